@@ -1,26 +1,27 @@
-//! Where Warren's rules stand among the host's: in bands of priorities, the same for all tunnels of the host.
+//! Where Warren's policy rules stand among the host's: in bands of priorities that all tunnels of the host share.
 
 /// A range of rule priorities with room for several tunnels.
 ///
-/// It begins with what comes out of each tunnel, goes on with all tunnels' specific routes, and ends with all their default
-/// routes. What is asked first has the lowest numbers.
+/// A band begins with one rule per tunnel for packets that come out of it. All tunnels' rules for specific routes
+/// follow, then all their rules for default routes. The kernel looks up lower priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     first: u32,
-    /// How many tunnels have room.
+    /// The number of tunnels that have room.
     width: u32,
 }
 
 impl Band {
-    /// The band that is taken unless a rule of another program stands in front of it. It is before `main`, at 32766.
+    /// The default band, used unless a rule of another program stands in front of it. It is before `main`, at 32766.
     pub const USUAL: Self = Self::new(5505, 256);
 
-    /// Every band, the usual one first; each stands in front of those before it.
+    /// Every band, the usual one first. Each stands in front of those before it in this list.
     pub fn all() -> impl Iterator<Item = Self> {
         BANDS.into_iter()
     }
 
-    /// The priorities of the rules of the tunnel in `slot`: for what comes out of it, for specific and for default routes.
+    /// The rule priorities of the tunnel in `slot`: for packets from the tunnel, for specific routes and for default
+    /// routes.
     pub fn priorities(self, slot: u8) -> [u32; 3] {
         [0, 1, 2].map(|kind| self.first + kind * self.width + u32::from(slot))
     }
@@ -48,8 +49,8 @@ impl Band {
     }
 }
 
-/// Between two is room for a rule that came without a priority, which the kernel puts right in front of all others. The
-/// lowest have room for few tunnels, but stand in front of almost anything.
+/// A gap between two bands leaves room for a rule that was added without a priority: the kernel puts it right in front
+/// of all others. The lowest bands have room for few tunnels, but stand in front of almost anything.
 const BANDS: [Band; 12] = [
     Band::USUAL,
     Band::new(4736, 256),

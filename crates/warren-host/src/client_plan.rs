@@ -1,8 +1,9 @@
-//! What a client needs on its host.
+//! The changes that a client needs on its host.
 //!
-//! The tunnel's routes stand in a table of their own, which unmarked traffic looks up before `main`; so no route that a
-//! network pushes wins over them, and the carrier, which is marked, never sees them. Two rules per IP version keep
-//! several tunnels apart: all tunnels' specific routes are asked first, then all tunnels' default routes.
+//! The tunnel's routes are in a table of their own. Unmarked traffic looks that table up before `main`, so no route
+//! that a network pushes wins over the tunnel's. The carrier is marked and never sees them. Two rules per IP version
+//! keep several tunnels apart: the kernel looks up all tunnels' specific routes first, then all tunnels' default
+//! routes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,13 +15,13 @@ use crate::{
     band::Band, client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
 };
 
-/// What the plan of a client depends on. It has 16 fields because the plan follows from each of these facts.
+/// The facts that a client's plan depends on. It has 16 fields because the plan follows from each of these facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPlanFacts {
     /// The TUN device.
     pub device: DeviceName,
-    /// A TUN device that nobody reads. Its routes are asked after those of `device`: what belongs into the tunnel stays in while
-    /// somebody has taken that one away, and is as free as before when the process that holds both ends.
+    /// A TUN device that nobody reads. Its routes back up those of `device`: if somebody deletes `device`, the tunnel's
+    /// traffic stays in. Both devices vanish with the process that holds them; traffic is as free as before then.
     pub void: Option<DeviceName>,
     /// Bytes of the largest inner packet.
     pub mtu: u16,
@@ -28,20 +29,21 @@ pub struct ClientPlanFacts {
     pub ipv4: Option<Ipv4Addr>,
     /// The leased inner address, if the exit gave one and the device takes it ([`crate::facts::takes_ipv6`]).
     pub ipv6: Option<Ipv6Addr>,
-    /// Whether the kernel has IPv6, from [`crate::facts::has_ipv6`]; without it nothing of IPv6 needs a route.
+    /// Whether the kernel has IPv6, from [`crate::facts::has_ipv6`]. Without it, the plan has no IPv6 routes.
     pub kernel_has_ipv6: bool,
-    /// Networks that go through the tunnel. Those of an IP version that has no lease become unreachable instead of
-    /// leaving outside.
+    /// Networks that go through the tunnel. Without a lease for their IP version they become unreachable instead of
+    /// going outside.
     pub include: Vec<IpNet>,
     /// Networks that go outside although `include` has them: exclusions, and the LAN if it is to be reachable.
     pub exclude: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host, from [`crate::facts::guest_networks`]: they are reached by
-    /// their device unless `include` has just the same network.
+    /// Networks of containers and virtual machines on this host, from [`crate::facts::guest_networks`]. They are
+    /// reached by their device unless `include` lists exactly the same network.
     pub guests: Vec<GuestNetwork>,
-    /// Networks behind this host that the exit routes to it: this host forwards for them, and they never go into the tunnel.
+    /// Networks behind this host that the exit routes to it. This host forwards for them, and they never go into the
+    /// tunnel.
     pub prefixes: Vec<IpNet>,
-    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel would
-    /// drop their default routes as soon as it forwards.
+    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
+    /// kernel would drop their default routes as soon as it forwards.
     pub router_advertisements: Vec<DeviceName>,
     /// The client's own nftables tables, of family `inet` and `arp`; none on a host without nft.
     pub firewall: Option<ClientFirewall>,
@@ -51,19 +53,18 @@ pub struct ClientPlanFacts {
     pub slot: u8,
     /// Where the rules stand; see [`crate::Host::place`].
     pub band: Band,
-    /// Devices that drop packets whose sender is not routed back to them, from
-    /// [`crate::facts::devices_with_strict_reverse_path`]: the carrier's would be among them. They are set to the loose
-    /// check for as long as the tunnel is up.
+    /// Devices with strict reverse path filtering, from [`crate::facts::devices_with_strict_reverse_path`]. They would
+    /// drop the carrier's packets, so they get the loose check while the tunnel is up.
     pub strict_reverse_path: Vec<DeviceName>,
 }
 
-/// What the table of a client depends on.
+/// The facts that a client's table depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFirewall {
     /// The table's name, from [`firewall_table`].
     pub table: String,
-    /// The ports on which TCP listens, from [`crate::facts::listening_ports`]: sessions on them that are older than the
-    /// tunnel go on.
+    /// The ports on which TCP listens, from [`crate::facts::listening_ports`]. Sessions on them that are older than
+    /// the tunnel continue.
     pub listening: Vec<u16>,
 }
 
@@ -73,7 +74,7 @@ pub fn table(slot: u8) -> u32 {
 }
 
 impl ClientPlanFacts {
-    /// What belongs into the tunnel.
+    /// The traffic that belongs into the tunnel.
     pub fn tunnel(&self) -> Tunnel {
         let guests = self.guests.iter().map(|guest| guest.network);
         Tunnel {
@@ -128,8 +129,10 @@ fn addresses(host: &ClientPlanFacts) -> impl Iterator<Item = IpNet> {
     ipv4.into_iter().chain(ipv6)
 }
 
-/// The included networks of one family, each once. Without a lease a default route covers all others; they are left out
-/// because the rule for specific routes cannot look past an unreachable default route.
+/// The included networks of one family, each once.
+///
+/// Without a lease, a default route covers all others. They are left out because the rule for specific routes cannot
+/// look past an unreachable default route.
 fn networks(host: &ClientPlanFacts, family: Family, leased: bool) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     if family == Family::Ipv6 && !host.kernel_has_ipv6 {
@@ -146,7 +149,8 @@ fn networks(host: &ClientPlanFacts, family: Family, leased: bool) -> Vec<IpNet> 
     networks
 }
 
-/// The excluded networks of one family, each once, but those that are included word for word and those of guests.
+/// The excluded networks of one family, each once. Networks that `include` lists word for word and guests' networks
+/// are left out.
 fn excluded(host: &ClientPlanFacts, family: Family, included: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     let outside = host.exclude.iter().chain(&host.prefixes).map(IpNet::trunc);
@@ -160,7 +164,7 @@ fn excluded(host: &ClientPlanFacts, family: Family, included: &[IpNet]) -> Vec<I
     networks
 }
 
-/// The guests that the tunnel would take.
+/// The guests' networks that the tunnel's routes would capture.
 fn taken_guests<'h>(
     host: &'h ClientPlanFacts,
     family: Family,
@@ -173,7 +177,7 @@ fn taken_guests<'h>(
     })
 }
 
-/// The route leads to their device and not to the main table, where a LAN may claim the same addresses.
+/// Routes to the guests' device rather than to the main table, where a LAN may claim the same addresses.
 fn to_guests(host: &ClientPlanFacts, guest: &GuestNetwork) -> Step {
     Step::Route(Route {
         destination: guest.network,
@@ -194,7 +198,7 @@ fn throw(host: &ClientPlanFacts, destination: IpNet) -> Step {
     })
 }
 
-/// The route that is asked last is made first.
+/// The routes to one destination. The backup route through `void` is made first and so undone last.
 fn routes(host: &ClientPlanFacts, destination: IpNet, leased: bool) -> Vec<Step> {
     let table = table(host.slot);
     if !leased {
@@ -226,7 +230,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
     let has_default = networks.iter().any(is_default);
     let mut rules = Vec::new();
     if has_specific || has_default {
-        // What this host forwards out of the tunnel, to a container for one, does not go back into it.
+        // Packets that this host forwards out of the tunnel, for instance to a container, do not go back into it.
         rules.push(Step::Rule(Rule {
             family,
             priority: arrived,
@@ -250,7 +254,7 @@ fn is_default(network: &IpNet) -> bool {
     network.prefix_len() == 0
 }
 
-/// What lets packets through this host to and from the networks behind it.
+/// The settings that let packets through this host to and from the networks behind it.
 fn forwarding(host: &ClientPlanFacts) -> Vec<Step> {
     let has = |family| host.prefixes.iter().any(|prefix| Family::of(prefix) == family);
     let mut steps = Vec::new();
@@ -273,14 +277,15 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
     set(&sysctl::device_key("ipv4", device, "rp_filter"), "2")
 }
 
-/// Also the loose check finds no way back to the exit where IPv4 is unreachable, unless it looks with the carrier's mark.
+/// Where IPv4 is unreachable, even the loose check finds no way back to the exit, unless it looks with the carrier's
+/// mark.
 fn reverse_path_by_mark() -> Step {
     set("net.ipv4.conf.all.src_valid_mark", "1")
 }
 
 /// The first of 256 routing tables, one for each slot.
 const FIRST_TABLE: u32 = 0x5761;
-/// Behind the kernel's own choice, which for IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
+/// Higher than the kernel's default metric, which for IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
 const VOID_METRIC: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;

@@ -1,5 +1,7 @@
-//! The text of a client's firewall: inbound connections are answered the way they came, nobody outside may use the inner
-//! addresses, what is forwarded into the tunnel gets them, and nothing leaves outside with them.
+//! The text of a client's firewall.
+//!
+//! Inbound connections are answered the way they came. Nobody outside may use the inner addresses. Packets forwarded
+//! into the tunnel get an inner address, and no packet leaves outside with one.
 
 use ipnet::IpNet;
 
@@ -11,7 +13,7 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
-    // Before any table marks an answer, whose mark would be taken for the carrier's by the next.
+    // Runs before any table marks an answer: the next table would take that mark for the carrier's.
     let first = "type filter hook output priority mangle - 5; policy accept;";
     chain(
         &mut text,
@@ -28,7 +30,8 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     text
 }
 
-/// Somebody on the LAN who sends to an inner address wants to learn of it or to get into a connection (CVE-2019-14899).
+/// Drops packets from the LAN to an inner address. Their sender wants to discover the address or to break into a
+/// connection (CVE-2019-14899).
 fn outside(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
@@ -37,8 +40,8 @@ fn outside(host: &ClientPlanFacts) -> Vec<String> {
         .collect()
 }
 
-/// Connections that come from outside any tunnel to this host or to its guests' own addresses are marked; so are their answers that
-/// this host forwards.
+/// Marks connections that come from outside any tunnel to this host or to its guests' own addresses. Their answers
+/// that this host forwards get the mark too.
 fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     let new = "ct state new ct mark 0 fib daddr type local";
@@ -48,7 +51,7 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
         format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
         format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
     ];
-    // A session that is older than this table, but was tracked already.
+    // A session older than this table that was already tracked.
     let older = "ct state established ct direction original ct mark 0";
     rules.push(format!("{older} fib daddr type local ct mark set {mark:#x}"));
     for (family, guests) in guests(host) {
@@ -57,20 +60,20 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
         rules.push(format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"));
         rules.push(format!("{new} meta l4proto != tcp ct mark set {mark:#x}"));
     }
-    // A session from before connections were tracked; a connection that began here has no port that listens.
+    // A session from before connections were tracked. A connection that began here has no listening port.
     rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
     rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
-    // What comes from an exit has the mark too, so that the check of its way back looks past the tunnel's routes.
+    // Packets from an exit get the mark too, so the reverse path check looks past the tunnel's routes.
     rules.push(format!("ct mark {:#x} meta mark set {mark:#x}", carrier(host)));
     rules
 }
 
-/// The connection mark of what carries tunnels. With the packets' own mark are connections that came from outside.
+/// The connection mark of carriers. Connections that came from outside have the packets' own mark instead.
 fn carrier(host: &ClientPlanFacts) -> u32 {
     host.mark | CARRIER_BIT
 }
 
-/// Answers of marked connections carry the mark, so that they are routed as if there was no tunnel.
+/// Marks the answers of marked connections, so they are routed as if there were no tunnel.
 fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     let older = set(listening).map(|ports| {
@@ -83,7 +86,8 @@ fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     older.into_iter().chain([answers]).collect()
 }
 
-/// The exit takes packets from the inner addresses and from the networks behind this host that it routes here.
+/// Masquerades packets into the tunnel. The exit takes them only from the inner addresses and from the networks behind
+/// this host that it routes here.
 fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
@@ -96,8 +100,8 @@ fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
         .collect()
 }
 
-/// Nothing with an inner address leaves outside, also after the daemon was killed: connections go on without their tunnel, and
-/// connection tracking goes on to translate.
+/// No packet with an inner address leaves outside, even after the daemon was killed. Connections survive their tunnel,
+/// and connection tracking continues to translate them.
 fn leaving_outside(host: &ClientPlanFacts) -> Vec<String> {
     let tunnels = [format!("meta oifgroup {DEVICE_GROUP} accept"), "oifname \"lo\" accept".into()];
     let drops = inner(host).map(|(family, address)| format!("{family} saddr {address} counter drop"));
@@ -128,7 +132,7 @@ fn inner(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)>
     ipv4.into_iter().chain(ipv6)
 }
 
-/// The ports as a set's elements; none if there are none.
+/// The ports as elements of a set; none if there are none.
 fn set(ports: &[u16]) -> Option<String> {
     let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
     (!ports.is_empty()).then(|| ports.join(", "))

@@ -1,4 +1,5 @@
-//! Ending connections from an address that goes away: what IPv6 sends again leaves by any route with its old source.
+//! Ending connections whose own address goes away. Over IPv6, retransmissions would leave by any route with the old
+//! source address.
 
 use std::{io, net::IpAddr};
 
@@ -6,8 +7,8 @@ use rustix::net::{AddressFamily, netlink};
 
 use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
 
-/// Ends every TCP connection and connected UDP socket of this host that has one of these addresses as its own; programs
-/// see `ECONNABORTED`. Returns how many. A kernel that cannot do that ends none.
+/// Ends every TCP connection and connected UDP socket of this host that uses one of these addresses as its own.
+/// Programs see `ECONNABORTED`. Returns how many it ended: none on a kernel that cannot do that.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -25,7 +26,7 @@ pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// `struct inet_diag_sockid` of linux/inet_diag.h, by which the kernel knows one socket.
+/// `struct inet_diag_sockid` of linux/inet_diag.h, which identifies a socket to the kernel.
 struct DiagSocket {
     id: [u8; ID],
     is_ipv4: bool,
@@ -47,7 +48,7 @@ impl DiagSocket {
         }
     }
 
-    /// Returns whether the kernel has done so; the socket may be gone by now.
+    /// Returns whether the kernel ended it; the socket may be gone by now.
     fn end(&self, family: AddressFamily, protocol: u8) -> io::Result<bool> {
         ask(SOCK_DESTROY, NLM_F_ACK, family, protocol, &self.id)?.is_done()
     }
@@ -70,13 +71,13 @@ fn ask(kind: u16, flags: u16, family: AddressFamily, protocol: u8, id: &[u8; ID]
 /// IPPROTO_* of linux/in.h.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// What linux/sock_diag.h numbers.
+/// Constants of linux/sock_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// Bytes of `struct inet_diag_sockid`, and where in it the own address begins.
+/// Bytes of `struct inet_diag_sockid`, and the offset of the own address in it.
 const ID: usize = 48;
 const SOURCE: usize = 4;
-/// All states of net/tcp_states.h but those in which nothing is sent by itself: TIME_WAIT, CLOSE and LISTEN.
+/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN, in which the kernel retransmits nothing.
 const CONNECTED: u32 = 0xfff & !(1 << 6 | 1 << 7 | 1 << 10) & !1;
 
 #[cfg(test)]

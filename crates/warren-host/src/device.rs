@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct DeviceName(String);
 
 impl DeviceName {
-    /// Takes `name` if it can be a device's name.
+    /// Accepts `name` if it can be a device's name.
     ///
     /// # Errors
     /// If it is empty, too long for the kernel or holds another character.
@@ -66,7 +66,7 @@ impl From<DeviceName> for String {
 #[error("{0:?} cannot be a network device's name: use 1 to 15 of the characters A-Z a-z 0-9 . _ - @")]
 pub struct InvalidDeviceName(String);
 
-/// IFNAMSIZ of `linux/if.h` less the closing zero byte.
+/// IFNAMSIZ of `linux/if.h` without the terminating zero byte.
 const LONGEST: usize = 15;
 
 #[cfg(test)]

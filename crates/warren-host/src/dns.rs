@@ -1,9 +1,10 @@
-//! The host's resolvers: set for as long as a tunnel is up, kept so, and put back exactly.
+//! The host's resolvers: set while a tunnel is up, kept that way, and put back exactly.
 //!
-//! How a host's programs find their resolvers differs: systemd-resolved keeps them per link, resolvconf(8) collects them,
-//! and where there is neither the file itself is written. [`DnsPlan::of_host`] looks which it is. What is set is noted in the
-//! state directory before, because a file in `/etc` outlives both the daemon and the boot; [`recover`] puts it back after
-//! either was killed.
+//! Hosts differ in how programs find their resolvers. systemd-resolved keeps them per link, resolvconf(8) collects
+//! them, and without either, the file itself is written. [`DnsPlan::of_host`] finds out which.
+//!
+//! Each change is recorded in the state directory before it is made, because a file in `/etc` outlives both the daemon
+//! and the boot. [`recover`] puts the resolvers back after a kill or a power cut.
 
 mod command;
 mod error;
@@ -40,17 +41,17 @@ pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// How the host's resolvers will be set. `Display` prints the commands that a person would type for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsPlan {
-    /// Who sets them: a profile's name.
+    /// The profile that sets them.
     owner: String,
-    /// What they are set to, the first first.
+    /// The resolvers to set, in order.
     servers: Vec<IpAddr>,
-    /// Where it is noted.
+    /// The state directory that records the change.
     state: PathBuf,
     methods: Vec<Method>,
 }
 
 impl DnsPlan {
-    /// Looks how this host's programs find their resolvers, and plans to send them to `servers`.
+    /// Finds out how this host's programs find their resolvers, and plans to send them to `servers`.
     ///
     /// `state` is Warren's state directory, `owner` the profile, `device` its tunnel.
     pub async fn of_host(state: &Path, owner: &str, device: &DeviceName, servers: Vec<IpAddr>) -> Self {
@@ -58,12 +59,12 @@ impl DnsPlan {
         Self { owner: owner.to_owned(), servers, state: state.join(DIRECTORY), methods }
     }
 
-    /// What they are set to.
+    /// The resolvers to set.
     pub fn servers(&self) -> &[IpAddr] {
         &self.servers
     }
 
-    /// What it changes on this host, each in a few words.
+    /// The changes to this host, each in a few words.
     pub fn changes(&self) -> Vec<String> {
         let servers: Vec<String> = self.servers.iter().map(IpAddr::to_string).collect();
         let change = |method| format!("{method}: {}", servers.join(", "));
@@ -97,5 +98,5 @@ impl fmt::Display for DnsPlan {
     }
 }
 
-/// The part of the state directory that is about resolvers.
+/// The part of the state directory that records resolvers.
 const DIRECTORY: &str = "dns";

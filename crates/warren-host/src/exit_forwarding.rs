@@ -1,9 +1,12 @@
-//! For whom an exit's host forwards: for its clients alone, or for others too because somebody else has turned it on.
+//! For whom an exit's host forwards: for clients alone, or for others too because somebody else turned forwarding on.
 //!
-//! IPv4 is forwarded where the device that a packet comes in by says so, and the exit turns on only those that it needs:
-//! `net.ipv4.ip_forward` stays as it was, so that programs which need it (Docker, libvirt) or a person turn it on as on any host, and
-//! that shows. IPv6 knows one switch for all devices. The exit turns it on and puts each device's own setting, and the one for later
-//! devices, back to what they were; the kernel sets them all whenever somebody else writes to the switch, and that shows too.
+//! IPv4 is forwarded if the device that a packet arrives on says so. The exit turns forwarding on only for the devices
+//! that it needs, and `net.ipv4.ip_forward` stays as it was. So a program that needs it (Docker, libvirt) or a person
+//! turns it on as on any host, and the exit notices.
+//!
+//! IPv6 has one switch for all devices. The exit turns it on, and puts each device's own setting, and the one for
+//! later devices, back to what they were. The kernel sets them all whenever somebody else writes to the switch, so the
+//! exit notices that too.
 
 use std::{collections::BTreeMap, io};
 
@@ -13,20 +16,22 @@ use crate::{
     undo::Undo,
 };
 
-/// What forwards on a host with an exit, other than its TUN.
+/// The devices that forward on an exit's host, other than its TUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forwarding {
     /// Devices that forward no IPv4 yet.
     pub ipv4_off: Vec<DeviceName>,
-    /// Devices that forward IPv4 because the exit has turned that on.
+    /// Devices that forward IPv4 because the exit turned that on.
     pub ipv4_own: Vec<DeviceName>,
-    /// Devices that forward IPv6 for somebody else, or all of them if this is none.
+    /// Devices that forward IPv6 for somebody else; none means all of them.
     pub ipv6_others: Option<Vec<DeviceName>>,
 }
 
 impl Forwarding {
-    /// Asks the kernel, and the journal for what the exit has done. A bridge of containers or virtual machines that was made since
-    /// forwards IPv6 for these, as the program that made it may have found the switch on and left it so. `indexes` has the devices.
+    /// Asks the kernel, and the journal for the exit's own changes.
+    ///
+    /// A bridge of containers or virtual machines that is newer than the exit's change forwards IPv6 for them: the
+    /// program that made the bridge may have found the switch on and left it so. `indexes` has the devices.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         journal: impl Iterator<Item = &'a Undo> + Clone,
@@ -84,7 +89,7 @@ fn ipv6_others<'a>(
     Ok(Some(others))
 }
 
-/// The devices with settings of an IP version but the loopback device and the exit's own, in order.
+/// The devices with settings of an IP version, in order, without the loopback device and the exit's own.
 fn devices(family: &str, tun: &DeviceName) -> io::Result<Vec<DeviceName>> {
     let names = sysctl::devices(family)?.into_iter();
     let devices = names.filter(|name| !["all", "default", "lo", tun.as_str()].contains(&name.as_str()));

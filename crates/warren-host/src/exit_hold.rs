@@ -1,12 +1,12 @@
-//! What keeps an exit's flows alive, and its host closed, while the exit is away: a table that outlives it and drops, without a word,
-//! what comes in for them, and what neighbours would have forwarded.
+//! A table that keeps an exit's flows alive, and its host closed, while the exit is away. It outlives the exit,
+//! silently drops packets of its clients' flows, and drops packets that neighbours want forwarded.
 //!
-//! NAT goes with the daemon, and the kernel answers packets that nobody translates any more with a reset, which ends the
-//! flow at its other end. The connection tracking entries stay, so they tell these packets; the next daemon's NAT uses the
-//! same entries. While an exit runs none of these rules matches anything: replies to its clients leave by its TUN.
+//! NAT ends with the daemon. The kernel would then answer untranslated packets with a reset, which ends the flow at
+//! its other end. The conntrack entries stay, so this table recognizes the packets by them, and the next daemon's NAT
+//! uses the same entries. While an exit runs, none of these rules matches: replies to its clients leave by its TUN.
 //!
-//! An exit that is killed leaves forwarding on, which is undone by the next start or by `warren cleanup`. Until then this table keeps
-//! the exit's own rules for neighbours, as they were last. They come behind the exit's own, which count first.
+//! A killed exit leaves forwarding on, until the next start or `warren cleanup` undoes it. Until then this table keeps
+//! the exit's last rules for neighbours. They stand behind the exit's own rules, which decide first.
 
 use std::{fs::File, path::Path};
 
@@ -17,17 +17,17 @@ use crate::{
 
 pub use crate::table_names::HOLD_TABLE;
 
-/// The table as it stands; dropping this leaves it there.
+/// The table in the kernel; dropping this leaves it there.
 #[derive(Debug)]
 pub struct Hold {
     host: Host,
 }
 
-/// The rules of the table that stands, which follow what changes around the exit.
+/// The rules of the table in the kernel, which follow changes around the exit.
 #[derive(Debug)]
 pub struct HeldRules {
     ruleset: String,
-    /// The journal's, for the processes that change the table.
+    /// The journal's lock, for the processes that change the table.
     lock: File,
 }
 
@@ -40,7 +40,7 @@ impl Hold {
         Ok(Self { host: Host::open_unfinished(journal.as_ref())? })
     }
 
-    /// Makes the table for this exit, in place of a predecessor's and without a moment between them.
+    /// Makes the table for this exit. It replaces a predecessor's table atomically.
     ///
     /// # Errors
     /// If nft or the journal fails.
@@ -61,10 +61,10 @@ impl Hold {
 }
 
 impl HeldRules {
-    /// Makes the table anew if this exit's differs, without a moment between them.
+    /// Replaces the table atomically if this exit's rules differ.
     ///
     /// # Errors
-    /// If nft fails; the table stays as it was then.
+    /// If nft fails; the old table stays then.
     pub async fn follow(&mut self, exit: &ExitHost) -> Result<(), StepError> {
         let ruleset = ruleset(exit);
         if self.ruleset == ruleset {
@@ -89,7 +89,8 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
     format!(
         "chain input {{\n\ttype filter hook input priority filter - 10; policy accept;\n{}}}\n\
          chain forward {{\n\ttype filter hook forward priority filter - 10; policy accept;\n{}}}\n{}",
-        // What comes in by the TUN answers a connection that the exit itself opened to a client, from an address of the pool.
+        // A packet that arrives by the TUN answers a connection that the exit itself opened to a client, from an
+        // address of the pool.
         drop_replies(&format!("iifname != \"{device}\" ")),
         drop_replies(&format!("oifname != \"{device}\" ")),
         exit_ruleset::without_exit(exit)

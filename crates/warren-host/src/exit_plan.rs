@@ -1,4 +1,4 @@
-//! What an exit needs on its host: firewall before forwarding, forwarding before the device is up.
+//! The changes that an exit needs on its host: firewall before forwarding, forwarding before the device is up.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::{
 
 pub use crate::table_names::EXIT_TABLE as TABLE;
 
-/// What the plan of an exit depends on.
+/// The facts that an exit's plan depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitHost {
     /// The TUN device.
@@ -22,30 +22,30 @@ pub struct ExitHost {
     pub ipv4: Option<Ipv4Net>,
     /// As `ipv4`.
     pub ipv6: Option<Ipv6Net>,
-    /// Whether what leaves for the internet by IPv4 gets this host's address.
+    /// Whether IPv4 packets to the internet get this host's address.
     pub nat_ipv4: bool,
-    /// As `nat_ipv4`, by IPv6; not where the prefix is routed to this host.
+    /// As `nat_ipv4`, for IPv6; not needed where the prefix is routed to this host.
     pub nat_ipv6: bool,
-    /// Where the internet is.
+    /// The device towards the internet.
     pub interface: Egress,
-    /// The UDP ports of the listener, which no client's traffic may come to use as its source port (CVE-2021-3773).
+    /// The UDP ports of the listener. No client's traffic may get one as its source port (CVE-2021-3773).
     pub listen_ports: Vec<u16>,
-    /// The ports of this host's other services, of UDP and TCP ([`crate::facts::service_ports`]). They are kept from clients'
-    /// traffic as the listener's are, unless that leaves clients fewer than 4,096 ports. Those of the system's users are then kept
-    /// alone, under the same condition.
+    /// The UDP and TCP ports of this host's other services ([`crate::facts::service_ports`]). They are kept from
+    /// clients' traffic like the listener's, unless that leaves clients fewer than 4,096 ports. In that case only the
+    /// system users' ports are kept, under the same condition.
     pub service_ports: Vec<ServicePort>,
-    /// Networks that clients may reach although they are not the internet.
+    /// Networks that clients may reach although they are not part of the internet.
     pub allow: Vec<IpNet>,
-    /// Networks behind clients, each without bits behind its length; those of an IP version without a pool are left out.
+    /// Networks behind clients, each without host bits. Those of an IP version without a pool are left out.
     pub prefixes: Vec<IpNet>,
     /// Whether clients cannot reach each other.
     pub isolation: bool,
-    /// The resolvers that clients are told of, which they may ask wherever these are.
+    /// The resolvers that clients are told of. Clients may ask them wherever they are.
     pub resolvers: Vec<IpAddr>,
-    /// What is around the host.
+    /// The networks and devices around the host.
     pub surroundings: Surroundings,
-    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel
-    /// would drop their default routes as soon as it forwards. The TUN may be among them.
+    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
+    /// kernel would drop their default routes as soon as it forwards. The TUN may be among them.
     pub router_advertisements: Vec<DeviceName>,
 }
 
@@ -58,30 +58,30 @@ pub enum Egress {
     Device(DeviceName),
 }
 
-/// The rules of an exit's table, as its plan has them.
+/// The rules of an exit's table, as in its plan.
 pub fn ruleset(host: &ExitHost) -> String {
     exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host))
 }
 
-/// Whether clients' traffic may come to use one of `ports` as its source port.
+/// Whether clients' traffic may get one of `ports` as its source port.
 pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
     let given = exit_ruleset::nat_ports(&host.listen_ports, &host.service_ports);
     ports.iter().any(|service| given.contains(&service.port))
 }
 
-/// Whether this host has more networks on its links than the rules name, so that clients are kept from wider ones.
+/// Whether this host has more networks on its links than the rules can name, so that clients are kept from wider ones.
 pub fn has_too_many_links(host: &ExitHost) -> bool {
     exit_ruleset::has_too_many_links(host)
 }
 
-/// Whether this host forwards for others than clients, because somebody else has turned that on.
+/// Whether this host also forwards for others than clients, because somebody else turned that on.
 pub fn forwards_for_others(host: &ExitHost) -> bool {
     let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !ways_out(host).is_empty();
     ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())
 }
 
-/// The routes to networks behind clients, a plan of its own because clients come and go: they lead to the device in the host's
-/// main table, where a route of the host's own to the same network wins.
+/// The routes to networks behind clients. They are a plan of their own because clients come and go. They lead to the
+/// device in the host's main table, where a route of the host's own to the same network wins.
 pub fn prefix_routes(host: &ExitHost) -> Plan {
     let route = |destination: &IpNet| {
         Step::Route(Route {
@@ -103,7 +103,7 @@ pub(crate) fn has_pool(host: &ExitHost, network: &IpNet) -> bool {
     }
 }
 
-/// Computes an exit's plan; [`prefix_routes`] are not in it.
+/// Computes an exit's plan, without [`prefix_routes`].
 pub fn exit(host: &ExitHost) -> Plan {
     let mut steps = vec![Step::Nftables {
         family: TableFamily::Inet,
@@ -156,17 +156,17 @@ fn keep_router_advertisements(device: &DeviceName) -> Step {
 
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
-/// Behind every route that a person or a DHCP client makes without thinking of one.
+/// Higher than the metric of any route that a person or a DHCP client makes without thinking of one.
 const PREFIX_METRIC: u32 = 0x5761;
 
-/// The devices by which clients' IPv4 packets leave, and answers come in.
+/// The devices by which clients' IPv4 packets leave and answers come in.
 pub(crate) fn ways_out(host: &ExitHost) -> Vec<DeviceName> {
     let resolvers = host.resolvers.iter().map(|resolver| IpNet::from(*resolver));
     let allowed: Vec<IpNet> = host.allow.iter().copied().chain(resolvers).collect();
     host.surroundings.ways_out(&allowed)
 }
 
-/// For one device: the switch for all of them is not the exit's to turn on ([`crate::Forwarding`]).
+/// Turns on forwarding for one device: the switch for all of them is not the exit's ([`crate::Forwarding`]).
 fn forward_ipv4(device: &DeviceName) -> Step {
     Step::Sysctl { key: sysctl::device_key("ipv4", device, "forwarding"), value: "1".into() }
 }

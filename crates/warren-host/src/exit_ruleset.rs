@@ -1,4 +1,5 @@
-//! The text of the exit's firewall: what clients may reach, and whose address they get on the way.
+//! The text of the exit's firewall: the networks that clients may reach, and the address that their packets get on the
+//! way.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -45,8 +46,11 @@ fn pools(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Vec<P
     pools
 }
 
-/// The source ports that NAT may use: the largest part of [`NAT_PORTS`] that holds none of `listen_ports` and, unless that
-/// leaves clients too few, none of `service_ports`, or else none of the system's among these: any user can open sockets.
+/// The source ports that NAT may use: the largest part of [`NAT_PORTS`] without any of `listen_ports` and
+/// `service_ports`.
+///
+/// If that leaves clients too few ports, only the system users' service ports are kept out: any user can open sockets.
+/// If that still leaves too few, no service port is.
 pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> RangeInclusive<u16> {
     let all = service_ports.iter().map(|service| &service.port);
     let of_system = service_ports.iter().filter(|service| service.is_system).map(|service| &service.port);
@@ -73,8 +77,8 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     best
 }
 
-/// The networks on the host's links that are a part of the internet. A neighbour can advertise any number: beyond
-/// [`MOST_ON_LINK`], wider ones stand for them, so that clients still reach none of them.
+/// The networks on the host's links that are part of the internet. A neighbour can advertise any number of networks.
+/// Beyond [`MOST_ON_LINK`], wider networks stand for them, so clients still reach none of them.
 fn on_link(host: &ExitHost) -> Vec<IpNet> {
     let mut networks = all_on_link(host);
     for length in (0..=IPV6_LENGTH).rev() {
@@ -94,25 +98,25 @@ fn all_on_link(host: &ExitHost) -> Vec<IpNet> {
     IpNet::aggregate(&networks).into_iter().filter(|network| !is_special(network)).collect()
 }
 
-/// Whether there are more networks on the host's links than its rules name.
+/// Whether the host's links have more networks than the rules can name.
 pub(crate) fn has_too_many_links(host: &ExitHost) -> bool {
     all_on_link(host).len() > MOST_ON_LINK
 }
 
-/// What the rules say of one IP version's pool.
+/// The parts of rules that depend on one IP version's pool.
 struct Pool {
-    /// The keyword of nft that selects the IP version and its addresses.
+    /// nft's keyword for the IP version and its addresses.
     family: &'static str,
-    /// The same, as `meta nfproto` has it.
+    /// The IP version in `meta nfproto`.
     version: &'static str,
     network: IpNet,
-    /// The networks behind clients, each as it was granted.
+    /// The networks behind clients, each as granted.
     granted: Vec<IpNet>,
     gateway: String,
-    /// nft's name for the type of its addresses.
+    /// nft's type of its addresses.
     address: &'static str,
     echo: &'static str,
-    /// Whether what leaves for the internet gets this host's address.
+    /// Whether packets to the internet get this host's address.
     is_translated: bool,
 }
 
@@ -143,8 +147,8 @@ impl Pool {
         }
     }
 
-    /// Whose flows are counted, by source address, and by network behind a client: a set for each length of prefix. A rule's own
-    /// count would begin anew whenever rules change.
+    /// The sets that count flows: by source address, and by network behind a client, with a set for each prefix
+    /// length. A count in the rule itself would restart whenever rules change.
     fn flows_sets(&self) -> String {
         let Self { family, address, .. } = self;
         let lengths: BTreeSet<u8> = self.granted.iter().map(IpNet::prefix_len).collect();
@@ -155,8 +159,8 @@ impl Pool {
             .collect()
     }
 
-    /// Drops what would be one flow too many: of a client's own address, or of all addresses of a network behind one together, which
-    /// are as many as it likes. An address that found no place among those that are counted has no flows.
+    /// Drops a new flow beyond the limit: of a client's own address, or of all addresses of a network behind a client
+    /// together, which may use any number of addresses. An address that finds no room in the set gets no flows.
     fn too_many_flows(&self) -> Vec<String> {
         let Self { family, network, granted, .. } = self;
         let over = format!("ct count over {MOST_FLOWS}");
@@ -171,7 +175,7 @@ impl Pool {
         [own, uncounted].into_iter().chain(behind).collect()
     }
 
-    /// Drops what is for neither the internet nor what the operator allows.
+    /// Drops packets to destinations that are neither on the internet nor allowed by the operator.
     fn refused(&self, host: &ExitHost) -> Vec<String> {
         let family = self.family;
         let version = Family::of(&self.network);
@@ -208,30 +212,30 @@ impl Pool {
         iter::once(self.network).chain(IpNet::aggregate(&self.granted)).collect()
     }
 
-    /// Selects what clients and hosts behind them send.
+    /// Matches packets from clients and hosts behind them.
     fn sources(&self) -> Vec<String> {
         self.networks().iter().map(|network| format!("{} saddr {network}", self.family)).collect()
     }
 
-    /// Selects what belongs to flows that were begun from (`saddr`) one of these networks or to (`daddr`) one.
+    /// Matches packets of flows whose first packet came from (`saddr`) or went to (`daddr`) one of these networks.
     fn flows(&self, end: &str, not: &str) -> String {
         let Self { family, version, .. } = self;
         let networks = IpNet::aggregate(&self.networks());
         format!("meta nfproto {version} ct original {family} {end} {not}{{ {} }}", listed(&networks))
     }
 
-    /// Selects what clients themselves send.
+    /// Matches packets from clients themselves.
     fn own_sources(&self) -> String {
         format!("{} saddr {}", self.family, self.network)
     }
 
-    /// Selects what hosts behind clients send.
+    /// Matches packets from hosts behind clients.
     fn granted_sources(&self) -> impl Iterator<Item = String> {
         self.sources().into_iter().skip(1)
     }
 
-    /// Selects what hosts on this host's own links send from within a network behind a client. Only a network that somebody gave
-    /// this host for good counts: an advertisement is a neighbour's word.
+    /// Matches packets from hosts on this host's own links whose network lies within a network behind a client. Only
+    /// networks of this host's permanent addresses count: anybody on the link can send an advertisement.
     fn neighbours(&self, host: &ExitHost) -> Vec<String> {
         let is_within = |network: &IpNet| self.granted.iter().any(|granted| granted.contains(network));
         let links = host.surroundings.permanent.iter().filter(|link| is_within(&link.network));
@@ -241,8 +245,10 @@ impl Pool {
     }
 }
 
-/// Of this host, clients reach the gateway's echo alone, and nobody else reaches the gateway: whoever asks for an inner address
-/// from outside wants to learn of it (CVE-2019-14899), and whoever asks with one has this host send the answer to a client.
+/// Clients reach nothing of this host but the gateway's echo, and nobody else reaches the gateway.
+///
+/// A packet from outside to an inner address probes for the address (CVE-2019-14899). A packet from outside with an
+/// inner source address would make this host send its answer to a client.
 fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     let elsewhere = format!("iifname != {{ \"lo\", \"{device}\" }}");
@@ -258,7 +264,8 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules.extend(
         pools.iter().map(Pool::own_sources).map(|source| format!("{elsewhere} {source} counter drop")),
     );
-    // A network that the host is on itself stays its neighbours', also within one behind a client.
+    // A network that the host itself is on stays with its neighbours, even if it lies within a network behind a
+    // client.
     rules.extend(
         pools.iter().flat_map(|pool| pool.neighbours(host)).map(|neighbours| format!("{neighbours} accept")),
     );
@@ -269,7 +276,7 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
             .map(|source| format!("{elsewhere} {source} counter drop")),
     );
     rules.push(format!("iifname != \"{device}\" accept"));
-    // Errors about what this host has begun with a client, such as those that find a path's MTU, and about nothing else.
+    // Only ICMP errors about flows that this host began with a client, such as those that find a path's MTU.
     rules.extend(pools.iter().map(|pool| format!("ct state related {} accept", pool.flows("daddr", ""))));
     rules.push(COUNT_FLOWS.into());
     for Pool { family, gateway, echo, .. } in pools {
@@ -279,16 +286,16 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// What comes from the TUN or goes to it, and what only passes because the exit has this host forward at all.
+/// Packets from or to the TUN, and packets that pass only because the exit turned forwarding on.
 fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     let mut rules = vec![format!("iifname \"{device}\" jump from_clients")];
     let to_clients = format!("oifname \"{device}\" jump to_clients");
-    // Clients' addresses come from the TUN alone.
+    // Clients' addresses arrive by the TUN alone.
     let mut spoofed: Vec<String> =
         pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")).collect();
     if host.isolation {
-        // No client's flow has another client's address, so that what comes for clients need not be looked at twice.
+        // No flow of a client has another client's address then, so packets to clients need no second lookup.
         spoofed.insert(0, to_clients);
     } else {
         spoofed.push(to_clients);
@@ -298,10 +305,11 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// The chains that keep neighbours out where an exit was killed: what it turned on is on still, and its own table is gone.
+/// The chains that keep neighbours out after an exit was killed: its forwarding is still on, and its own table is
+/// gone.
 pub(crate) fn without_exit(host: &ExitHost) -> String {
     let pools = pools(host, host.ipv4, host.ipv6);
-    // The exit's own table looks at that, and goes when the device does.
+    // The exit's own table filters these packets, and goes when the device does.
     let mut rules = vec![format!("iifname \"{}\" accept", host.device)];
     rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")));
     rules.extend(by_neighbours(host));
@@ -316,7 +324,7 @@ pub(crate) fn without_exit(host: &ExitHost) -> String {
     text
 }
 
-/// Selects what is forwarded only because the exit has turned that on.
+/// Matches packets that are forwarded only because the exit turned forwarding on.
 fn by_neighbours(host: &ExitHost) -> Vec<String> {
     let mut rules = Vec::new();
     let devices = own_ipv4(host);
@@ -345,17 +353,17 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     let mut rules = Vec::new();
     if host.isolation {
-        // Also flows that began before.
+        // This covers flows that began before isolation, too.
         rules.push(format!("oifname \"{device}\" counter drop"));
     }
-    // Errors, which are related, go only where new flows may: what they are about is for the sender to say.
+    // ICMP errors are related and go only where new flows may: their sender claims which flow they are about.
     rules.push("ct state established accept".into());
     rules.push(COUNT_FLOWS.into());
     if !host.isolation {
         rules.push(format!("oifname \"{device}\" accept"));
     }
     rules.push("ct state invalid counter drop".into());
-    // And are about flows of clients, not about those of this host or of others that it forwards for.
+    // Errors must be about flows of clients, not about those of this host or of others that it forwards for.
     rules.extend(
         pools.iter().map(|pool| format!("ct state related {} counter drop", pool.flows("saddr", "!= "))),
     );
@@ -372,13 +380,13 @@ fn new_flows(pools: &[Pool]) -> Vec<String> {
     pools.iter().flat_map(Pool::too_many_flows).collect()
 }
 
-/// Nothing reaches a client that did not ask for it.
+/// Lets in only answers to clients.
 fn to_clients() -> Vec<String> {
     vec!["ct state established,related accept".into(), "counter drop".into()]
 }
 
-/// Neighbours that nobody has enrolled get nothing forwarded, but answers, and what this host's own rules send elsewhere: a
-/// container's published port.
+/// Forwards nothing for neighbours, who are not enrolled, except answers and packets that this host's own rules
+/// redirect, such as those to a container's published port.
 fn from_neighbours() -> Vec<String> {
     ["ct state established,related accept", "ct status dnat accept", "counter drop"].map(Into::into).into()
 }
@@ -399,26 +407,24 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// Whatever a client's new flow is for, before anything accepts it.
+/// Counts a client's new flow to any destination, so it stands before any rule that accepts.
 const COUNT_FLOWS: &str = "ct state new jump new_flows";
 
-/// Flows that a client's address may have at a time, and a network behind a client: connection tracking and NAT's ports are there for
-/// all.
+/// Flows that a client's address, or a network behind a client, may have at a time. All clients share conntrack and
+/// NAT's ports.
 const MOST_FLOWS: u32 = 4_096;
 
-/// Networks on the host's links that the rules name.
+/// Networks on the host's links that the rules name at most.
 const MOST_ON_LINK: usize = 4_096;
 
-/// Bits of an address of IPv6.
+/// Bits of an IPv6 address.
 const IPV6_LENGTH: u8 = 128;
 
-/// Protocols whose ports NAT changes.
-const WITH_PORTS: &str = "tcp, udp, sctp, dccp, udplite";
-
-/// Ports above those of services and below those that Linux keeps for nobody (its own ephemeral range ends here).
+/// Ports above those of services and below those that Linux reserves for nobody: its own ephemeral range ends at
+/// 60,999.
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
 
-/// With fewer, clients soon have no port left for one server.
+/// With fewer ports, clients soon have none left for one server.
 const FEWEST_NAT_PORTS: usize = 4_096;
 
 fn listed(networks: &[IpNet]) -> String {

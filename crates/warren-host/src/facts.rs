@@ -1,4 +1,4 @@
-//! What the plans have to know of the host before they can be computed.
+//! Facts about the host that plans are computed from.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,8 @@ pub fn devices_taking_router_advertisements() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// Devices that check strictly that the way back to a packet's sender leads through them (`rp_filter` 1).
+/// Devices with strict reverse path filtering: the way back to a packet's sender must lead through them (`rp_filter`
+/// 1).
 ///
 /// # Errors
 /// If `/proc/sys` cannot be read.
@@ -40,7 +41,7 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// The private networks that this host is directly connected to, other than by a Warren's tunnel. To be called within a
+/// The private networks that this host is directly connected to, other than by a Warren tunnel. Call this within a
 /// tokio runtime.
 ///
 /// # Errors
@@ -49,7 +50,8 @@ pub async fn private_networks() -> io::Result<Vec<IpNet>> {
     Netlink::open()?.private_networks().await
 }
 
-/// The networks that this host is directly connected to, other than by a Warren's tunnel. To be called within a tokio runtime.
+/// The networks that this host is directly connected to, other than by a Warren tunnel. Call this within a tokio
+/// runtime.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -57,7 +59,7 @@ pub async fn networks() -> io::Result<Vec<IpNet>> {
     Netlink::open()?.networks().await
 }
 
-/// The networks of containers and virtual machines on this host. To be called within a tokio runtime.
+/// The networks of containers and virtual machines on this host. Call this within a tokio runtime.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -70,24 +72,24 @@ pub async fn guest_networks() -> io::Result<Vec<GuestNetwork>> {
 pub struct OutsideLink {
     /// The device.
     pub name: String,
-    /// Whether it is up and there is somebody at its other end: a cable, a Wi-Fi network.
+    /// Whether the device is up and has a carrier: a cable, a Wi-Fi network.
     pub has_carrier: bool,
-    /// Its addresses but the link-local ones.
+    /// Its addresses, without the link-local ones.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Addresses that belong to this host or its networks.
+/// Addresses of this host and its gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnAddresses {
-    /// Those on other devices than Warren's tunnels.
+    /// Addresses of devices other than Warren's tunnels.
     pub outside: Vec<IpAddr>,
-    /// Those of Warren's tunnels.
+    /// Addresses of Warren's tunnels.
     pub of_tunnels: Vec<IpAddr>,
-    /// Those that routes lead by.
+    /// Gateways of routes.
     pub gateways: Vec<IpAddr>,
 }
 
-/// The addresses of this host and its gateways. To be called within a tokio runtime.
+/// The addresses of this host and its gateways. Call this within a tokio runtime.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -95,7 +97,7 @@ pub async fn own_addresses() -> io::Result<OwnAddresses> {
     Netlink::open()?.own_addresses().await
 }
 
-/// The devices of this host but the loopback device and Warren's tunnels. To be called within a tokio runtime.
+/// The devices of this host, without the loopback device and Warren's tunnels. Call this within a tokio runtime.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -103,7 +105,7 @@ pub async fn outside_links() -> io::Result<Vec<OutsideLink>> {
     Netlink::open()?.outside_links().await
 }
 
-/// The ports on which TCP listens on this host for others than itself, in order.
+/// The ports on which TCP listens on this host for other hosts, in order.
 ///
 /// # Errors
 /// If `/proc/net` cannot be read.
@@ -112,7 +114,7 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
     for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
         match std::fs::read_to_string(file) {
             Ok(text) => ports.extend(listening(&text)),
-            // Without IPv6.
+            // The file is missing without IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -122,7 +124,8 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// The ports in a table of proc(5)'s, whose second column is the own address and port and whose fourth is the state.
+/// The listening ports in one of proc(5)'s tables. Its second column is the own address and port, its fourth the
+/// state.
 fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
     const LISTEN: &str = "0A";
     const LOOPBACK: [&str; 2] = ["0100007F", "00000000000000000000000001000000"];
@@ -134,10 +137,10 @@ fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
     })
 }
 
-/// The ports at which somebody else reaches a service of this host: where TCP or SCTP listens, and of UDP and UDP-Lite sockets without a
-/// peer; in order.
+/// The ports at which others reach a service of this host, in order: those of listening TCP sockets, and of UDP
+/// sockets without a peer.
 ///
-/// This reads as many lines as there are such sockets and other ones of UDP, and no connection of TCP.
+/// This reads one line for each listener and for each UDP socket, but none for TCP connections.
 ///
 /// # Errors
 /// If `/proc/net` cannot be read.
@@ -152,7 +155,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
                     *ports.entry(port).or_default() |= is_system;
                 }
             }
-            // Without IPv6.
+            // The file is missing without IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -175,25 +178,11 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
 pub struct ServicePort {
     /// Its number.
     pub port: u16,
-    /// Whether root or a system's user has a socket there, and not only a person's.
+    /// Whether root or a system user has a socket there, rather than only ordinary users.
     pub is_system: bool,
 }
 
-/// The ports of endpoints of SCTP that take associations. Their sockets have TCP's state for that (`SCTP_SS_LISTENING`).
-fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
-    const LISTEN: &str = "10";
-    endpoints.lines().skip(1).filter_map(|line| {
-        // ENDPT SOCK STY SST HBKT LPORT UID INODE LADDRS
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, _, state, _, port, user, _, addresses @ ..] = words.as_slice() else { return None };
-        let is_loopback = addresses.iter().all(|address| *address == "127.0.0.1" || *address == "::1");
-        let port =
-            port.parse().ok().filter(|_| *state == LISTEN && (addresses.is_empty() || !is_loopback))?;
-        Some(ServicePort { port, is_system: user.parse().is_ok_and(is_system_user) })
-    })
-}
-
-/// The ports in a table as [`listening`] reads it. Of TCP the kernel lists the listeners first.
+/// The service ports in a table as [`listening`] reads it. The kernel lists TCP's listeners first.
 fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
     const LISTEN: &str = "0A";
     const NO_PEER: &str = "07";
@@ -218,15 +207,15 @@ fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
     Ok(ports)
 }
 
-/// Whether a user is root or a service's: below the first user of a person (`UID_MIN` of login.defs(5)), or one of systemd's
-/// `DynamicUser`.
+/// Whether a user is root or a service's user: below the first ordinary user (`UID_MIN` of login.defs(5)), or one of
+/// systemd's `DynamicUser`.
 fn is_system_user(user: u32) -> bool {
     const FIRST_PERSON: u32 = 1_000;
     const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
     user < FIRST_PERSON || DYNAMIC.contains(&user)
 }
 
-/// Whether an address, as these tables have it, is one that only this host itself reaches.
+/// Whether an address in these tables' notation is reachable from this host alone.
 fn is_loopback(address: &str) -> bool {
     const OF_IPV6: &str = "00000000000000000000000001000000";
     let ipv4 = u32::from_str_radix(address, 16).ok().filter(|_| address.len() == 8);
@@ -250,7 +239,7 @@ pub fn takes_ipv6(device: &DeviceName) -> io::Result<bool> {
     Ok(disabled.as_deref() == Some("0"))
 }
 
-/// Whether a device that is made now can have IPv6 addresses.
+/// Whether a newly made device can have IPv6 addresses.
 ///
 /// # Errors
 /// If `/proc/sys` cannot be read.

@@ -1,9 +1,10 @@
-//! Policy rules of other programs that lead what belongs into a tunnel around it.
+//! Policy rules of other programs that lead a tunnel's traffic around it.
 //!
-//! The kernel asks rules in order, so one in front of Warren's decides first. A rule that picks packets out, by a mark, a
-//! device, a sender's address, a user, a protocol or a port, was made for just these, and so was one that leads to a few
-//! networks of its own, as those of VRFs, Docker, Tailscale and systemd-networkd do: they keep their place. A rule that
-//! takes everything else is another matter.
+//! The kernel looks up rules in order, so a rule in front of Warren's decides first.
+//!
+//! Some rules match selected packets, by a mark, a device, a sender's address, a user, a protocol or a port. Somebody
+//! made them for exactly these packets, so they keep their place. So do rules that lead to a few networks of their
+//! own, as those of VRFs, Docker, Tailscale and systemd-networkd do. A rule that captures everything else is a bypass.
 
 mod seen;
 
@@ -14,18 +15,18 @@ use ipnet::IpNet;
 use self::seen::{Action, SeenRoute, SeenRule};
 use crate::{Family, band::Band, netlink::Netlink};
 
-/// What belongs into a tunnel.
+/// The traffic that belongs into a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tunnel {
     /// Networks that go through it.
     pub include: Vec<IpNet>,
-    /// Networks that do not, although `include` has them.
+    /// Networks that stay outside although `include` has them.
     pub exclude: Vec<IpNet>,
-    /// Its inner addresses, as far as they are known.
+    /// The tunnel's inner addresses, as far as they are known.
     pub inner: Vec<IpAddr>,
 }
 
-/// A rule of another program that leads what belongs into a tunnel around it if it is asked first.
+/// A rule of another program that leads a tunnel's traffic around it when it stands in front of the tunnel's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     family: Family,
@@ -39,21 +40,21 @@ pub struct Bypass {
 enum How {
     /// Its table has a route to this network.
     Leads(IpNet),
-    /// It passes by all rules before the one of this priority.
+    /// It jumps past all rules with priorities lower than this one.
     Skips(u32),
 }
 
-/// Where a tunnel's rules can stand.
+/// The place for a tunnel's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulePlace {
-    /// The band in front of every bypass; none if there is none left.
+    /// The band in front of every bypass; none if no band is left.
     pub band: Option<Band>,
-    /// What would be asked before the rules in the band that they stand in, or usually would.
+    /// The rules that come before the tunnel's band, or before the usual one.
     pub bypasses: Vec<Bypass>,
 }
 
-/// Looks where the rules of the tunnel in `slot`, which stand in `band` or are to stand there, have nothing in front of them
-/// that leads around it. All tunnels of a host stand in one band, and none goes back to a later one.
+/// Finds the band for the rules of the tunnel in `slot` with no bypass in front of it. The rules are in `band` already
+/// or will be. All tunnels of a host share one band, and none goes back to a later one.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();
@@ -84,7 +85,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
     Ok(RulePlace { band: found, bypasses })
 }
 
-/// Routes are asked for only if a rule is there whose table matters: a host may have a million.
+/// Reads routes only if there is a rule whose table matters: a host may have a million routes.
 async fn bypasses_among(
     netlink: &Netlink,
     rules: &[SeenRule],
@@ -103,7 +104,7 @@ async fn bypasses_among(
     let bypass = |rule: &SeenRule| {
         let how = match rule.action {
             Action::Lookup => How::Leads(routes.iter().find_map(|route| rule.leads_around(route, tunnel))?),
-            // Without its target such a rule does nothing.
+            // A jump without its target does nothing.
             Action::Goto(target) if there(target) => How::Skips(target),
             Action::Goto(_) | Action::Other => return None,
         };
@@ -113,7 +114,7 @@ async fn bypasses_among(
 }
 
 impl Bypass {
-    /// Whether rules in the band are asked before it.
+    /// Whether it leaves the band alone: it comes after the band, or jumps no further than the band's start.
     fn is_behind(&self, band: Band) -> bool {
         match self.how {
             How::Leads(_) => self.priority > band.last(),
@@ -121,7 +122,7 @@ impl Bypass {
         }
     }
 
-    /// What a person can do about it.
+    /// Advice for a person.
     pub fn remedy(&self) -> String {
         let option = self.family.option();
         format!(

@@ -1,9 +1,10 @@
-//! Networks of containers and virtual machines on this host: behind a device that was made here and that no LAN is behind.
+//! Networks of containers and virtual machines on this host. Each is behind a device that was made here and has no LAN
+//! behind it.
 //!
-//! A LAN may claim any address, so what is a guest's is told by devices alone: a bridge that has at most `veth`, `netkit` and
-//! TAP devices as its ports, as Docker, Podman, LXD and libvirt make them, or a `veth` or `netkit` of its own while the default
-//! route leads elsewhere (inside a container such a device is the network). No route to the internet may lead through it, and the
-//! network is private.
+//! A LAN may claim any address, so devices alone decide. A guests' device is a bridge whose ports, if any, are `veth`,
+//! `netkit` and TAP devices, as Docker, Podman, LXD and libvirt make them. Or it is a `veth` or `netkit` of its own
+//! while the default route leads elsewhere; inside a container, such a device is the network. No route to the internet
+//! may lead through the device, and the network must be private.
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
@@ -17,13 +18,13 @@ use crate::{DEVICE_GROUP, DeviceName, PROTOCOL, netlink::is_private};
 /// A network of containers or virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GuestNetwork {
-    /// The device that it is behind, which has an address of it.
+    /// The device in front of it, which has an address of it.
     pub device: DeviceName,
     /// The network.
     pub network: IpNet,
 }
 
-/// A device as far as it matters here.
+/// The parts of a kernel device that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenLink {
     index: u32,
@@ -39,7 +40,7 @@ enum Kind {
     Bridge,
     /// One end of a pair, whose other end is usually in a container.
     Pair,
-    /// A TUN or TAP device; only the latter can be a bridge's port.
+    /// A TUN or TAP device; only a TAP device can be a bridge's port.
     Tun,
     Other,
 }
@@ -51,7 +52,8 @@ pub(crate) struct SeenWay {
     is_default: bool,
 }
 
-/// The guests' networks among the addresses of devices, by their indices, each network once.
+/// The guests' networks among the addresses of devices. Addresses come with device indexes; each network is listed
+/// once.
 pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[SeenWay]) -> Vec<GuestNetwork> {
     let has_default = ways.iter().any(|way| way.is_default);
     let holds_guests = |link: &&SeenLink| {
@@ -78,7 +80,7 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     networks
 }
 
-/// The names of bridges that were made here, for containers or virtual machines, and have no other ports.
+/// The names of bridges that were made here for containers or virtual machines and have no other ports.
 pub(crate) fn bridges(links: &[SeenLink]) -> Vec<String> {
     let is_made_here = |bridge: &&SeenLink| {
         let mut ports = links.iter().filter(|port| port.bridge == Some(bridge.index));
@@ -87,7 +89,7 @@ pub(crate) fn bridges(links: &[SeenLink]) -> Vec<String> {
     links.iter().filter(is_made_here).map(|bridge| bridge.name.clone()).collect()
 }
 
-/// Link-local networks are on every device.
+/// Every device has link-local networks.
 fn is_guests(network: &IpNet) -> bool {
     let is_link_local = match network {
         IpNet::V4(network) => network.addr().is_link_local(),
@@ -123,7 +125,7 @@ impl SeenLink {
         link
     }
 
-    /// Whether guests could be behind it, as far as the device alone tells.
+    /// Whether guests may be behind the device, judging by the device alone.
     pub(crate) fn may_hold_guests(&self) -> bool {
         matches!(self.kind, Kind::Bridge | Kind::Pair) && self.bridge.is_none()
     }
@@ -147,7 +149,8 @@ impl Kind {
 }
 
 impl SeenWay {
-    /// The devices by which a route leads off this host to more than a private network. Warren's own count for nothing.
+    /// The devices by which a route leads off this host to more than a private network. Warren's own routes don't
+    /// count.
     pub(crate) fn of(route: &RouteMessage, destination: IpNet) -> Vec<Self> {
         let is_default = destination.prefix_len() == 0;
         let has_gateway = |attributes: &[RouteAttribute]| {
@@ -190,10 +193,10 @@ mod tests {
             link(4, "virbr0", Kind::Bridge, None),
             link(5, "vnet0", Kind::Tun, Some(4)),
             link(6, "ve-box", Kind::Pair, None),
-            // With a machine's own port it is the LAN.
+            // With a physical port, the bridge is the LAN.
             link(7, "br0", Kind::Bridge, None),
             link(8, "eth1", Kind::Other, Some(7)),
-            // Somebody else's VPN.
+            // Another program's VPN.
             link(9, "tap0", Kind::Tun, None),
             SeenLink { is_up: false, ..link(10, "br-old", Kind::Bridge, None) },
         ];
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn device_that_the_internet_is_behind_has_no_guests_whatever_it_is() {
-        // A container with a network of its own, and one with two.
+        // A container with one network of its own, and one with two.
         let links = [link(1, "eth0", Kind::Pair, None), link(2, "br0", Kind::Bridge, None)];
         let addresses = addresses(&[(1, "172.17.0.2/16"), (2, "10.0.0.1/24")]);
 
@@ -228,7 +231,7 @@ mod tests {
         }
         let ways = [1, 2].map(|device| SeenWay { device, is_default: true });
         assert!(among(&links, &addresses, &ways).is_empty());
-        // While it has lost its way it is not taken for somebody's.
+        // While the default route is missing, the device does not count as a guests' device.
         assert_eq!(told(&among(&links, &addresses, &[])), ["br0 10.0.0.0/24"]);
     }
 

@@ -1,4 +1,4 @@
-//! Applying a plan as one, and undoing it as one.
+//! Applying a plan as a unit, and undoing it as a unit.
 
 mod error;
 
@@ -20,9 +20,9 @@ use crate::{
     verify,
 };
 
-/// The host of the calling thread's network namespace, and the journal of what was made on it.
+/// The host of the calling thread's network namespace, and the journal of changes made to it.
 ///
-/// A call that is dropped before it has returned may leave steps behind; they are in the journal, so
+/// A call that is dropped before it has returned may leave steps behind. They are in the journal, so
 /// [`Host::undo_all`] and [`recover`] find them.
 #[derive(Debug)]
 pub struct Host {
@@ -31,46 +31,46 @@ pub struct Host {
     owners: BTreeMap<u64, OwnedTable>,
 }
 
-/// A firewall table of a process of ours, and its rules as they were loaded last.
+/// A firewall table that a process of ours owns, and its rules as last loaded.
 #[derive(Debug)]
 struct OwnedTable {
     owner: nft::Owner,
     ruleset: String,
 }
 
-/// What one plan has changed, to be handed to [`Host::undo`].
+/// The changes that one plan has made. Hand them to [`Host::undo`].
 ///
-/// Dropped without that, it stays in effect until [`Host::undo_all`] or, after this process, [`recover`].
+/// If dropped instead, they stay in effect until [`Host::undo_all`] or, after this process, [`recover`].
 #[derive(Debug, Default)]
 #[must_use = "what was applied stays in effect until it is handed to Host::undo"]
 pub struct Applied {
-    /// What the journal calls each step, and the step itself unless a later one has taken its place.
+    /// Each step's journal entry, and the step itself unless a later one has taken its place.
     entries: Vec<(u64, Option<Step>)>,
 }
 
-/// What [`Host::repair`] found.
+/// The result of [`Host::repair`].
 #[derive(Debug, Default)]
 pub struct Repaired {
-    /// What was not in effect and is again.
+    /// Steps that were not in effect and are again.
     pub repaired: Vec<Missing>,
-    /// What is not in effect and could not be made so.
+    /// Steps that are not in effect and could not be repaired.
     pub failed: Vec<(Missing, StepError)>,
 }
 
-/// What [`recover`] found.
+/// The result of [`recover`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// What was undone, or was gone already, one sentence part each, in that order.
+    /// The changes that were undone, or were gone already, in that order. Each is a part of a sentence.
     pub undone: Vec<String>,
-    /// Lines of the journal that could not be read, and so not be acted on.
+    /// Lines of the journal that could not be read and so were not acted on.
     pub damaged_lines: Vec<usize>,
 }
 
 impl Host {
-    /// Opens the host and the journal at `journal`, whose directory exists. To be called within a tokio runtime.
+    /// Opens the host and the journal at `journal`, whose directory exists. Call this within a tokio runtime.
     ///
     /// # Errors
-    /// If the journal is another process's, or lists what a killed daemon left: that is for [`recover`] to undo first.
+    /// If another process has the journal, or it lists changes of a killed daemon, which [`recover`] must undo first.
     pub async fn open(journal: impl AsRef<Path>) -> Result<Self, HostError> {
         let path = journal.as_ref();
         let host = Self::open_unfinished(path)?;
@@ -80,10 +80,10 @@ impl Host {
         Err(HostError::Unfinished(path.to_owned()))
     }
 
-    /// Makes the plan's steps in order. If one fails, those before it are undone in reverse.
+    /// Makes the plan's steps in order. If one fails, the earlier ones are undone in reverse.
     ///
     /// # Errors
-    /// The step that failed and why, and what could not be undone.
+    /// The step that failed and why, and the changes that could not be undone.
     pub async fn apply(&mut self, plan: &Plan) -> Result<Applied, ApplyError> {
         let mut applied = Applied::default();
         for step in &plan.steps {
@@ -95,7 +95,7 @@ impl Host {
         Ok(applied)
     }
 
-    /// Reads back what a plan wants and lists what is not there.
+    /// Compares the host with a plan and lists the missing steps.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -103,7 +103,7 @@ impl Host {
         verify::verify(plan, &self.netlink).await
     }
 
-    /// Makes again what somebody has undone of a plan that is applied.
+    /// Repeats the steps of an applied plan that somebody has undone.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -118,11 +118,11 @@ impl Host {
         Ok(found)
     }
 
-    /// Turns an applied plan into another: what only the new one has is made before what only the old one has is undone,
-    /// and what both have is left alone. The device and settings are put back as they were only by [`Host::undo`].
+    /// Turns an applied plan into another. Steps that only the new one has are made before steps that only the old one
+    /// has are undone. Steps that both have are left alone. Only [`Host::undo`] puts the device and settings back.
     ///
     /// # Errors
-    /// The step that failed and why. What was made and not undone until then stays in `applied`.
+    /// The step that failed and why. Steps made and not undone by then stay in `applied`.
     pub async fn change(&mut self, applied: &mut Applied, plan: &Plan) -> Result<(), ChangeError> {
         for step in plan.steps.iter().filter(|step| !applied.has(step)).collect::<Vec<_>>() {
             if let Err(cause) = self.make(step, applied).await {
@@ -134,7 +134,7 @@ impl Host {
         Ok(())
     }
 
-    /// Waits until a process that holds one of the applied firewall tables has ended: its table is gone with it. Without
+    /// Waits until a process that holds one of the applied firewall tables has ended, and its table with it. Without
     /// such a process this waits for ever.
     pub async fn table_lost(&mut self) {
         let ends: Vec<_> = self.owners.values_mut().map(|table| Box::pin(table.owner.ended())).collect();
@@ -144,12 +144,12 @@ impl Host {
         futures_util::future::select_all(ends).await;
     }
 
-    /// Replaces the rules of a firewall table that a process of ours owns, in one transaction: no packet meets the table
-    /// half changed or absent. What its sets hold stays if the definitions of all sets and base chains do: so clients' flows stay
-    /// counted. Undoing stays as it was.
+    /// Replaces the rules of a firewall table that a process of ours owns, in one transaction: no packet meets the
+    /// table half changed or absent. Sets keep their content if the definitions of all sets and base chains stay the
+    /// same, so clients' flows stay counted. Undoing stays as it was.
     ///
     /// # Errors
-    /// If there is no such table, or nft refuses the rules; those before stay then.
+    /// If there is no such table, or nft refuses the rules; the old rules stay then.
     pub async fn replace_table(&mut self, table: &str, ruleset: &str) -> Result<(), StepError> {
         let outstanding = self.journal.outstanding();
         let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { family: TableFamily::Inet, table: own }) if own == table);
@@ -163,10 +163,10 @@ impl Host {
         Ok(())
     }
 
-    /// Undoes in reverse what `apply` made. What is gone already is passed over.
+    /// Undoes an applied plan in reverse. Steps that are gone already are passed over.
     ///
     /// # Errors
-    /// What could not be undone; everything else is.
+    /// The steps that could not be undone; all others are undone.
     pub async fn undo(&mut self, applied: Applied) -> Result<(), UndoError> {
         let entries = applied.entries.into_iter().map(|(entry, _)| entry).collect();
         self.undo_entries(entries).await.map(drop)
@@ -175,13 +175,13 @@ impl Host {
     /// Undoes in reverse everything in the journal.
     ///
     /// # Errors
-    /// What could not be undone; everything else is.
+    /// The steps that could not be undone; all others are undone.
     pub async fn undo_all(&mut self) -> Result<(), UndoError> {
         let entries = self.journal.outstanding().keys().copied().collect();
         self.undo_entries(entries).await.map(drop)
     }
 
-    /// What is changed on this host as the journal has it, in the order in which it was made, each in a few words.
+    /// The changes on this host as the journal lists them, oldest first, each in a few words.
     pub fn changes(&self) -> Vec<String> {
         self.journal.outstanding().values().map(Undo::change).collect()
     }
@@ -194,8 +194,8 @@ impl Host {
         first_free_slot(&self.netlink).await.map_err(HostError::Read)
     }
 
-    /// Where the rules of the tunnel in `slot`, which stand in `band` or are to stand there, have nothing in front of them that
-    /// leads around it.
+    /// Finds the band for the rules of the tunnel in `slot` with no bypass in front of it. The rules are in `band`
+    /// already or will be.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -203,7 +203,7 @@ impl Host {
         foreign_rules::place(&self.netlink, tunnel, slot, band).await.map_err(HostError::Read)
     }
 
-    /// What is around an exit whose own device is `tun`, and for whom this host forwards.
+    /// The networks and devices around an exit whose own device is `tun`, and for whom this host forwards.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -215,12 +215,12 @@ impl Host {
             .map_err(HostError::Read)
     }
 
-    /// Opens the host although the journal may list what a killed daemon left.
+    /// Opens the host even if the journal lists changes of a killed daemon.
     pub(crate) fn open_unfinished(path: &Path) -> Result<Self, HostError> {
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
         let mut journal =
             Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
-        // Nothing that a plan makes outlives the boot.
+        // No change of a plan outlives the boot.
         journal.forget_other_boots().map_err(failed)?;
         let here = Place::here().map_err(failed)?;
         match journal.place() {
@@ -233,7 +233,7 @@ impl Host {
         Ok(Self { netlink, journal, owners: BTreeMap::new() })
     }
 
-    /// Notes in the journal how to undo what is about to be made, unless that is noted already.
+    /// Records in the journal how to undo a step that is about to be made, unless that is recorded already.
     pub(crate) fn note_once(&mut self, undo: Undo) -> io::Result<()> {
         if self.journal.outstanding().values().any(|noted| *noted == undo) {
             return Ok(());
@@ -241,22 +241,22 @@ impl Host {
         self.journal.begin(undo).map(drop)
     }
 
-    /// The journal's lock once more, for a process that may outlive this one.
+    /// A copy of the journal's lock, for a process that may outlive this one.
     pub(crate) fn share_lock(&self) -> io::Result<File> {
         self.journal.share_lock()
     }
 
-    /// Makes a step, in the place of what `applied` has there.
+    /// Makes a step, replacing the one that `applied` has in its place.
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
         let replaced = applied.replaced_by(step);
         let Some(undo) = step::prepare(step, &self.netlink, replaced).await? else { return Ok(()) };
-        // What is made a second time, because somebody had undone it, is undone once.
+        // If a step is repeated because somebody had undone it, it is still undone only once.
         let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
         let (entry, is_new) = match known.map(|(entry, _)| *entry) {
             Some(entry) => (entry, false),
             None => (self.journal.begin(undo.clone())?, true),
         };
-        // Nobody but its owner can change a table; one whose owner has ended is gone.
+        // Only its owner can change a table; one whose owner has ended is gone.
         if replaced
             && !applied.has(step)
             && let Some((table, ruleset)) = step.owned_rules()
@@ -293,8 +293,8 @@ impl Host {
         Ok(())
     }
 
-    /// Notes in the place of `entry` that a setting's companions are put back, once they are: what turned them on from then on is
-    /// somebody else.
+    /// Replaces `entry`, once a setting's companions are put back, by an entry that says so. From then on, a companion
+    /// that is on was turned on by somebody else.
     fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
         let Some(undo) = undo.with_companions_put_back(step) else { return Ok(entry) };
         let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
@@ -331,7 +331,7 @@ impl Applied {
         self.steps().any(|applied| applied == step)
     }
 
-    /// Whether a step that is applied is in the same place as `step`.
+    /// Whether an applied step occupies the same place as `step`.
     fn replaced_by(&self, step: &Step) -> bool {
         self.steps().any(|applied| applied.is_replaced_by(step))
     }
@@ -345,7 +345,7 @@ impl Applied {
         self.entries.push((entry, Some(step.clone())));
     }
 
-    /// Forgets the steps whose place `step` has taken with `entry`; returns the entries that have nothing left to undo.
+    /// Forgets the steps that `step` has replaced with `entry`. Returns the entries that have nothing left to undo.
     fn replace(&mut self, step: &Step, entry: u64) -> Vec<u64> {
         let mut gone = Vec::new();
         for (other, applied) in &mut self.entries {
@@ -359,7 +359,7 @@ impl Applied {
         gone
     }
 
-    /// Takes out the entries whose steps are `wanted`.
+    /// Removes the entries whose steps are `wanted`.
     fn take(&mut self, wanted: impl Fn(&Step) -> bool) -> Vec<u64> {
         let is_wanted = |step: &Option<Step>| step.as_ref().is_some_and(&wanted);
         let taken =
@@ -378,7 +378,7 @@ pub async fn free_slot() -> Result<Option<u8>, HostError> {
     first_free_slot(&netlink).await.map_err(HostError::Read)
 }
 
-/// Where the rules of the tunnel in `slot` would stand. Opens no journal.
+/// Finds the place for the rules of the tunnel in `slot`. Opens no journal.
 ///
 /// # Errors
 /// If the kernel's state cannot be read.
@@ -387,7 +387,8 @@ pub async fn place(tunnel: &Tunnel, slot: u8) -> Result<RulePlace, HostError> {
     foreign_rules::place(&netlink, tunnel, slot, Band::USUAL).await.map_err(HostError::Read)
 }
 
-/// What is around an exit whose own device is `tun`, before it has changed anything. Opens no journal.
+/// The networks and devices around an exit whose own device is `tun`, before it has changed anything. Opens no
+/// journal.
 ///
 /// # Errors
 /// If the kernel's state cannot be read.
@@ -410,17 +411,19 @@ async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
     Ok(None)
 }
 
-/// Undoes what a killed daemon left, as its journal lists it, and nothing else. To be called within a tokio runtime.
+/// Undoes the changes that a killed daemon's journal lists, and nothing else. Call this within a tokio runtime.
 ///
-/// Without a journal at `journal` nothing was left.
+/// A missing journal at `journal` means that there is nothing to undo.
 ///
 /// # Errors
-/// If a running daemon has the journal open, it is about another network namespace, or something could not be undone.
+/// If a running daemon has the journal open, the journal is about another network namespace, or something could not be
+/// undone.
 pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> {
     undo_journal(journal.as_ref(), false).await
 }
 
-/// As [`recover`], and looks again for each table once the journal lists none: somebody may have made it anew because it did.
+/// As [`recover`], and then looks again for each table after removing it from the journal: somebody may have made it
+/// anew because the journal listed it.
 pub(crate) async fn recover_and_look_again(journal: &Path) -> Result<Recovered, HostError> {
     undo_journal(journal, true).await
 }
@@ -438,7 +441,7 @@ async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostE
     let entries = host.journal.outstanding().keys().copied().collect();
     let undone = host.undo_entries(entries).await?;
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
-    // The journal is locked until the end, so nobody has made them for himself.
+    // The journal stays locked until the end, so nobody has made the tables for themselves.
     for table in tables.iter().filter(|_| looks_again) {
         let failed = |error| UndoError { left: vec![(table.to_string(), error)] };
         table.run(&host.netlink, None).await.map_err(failed)?;

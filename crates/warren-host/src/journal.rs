@@ -1,12 +1,12 @@
-//! The journal: what has been made on the host and how to undo it, on disk before it is made.
+//! The journal: the changes made to the host and how to undo each, on disk before the change is made.
 //!
-//! One JSON object per line. The first names the boot and the network namespace that the journal is about; then each
-//! step is begun before it is made and ended when it is undone. A last line that is not closed by a newline was being
-//! written when the daemon died, so its step was never made. The file is locked while it is open, and removed once
-//! nothing is left in it.
+//! The file has one JSON object per line. The first names the boot and the network namespace that the journal is
+//! about. A line then begins each step before it is made, and another ends it when it is undone. A last line without a
+//! newline was being written when the daemon died, so its step was never made. The file is locked while it is open,
+//! and removed once nothing is left in it.
 //!
-//! What the kernel has taken of the file outlives this process, however it ends, so nothing waits for a disk: what a plan makes ends
-//! with the boot, and a journal of another boot is of no use.
+//! Data that the kernel has accepted outlives this process, however it ends, so nothing waits for a disk. A plan's
+//! changes end with the boot, and so does the use of its journal.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ pub(crate) struct Journal {
     next: u64,
 }
 
-/// Where a journal's steps were made.
+/// The boot and network namespace of a journal's steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// The kernel's random number for this boot.
@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Journal {
-    /// Opens and locks the journal at `path`, making it if need be. None if another process has it open.
+    /// Opens and locks the journal at `path`, and creates it if it is missing. None if another process has it open.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let Some(mut file) = lock(path)? else { return Ok(None) };
         let mut text = Vec::new();
@@ -57,12 +57,12 @@ impl Journal {
         Ok(Some(journal))
     }
 
-    /// The file once more, which stays locked until this is closed too.
+    /// Another handle of the file, which keeps the lock until it is closed too.
     pub(crate) fn share_lock(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Empties a journal of another boot: nothing that it lists is there any more.
+    /// Empties a journal of another boot, whose changes are all gone.
     pub(crate) fn forget_other_boots(&mut self) -> io::Result<()> {
         let here = Place::here()?;
         if self.place().is_some_and(|place| place.boot != here.boot) {
@@ -71,7 +71,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Where the steps in the journal were made, if there are any.
+    /// The boot and network namespace of the journal's steps, if there are any.
     pub(crate) fn place(&self) -> Option<&Place> {
         self.contents.place.as_ref()
     }
@@ -81,12 +81,12 @@ impl Journal {
         &self.contents.damaged
     }
 
-    /// What has been begun and not ended.
+    /// The steps that were begun and not ended.
     pub(crate) fn outstanding(&self) -> &BTreeMap<u64, Undo> {
         &self.contents.outstanding
     }
 
-    /// Notes how to undo a step that is about to be made.
+    /// Records how to undo a step that is about to be made.
     pub(crate) fn begin(&mut self, undo: Undo) -> io::Result<u64> {
         if self.contents.place.is_none() {
             let place = Place::here()?;
@@ -100,7 +100,7 @@ impl Journal {
         Ok(entry)
     }
 
-    /// Notes that a step has been undone, or never was made.
+    /// Records that a step was undone, or was never made.
     pub(crate) fn end(&mut self, entry: u64) -> io::Result<()> {
         self.contents.outstanding.remove(&entry);
         if self.contents.outstanding.is_empty() {
@@ -122,7 +122,7 @@ impl Journal {
         self.file.write_all(&line)
     }
 
-    /// Cuts off what was being written when the daemon died, so that what is appended starts a line.
+    /// Cuts off an unfinished last line, so that the next entry starts on a new line.
     fn drop_torn_line(&mut self, text: &[u8]) -> io::Result<()> {
         let torn = text.iter().rev().take_while(|byte| **byte != b'\n').count();
         let whole = u64::try_from(text.len() - torn).map_err(io::Error::other)?;
@@ -135,7 +135,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if self.contents == Contents::default() {
-            // The lock is still held, so nobody else's journal is removed; one that stays is empty and harmless.
+            // The lock is still held, so this removes nobody else's journal. A file that stays is empty and harmless.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -143,8 +143,8 @@ impl Drop for Journal {
 
 /// The file at `path`, locked; none if another process keeps it locked.
 ///
-/// It is asked for several times, because a process shares its open files with what it has just started, which may outlive
-/// it for a moment, and because the file's last user removes it.
+/// This tries several times. A process shares its open files with its newest child, which may outlive it for a moment.
+/// And the last user removes the file.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -166,7 +166,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
-    /// What the journal at `path` says, which may be in use; none if there is nothing in it.
+    /// The content of the journal at `path`, which may be in use; none if it is empty.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
         match read_plain(path, MOST_BYTES) {
             Ok(text) => {
@@ -195,7 +195,7 @@ enum Record {
     End { entry: u64 },
 }
 
-/// What a journal's text says.
+/// The content of a journal's text.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Contents {
     place: Option<Place>,
@@ -223,7 +223,7 @@ impl Contents {
     }
 }
 
-/// Together what a killed process's children need to end on a busy machine.
+/// The total time that a killed process's children need to end on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

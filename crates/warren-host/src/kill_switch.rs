@@ -1,11 +1,11 @@
-//! The kill switch: an own nftables table that lets nothing out but the tunnel and what carries it.
+//! The kill switch: an nftables table that lets out only tunnels and their carriers.
 //!
-//! The table belongs to no process. It stands until [`open`] is asked for, however the daemon that closed it ended; a
-//! journal of its own says that it stands, so that whatever else is undone leaves it alone. What it lets out, in which
-//! state of the client, is the table in `docs/kill-switch.md`.
+//! The table belongs to no process. It stays until [`open`], however the daemon that closed it ended. A journal of its
+//! own lists the table, so that undoing other changes leaves it alone. The table in `docs/kill-switch.md` says which
+//! packets it lets out in each state of the client.
 //!
-//! Others can delete the table all the same, as `nft flush ruleset` does. [`look`] tells, and [`close_again`] makes the table
-//! anew from the record beside the journal.
+//! Another program can still delete the table, as `nft flush ruleset` does. [`look`] detects that, and [`close_again`]
+//! makes the table anew from the record beside the journal.
 
 mod record;
 mod ruleset;
@@ -31,29 +31,30 @@ use crate::{
     undo::Undo,
 };
 
-/// What a kill switch lets out besides what goes through Warren's tunnels.
+/// The traffic that a kill switch lets out besides that of Warren's tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillSwitchRules {
-    /// The networks that must not leave outside the tunnel; with a default route all of its IP version.
+    /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.
     pub include: Vec<IpNet>,
     /// Networks that go outside although `include` has them.
     pub exclude: Vec<IpNet>,
-    /// This host's private networks, if they are to be reachable; not for DNS, which would tell them every name.
+    /// This host's private networks, if they are to be reachable. DNS is not let out to them: it would tell them every
+    /// name.
     pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host: what goes there does not leave it. Ports of theirs that this host
-    /// publishes (DNAT) answer who asks from outside as those in `allow_inbound` do.
+    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Ports of theirs that
+    /// this host publishes (DNAT) answer outside hosts as the ports in `allow_inbound` do.
     pub guests: Vec<GuestNetwork>,
     /// Networks behind this host, which the tunnel's other end may reach.
     pub prefixes: Vec<IpNet>,
-    /// Ports of this host that answer who asks from outside.
+    /// Ports of this host that answer outside hosts.
     pub allow_inbound: Vec<InboundPort>,
-    /// The networks that this host is on: a DHCP lease is renewed at a server there.
+    /// The networks that this host is on, where a server renews the DHCP lease.
     pub on_link: Vec<IpNet>,
-    /// Where packets that carry [`crate::CARRIER_MARK`] may go, by UDP: the exits.
+    /// Where UDP packets with [`crate::CARRIER_MARK`] may go: the exits.
     pub carriers: Vec<SocketAddr>,
-    /// Where packets that carry `query_mark` may go, by UDP: the resolvers that the daemon asks for its exits.
+    /// Where UDP packets with `query_mark` may go: the resolvers that the daemon asks for its exits.
     pub resolvers: Vec<SocketAddr>,
-    /// The mark of the daemon's own queries, which nobody else on this host knows; none where no daemon asks.
+    /// The mark of the daemon's own queries, which no other program on this host knows; none where no daemon asks.
     pub query_mark: Option<u32>,
 }
 
@@ -76,7 +77,7 @@ pub enum InboundProtocol {
     Udp,
 }
 
-/// A closed kill switch, kept by the daemon that closed it or found it closed.
+/// A closed kill switch, held by the daemon that closed it or found it closed.
 ///
 /// Dropping this leaves it closed.
 #[derive(Debug)]
@@ -87,35 +88,35 @@ pub struct KillSwitch {
     record: Record,
 }
 
-/// What of a kill switch there is.
+/// The state of a kill switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is open: nobody has closed it in this boot, or somebody has opened it since.
+    /// Open: nobody has closed it in this boot, or somebody has opened it since.
     Open,
-    /// It is closed, and the kernel has its table.
+    /// Closed, and the kernel has its table.
     Closed,
-    /// It was closed and is to be, but the kernel does not have its table.
+    /// Meant to be closed, but the kernel does not have its table.
     Gone,
-    /// It was closed and is to be, but the kernel's table is another than was made.
+    /// Meant to be closed, but the kernel's table differs from the one that was made.
     Changed,
 }
 
-/// Why a kill switch cannot be closed, or looked at.
+/// Errors of closing a kill switch or looking at it.
 #[derive(Debug, thiserror::Error)]
 pub enum KillSwitchError {
-    /// The journal, or the record beside it, cannot be used.
+    /// The journal or the record beside it cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
     /// nft failed.
     #[error(transparent)]
     Nft(#[from] NftError),
-    /// There is a closed kill switch that nothing is known of.
-    #[error("what it lets out is not recorded; run `warren client close {0}`, which asks the profile")]
+    /// A closed kill switch without a record.
+    #[error("there is no record of what it lets out; run `warren client close {0}`, which reads the profile")]
     Unrecorded(String),
 }
 
 impl KillSwitchRules {
-    /// The table of the profile `name` that lets this out and nothing else, to be printed.
+    /// The table of the profile `name` with these rules, for printing.
     pub fn step(&self, name: &str) -> Step {
         let (table, ruleset) = (table_name(name), ruleset::ruleset(self));
         Step::Nftables { family: FAMILY, table, ruleset, owned: false }
@@ -123,12 +124,12 @@ impl KillSwitchRules {
 }
 
 impl KillSwitch {
-    /// Closes the kill switch of the profile `name`, whose journal is at `journal`. One that stands already is replaced
-    /// with no moment between the two.
+    /// Closes the kill switch of the profile `name`, whose journal is at `journal`. An existing table is replaced
+    /// atomically.
     ///
     /// # Errors
-    /// If the journal is another process's or about another network namespace, or if nft fails; what stood before, then
-    /// stands.
+    /// If another process has the journal, the journal is about another network namespace, or nft fails. An earlier
+    /// table stays then.
     pub async fn close(
         journal: impl AsRef<Path>,
         name: &str,
@@ -155,10 +156,10 @@ impl KillSwitch {
         }
     }
 
-    /// Takes a closed kill switch over from whoever closed it and has ended; none if it is open.
+    /// Takes over a kill switch that an ended process left closed; none if it is open.
     ///
     /// # Errors
-    /// If the journal is another process's or about another network namespace, or there is no record.
+    /// If another process has the journal, the journal is about another network namespace, or there is no record.
     pub fn take_over(journal: impl AsRef<Path>, name: &str) -> Result<Option<Self>, KillSwitchError> {
         let path = journal.as_ref();
         if !is_closed(path).map_err(|source| HostError::Journal { path: path.to_owned(), source })? {
@@ -175,20 +176,20 @@ impl KillSwitch {
         Ok(Some(Self { path: path.to_owned(), journal, table, record }))
     }
 
-    /// What it has changed on this host, in a few words.
+    /// Its change to this host, in a few words.
     pub fn change(&self) -> String {
         undo(&self.table).to_string()
     }
 
-    /// What it lets out now.
+    /// The rules in force.
     pub fn rules(&self) -> &KillSwitchRules {
         &self.record.rules
     }
 
-    /// Lets out what `rules` say instead, with no moment between the two. Does nothing if they are in force.
+    /// Replaces the rules in force by `rules`, atomically. Does nothing if they are in force already.
     ///
     /// # Errors
-    /// If nft fails or the record cannot be written; what was in force stays so.
+    /// If nft fails or the record cannot be written; the old rules stay in force then.
     pub async fn set(&mut self, rules: KillSwitchRules) -> Result<(), KillSwitchError> {
         if rules == self.record.rules {
             return Ok(());
@@ -196,7 +197,7 @@ impl KillSwitch {
         self.make(rules).await
     }
 
-    /// Whether the kernel's table is as it was made.
+    /// Whether the kernel's table is still as it was made.
     ///
     /// # Errors
     /// If nft fails.
@@ -205,7 +206,7 @@ impl KillSwitch {
         Ok(listing.is_some() && listing == self.record.listing)
     }
 
-    /// Closes it again if somebody has changed or deleted the table. Returns whether that was so.
+    /// Closes it again if somebody has changed or deleted the table. Returns whether that had happened.
     ///
     /// # Errors
     /// If nft fails or the record cannot be written.
@@ -229,11 +230,11 @@ impl KillSwitch {
     }
 }
 
-/// Asks the kernel for a kill switch's table, if the kill switch of the profile `name` whose journal is at `journal` is closed.
-/// While a process makes the table, it may be `Changed` for a moment.
+/// Compares the kernel's table with the record, if the kill switch of the profile `name` with the journal at `journal`
+/// is closed. While a process makes the table, the result may be `Changed` for a moment.
 ///
 /// # Errors
-/// If the journal or its record cannot be read, it is about another network namespace, or nft fails.
+/// If the journal or its record cannot be read, the journal is about another network namespace, or nft fails.
 pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, KillSwitchError> {
     let path = journal.as_ref();
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
@@ -253,8 +254,8 @@ pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, Kil
     })
 }
 
-/// Closes a kill switch again whose table somebody has changed or deleted, and that no running process keeps. One that was opened
-/// stays open. Returns whether there was anything to do.
+/// Closes a kill switch again if somebody has changed or deleted its table and no running process keeps it. An opened
+/// one stays open. Returns whether there was anything to do.
 ///
 /// # Errors
 /// As [`KillSwitch::take_over`] and [`KillSwitch::repair`].
@@ -265,8 +266,8 @@ pub async fn close_again(journal: impl AsRef<Path>, name: &str) -> Result<bool, 
     }
 }
 
-/// Makes the table of a closed kill switch again that another process keeps and does not close, such as a daemon that hangs. That
-/// one goes on keeping it. Returns whether the table was made.
+/// Makes the table of a closed kill switch again although another process keeps it, such as a daemon that hangs. That
+/// process still keeps it afterwards. Returns whether the table was made.
 ///
 /// # Errors
 /// As [`look`].
@@ -275,7 +276,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
     let standing = look(path, name).await?;
     let Some(record) = Record::read(path).map_err(failed)? else { return Ok(false) };
-    // While it is being made by the other one, the record says so.
+    // While the other process makes the table, the record has no listing.
     let is_lost = standing == Standing::Gone || (standing == Standing::Changed && record.listing.is_some());
     if !is_lost {
         return Ok(false);
@@ -284,10 +285,10 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     let text = table_text(FAMILY, &table, &ruleset::ruleset(&record.rules), false);
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
-        // Whoever is opening it just now looks for the table again once it is not.
+        // A process that opens it right now sees this table when it looks again, after emptying the journal.
         return Ok(true);
     }
-    // Somebody has opened it in the meantime, and nobody would delete what was made after that.
+    // Somebody has opened it in the meantime, and would not delete a table made after that.
     nft::delete(FAMILY, &table).await?;
     Ok(false)
 }
@@ -295,7 +296,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
 /// Opens the kill switch whose journal is at `journal`, if it is closed. Returns whether it was.
 ///
 /// # Errors
-/// If a daemon keeps it closed, it is in another network namespace, or nft fails.
+/// If a daemon keeps it closed, the journal is about another network namespace, or nft fails.
 pub async fn open(journal: impl AsRef<Path>) -> Result<bool, HostError> {
     let journal = journal.as_ref();
     let was_closed = !recover_and_look_again(journal).await?.undone.is_empty();
@@ -317,12 +318,12 @@ pub fn is_closed(journal: impl AsRef<Path>) -> io::Result<bool> {
     })
 }
 
-/// The table looks at packets of both versions.
+/// The table filters both IP versions.
 const FAMILY: TableFamily = TableFamily::Inet;
 
 pub use crate::table_names::kill_switch_table as table_name;
 
-/// Makes the table, and notes what it is to be before and what it is after.
+/// Makes the table. Writes the record before, and again after with the table's listing.
 async fn make(
     path: &Path,
     table: &str,
@@ -334,16 +335,16 @@ async fn make(
     let mut record = Record { rules, listing: None };
     record.write(path).map_err(failed)?;
     nft::replace(FAMILY, table, &text, journal.share_lock().map_err(failed)?).await?;
-    // Somebody who deletes it this fast is found out by the next look.
+    // If somebody deletes the table this fast, the next look finds out.
     record.listing = nft::listing(FAMILY, table).await?;
     record.write(path).map_err(failed)?;
     Ok(record)
 }
 
-/// Notes again what was in force before something else failed to be.
+/// Restores the record of the rules in force after new rules failed.
 fn put_back(path: &Path, before: Option<&Record>) {
     match before {
-        // Without it the next look makes the table anew.
+        // If this fails, the next look makes the table anew.
         Some(record) => drop(record.write(path)),
         None => Record::remove(path),
     }
@@ -353,7 +354,7 @@ fn undo(table: &str) -> Undo {
     Undo::Nftables { family: FAMILY, table: table.to_owned() }
 }
 
-/// Whether a journal says that the table stands.
+/// Whether a journal lists the table.
 fn is_in(journal: &Journal, table: &str) -> bool {
     let undo = undo(table);
     journal.outstanding().values().any(|outstanding| *outstanding == undo)

@@ -1,4 +1,4 @@
-//! Files that a process locks and that may be in a directory of another user: root's commands look into the exit's.
+//! Lock files in directories that may belong to another user: root's commands look into the exit's directory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,19 +11,19 @@ use rustix::fs::OFlags;
 
 use crate::plain_file::{check, told};
 
-/// How often a file that comes and goes is looked for.
+/// Tries to open a file that keeps appearing and disappearing.
 const ATTEMPTS: u32 = 16;
 
-/// Opens a file to read and to write, and makes it, for its owner alone, if it is not there.
+/// Opens a file to read and write. A missing file is created, readable by its owner alone.
 ///
 /// # Errors
-/// When that cannot be. A symbolic link, a FIFO and another user's file under a second name are refused: whoever the directory
-/// belongs to could have root make, empty or give away any file.
+/// If opening fails. A symbolic link, a FIFO and another user's hard link are refused: the directory's owner could
+/// otherwise make root create, empty or give away any file.
 pub fn open_lock_file(path: &Path) -> io::Result<File> {
     make_lock_file(path).map(|(file, _)| file)
 }
 
-/// As [`open_lock_file`]; says whether this made the file, so that its owner may be changed.
+/// As [`open_lock_file`]. Also says whether this call created the file, so that its owner may be changed.
 ///
 /// # Errors
 /// As [`open_lock_file`].
@@ -46,7 +46,7 @@ pub fn make_lock_file(path: &Path) -> io::Result<(File, bool)> {
             Err(error) => return Err(told(error)),
         }
     }
-    Err(io::Error::other("it comes and goes; see which program makes it"))
+    Err(io::Error::other("it keeps appearing and disappearing; find the program that creates it"))
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(crate) struct Netlink {
     connection: JoinHandle<()>,
 }
 
-/// What is known of a device.
+/// The state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) index: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Link {
     pub(crate) group: u32,
 }
 
-/// What is to be changed about a device; none leaves it.
+/// Changes to a device; none leaves a property as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkChange {
     pub(crate) up: Option<bool>,
@@ -57,7 +57,7 @@ pub(crate) struct LinkChange {
 }
 
 impl Netlink {
-    /// Opens the socket; its task belongs to the returned value. To be called within a tokio runtime.
+    /// Opens the socket; its task belongs to the returned value. Call this within a tokio runtime.
     pub(crate) fn open() -> io::Result<Self> {
         let (connection, handle, _unsolicited) = rtnetlink::new_connection()?;
         Ok(Self { handle, connection: tokio::spawn(connection) })
@@ -92,7 +92,7 @@ impl Netlink {
         Ok(Some(link))
     }
 
-    /// What the device of an index is called, if there is one.
+    /// The name of the device with an index, if there is one.
     pub(crate) async fn name(&self, index: u32) -> io::Result<Option<DeviceName>> {
         let message = match first(self.handle.link().get().match_index(index).execute()).await {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => None,
@@ -135,14 +135,14 @@ impl Netlink {
         }))
     }
 
-    /// The private networks that this host is directly connected to, other than by a Warren's tunnel.
+    /// The private networks that this host is directly connected to, other than by a Warren tunnel.
     pub(crate) async fn private_networks(&self) -> io::Result<Vec<IpNet>> {
         let mut networks = self.networks().await?;
         networks.retain(is_private);
         Ok(networks)
     }
 
-    /// The networks that this host is directly connected to, other than by a Warren's tunnel.
+    /// The networks that this host is directly connected to, other than by a Warren tunnel.
     pub(crate) async fn networks(&self) -> io::Result<Vec<IpNet>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let ours = LinkAttribute::Group(DEVICE_GROUP);
@@ -164,7 +164,8 @@ impl Netlink {
         Ok(networks)
     }
 
-    /// The networks of containers and virtual machines on this host. Routes are asked for only where there may be any.
+    /// The networks of containers and virtual machines on this host. Routes are read only if a device may have any
+    /// behind it.
     pub(crate) async fn guest_networks(&self) -> io::Result<Vec<GuestNetwork>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let links: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
@@ -188,7 +189,7 @@ impl Netlink {
         Ok(guests::among(&links, &addresses, &ways))
     }
 
-    /// The devices that are neither Warren's tunnels nor the loopback device, with their addresses but the link-local ones.
+    /// The devices other than Warren's tunnels and the loopback device, with their addresses but the link-local ones.
     pub(crate) async fn outside_links(&self) -> io::Result<Vec<OutsideLink>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let addresses = self.handle.address().get().execute();
@@ -221,7 +222,8 @@ impl Netlink {
         Ok(links.iter().filter(is_outside).map(of).collect())
     }
 
-    /// What is around an exit whose own device is `tun`. Routes are looked at as they come: a router may have a million.
+    /// The networks and devices around an exit whose own device is `tun`. Routes are processed as they arrive: a
+    /// router may have a million.
     pub(crate) async fn observe(&self, tun: &DeviceName) -> io::Result<Observer> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let mut observer = Observer::new(&links, tun);
@@ -268,7 +270,7 @@ impl Netlink {
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
         let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
         *request.message_mut() = address_message(index, address);
-        // The address is this host's alone, so nobody need be asked (duplicate address detection).
+        // The address is this host's alone, so duplicate address detection has nobody to ask.
         if matches!(address, IpNet::V6(_)) {
             request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
@@ -299,7 +301,7 @@ impl Netlink {
         self.handle.route().add(route_message(route, index)).execute().await.map_err(errno)
     }
 
-    /// Makes a route in the place of one with the same destination, table and metric, if there is one.
+    /// Makes a route, replacing one with the same destination, table and metric if there is one.
     pub(crate) async fn replace_route(&self, route: &Route, index: Option<u32>) -> io::Result<()> {
         self.handle.route().add(route_message(route, index)).replace().execute().await.map_err(errno)
     }
@@ -313,7 +315,7 @@ impl Netlink {
         Ok(self.rules(rule.family).await?.iter().any(|found| is_rule(found, rule)))
     }
 
-    /// Whether a rule has one of the priorities, or a rule or a route is in the table.
+    /// Whether any rule has one of the priorities, or any rule or route uses the table.
     pub(crate) async fn is_used(&self, family: Family, priorities: [u32; 3], table: u32) -> io::Result<bool> {
         let mut taken = priorities.map(RuleAttribute::Priority).to_vec();
         taken.push(RuleAttribute::Table(table));
@@ -349,20 +351,21 @@ impl Drop for Netlink {
     }
 }
 
-/// The network that an address is in, with the address.
+/// The network of an address, with the address.
 pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
-    // The peer's address is the network's where the two differ.
+    // The peer's address names the network if it differs from the own one.
     let address = own(peer_address).or_else(|| own(local_address))?;
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
-/// Whether a route is only what the kernel learnt about one destination, such as a path's MTU. Anybody's ICMP error makes one.
+/// Whether a route is the kernel's own note about one destination, such as a path's MTU. Anybody's ICMP error makes
+/// one.
 fn is_cached(route: &RouteMessage) -> bool {
     route.header.flags.contains(RouteFlags::Cloned)
 }
 
-/// Whether all of a network is private or link-local (RFC 1918, 3927, 4193, 4291).
+/// Whether an entire network is private or link-local (RFC 1918, 3927, 4193, 4291).
 pub(crate) fn is_private(network: &IpNet) -> bool {
     PRIVATE
         .iter()
@@ -374,7 +377,7 @@ async fn first<T>(stream: impl Stream<Item = Result<T, rtnetlink::Error>>) -> io
     std::pin::pin!(stream).next().await.transpose().map_err(errno)
 }
 
-/// The kernel's error, without the message that it was about.
+/// The kernel's error, without the request that caused it.
 fn errno(error: rtnetlink::Error) -> io::Error {
     if let rtnetlink::Error::NetlinkError(message) = error {
         message.to_io()

@@ -1,4 +1,5 @@
-//! Requests to parts of the kernel that speak netlink but not rtnetlink, such as socket diagnosis and connection tracking.
+//! Requests to kernel subsystems that speak netlink but not rtnetlink, such as socket diagnosis and connection
+//! tracking.
 
 use std::io;
 
@@ -11,13 +12,13 @@ use rustix::{
     },
 };
 
-/// A request under way.
+/// A request in progress.
 pub(crate) struct Asked(OwnedFd);
 
-/// Sends a `struct nlmsghdr` with what follows it, `body`.
+/// Sends a `struct nlmsghdr` followed by `body`.
 ///
 /// # Errors
-/// If the kernel cannot be asked; `EPROTONOSUPPORT` where it has no such part.
+/// If the kernel cannot be asked; `EPROTONOSUPPORT` if it lacks the subsystem.
 pub(crate) fn ask(protocol: Protocol, kind: u16, flags: u16, body: &[u8]) -> io::Result<Asked> {
     let socket =
         socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(protocol))?;
@@ -33,7 +34,7 @@ pub(crate) fn ask(protocol: Protocol, kind: u16, flags: u16, body: &[u8]) -> io:
 }
 
 impl Asked {
-    /// Returns whether the kernel has done what a request with [`NLM_F_ACK`] asked for.
+    /// Returns whether the kernel has done as a request with [`NLM_F_ACK`] asked.
     ///
     /// # Errors
     /// If there is no answer.
@@ -44,8 +45,8 @@ impl Asked {
         Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
     }
 
-    /// Returns what `parse` makes of the messages that answer a request with [`NLM_F_DUMP`], by their types and contents;
-    /// nothing where the kernel has no such thing, or no such family.
+    /// Applies `parse` to the types and contents of the messages that answer a request with [`NLM_F_DUMP`], and
+    /// returns the results. Returns nothing if the kernel lacks the object or the family.
     ///
     /// # Errors
     /// If the kernel refuses for another reason.
@@ -75,7 +76,7 @@ impl Asked {
     }
 }
 
-/// The messages of one datagram: their types and what follows their headers.
+/// The messages of one datagram: their types and their contents behind the headers.
 struct Messages<'m>(&'m [u8]);
 
 impl<'m> Iterator for Messages<'m> {
@@ -90,7 +91,7 @@ impl<'m> Iterator for Messages<'m> {
     }
 }
 
-/// `struct nlmsghdr`, and what linux/netlink.h numbers.
+/// `struct nlmsghdr` and constants of linux/netlink.h.
 const HEADER: usize = 16;
 const NLM_F_REQUEST: u16 = 1;
 pub(crate) const NLM_F_ACK: u16 = 4;

@@ -1,4 +1,4 @@
-//! News of changes to this host's links, addresses and routes, whoever makes them.
+//! Notifications of changes to this host's links, addresses and routes, whoever makes them.
 
 use std::{io, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use crate::PROTOCOL;
 
-/// Changes come in bursts; this long without one ends a burst.
+/// Changes come in bursts; a pause of this length ends a burst.
 const QUIET: Duration = Duration::from_millis(30);
 
-/// And a burst that goes on is told this often.
+/// A longer burst is reported this often.
 const LONGEST_BURST: Duration = Duration::from_millis(200);
 
 /// A subscription to the kernel's notifications in the network namespace of the thread that made it.
@@ -26,7 +26,7 @@ pub struct NetworkWatch {
 }
 
 impl NetworkWatch {
-    /// Subscribes; to be called within a tokio runtime.
+    /// Subscribes. Call this within a tokio runtime.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -38,7 +38,7 @@ impl NetworkWatch {
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
         ])?;
-        // One that waits stands for any number.
+        // One pending notification stands for any number of changes.
         let (sender, changes) = mpsc::channel(1);
         let read = tokio::spawn(async move {
             while let Some((message, _)) = messages.next().await {
@@ -46,16 +46,16 @@ impl NetworkWatch {
                     continue;
                 }
                 let burst = async { while let Ok(Some(_)) = timeout(QUIET, messages.next()).await {} };
-                // What a longer burst brings later is the next change.
+                // Changes of a longer burst count as the next change.
                 let _ = timeout(LONGEST_BURST, burst).await;
-                // Full: the change before was not taken yet.
+                // The channel is full: nobody has taken the change before yet.
                 let _ = sender.try_send(());
             }
         });
         Ok(Self { changes, tasks: [tokio::spawn(connection), read] })
     }
 
-    /// Waits for the next change, and until those that come with it are over. Nothing is lost when the wait is given up.
+    /// Waits for the next change and the end of its burst. Cancelling the wait loses nothing.
     pub async fn changed(&mut self) {
         if self.changes.recv().await.is_none() {
             std::future::pending().await
@@ -69,8 +69,8 @@ impl Drop for NetworkWatch {
     }
 }
 
-/// Whether a message may mean another way to the exit: Warren's own routes never do. What cannot be read says that some
-/// were lost.
+/// Whether a message may mean another way to the exit; Warren's own routes never do. An unreadable message counts,
+/// because it means that others were lost.
 fn is_news(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(change) = &message.payload else { return true };
     let (RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)) = change else {

@@ -1,4 +1,4 @@
-//! Firewall tables through nft(8), either in a process that owns its table or once and for all.
+//! Firewall tables through nft(8), either owned by an nft process or permanent.
 
 mod call;
 mod emptied;
@@ -22,17 +22,17 @@ pub use own_tables::OwnTables;
 pub(crate) use owner::Owner;
 pub use ruleset::{Ruleset, RulesetError};
 
-/// Why nft did not do as it was told.
+/// Errors of nft.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// There is no nft on this machine.
     #[error("nft is missing; install it with: apt install nftables")]
     Missing,
     /// nft or the kernel refused.
-    #[error("nft refused it: {0}; see what `nft list ruleset` shows")]
+    #[error("nft refused: {0}; see what `nft list ruleset` shows")]
     Refused(String),
-    /// nft said nothing more.
-    #[error("nft ended or hung before it had answered; see whether `nft list ruleset` works")]
+    /// nft gave no further answer.
+    #[error("nft ended or hung without an answer; see whether `nft list ruleset` works")]
     Gone,
     /// Talking to nft failed.
     #[error("nft could not be run: {0}; see whether `nft list ruleset` works")]
@@ -42,26 +42,26 @@ pub enum NftError {
 /// Whether this machine has nft.
 pub fn is_installed() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // A program that is named with its directory is taken from there, whatever it is joined to.
+    // `Path::join` keeps an absolute path as it is, so this also covers a program named with its directory.
     let directories = || std::env::split_paths(&path).chain([PathBuf::from("/")]);
     PROGRAMS.iter().any(|program| directories().any(|directory| directory.join(program).is_file()))
 }
 
 /// Loads a ruleset that belongs to no process.
 ///
-/// nft keeps `lock` open, so that whoever undoes what a killed process has begun waits until nft has ended too.
+/// nft keeps `lock` open. So a process that undoes a killed one's changes waits until nft has ended too.
 pub(crate) async fn load(ruleset: &str, lock: File) -> Result<(), NftError> {
     call::make(NftCall::Load { ruleset: ruleset.into() }, Some(lock)).await.map(drop)
 }
 
-/// Puts `ruleset`, the text of `table` alone, in the place of the table if it exists, with no moment between the two.
+/// Replaces the table by `ruleset`, which holds the text of `table` alone, atomically. The table need not exist.
 pub(crate) async fn replace(
     family: TableFamily,
     table: &str,
     ruleset: &str,
     lock: File,
 ) -> Result<(), NftError> {
-    // Adding first makes the deletion work whether the table exists or not.
+    // The `add` makes the `delete` valid whether or not the table exists.
     load(&format!("add table {family} {table}\ndelete table {family} {table}\n{ruleset}"), lock).await
 }
 
@@ -90,14 +90,14 @@ pub(crate) async fn count(family: TableFamily, table: &str) -> Result<Option<(us
     Ok(Some(count_statements(&listing)))
 }
 
-/// The number of chains and of rules in a table's text as nft prints it, or as a plan writes it.
+/// The number of chains and of rules in a table's text, from nft or from a plan.
 pub(crate) fn count_statements(text: &str) -> (usize, usize) {
     let mut chains = 0;
     let mut rules = 0;
     let mut is_continued = false;
     let mut in_set = false;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        // What a set of the packet path holds is the kernel's to change.
+        // The packet path may change the elements of a set.
         if in_set || line.starts_with("set ") {
             in_set = line != "}";
             continue;
@@ -114,7 +114,7 @@ pub(crate) fn count_statements(text: &str) -> (usize, usize) {
     (chains, rules)
 }
 
-/// Deletes the table if it exists. An owner that has just been killed is given the time to end.
+/// Deletes the table if it exists. An owner that was just killed gets time to end.
 pub(crate) async fn delete(family: TableFamily, table: &str) -> Result<(), NftError> {
     let mut waited = Duration::ZERO;
     while has_table(family, table).await? {
@@ -136,7 +136,7 @@ async fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
     run_with(arguments, input, None).await
 }
 
-/// Runs nft with its standard output at `output`, or with what it prints there in the answer.
+/// Runs nft with its standard output sent to `output`, or returned if there is none.
 async fn run_with(arguments: &[&str], input: &str, output: Option<File>) -> Result<String, NftError> {
     let (reader, writer) = io::pipe()?;
     let mut child = spawn(|command| {
@@ -158,7 +158,7 @@ async fn run_with(arguments: &[&str], input: &str, output: Option<File>) -> Resu
                 None => Ok(()),
             }
         };
-        // nft may end without having read everything; what it says then is the better error.
+        // nft may end before it has read everything. Its own message is the better error then.
         let (_, read) = tokio::join!(write, output.read_to_string(&mut answer));
         read?;
         let status = child.wait().await?;
@@ -174,33 +174,8 @@ async fn run_with(arguments: &[&str], input: &str, output: Option<File>) -> Resu
     }
 }
 
-/// What nft prints to these arguments, up to so many bytes.
-pub(crate) async fn said(arguments: &[&str], most: u64) -> Result<String, NftError> {
-    said_by(&PROGRAMS, arguments, most).await
-}
-
-/// What the first of these programs that exists prints.
-pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) -> Result<String, NftError> {
-    let mut child = spawn_one_of(programs, |command| {
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        Ok(())
-    })?;
-    let mut text = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        // Whatever prints more ends by itself, as nobody reads it.
-        stdout.take(most + 1).read_to_string(&mut text).await?;
-    }
-    if text.len() as u64 > most {
-        return Err(NftError::Refused(format!("more than {most} bytes")));
-    }
-    match child.wait().await?.success() {
-        true => Ok(text),
-        false => Err(NftError::Refused("they cannot be listed".to_owned())),
-    }
-}
-
-/// Starts nft without anything of this process's environment. It would otherwise answer in the user's language and, when
-/// interactive, add to the history file in the user's home.
+/// Starts nft with an empty environment. Otherwise it would answer in the user's language and, when interactive, add
+/// to the history file in the user's home.
 fn spawn(set_up: impl Fn(&mut Command) -> io::Result<()>) -> Result<Child, NftError> {
     spawn_one_of(&PROGRAMS, set_up)
 }
@@ -222,13 +197,13 @@ fn spawn_one_of(
     Err(NftError::Missing)
 }
 
-/// What follows the first `Error: ` in nft's answer.
+/// The text behind the first `Error: ` in nft's answer.
 fn reason(answer: &str) -> Option<String> {
     answer.lines().find_map(|line| line.split_once("Error: ")).map(|(_, reason)| reason.trim().to_owned())
 }
 
 const PROGRAMS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
-/// How long nft may take for anything.
+/// The time limit of any nft run.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,5 +1,6 @@
-//! Files in a directory that may be another user's: root's commands look into the exit's. Whoever owns the directory could have
-//! root read, change or give away any file by a symbolic or a hard link, or wait for ever for a FIFO.
+//! Reading files in directories that may belong to another user: root's commands look into the exit's directory.
+//! Without checks, the directory's owner could make root read, change or give away any file through a symbolic or hard
+//! link, or hang on a FIFO.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,10 +11,11 @@ use std::{
 
 use rustix::{fs::OFlags, io::Errno, process::geteuid};
 
-/// Opens a file to read. Nothing waits, whatever has the name.
+/// Opens a file to read. This never blocks, whatever kind of file it is.
 ///
 /// # Errors
-/// When that cannot be, or it is no regular file, or a symbolic link in a directory of another user than root and this process's.
+/// If opening fails, the file is not a regular file, or it is a symbolic link in a directory of a user other than root
+/// and this process's.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     if !follows_links_at(path) {
@@ -25,10 +27,10 @@ pub fn open_plain(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a file that has at most `most` bytes, as [`open_plain`] opens it.
+/// Reads a file of at most `most` bytes, opened as [`open_plain`] does.
 ///
 /// # Errors
-/// As [`open_plain`], and when the file has more.
+/// As [`open_plain`], and if the file is longer.
 pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_plain(path)?.take(most + 1).read_to_end(&mut bytes)?;
@@ -38,30 +40,31 @@ pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a link of this name may be followed: in a directory of root's or of this user's nobody else made it.
+/// Whether a link with this name may be followed: in a directory of root's or of this user's, nobody else made it.
 pub fn follows_links_at(path: &Path) -> bool {
     let owners = [0, geteuid().as_raw()];
     fs::metadata(directory_of(path)).is_ok_and(|directory| owners.contains(&directory.uid()))
 }
 
-/// Refuses what is no regular file, and one of another user than its directory's that has a second name: it is some other file.
+/// Refuses anything but regular files. Also refuses a hard link to a file that the directory's owner does not own: it
+/// is some other file.
 pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file, and no Warren made it; remove it"));
+        return Err(io::Error::other("it is no regular file, and Warren did not make it; remove it"));
     }
     if metadata.nlink() > 1 && fs::metadata(directory_of(path))?.uid() != metadata.uid() {
         return Err(io::Error::other(
-            "it is another user's file under a second name (a hard link), and no Warren made that; remove it",
+            "it is another user's file under a second name (a hard link), and Warren did not make that; remove it",
         ));
     }
     Ok(())
 }
 
-/// A refused symbolic link in words.
+/// The error for a refused symbolic link.
 pub(crate) fn told(error: io::Error) -> io::Error {
     if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-        return io::Error::other("it is a symbolic link, and no Warren made it; remove it");
+        return io::Error::other("it is a symbolic link, and Warren did not make it; remove it");
     }
     error
 }
@@ -113,7 +116,7 @@ mod tests {
             let refused = read_plain(link, 9).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
         }
-        // A second name of the directory's owner's own file, as some backups make, is no other file.
+        // A hard link to a file of the directory's own owner, as some backups make, is allowed.
         chown(&hard, Some(1234), None).unwrap();
         assert_eq!(read_plain(&hard, 9).unwrap(), b"root's");
     }

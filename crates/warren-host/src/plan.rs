@@ -1,4 +1,4 @@
-//! What is to be made on the host, as data.
+//! The changes to make on the host, as data.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DeviceName, PROTOCOL, TableFamily, sysctl::IPV6_FORWARDING};
 
-/// Steps in the order in which they are made; they are undone in reverse.
+/// Steps in the order in which they are made. They are undone in reverse.
 ///
 /// `Display` prints each step as the command that a person would type for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,19 +40,20 @@ pub enum Step {
     Route(Route),
     /// Adds a policy rule.
     Rule(Rule),
-    /// Writes a kernel setting; one of a device that has vanished is passed over.
+    /// Writes a kernel setting. A setting of a device that has vanished is skipped.
     Sysctl {
         /// The name as sysctl(8) knows it; a dot inside a device's name is written as a slash.
         key: String,
         /// The value to write.
         value: String,
     },
-    /// Has the host forward IPv6 by every device, and leaves each device's own setting as it is: one that was a host's, which takes
-    /// router advertisements, stays one.
+    /// Turns on IPv6 forwarding for every device, and leaves each device's own setting as it is. So a device that
+    /// takes router advertisements as a host continues to.
     ForwardIpv6,
-    /// Makes an own nftables table, which must not exist yet. A kernel without family `arp` does without such a table.
+    /// Makes an nftables table of Warren's own, which must not exist yet. A kernel without family `arp` skips such a
+    /// table.
     Nftables {
-        /// What the table looks at.
+        /// The packets that the table filters.
         family: TableFamily,
         /// The table's name.
         table: String,
@@ -66,30 +67,30 @@ pub enum Step {
 /// A route in one of Warren's own tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Where it leads to.
+    /// The route's destination.
     pub destination: IpNet,
-    /// The device it leaves by; only for [`RouteKind::Unicast`] and [`RouteKind::Guests`].
+    /// The device that packets leave by; only for [`RouteKind::Unicast`] and [`RouteKind::Guests`].
     pub device: Option<DeviceName>,
     /// The number of the routing table.
     pub table: u32,
-    /// Whether it leads anywhere.
+    /// The route's effect.
     pub kind: RouteKind,
     /// The route's priority in its table; 0 leaves it to the kernel.
     pub metric: u32,
 }
 
-/// Whether a route leads anywhere.
+/// The effect of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouteKind {
     /// Packets leave by the route's device.
     Unicast,
-    /// Packets are refused at once with an ICMP error, so that applications fail fast.
+    /// Packets are rejected at once with an ICMP error, so that applications fail fast.
     Unreachable,
-    /// The table is left for the next rule's.
+    /// The lookup in this table ends, and the next rule decides.
     Throw,
-    /// Packets leave by the route's device, which is of containers or virtual machines; it comes and goes as they do, and the
-    /// route with it.
+    /// Packets leave by the route's device, which belongs to containers or virtual machines. It comes and goes with
+    /// them, and the route with it.
     Guests,
 }
 
@@ -98,17 +99,17 @@ pub enum RouteKind {
 pub struct Rule {
     /// The IP version that it applies to.
     pub family: Family,
-    /// Its place among the host's rules; lower is asked first, `main` is at 32766.
+    /// The rule's place among the host's rules. The kernel looks up lower priorities first; `main` is at 32766.
     pub priority: u32,
-    /// The firewall mark that it looks at.
+    /// The firewall mark that it matches.
     pub fwmark: Option<FirewallMark>,
-    /// Whether it applies to packets that do not match.
+    /// Whether the rule applies to packets that do not match.
     pub invert: bool,
     /// The table to look up.
     pub table: u32,
-    /// Ignores what the table finds if the found route's prefix is this long or shorter.
+    /// Ignores the route found if its prefix is this long or shorter.
     pub suppress_prefix_length: Option<u32>,
-    /// The device that packets must have come from.
+    /// The device that packets must have arrived on.
     pub iif: Option<DeviceName>,
 }
 
@@ -122,7 +123,7 @@ pub enum Family {
     Ipv6,
 }
 
-/// A firewall mark and the bits of it that count.
+/// A firewall mark and its significant bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirewallMark {
     /// The mark's value.
@@ -147,7 +148,7 @@ impl Step {
 }
 
 impl Step {
-    /// Whether the kernel holds one of the two only: `other` takes this step's place.
+    /// Whether the kernel holds only one of the two, so that `other` replaces this step.
     pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Route(one), Self::Route(other)) => {
@@ -163,7 +164,7 @@ impl Step {
         }
     }
 
-    /// The name and the rules of a table that belongs to a process.
+    /// The name and rules of a table that a process owns.
     pub(crate) fn owned_rules(&self) -> Option<(&str, &str)> {
         match self {
             Self::Nftables { family: TableFamily::Inet, table, ruleset, owned: true } => {
@@ -207,7 +208,7 @@ impl Family {
 }
 
 impl FirewallMark {
-    /// A mark of which every bit counts.
+    /// A mark with all bits significant.
     pub fn exactly(mark: u32) -> Self {
         Self { mark, mask: u32::MAX }
     }

@@ -1,4 +1,4 @@
-//! What the texts of all of Warren's nftables tables have in common.
+//! The parts that the texts of all of Warren's nftables tables share.
 
 use std::{fmt::Write, net::Ipv4Addr};
 
@@ -10,8 +10,10 @@ pub(crate) fn chain(text: &mut String, name: &str, header: &str, rules: &[String
     let _ = write!(text, "chain {name} {{\n{header}{rules}}}\n");
 }
 
-/// The chains of a table of family `arp`: to somebody on another link who asks for the TUN's own inner address, the kernel would
-/// answer. It answers neighbour discovery of IPv6 on the address's own link alone.
+/// The chains of a table of family `arp`.
+///
+/// The kernel would answer an ARP request on another link for the TUN's own inner address. For IPv6 it answers
+/// neighbour discovery only on the address's own link.
 pub(crate) fn arp(inner: Ipv4Addr) -> String {
     let mut text = String::new();
     let rule = format!("arp daddr ip {inner} counter drop");

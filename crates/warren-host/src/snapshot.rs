@@ -5,8 +5,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Reads the addresses, routes of all tables, rules, nftables and network sysctls of this thread's network namespace, or
-/// of the named one. What changes by itself (counters, lifetimes, link state) is left out.
+/// Reads the addresses, routes of all tables, rules, nftables and network sysctls of this thread's network namespace,
+/// or of the named one. Values that change by themselves (counters, lifetimes, link state) are left out.
 ///
 /// # Errors
 /// If ip(8) or nft(8) cannot be run or fail.
@@ -28,7 +28,7 @@ pub fn take(namespace: Option<&str>) -> io::Result<String> {
     Ok(snapshot)
 }
 
-/// The lines that only one of two snapshots has, marked `-` and `+`; empty if they are equal.
+/// The lines that only one of two snapshots has, marked `-` and `+`; empty if the snapshots are equal.
 pub fn difference(before: &str, after: &str) -> String {
     let only_in = |one: &str, other: &str, mark: char| -> String {
         let mut rest: Vec<&str> = other.lines().collect();
@@ -44,7 +44,7 @@ pub fn difference(before: &str, after: &str) -> String {
     only_in(before, after, '-') + &only_in(after, before, '+')
 }
 
-/// The line without what changes by itself.
+/// The line without the values that change by themselves.
 fn steady(line: &str) -> String {
     const PASSING: [&str; 4] = ["tentative", "linkdown", "dadfailed", "NO-CARRIER"];
     const PASSING_WITH_VALUE: [&str; 6] = ["expires", "valid_lft", "preferred_lft", "qlen", "qdisc", "state"];
@@ -65,7 +65,7 @@ fn run(namespace: Option<&str>, command: &[&str]) -> io::Result<String> {
     let words: Vec<&str> = inside.into_iter().chain(command.iter().copied()).collect();
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
     let output = Command::new(program).args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).output()?;
-    // grep says with 2 that some settings cannot be read, which is so on every machine.
+    // grep's status 2 means that some settings cannot be read, which is the case on every machine.
     let is_settings = command.first() == Some(&"grep");
     if !output.status.success() && !is_settings {
         let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -1,5 +1,5 @@
-//! Addresses that are not the internet's: what the IANA special-purpose address registries (RFC 6890, RFC 8190) do not call globally
-//! reachable, and what leads to IPv4 in the disguise of IPv6.
+//! Addresses that are not on the internet: those that the IANA special-purpose address registries (RFC 6890, RFC 8190)
+//! do not call globally reachable, and IPv6 addresses that lead to IPv4.
 
 use ipnet::IpNet;
 
@@ -21,7 +21,7 @@ pub(crate) fn internet_within(family: Family) -> &'static [&'static str] {
     }
 }
 
-/// Whether nothing in `network` is the internet's.
+/// Whether no part of `network` is on the internet.
 pub(crate) fn is_special(network: &IpNet) -> bool {
     let family = Family::of(network);
     let parsed = |list: &'static [&str]| list.iter().filter_map(|text| text.parse::<IpNet>().ok());
@@ -30,8 +30,8 @@ pub(crate) fn is_special(network: &IpNet) -> bool {
             .any(|internet| internet.contains(network) || network.contains(&internet))
 }
 
-/// The IPv4 special-purpose address registry, multicast (RFC 5771), and the platform of Azure's hosts (168.63.129.16), which answers
-/// from an address of the internet's.
+/// The IPv4 special-purpose address registry, multicast (RFC 5771), and Azure's host platform (168.63.129.16), which
+/// answers from a public address.
 const NOT_INTERNET_IPV4: &[&str] = &[
     "0.0.0.0/8",        // this network (RFC 791)
     "10.0.0.0/8",       // private (RFC 1918)
@@ -55,10 +55,12 @@ const INTERNET_WITHIN_IPV4: &[&str] = &[
     "192.0.0.10/32", // anycast of TURN (RFC 8155)
 ];
 
-/// The IPv6 special-purpose address registry, and all that is outside of 2000::/3, which alone is global unicast (RFC 4291 section
-/// 2.4): loopback, IPv4-mapped (::ffff:0:0/96), NAT64 (64:ff9b::/96, RFC 6052, and 64:ff9b:1::/48, RFC 8215), discard-only (100::/64,
-/// RFC 6666), SRv6 (5f00::/16, RFC 9602), unique local (fc00::/7, RFC 4193), link-local (fe80::/10), multicast (ff00::/8). The registry
-/// calls 64:ff9b::/96 globally reachable, but whatever IPv4 address is in it would pass the rules for IPv4.
+/// The IPv6 special-purpose address registry, and everything outside of 2000::/3, which alone is global unicast (RFC
+/// 4291 section 2.4): loopback, IPv4-mapped (::ffff:0:0/96), NAT64 (64:ff9b::/96, RFC 6052, and 64:ff9b:1::/48, RFC
+/// 8215), discard-only (100::/64, RFC 6666), SRv6 (5f00::/16, RFC 9602), unique local (fc00::/7, RFC 4193), link-local
+/// (fe80::/10), multicast (ff00::/8).
+///
+/// The registry calls 64:ff9b::/96 globally reachable, but the IPv4 address inside would bypass the rules for IPv4.
 const NOT_INTERNET_IPV6: &[&str] = &[
     "::/3",
     "2001::/23", // IETF protocols (RFC 2928), Teredo (RFC 4380), benchmarking (RFC 5180), ORCHID (RFC 4843)
@@ -133,7 +135,8 @@ mod tests {
         ("5f00::/16", false),
         ("fc00::/7", false),
         ("fe80::/10", false),
-        // Multicast has registries of its own; IPv4 in NAT64's disguise and Azure's platform are refused whatever these say.
+        // Multicast has registries of its own. NAT64's addresses and Azure's platform are refused, whatever these
+        // registries say.
         ("224.0.0.0/4", false),
         ("ff00::/8", false),
         ("64:ff9b::/96", false),

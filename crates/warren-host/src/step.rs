@@ -1,4 +1,4 @@
-//! Making one step: what is looked at before, how it is undone, and the making itself.
+//! Making one step: the checks before it, how to undo it, and the change itself.
 
 mod error;
 
@@ -20,12 +20,12 @@ use crate::{
     undo::Undo,
 };
 
-/// Set when the kernel or nft refused a table of family `arp`, about which neither changes its mind.
+/// Set once the kernel or nft has refused a table of family `arp`; neither changes its answer later.
 static REFUSED_ARP: AtomicBool = AtomicBool::new(false);
 
-/// Looks at the host and says how the step will be undone; none if there is nothing to do.
+/// Checks the host and returns how to undo the step; none if there is nothing to do.
 ///
-/// What is there already is refused unless it is Warren's own and to be replaced.
+/// An object that exists already is an error, unless it is Warren's own and about to be replaced.
 pub(crate) async fn prepare(
     step: &Step,
     netlink: &Netlink,
@@ -78,14 +78,14 @@ pub(crate) async fn prepare(
             }
             None => return Err(StepError::NoSetting),
         },
-        // nft refuses one that is there, in the same transaction that makes it.
+        // nft itself refuses an existing table, in the transaction that makes it.
         Step::Nftables { family, table, .. } => Undo::Nftables { family: *family, table: table.clone() },
     };
     Ok(Some(undo))
 }
 
-/// Makes the step that `undo` undoes. A table's owner is handed to the caller; processes that outlive a killed caller keep
-/// `lock` open.
+/// Makes the step that `undo` undoes, and returns the owner of its table, if it has one. Processes that outlive a
+/// killed caller keep `lock` open.
 pub(crate) async fn make(
     step: &Step,
     undo: &Undo,
@@ -98,7 +98,7 @@ pub(crate) async fn make(
             netlink.add_address(*index, *address).await?
         }
         (Step::LinkUp { mtu, group, .. }, Undo::Link { index, address_generation, .. }) => {
-            // In two requests, because one would bring the link up before it said how.
+            // Two requests, because a single one would bring the link up before it sets the address mode.
             let address_generation = address_generation.map(|_| NO_LINK_LOCAL);
             let silent =
                 LinkChange { mtu: Some(u32::from(*mtu)), address_generation, group: *group, up: None };
@@ -125,22 +125,22 @@ pub(crate) async fn make(
             return if *family == TableFamily::Arp { pass_over_if_refused(made, table) } else { made };
         }
         (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_) | Step::ForwardIpv6, _) => {
-            return Err(StepError::Io(io::Error::other("the step and its undoing do not belong together")));
+            return Err(StepError::Io(io::Error::other("the step and its undo do not belong together")));
         }
     }
     Ok(None)
 }
 
-/// Whether a step that failed may nevertheless have changed something.
+/// Whether a failed step may have changed something all the same.
 pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
         Step::LinkUp { .. } | Step::Sysctl { .. } | Step::ForwardIpv6 => true,
-        // One netlink request or one nft transaction: all or nothing.
+        // One netlink request or one nft transaction takes effect entirely or not at all.
         Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
     }
 }
 
-/// Whether a route leads to a device of guests that has vanished or is down, where the kernel takes none.
+/// Whether a route leads to a guests' device that has vanished or is down: the kernel refuses such a route.
 pub(crate) async fn is_of_missing_guests(route: &Route, netlink: &Netlink) -> Result<bool, StepError> {
     let Some(device) = route.device.as_ref().filter(|_| route.kind == RouteKind::Guests) else {
         return Ok(false);
@@ -205,12 +205,12 @@ async fn make_table(
     Ok(None)
 }
 
-/// Whether this host filters ARP, as far as that was tried.
+/// Whether this host can filter ARP, as far as that was tried.
 pub(crate) fn filters_arp() -> bool {
     !REFUSED_ARP.load(Relaxed)
 }
 
-/// A host that cannot filter ARP goes without.
+/// Accepts the error of a host that cannot filter ARP.
 fn pass_over_if_refused(
     made: Result<Option<nft::Owner>, StepError>,
     table: &str,
@@ -228,7 +228,7 @@ fn pass_over_if_refused(
     }
 }
 
-/// The table's text, which nft takes only if there is no such table yet.
+/// The table's text in a form that nft refuses if the table exists already.
 fn new_table(family: TableFamily, table: &str, ruleset: &str, owned: bool) -> String {
     let owner = if owned { " {\n\tflags owner;\n}" } else { "" };
     format!("create table {family} {table}{owner}\n{}", table_text(family, table, ruleset, owned))

@@ -1,7 +1,8 @@
-//! What is around an exit: the networks that its host is on itself, the devices that lead on, and for whom the host forwards.
+//! The network around an exit: the networks that its host is on itself, the devices that lead to routers, and for whom
+//! the host forwards.
 //!
-//! Hosts on the exit's own links are behind the router's firewall and trust each other, so clients are kept from them, whatever
-//! addresses they have.
+//! Hosts on the exit's own links are behind the router's firewall and trust each other. So clients are kept from them,
+//! whatever their addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,15 +23,15 @@ use crate::{
     netlink::{destination, network_of},
 };
 
-/// What an exit's plan depends on beside its configuration, and what changes while it runs.
+/// The inputs of an exit's plan besides its configuration. They change while the exit runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// Networks on a device's own link, and next hops, each with its device, in order.
     pub links: Vec<OnLink>,
-    /// The networks of this host's permanent addresses, each with its device, in order. Nobody else on the link gave them to it,
-    /// as a router advertisement or a DHCP server does.
+    /// The networks of this host's permanent addresses, each with its device, in order. No other host on the link
+    /// assigned them, as a router advertisement or a DHCP server does.
     pub permanent: Vec<OnLink>,
-    /// Devices by which IPv4 leads on to other networks, in order.
+    /// Devices by which IPv4 leads to other networks, in order.
     pub routers: Vec<DeviceName>,
     /// For whom the host forwards.
     pub forwarding: Forwarding,
@@ -45,7 +46,7 @@ pub struct OnLink {
     pub network: IpNet,
 }
 
-/// Collects what the kernel says of links, addresses and routes, in this order.
+/// Collects the kernel's links, addresses and routes, in this order.
 #[derive(Debug)]
 pub(crate) struct Observer {
     devices: Vec<Device>,
@@ -59,12 +60,12 @@ pub(crate) struct Observer {
 struct Device {
     index: u32,
     name: DeviceName,
-    /// Whether nobody is asked for a neighbour there: PPP, a tunnel.
+    /// Whether the device needs no neighbour discovery: PPP, a tunnel.
     has_no_neighbours: bool,
 }
 
 impl Observer {
-    /// The devices that count: all but the loopback device and the exit's own `tun`.
+    /// Starts with the devices that count: all but the loopback device and the exit's own `tun`.
     pub(crate) fn new(links: &[LinkMessage], tun: &DeviceName) -> Self {
         let seen: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
         let device = |link: &LinkMessage| {
@@ -90,7 +91,7 @@ impl Observer {
         }
     }
 
-    /// Takes an address's network, or that of its peer.
+    /// Adds the network of an address, or that of its peer.
     pub(crate) fn address(&mut self, message: &AddressMessage) {
         let Some(network) = network_of(message) else { return };
         if let Some(device) = self.device(message.header.index) {
@@ -102,14 +103,14 @@ impl Observer {
         }
     }
 
-    /// Takes a route of any table.
+    /// Adds a route of any table.
     pub(crate) fn route(&mut self, route: &RouteMessage, family: Family) {
         let is_ours = route.header.protocol == RouteProtocol::from(PROTOCOL);
         if route.header.kind != RouteType::Unicast || is_ours {
             return;
         }
         let Some(destination) = destination(route, family) else { return };
-        // Advertised and connected networks are on the link of whatever kind of device.
+        // Advertised and connected networks are on-link on any kind of device.
         let is_kernels = matches!(route.header.protocol, RouteProtocol::Kernel | RouteProtocol::Ra);
         for (index, gateway) in hops(route) {
             let Some(Device { name, has_no_neighbours, .. }) = self.device(index) else { continue };
@@ -126,8 +127,8 @@ impl Observer {
         }
     }
 
-    /// What was seen. What else forwards is in `forwarding`, which is told the bridges of containers and virtual machines, and the
-    /// indexes of devices.
+    /// The result. `forwarding` finds the other devices that forward, from the bridges of containers and virtual
+    /// machines and from the indexes of devices.
     pub(crate) fn surroundings(
         self,
         forwarding: impl FnOnce(&[String], &BTreeMap<DeviceName, u32>) -> io::Result<Forwarding>,
@@ -153,7 +154,8 @@ impl Observer {
 }
 
 impl Surroundings {
-    /// The devices by which clients' IPv4 packets may leave for the internet or for one of `allowed`, and answers come in.
+    /// The devices by which clients' IPv4 packets may leave for the internet or for one of `allowed`, and answers come
+    /// in.
     pub fn ways_out(&self, allowed: &[IpNet]) -> Vec<DeviceName> {
         let is_allowed = |link: &&OnLink| {
             allowed.iter().any(|network| network.contains(&link.network) || link.network.contains(network))
@@ -165,8 +167,8 @@ impl Surroundings {
     }
 }
 
-/// Whether an address has no lifetime, so neither an advertisement nor a lease gave it. A network manager may give an advertised
-/// one no lifetime, but leaves its route to itself then.
+/// Whether an address has no lifetime, so that neither an advertisement nor a lease assigned it. A network manager may
+/// give an advertised address no lifetime, but manages its route itself then (`noprefixroute`).
 fn is_permanent(message: &AddressMessage) -> bool {
     let is_managed = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Flags(flags) if flags.contains(AddressFlags::Noprefixroute));
     message.header.flags.contains(AddressHeaderFlags::Permanent) && !message.attributes.iter().any(is_managed)
@@ -203,9 +205,11 @@ fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     })
 }
 
-/// Whether a network is so wide that it is the internet, or a part of it, rather than a link: what OpenVZ and PPP lead to by a route
-/// without a gateway. Another VPN of the host may have been given the internet in many pieces, but none as narrow as the narrowest
-/// that the internet's routers take from each other, /24 and /48.
+/// Whether a network is so wide that it is the internet, or a part of it, rather than a link. OpenVZ and PPP lead to
+/// such a network by a route without a gateway.
+///
+/// Another VPN of the host may have been given the internet in many pieces, but none as narrow as the narrowest that
+/// the internet's routers accept from each other, /24 and /48.
 fn is_wide(network: &IpNet, is_tunnel: bool) -> bool {
     let narrowest = match (network, is_tunnel) {
         (IpNet::V4(_), false) => 8,

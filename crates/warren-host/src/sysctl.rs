@@ -1,4 +1,4 @@
-//! Kernel settings: their names, their files below `/proc/sys`, and what else changes when one is written.
+//! Kernel settings: their names, their files below `/proc/sys`, and the settings that change along with another.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ pub(crate) fn device_key(family: &str, device: &DeviceName, name: &str) -> Strin
     format!("net.{family}.conf.{}.{name}", device.as_str().replace('.', "/"))
 }
 
-/// The device of a setting, if it is one device's.
+/// The device of a setting that belongs to one device.
 pub(crate) fn device_of(key: &str) -> Option<DeviceName> {
     let parts: Vec<&str> = key.split('.').collect();
     let ["net", _, "conf", device, _] = parts.as_slice() else { return None };
@@ -30,7 +30,7 @@ pub(crate) fn of_device(key: &str, device: &DeviceName) -> String {
     }
 }
 
-/// Whether both are the same setting, of whichever devices.
+/// Whether both are the same setting, perhaps of different devices.
 pub(crate) fn is_same_of_devices(key: &str, other: &str) -> bool {
     device_of(other).is_some_and(|device| of_device(key, &device) == other)
 }
@@ -49,7 +49,7 @@ pub(crate) fn write(key: &str, value: &str) -> io::Result<()> {
     fs::write(path(key)?, value)
 }
 
-/// Writes a setting unless it has vanished, as it does with its device.
+/// Writes a setting, unless it has vanished with its device.
 pub(crate) fn write_if_there(key: &str, value: &str) -> io::Result<()> {
     match write(key, value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -69,13 +69,13 @@ pub(crate) fn is_of_missing_device(key: &str) -> bool {
 pub(crate) struct Companion {
     /// The setting's name.
     pub(crate) key: String,
-    /// Its value before.
+    /// Its value before the write.
     pub(crate) previous: String,
-    /// The value that it has through the write.
+    /// The value that the write gives it.
     pub(crate) set: String,
 }
 
-/// The settings that writing `value` to `key` changes, with their values now.
+/// The settings that writing `value` to `key` changes, with their current values.
 ///
 /// Forwarding for all devices is copied to each of them, and for IPv4 also decides whether redirects are taken
 /// (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
@@ -107,8 +107,8 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     Ok(companions)
 }
 
-/// Whether somebody has turned forwarding on for the whole host since, as far as these companions tell: those that Warren left off and
-/// that the kernel, or whoever did so, has on now.
+/// Whether somebody has turned forwarding on for the whole host since, judging by these companions: Warren left them
+/// off, and now the kernel or somebody else has them on.
 pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
     for companion in companions.iter().filter(|companion| companion.set == "0") {
         if [IPV4_FORWARDING, IPV6_FORWARDING_BY_DEFAULT].contains(&companion.key.as_str())
@@ -120,7 +120,7 @@ pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A setting that stays as it is.
+/// A setting that keeps its value.
 fn kept(key: &str) -> io::Result<Vec<Companion>> {
     let value = read(key)?;
     let companion = |value: String| Companion { key: key.to_owned(), previous: value.clone(), set: value };
@@ -148,10 +148,10 @@ pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The file of a setting, which is one of networks. Dots and slashes swap their roles, as in sysctl(8).
+/// The file of a setting, which must be a network setting. Dots and slashes swap their roles, as in sysctl(8).
 ///
-/// Journals name settings too, and root undoes that of an exit, which runs as another user: what is beyond CAP_NET_ADMIN must not
-/// be written for it.
+/// Journals name settings too, and root undoes the journal of an exit that runs as another user. Root must not write
+/// settings for it that CAP_NET_ADMIN would not allow.
 fn path(key: &str) -> io::Result<PathBuf> {
     if !key.starts_with("net.") {
         return Err(io::Error::new(
@@ -163,15 +163,18 @@ fn path(key: &str) -> io::Result<PathBuf> {
     for part in key.split('.') {
         let part = part.replace('/', ".");
         if part.is_empty() || part == "." || part == ".." {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{key:?} is no sysctl's name")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{key:?} is not the name of a sysctl"),
+            ));
         }
         path.push(part);
     }
     Ok(path)
 }
 
-/// Forwarding by every device, and by those that come later. For IPv6 the first is what lets packets pass; a device's own setting
-/// only makes it a router's.
+/// The settings for forwarding by every device and by later ones. For IPv6, the first one lets packets pass; a
+/// device's own setting only makes it a router's.
 const IPV4_FORWARDING: &str = "net.ipv4.ip_forward";
 pub(crate) const IPV6_FORWARDING: &str = "net.ipv6.conf.all.forwarding";
 const IPV6_FORWARDING_BY_DEFAULT: &str = "net.ipv6.conf.default.forwarding";

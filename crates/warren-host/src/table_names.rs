@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the packets are that a table looks at.
+/// The packets that a table filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TableFamily {
@@ -13,25 +13,26 @@ pub enum TableFamily {
     Arp,
 }
 
-/// The exit's own tables, one of family `inet` and one of family `arp`.
+/// The exit's own tables: one of family `inet`, one of family `arp`.
 pub const EXIT_TABLE: &str = "warren_exit";
 
 /// The table that outlives an exit, of family `inet`. No process owns it.
 pub const HOLD_TABLE: &str = "warren_exit_hold";
 
-/// Returns the name of a profile's own table. No profile may be called `exit`, so it is never the exit's.
+/// Returns the name of a profile's own table. No profile may be called `exit`, so the name is never the exit's.
 pub fn firewall_table(profile: &str) -> String {
     format!("warren_{profile}")
 }
 
-/// Returns the name of a profile's table that refuses DNS queries outside the tunnel. No profile's own table begins like it.
+/// Returns the name of a profile's table that refuses DNS queries outside the tunnel. No profile's own table has this
+/// prefix.
 pub fn guard_table(profile: &str) -> String {
     format!("warren-dns_{profile}")
 }
 
-/// Returns the name of a profile's kill switch table. No profile's own table begins like it.
+/// Returns the name of a profile's kill switch table. No profile's own table has this prefix.
 ///
-/// A profile's name has no characters that nft would not take.
+/// A profile's name has only characters that nft accepts.
 pub fn kill_switch_table(profile: &str) -> String {
     format!("warren-kill-switch_{profile}")
 }

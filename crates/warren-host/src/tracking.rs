@@ -1,5 +1,5 @@
-//! Connection tracking's memory of an address: forgotten when the address is taken from whoever had it, so that nothing that
-//! belongs to one client's flows reaches the next that gets the address.
+//! Removing an address from connection tracking when its client loses it, so that no flow of one client reaches the
+//! next client with that address.
 
 use std::{io, net::IpAddr};
 
@@ -10,11 +10,11 @@ use rustix::{
 
 use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
 
-/// Forgets every flow that one of these addresses began or was the end of. Returns how many. It takes a while on a busy
-/// exit, and blocks.
+/// Removes every flow that one of these addresses began or received. Returns how many. It blocks, and takes a while on
+/// a busy exit.
 ///
 /// # Errors
-/// If the kernel cannot be asked; one without connection tracking has nothing to forget.
+/// If the kernel cannot be asked. A kernel without connection tracking has nothing to remove.
 pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [AddressFamily::INET, AddressFamily::INET6] {
@@ -25,7 +25,7 @@ pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
     Ok(forgotten)
 }
 
-/// What tells one flow from others: the attributes of its first direction, its number and its zone, as the kernel sent them.
+/// The identity of a flow: the attributes of its original direction, its number and its zone, as the kernel sent them.
 struct Flow {
     addresses: Vec<IpAddr>,
     attributes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Flow {
         self.addresses.iter().any(|address| addresses.contains(address))
     }
 
-    /// Returns whether the kernel has done so; the flow may have ended by now.
+    /// Returns whether the kernel removed it; the flow may have ended by now.
     fn forget(&self, family: AddressFamily) -> io::Result<bool> {
         ask(IPCTNL_MSG_CT_DELETE, NLM_F_ACK, family, &self.attributes)?.is_done()
     }
@@ -80,7 +80,7 @@ fn ip(address: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Attributes one after the other: the type, the value, and the whole with its padding.
+/// Splits consecutive attributes into type, value, and the whole with its padding.
 struct Attributes<'m>(&'m [u8]);
 
 impl<'m> Iterator for Attributes<'m> {
@@ -96,7 +96,7 @@ impl<'m> Iterator for Attributes<'m> {
     }
 }
 
-/// `struct nfgenmsg`, and what linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h and linux/netlink.h number.
+/// `struct nfgenmsg`, and constants of linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h and linux/netlink.h.
 const NFGENMSG: usize = 4;
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;

@@ -1,4 +1,4 @@
-//! What undoes a step, exact enough to be done by another process after the one that made the step was killed.
+//! The undo of a step, exact enough for another process to carry it out after the one that made the step was killed.
 
 use std::{fmt, io};
 
@@ -13,7 +13,7 @@ use crate::{
     sysctl::{self, Companion},
 };
 
-/// How to undo one step. Devices are known by index too, so that a later device of the same name is left alone.
+/// How to undo one step. Devices are identified by index too, so that a later device with the same name is left alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Undo {
@@ -38,7 +38,7 @@ pub(crate) enum Undo {
     Rule(Rule),
     Sysctl {
         key: String,
-        /// The device's, if the setting is one of a device: it keeps its settings when it is renamed.
+        /// The index of the device that the setting belongs to, if any: a renamed device keeps its settings.
         #[serde(default)]
         index: Option<u32>,
         set: String,
@@ -53,9 +53,9 @@ pub(crate) enum Undo {
 }
 
 impl Undo {
-    /// Undoes the step. What is gone already, or is no longer what Warren made of it, is left as it is.
+    /// Undoes the step. An object that is gone or that somebody else has changed is left as it is.
     ///
-    /// `owner` is the process that owns the step's table, if it is this one's child.
+    /// `owner` is the process that owns the step's table, if it is this process's child.
     pub(crate) async fn run(&self, netlink: &Netlink, owner: Option<nft::Owner>) -> Result<(), StepError> {
         match self {
             Self::Address { index, address, .. } => gone(netlink.delete_address(*index, *address).await)?,
@@ -86,7 +86,7 @@ impl Undo {
         Ok(())
     }
 
-    /// How to undo a setting whose companions were put back to what they were as soon as it was written; none unless they were.
+    /// The undo of a setting whose companions were put back right after the write; none for other settings.
     pub(crate) fn with_companions_put_back(&self, step: &Step) -> Option<Self> {
         let Self::Sysctl { key, index, set, previous, companions } = self else { return None };
         let put_back =
@@ -100,7 +100,8 @@ impl Undo {
         })
     }
 
-    /// The companions of a setting, if this is its undoing. One of a device is known by the device's index, whatever its name was.
+    /// The companions of a setting, if this is its undo. A device's setting is identified by the device's index,
+    /// whatever the device's name was.
     pub(crate) fn companions_of(&self, wanted: &str, device: Option<u32>) -> Option<&[Companion]> {
         let is_it = |key: &str, index: Option<u32>| match (index, device) {
             (Some(index), Some(device)) => index == device && sysctl::is_same_of_devices(key, wanted),
@@ -117,11 +118,11 @@ impl Undo {
         }
     }
 
-    /// What was changed, in a few words.
+    /// The change, in a few words.
     pub(crate) fn change(&self) -> String {
         match self {
             Self::Sysctl { key, set, previous, .. } => format!("sysctl {key} = {set}, was {previous}"),
-            // Those of both versions read the same.
+            // Rules of both versions print the same.
             Self::Rule(rule) => match rule.family {
                 Family::Ipv4 => format!("IPv4 rule {rule}"),
                 Family::Ipv6 => format!("IPv6 rule {rule}"),
@@ -146,14 +147,14 @@ impl fmt::Display for Undo {
     }
 }
 
-/// What a setting is called now; none if its device is gone.
+/// The current name of a setting; none if its device is gone.
 async fn key_now(key: &str, device: Option<u32>, netlink: &Netlink) -> io::Result<Option<String>> {
     let Some(index) = device else { return Ok(Some(key.to_owned())) };
     Ok(netlink.name(index).await?.map(|name| sysctl::of_device(key, &name)))
 }
 
-/// Puts a setting back if it still has Warren's value, and what the kernel changed along with it likewise. Forwarding stays on if
-/// somebody else has turned it on since.
+/// Puts back a setting that still has Warren's value, and likewise the settings that the kernel changed along with it.
+/// Forwarding stays on if somebody else has turned it on since.
 fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io::Result<()> {
     if sysctl::read(key)?.as_deref() != Some(set) || sysctl::is_on_by_others(companions)? {
         return Ok(());
@@ -171,7 +172,7 @@ fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io
     Ok(())
 }
 
-/// Takes it for success that there is nothing left to undo.
+/// Counts a missing object as success: there is nothing left to undo.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     use rustix::io::Errno;
     let nothing_there = [Errno::NOENT, Errno::SRCH, Errno::NODEV, Errno::NXIO, Errno::ADDRNOTAVAIL];

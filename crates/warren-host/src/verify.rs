@@ -1,4 +1,4 @@
-//! Reading back whether the host is as a plan wants it.
+//! Checking that the host is as a plan wants it.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::{
     sysctl::{self, IPV6_FORWARDING},
 };
 
-/// A step of a plan that the host does not show.
+/// A step of a plan that is not in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The step.
     pub step: Step,
-    /// What is there instead.
+    /// The state found instead.
     pub found: String,
 }
 
@@ -36,7 +36,7 @@ pub(crate) async fn verify(plan: &Plan, netlink: &Netlink) -> Result<Vec<Missing
     Ok(missing)
 }
 
-/// What is wrong about one step, if anything is.
+/// The fault of one step, if there is one.
 async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, StepError> {
     let deviation = match step {
         Step::Address { device, address } => match netlink.link(device).await? {

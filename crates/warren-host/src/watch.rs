@@ -1,4 +1,4 @@
-//! Hearing from the kernel that somebody has changed the network or the firewall.
+//! Kernel notifications of changes to the network or the firewall.
 
 use std::{
     io,
@@ -17,33 +17,33 @@ use rustix::{
 };
 use tokio::{io::unix::AsyncFd, time::sleep_until};
 
-/// Two netlink sockets in the groups that tell of links, addresses, routes, rules and nftables.
+/// Two netlink sockets in the multicast groups of links, addresses, routes, rules and nftables.
 ///
-/// What exactly has happened is not looked at: whoever hears of a change compares the host with its plan, which also
-/// covers what was lost when the kernel had more to tell than the socket holds.
+/// The notifications' content is ignored. After any change, the caller compares the host with its plan, which also
+/// covers notifications that overflowed the socket.
 #[derive(Debug)]
 pub struct Watch {
     network: AsyncFd<OwnedFd>,
     firewall: AsyncFd<OwnedFd>,
-    /// When to return, once something was heard of.
+    /// The earliest time to return once a notification has arrived.
     due: Option<Instant>,
     last: Option<Instant>,
     pause: Duration,
 }
 
 impl Watch {
-    /// Opens the sockets in the calling thread's network namespace. To be called within a tokio runtime.
+    /// Opens the sockets in the calling thread's network namespace. Call this within a tokio runtime.
     ///
     /// # Errors
-    /// As the kernel gives them.
+    /// The kernel's error.
     pub fn open() -> io::Result<Self> {
         Self::open_with(PAUSE)
     }
 
-    /// Opens them with another shortest time between two looks.
+    /// Opens the sockets with another minimum time between two returns.
     ///
     /// # Errors
-    /// As the kernel gives them.
+    /// The kernel's error.
     pub fn open_with(pause: Duration) -> io::Result<Self> {
         Ok(Self {
             network: subscribe(NETLINK_ROUTE, NETWORK_GROUPS)?,
@@ -54,11 +54,11 @@ impl Watch {
         })
     }
 
-    /// Waits until something has changed, and a moment longer for what belongs to the same change. However much goes on,
-    /// it pauses between two returns, for half a second unless opened otherwise. Nothing is lost when the wait is given up.
+    /// Waits until something has changed, and a moment longer for related changes. It pauses between two returns even
+    /// under constant change, for half a second unless opened otherwise. Cancelling the wait loses nothing.
     ///
     /// # Errors
-    /// As the kernel gives them.
+    /// The kernel's error.
     pub async fn changed(&mut self) -> io::Result<()> {
         let due = match self.due {
             Some(due) => due,
@@ -80,12 +80,12 @@ impl Watch {
         drain(&self.firewall)
     }
 
-    /// Puts the next return of [`Self::changed`] off by a pause: what changes now is this process's own doing.
+    /// Delays the next return of [`Self::changed`] by a pause: the current changes are this process's own.
     pub fn put_off(&mut self) {
         self.due = Some(Instant::now() + self.pause);
     }
 
-    /// Makes [`Self::changed`] return after a pause although nothing may have changed.
+    /// Makes [`Self::changed`] return after a pause even if nothing has changed.
     pub fn look_again(&mut self) {
         self.due.get_or_insert(Instant::now() + self.pause);
     }
@@ -107,7 +107,7 @@ fn drain(socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
         let read = ready?.try_io(|socket| Ok(recv(socket, &mut buffer[..], RecvFlags::empty()).map(drop)?));
         match read {
             Ok(Ok(())) => {}
-            // The kernel had more to tell than it could keep.
+            // The socket's buffer has overflowed.
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),
@@ -117,13 +117,13 @@ fn drain(socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// It is number 0, which is also that of no protocol.
+/// Its value is 0, which also stands for no protocol.
 const NETLINK_ROUTE: Option<Protocol> = None;
 /// RTNLGRP_* of `linux/rtnetlink.h`: links, then addresses, routes and rules of IPv4 and of IPv6.
 const NETWORK_GROUPS: &[u32] = &[1, 5, 7, 8, 9, 11, 19];
 /// NFNLGRP_NFTABLES of `linux/netfilter/nfnetlink.h`.
 const FIREWALL_GROUPS: &[u32] = &[7];
-/// How long a change takes that consists of several.
+/// How long a change of several parts takes.
 const SETTLE: Duration = Duration::from_millis(20);
-/// The shortest time between two looks, unless told otherwise.
+/// The shortest time between two returns, unless opened otherwise.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -58,13 +58,13 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It may end without having read everything; what it says then is the better error.
+        // The program may end before it has read everything. Its own message is the better error then.
         drop(stdin.write_all(input.as_bytes()).await);
     }
     child.wait_with_output().await
 }
 
-/// Where administrators' programs are, should PATH not say.
+/// Where administration programs are if PATH is not set.
 const ALSO: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/bin"];
 /// resolvconf runs scripts of other packages.
 const PATIENCE: Duration = Duration::from_secs(10);

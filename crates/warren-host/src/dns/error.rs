@@ -15,19 +15,19 @@ use rustix::{
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}; mend that, {advice}", advice = OR_LEAVE)]
+    #[error("cannot read {path}: {source}; fix that, {advice}", advice = OR_LEAVE)]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file cannot be written.
-    #[error("cannot write {path}: {source}; mend that, {advice}", advice = OR_LEAVE)]
+    #[error("cannot write {path}: {source}; fix that, {advice}", advice = OR_LEAVE)]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file is immutable.
@@ -40,15 +40,15 @@ pub enum DnsError {
     )]
     ReadOnly(PathBuf),
     /// The process may not change the file.
-    #[error("{0} is not this user's to change; run Warren as root, {advice}", advice = OR_LEAVE)]
+    #[error("this user may not change {0}; run Warren as root, {advice}", advice = OR_LEAVE)]
     NotPermitted(PathBuf),
-    /// Something stands there that no resolver reads.
+    /// Neither a file nor a link, so no resolver reads it.
     #[error("{0} is neither a file nor a symbolic link; put a file there, {advice}", advice = OR_LEAVE)]
     NotAFile(PathBuf),
-    /// Another Warren, with another state directory, has written the file, and what it replaced is known to that one only.
+    /// Another Warren with another state directory wrote the file. Only that Warren's record says what it replaced.
     #[error(
-        "{path} was written by another Warren that keeps its record in {record}; take that one down first with \
-         `warren --state-dir DIR down`, or write the file anew if that one is gone"
+        "another Warren, which keeps its record in {record}, wrote {path}; take its tunnel down first with \
+         `warren --state-dir DIR down`, or write the file anew if that Warren is gone"
     )]
     OtherWarren {
         /// The `resolv.conf`.
@@ -56,15 +56,15 @@ pub enum DnsError {
         /// The other's record.
         record: PathBuf,
     },
-    /// Warren has written the file for a tunnel that has ended, and no record says what it replaced.
+    /// Warren wrote the file for a tunnel that has ended, and no record says what it replaced.
     #[error(
-        "{0} is what Warren wrote there for a tunnel that has ended, put back since by another program, a VPN for instance, and nothing \
-         says what stood there before; write this network's resolvers there, or connect to the network anew"
+        "{0} is what Warren wrote there for a tunnel that has ended; another program, such as a VPN, has put it back, and no record says \
+         what stood there before; write this network's resolvers there, or reconnect to the network"
     )]
     Returned(PathBuf),
     /// The record is about the file of another mount namespace.
     #[error(
-        "{0} is about a resolv.conf of another namespace; run `warren cleanup` in that one, or delete the file if it is gone"
+        "{0} records a resolv.conf of another mount namespace; run `warren cleanup` there, or delete the file if that namespace is gone"
     )]
     OtherNamespace(PathBuf),
     /// The record cannot be read or written.
@@ -72,24 +72,24 @@ pub enum DnsError {
     State {
         /// The record's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A running daemon of that profile has set the host's resolvers.
-    #[error("{0} is in use by a running Warren; stop that one first, with `warren down`")]
+    #[error("{0} is in use by a running Warren; stop it first with `warren down`")]
     Busy(PathBuf),
-    /// A program that the host's resolvers are set through did not do as it was told.
+    /// A program that sets the host's resolvers failed.
     #[error("`{command}` failed: {reason}; see its manual, {advice}", advice = OR_LEAVE)]
     Command {
         /// The command as a person would type it.
         command: String,
-        /// What it said.
+        /// The program's message.
         reason: String,
     },
 }
 
 impl DnsError {
-    /// The error that `source` is when `path` was to be written.
+    /// The error for `source`, which a write to `path` caused.
     pub(super) fn of_write(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         if is(&source, Errno::PERM) && (is_immutable(&path) || path.parent().is_some_and(is_immutable)) {
@@ -104,7 +104,7 @@ impl DnsError {
     }
 }
 
-/// Whether the file is marked as one that nobody may change (chattr(1)).
+/// Whether the file is marked immutable (chattr(1)).
 fn is_immutable(path: &Path) -> bool {
     File::open(path)
         .and_then(|file| Ok(ioctl_getflags(file)?))
@@ -123,7 +123,7 @@ fn advice_on_state(source: &io::Error) -> &'static str {
 
 const OR_LEAVE: &str = "or set servers = [] in [dns] of the profile to leave the host's DNS alone";
 
-/// Whether an I/O error is this one of the system's.
+/// Whether an I/O error is this errno.
 pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }

@@ -1,4 +1,4 @@
-//! Keeping names inside a full tunnel, whoever asks.
+//! Keeping names inside a full tunnel, whichever program asks.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use ipnet::IpNet;
 use super::{DnsFacts, Servers};
 use crate::{DEVICE_GROUP, DeviceName, GuestNetwork, Step, TableFamily};
 
-/// Whether a tunnel takes all of an IP version, in however many pieces that is written.
+/// Whether a tunnel carries all of an IP version, in however many pieces the profile lists it.
 pub fn is_full(include: &[IpNet]) -> bool {
     IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
 }
 
-/// Whether all names are to stay inside: the tunnel is a full one, and the profile neither leaves the host's resolvers alone nor
-/// lists one outside. `exclude` is what the profile excludes: neither an exit nor a LAN changes the answer.
+/// Whether all names must stay inside. That holds for a full tunnel whose profile neither leaves the host's resolvers
+/// alone nor lists one outside. `exclude` is the profile's own list: neither an exit nor a LAN changes the answer.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
     is_full(include)
@@ -23,9 +23,9 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bo
         }
 }
 
-/// The listed resolvers that the profile's own networks lead to by the tunnel, and that `lan` would take out of it.
+/// The listed resolvers that the profile's own networks route into the tunnel, and that `lan` would take out of it.
 ///
-/// Whoever runs a LAN chooses its networks, and so could become any resolver.
+/// The operator of a LAN chooses its networks, and could claim any resolver's address.
 pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Servers) -> Vec<IpAddr> {
     let Servers::Listed(listed) = wanted else { return Vec::new() };
     let all = [exclude, lan].concat();
@@ -37,20 +37,27 @@ pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Ser
 
 pub use crate::table_names::guard_table;
 
-/// A firewall table that refuses queries which would leave outside a tunnel: of programs that bind to another device, as
-/// systemd-resolved does for a link with domains of its own, and to a resolver on the local network while that stays
-/// reachable (`lan`), from this host or forwarded for containers. What is marked as the carrier is let out, and so is what goes
-/// into a tunnel of Warren's, comes out of one, or goes to containers on this host.
+/// A firewall table that rejects DNS queries which would leave outside a tunnel.
 ///
-/// Without `lan` multicast queries are refused too. The table goes with the daemon, because the tunnel does.
+/// Such queries come from programs that bind to another device, as systemd-resolved does for a link with domains of
+/// its own. They also go to a resolver on the local network while that stays reachable (`lan`). The table covers
+/// queries from this host and those forwarded for containers.
+///
+/// It accepts packets with the carrier's mark, packets into or out of a Warren tunnel, and packets to containers on
+/// this host.
+///
+/// Without `lan`, multicast queries are rejected too. The table goes with the daemon, because the tunnel does.
 pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> Step {
     let ports = if lan { "53, 853" } else { "53, 853, 5353, 5355" };
     let mut devices: Vec<&DeviceName> = guests.iter().map(|guest| &guest.device).collect();
     devices.sort_unstable();
     devices.dedup();
     let to_guests: String = devices.iter().map(|device| format!("\toifname \"{device}\" accept\n")).collect();
-    // Answers to whoever sent something from outside have the mark too, but a connection mark of their own; so one forged packet
-    // from a resolver would let any program ask it. This hook still believes that they go into the tunnel. Before a kill switch, which gives the carrier another mark.
+    // Answers to packets from outside carry the carrier's mark too, but a connection mark of their own. Without the
+    // check of that mark, one forged packet from a resolver would let any program query it.
+    //
+    // This hook still sees the tunnel as the output device of such packets. It runs before a kill switch, which gives
+    // the carrier another mark.
     let ruleset = format!(
         "chain carrier {{\n\
          \tct mark {mark:#x} meta l4proto {{ tcp, udp }} th dport {{ {ports} }} reject with icmpx admin-prohibited\n\

@@ -1,5 +1,5 @@
-//! What one profile holds of the host's resolvers, noted before it is taken, so that it is put back after a SIGKILL or a
-//! power cut.
+//! The changes that one profile has made to the host's resolvers. Each is recorded before it is made, so that it can
+//! be put back after a SIGKILL or a power cut.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -25,7 +25,7 @@ use super::{
     state,
 };
 
-/// A profile's hold, which no other process has meanwhile.
+/// A profile's hold, locked against other processes.
 #[derive(Debug)]
 pub(super) struct Held {
     directory: PathBuf,
@@ -34,18 +34,18 @@ pub(super) struct Held {
     _alive: File,
 }
 
-/// What is on disk.
+/// The record on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     methods: Vec<Method>,
-    /// The name of the record about the file, if it is written.
+    /// The name of the record of `resolv.conf`, if the profile changed that file.
     record: Option<String>,
 }
 
-/// The profiles that hold something, whether their daemons run or not.
+/// The profiles that hold something, whether or not their daemons run.
 ///
 /// # Errors
-/// If the state directory cannot be read; one that is not there has none.
+/// If the state directory cannot be read. A missing directory means no profiles.
 pub fn owners(state: &Path) -> Result<Vec<String>, DnsError> {
     let directory = state.join(DIRECTORY);
     let failed = |source| DnsError::State { path: directory.clone(), source };
@@ -63,7 +63,7 @@ pub fn owners(state: &Path) -> Result<Vec<String>, DnsError> {
     Ok(owners)
 }
 
-/// Puts back what the killed daemon of `owner` had set. Returns what was put back, one sentence part each.
+/// Puts back what the killed daemon of `owner` had set. Returns what was put back, each as a part of a sentence.
 ///
 /// # Errors
 /// If a running daemon holds it, or something cannot be put back.
@@ -79,7 +79,7 @@ pub async fn recover(state: &Path, owner: &str) -> Result<Vec<String>, DnsError>
 }
 
 impl Held {
-    /// Opens what `owner` holds, if anything, for this process alone.
+    /// Opens the hold of `owner`, if there is one, for this process alone.
     fn open(directory: &Path, owner: &str) -> Result<Self, DnsError> {
         let failed = |source| DnsError::State { path: directory.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
@@ -99,8 +99,8 @@ impl Held {
         Ok(Self { directory: directory.to_owned(), owner: owner.to_owned(), note, _alive: alive })
     }
 
-    /// Sets what `plan` says, after putting back what a killed daemon of the same profile had set. If something cannot be
-    /// set, nothing is.
+    /// Carries out `plan`, after putting back what a killed daemon of the same profile had set. If any part fails,
+    /// nothing is set.
     pub(super) async fn take(plan: &DnsPlan) -> Result<Self, DnsError> {
         let mut held = Self::open(&plan.state, &plan.owner)?;
         held.put_back().await?;
@@ -108,8 +108,8 @@ impl Held {
         Ok(held)
     }
 
-    /// Sets what another plan of the same profile says. Where the host's way is the same, its own resolvers do not show in
-    /// between.
+    /// Carries out another plan of the same profile. If the method stays the same, the host's own resolvers do not
+    /// show in between.
     pub(super) async fn change(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
         if plan.methods != self.note.methods {
             self.put_back().await?;
@@ -162,7 +162,7 @@ impl Held {
         Ok(())
     }
 
-    /// Sets anew what another program has undone. Returns whether anything was.
+    /// Sets again what another program has undone. Returns whether anything was undone.
     pub(super) async fn repair(&self, servers: &[IpAddr]) -> Result<bool, DnsError> {
         let mut repaired = false;
         for method in &self.note.methods {
@@ -196,14 +196,14 @@ impl Held {
 
     async fn unmake(&self, method: &Method) -> Result<(), DnsError> {
         match method {
-            // What it knew of a link that is gone is gone too.
+            // systemd-resolved forgets a link's resolvers together with the link.
             Method::Resolved { device } if !(resolved_runs() && is_there(device)) => {}
             Method::Resolved { device } => {
                 command::run(RESOLVECTL, &["revert", device.as_str()], "").await?;
             }
             Method::Resolvconf { entry, flavour } => {
                 command::run(RESOLVCONF, &flavour.delete_options(entry), "").await?;
-                // After a power cut the entry is gone, but the file that it was written into may not be.
+                // After a power cut the entry is gone, but the file that resolvconf wrote it into may remain.
                 command::run(RESOLVCONF, &["-u"], "").await?;
             }
             Method::File { path } => {
@@ -221,12 +221,12 @@ impl Held {
 }
 
 impl Method {
-    /// Whether what was set can still be seen.
+    /// Whether the change is still visible.
     async fn is_in_effect(&self, servers: &[IpAddr]) -> bool {
         match self {
             Self::Resolved { device } => {
                 let said = command::run(RESOLVECTL, &["dns", device.as_str()], "").await;
-                // It does not run, or the link is gone: nothing to be set.
+                // systemd-resolved does not run, or the link is gone: there is nothing to set.
                 let Ok(said) = said else { return true };
                 let known: Vec<&str> = said.split_whitespace().collect();
                 servers.iter().all(|server| known.contains(&server.to_string().as_str()))
@@ -234,7 +234,7 @@ impl Method {
             Self::Resolvconf { .. } => {
                 let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
                 let named = nameservers(&text);
-                // A resolver on this host may stand there and ask the others.
+                // A resolver on this host may be listed and forward to the others.
                 named.iter().all(IpAddr::is_loopback) || servers.iter().any(|server| named.contains(server))
             }
             Self::File { .. } => true,
@@ -277,7 +277,7 @@ fn note_path(directory: &Path, owner: &str) -> PathBuf {
     directory.join(format!("{owner}{NOTE}"))
 }
 
-/// What the names of notes end with.
+/// The suffix of records.
 const NOTE: &str = ".held";
-/// What the names of locks end with that say whether the daemon lives.
+/// The suffix of locks, which tell whether the daemon lives.
 const LOCK: &str = ".alive";

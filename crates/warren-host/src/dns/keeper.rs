@@ -1,4 +1,4 @@
-//! Keeping a host's resolvers as they were set, in a task of its own.
+//! Keeping a host's resolvers as set, in a task of its own.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,8 +13,8 @@ use tokio::{
 
 use super::{DnsError, DnsPlan, RESOLV_CONF, held::Held, watch::Watch};
 
-/// The host's resolvers, set to those of a plan and kept so. To be handed to [`Dns::undo`]; dropped without that they stay
-/// set until [`super::recover`].
+/// The host's resolvers, set as planned and kept that way. Hand this to [`Dns::undo`]; if it is dropped instead, they
+/// stay set until [`super::recover`].
 #[derive(Debug)]
 #[must_use = "what was set stays so until Dns::undo"]
 pub struct Dns {
@@ -24,25 +24,26 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Sets the host's resolvers, and sets them again whenever another program undoes it. To be called within a tokio
+    /// Sets the host's resolvers, and sets them again whenever another program undoes it. Call this within a tokio
     /// runtime.
     ///
     /// # Errors
-    /// If they cannot be set; then nothing was changed.
+    /// If they cannot be set; nothing has changed then.
     pub async fn apply(plan: DnsPlan) -> Result<Self, DnsError> {
         let held = Held::take(&plan).await?;
         Ok(Self::keep(plan, held))
     }
 
-    /// Goes over to another plan of the same profile; nothing happens if it is the same.
+    /// Switches to another plan of the same profile. Does nothing if the plan is the same.
     ///
     /// # Errors
-    /// If the resolvers cannot be set; the host's own are there then, if the error does not say otherwise.
+    /// If the resolvers cannot be set. The host's own are back then, unless the error says otherwise.
     pub async fn change(self, plan: DnsPlan) -> Result<Self, DnsError> {
         if plan == self.plan { Ok(self) } else { self.renew(plan).await }
     }
 
-    /// Sets what a plan says although it may be set already: what systemd-resolved knows of a device goes with it.
+    /// Carries out a plan even if it is already in force: systemd-resolved forgets a device's resolvers with the
+    /// device.
     ///
     /// # Errors
     /// As for [`Self::change`].
@@ -52,10 +53,10 @@ impl Dns {
         Ok(Self::keep(plan, held))
     }
 
-    /// Puts back what was there before, or what another program has set since.
+    /// Puts back the earlier resolvers, or those that another program has set since.
     ///
     /// # Errors
-    /// What could not be put back; [`super::recover`] tries again.
+    /// The part that could not be put back; [`super::recover`] tries again.
     pub async fn undo(self) -> Result<(), DnsError> {
         self.stop().await?.release().await
     }
@@ -73,7 +74,7 @@ impl Dns {
 
     async fn stop(self) -> Result<Held, DnsError> {
         let Self { plan, stop, task } = self;
-        // It ends when it is told, or when nobody can tell it any more.
+        // The task ends when it is told to, or when its sender is gone.
         drop(stop);
         task.await.map_err(|error| DnsError::State { path: plan.state, source: std::io::Error::other(error) })
     }
@@ -86,7 +87,7 @@ async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> 
         let pause = match held.repair(&plan.servers).await {
             Ok(false) => None,
             Ok(true) => {
-                tracing::info!("another program had changed the host's resolvers; set them again");
+                tracing::info!("another program changed the host's resolvers; Warren has set them again");
                 Some(patience.after_repair(Instant::now()))
             }
             Err(error) => {
@@ -107,21 +108,21 @@ async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> 
     }
 }
 
-/// What is written when a host's resolvers change, whichever way it has.
+/// The paths that change when a host's resolvers do, whatever the method.
 fn watched() -> Vec<PathBuf> {
     let file = Path::new(RESOLV_CONF);
     let directory = file.parent().unwrap_or(file);
     [file, directory, Path::new("/run/systemd/resolve")].map(Path::to_owned).into()
 }
 
-/// Keeps two programs that undo each other from doing nothing else.
+/// Keeps two programs from undoing each other's changes in an endless loop.
 #[derive(Debug, Default)]
 struct Patience {
     recent: Vec<Instant>,
 }
 
 impl Patience {
-    /// How long to let the other program have its way now.
+    /// How long to let the other program win now.
     fn after_repair(&mut self, now: Instant) -> Duration {
         self.recent.retain(|repair| now.duration_since(*repair) < LONG_PAUSE);
         self.recent.push(now);
@@ -136,7 +137,7 @@ impl Patience {
 }
 
 const LONG_PAUSE: Duration = Duration::from_secs(30);
-/// Within a long pause: more than networks change, less than a fight brings.
+/// Repairs within a long pause. Network changes cause fewer, two programs that undo each other more.
 const MOST_REPAIRS: usize = 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The ways to set a host's resolvers, and which of them a host uses.
+//! The methods to set a host's resolvers, and how to find out which of them a host uses.
 
 use std::{
     fs,
@@ -15,25 +15,25 @@ use crate::DeviceName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Method {
-    /// As those of the tunnel's link in systemd-resolved, to which all names are routed.
+    /// Sets the resolvers of the tunnel's link in systemd-resolved, and routes all names to them.
     Resolved { device: DeviceName },
-    /// As an entry of resolvconf(8).
+    /// Adds an entry to resolvconf(8).
     Resolvconf { entry: String, flavour: Resolvconf },
-    /// As the text of the file that programs read.
+    /// Writes the file that programs read.
     File { path: PathBuf },
 }
 
-/// The two programs of that name.
+/// The two programs called resolvconf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Resolvconf {
-    /// Can leave out every other entry's servers.
+    /// openresolv, which can leave out every other entry's servers.
     Openresolv,
-    /// Orders entries by their names; those of tunnels come first.
+    /// Debian's, which orders entries by their names; those of tunnels come first.
     Debian,
 }
 
-/// The ways that this host needs, all of them: programs may ask systemd-resolved directly or read the file.
+/// The methods that this host needs. It may need several: programs may ask systemd-resolved directly or read the file.
 pub(super) async fn of_host(path: &Path, device: &DeviceName) -> Vec<Method> {
     let mut methods = Vec::new();
     if resolved_runs() {
@@ -49,7 +49,7 @@ pub(super) async fn of_host(path: &Path, device: &DeviceName) -> Vec<Method> {
     methods
 }
 
-/// Its socket stays behind when it stops, so it is asked to answer.
+/// The socket outlives systemd-resolved, so this asks it for an answer.
 pub(super) fn resolved_runs() -> bool {
     UnixStream::connect(RESOLVED_SOCKET).is_ok()
 }
@@ -69,7 +69,7 @@ async fn resolvconf(path: &Path) -> Option<Resolvconf> {
     if !(leads_there || says_so) || !command::is_there(RESOLVCONF) {
         return None;
     }
-    // Debian's own knows no such option.
+    // Debian's own resolvconf has no such option.
     match command::run(RESOLVCONF, &["--version"], "").await {
         Ok(_) => Some(Resolvconf::Openresolv),
         Err(DnsError::Command { .. }) => Some(Resolvconf::Debian),
@@ -79,10 +79,10 @@ async fn resolvconf(path: &Path) -> Option<Resolvconf> {
 
 pub(super) const RESOLVCONF: &str = "resolvconf";
 pub(super) const RESOLVECTL: &str = "resolvectl";
-/// Where systemd-resolved answers as long as it runs.
+/// The socket of systemd-resolved, which answers while it runs.
 const RESOLVED_SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 /// systemd-resolved's own addresses, systemd-resolved.service(8).
 const STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
-/// What else the tunnel's link is told: all names go to its resolvers, and none is asked of whoever listens there.
+/// Further settings of the tunnel's link: all names go to its resolvers, and multicast protocols are off there.
 pub(super) const LINK_PROPERTIES: [(&str, &str); 4] =
     [("domain", "~."), ("default-route", "yes"), ("llmnr", "no"), ("mdns", "no")];

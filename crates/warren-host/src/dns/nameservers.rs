@@ -1,10 +1,10 @@
-//! The resolvers that a file names, as resolv.conf(5) has them.
+//! The resolvers that a file in the format of resolv.conf(5) names.
 
 use std::net::IpAddr;
 
-/// Reads the resolvers that a text in the format of resolv.conf(5) names, in their order.
+/// Reads the resolvers that a text in the format of resolv.conf(5) names, in order.
 ///
-/// The link of a link-local address, as in `fe80::1%eth0`, is left out.
+/// The zone of a link-local address, as in `fe80::1%eth0`, is left out.
 ///
 /// ```
 /// let text = "search lan\nnameserver 192.0.2.1\nnameserver fe80::1%eth0\n";

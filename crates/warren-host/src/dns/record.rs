@@ -1,12 +1,13 @@
-//! Who has put resolvers into a host's `resolv.conf`, and what stood there before.
+//! The record of which profiles have put resolvers into a host's `resolv.conf`, and of its earlier content.
 //!
-//! Several profiles may be up at once, and they go in any order: each is a layer, the last one's resolvers stand in the
-//! file, and the original comes back with the last layer. The record is in the state directory, because the file outlives
-//! a boot. Every text that Warren writes bears a marker, so it is never taken for an original.
+//! Several profiles may be up at once, and they go down in any order. Each is a layer: the newest layer's resolvers
+//! are in the file, and the original returns with the end of the last layer. The record is in the state directory,
+//! because the file outlives a boot. Every text that Warren writes bears a marker, so Warren never takes its own text
+//! for an original.
 //!
-//! What another program writes while layers stand (a DHCP client after a network change) is the new original. The one
-//! before is kept below it: a VPN that came later found Warren's text, puts that back when it goes, and what it had
-//! written is then nobody's original any more.
+//! If another program writes the file while layers exist (a DHCP client after a network change), its text is the new
+//! original. The earlier original stays below it. A VPN that started later, for instance, saved Warren's text and puts
+//! that back when it stops. Its own text then stops being the original.
 
 use std::{
     fs::{self, File},
@@ -35,30 +36,30 @@ use super::{
 pub(super) struct Record {
     /// The `resolv.conf`.
     file: PathBuf,
-    /// Where the record is kept.
+    /// The path of the record.
     path: PathBuf,
     contents: Contents,
     _lock: File,
 }
 
-/// What stood in the file.
+/// The state of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The file is as Warren wrote it.
+    /// The file is exactly as Warren wrote it.
     Ours,
-    /// It is Warren's, but not as Warren wrote it: another program wrote into it at the same time.
+    /// The file bears Warren's marker but differs: another program wrote into it at the same time.
     Garbled,
-    /// Another program had written it.
+    /// Another program wrote it.
     Foreign,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Contents {
-    /// What other programs wrote, the newest last.
+    /// Texts that other programs wrote, the newest last.
     originals: Vec<Standing>,
     /// The profiles that are up, the newest last.
     layers: Vec<Layer>,
-    /// The file as Warren last wrote it; none while it is being written.
+    /// The stamp of the file as Warren last wrote it; none during a write.
     written: Option<Stamp>,
 }
 
@@ -106,7 +107,7 @@ impl Record {
         self.contents.layers.push(Layer { owner: owner.to_owned(), servers: servers.to_owned() });
         let Err(error) = self.write() else { return Ok(()) };
         if let Some(original) = self.contents.originals.last().filter(|_| before.is_empty()) {
-            // What could not be written to may well be as it was.
+            // A file that could not be written may well be unchanged, so a failure here is ignored.
             drop(original.put(&self.file));
         }
         self.contents.layers = before;
@@ -114,7 +115,7 @@ impl Record {
         Err(error)
     }
 
-    /// Takes what `owner` put there away. Returns whether there was anything.
+    /// Removes the layer of `owner`. Returns whether there was one.
     pub(super) fn remove(&mut self, owner: &str) -> Result<bool, DnsError> {
         if !self.has(owner) {
             return Ok(false);
@@ -130,7 +131,7 @@ impl Record {
             }
             return Ok(true);
         }
-        // What another program wrote meanwhile stays: it is the original already.
+        // If another program wrote the file in the meantime, its text stays: it is already the original.
         if let Some(original) = self.contents.originals.last().filter(|_| found != Found::Foreign) {
             original.put(&self.file)?;
         }
@@ -165,12 +166,12 @@ impl Record {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Whether `owner` has put anything there.
+    /// Whether `owner` has a layer.
     pub(super) fn has(&self, owner: &str) -> bool {
         self.contents.layers.iter().any(|layer| layer.owner == owner)
     }
 
-    /// Learns what the file says about its original.
+    /// Compares the file with the record, and updates the originals.
     fn take_notice(&mut self, standing: Standing) -> Found {
         let originals = &mut self.contents.originals;
         if marker(&standing).is_some_and(|record| record == self.path) {
@@ -186,7 +187,7 @@ impl Record {
             }
             return Found::Ours;
         }
-        // A file that is empty was being written when the power went, or somebody emptied it: no resolver is lost by it.
+        // An empty file was being written when the power went, or somebody emptied it. Replacing it loses no resolver.
         let is_empty = standing.text() == Some("");
         if is_empty && self.contents.written.is_none() {
             return Found::Garbled;
@@ -199,7 +200,7 @@ impl Record {
         Found::Foreign
     }
 
-    /// Writes what the topmost layer wants; the record says so first.
+    /// Writes the topmost layer's resolvers into the file; the record notes this first.
     fn write(&mut self) -> Result<(), DnsError> {
         let Some(top) = self.contents.layers.last().cloned() else { return Ok(()) };
         self.contents.written = None;
@@ -209,7 +210,7 @@ impl Record {
         self.keep()
     }
 
-    /// Writes the record, or removes it when nothing is left in it.
+    /// Writes the record, or removes it once it is empty.
     fn keep(&self) -> Result<(), DnsError> {
         let failed = |source| DnsError::State { path: self.path.clone(), source };
         if self.contents.layers.is_empty() {
@@ -220,7 +221,7 @@ impl Record {
     }
 }
 
-/// What Warren writes.
+/// The text that Warren writes.
 pub(super) fn text(owner: &str, servers: &[IpAddr], record: &Path) -> String {
     let servers: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
     format!(
@@ -230,14 +231,16 @@ pub(super) fn text(owner: &str, servers: &[IpAddr], record: &Path) -> String {
     )
 }
 
-/// The record that a text of Warren's names.
+/// The record that the marker in one of Warren's texts names.
 fn marker(standing: &Standing) -> Option<&Path> {
     standing.text()?.lines().take(2).find_map(|line| line.strip_prefix(MARKER)).map(Path::new)
 }
 
-/// The record's name: that of the record which the file's marker names if it is here, else one by the directory's or, if
-/// the file is mounted over another one, the file's inode. So hosts that share a state directory but not `/etc`, as
-/// namespaces may, have a record each.
+/// The record's name.
+///
+/// If the file's marker names a record in this state directory, that one is used. Otherwise the name comes from the
+/// directory's inode, or from the file's if it is mounted over another one. So hosts that share a state directory but
+/// not `/etc`, as namespaces may, have a record each.
 fn name(state: &Path, file: &Path) -> Result<String, DnsError> {
     if let Some(record) = marker(&Standing::at(file)?)
         && record.parent() == Some(state)
@@ -254,7 +257,7 @@ fn name(state: &Path, file: &Path) -> Result<String, DnsError> {
     Ok(format!("{PREFIX}{inode}"))
 }
 
-/// The mount that `path` itself is on; none if there is nothing or the kernel does not say.
+/// The mount that `path` itself is on; none if nothing is there or the kernel does not say.
 fn mount(path: &Path) -> io::Result<Option<u64>> {
     match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID) {
         Ok(found) => Ok(Some(found.stx_mnt_id).filter(|_| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)),
@@ -263,12 +266,12 @@ fn mount(path: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// The second line of what Warren writes, before the record's path.
+/// Starts the second line of Warren's text, before the record's path.
 const MARKER: &str = "# warren-record ";
-/// What records' names begin with.
+/// The prefix of records' names.
 const PREFIX: &str = "resolv.conf.";
 const LOCK: &str = "lock";
-/// A laptop that roams for days need not remember every network.
+/// Enough for a laptop that roams for days; older originals are forgotten.
 const MOST_ORIGINALS: usize = 16;
 
 #[cfg(test)]

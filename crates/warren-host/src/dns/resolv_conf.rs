@@ -1,8 +1,8 @@
-//! The file that programs read resolvers from: what stands in its place, and putting something else there.
+//! The file that programs read resolvers from: reading what is at its path, and replacing it.
 //!
-//! A regular file is changed in place, so its inode, mode, owner and labels stay, and a file that is mounted over
-//! another one, as in containers, can be changed at all. A symbolic link is replaced as a link and never followed: what it
-//! leads to belongs to another program.
+//! A regular file is changed in place. So its inode, mode, owner and labels stay, and a file mounted over another one,
+//! as in containers, can be changed at all. A symbolic link is replaced as a link and never followed: its target
+//! belongs to another program.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -19,20 +19,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{DnsError, error::is};
 
-/// What stands at a path.
+/// The object at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Standing {
     /// Nothing.
     Missing,
-    /// A symbolic link, whether it leads anywhere or not.
+    /// A symbolic link, dangling or not.
     Link {
-        /// Where it leads to, as it is written in the link.
+        /// The link's target as written.
         target: PathBuf,
     },
     /// A regular file.
     File {
-        /// What is in it.
+        /// The content.
         content: Content,
         /// Permissions, as chmod(2) has them.
         mode: u32,
@@ -43,7 +43,7 @@ pub(super) enum Standing {
     },
 }
 
-/// A file's bytes, as text where they are text so that a person can read a record.
+/// A file's bytes, kept as text where possible so that a person can read a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Content {
@@ -51,7 +51,7 @@ pub(super) enum Content {
     Bytes(Vec<u8>),
 }
 
-/// What changes when anybody writes a file, be it with the same content.
+/// A value that changes whenever anybody writes the file, even with the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     inode: u64,
@@ -60,7 +60,7 @@ pub(super) struct Stamp {
 }
 
 impl Standing {
-    /// Looks at what stands at `path`.
+    /// Reads what is at `path`.
     pub(super) fn at(path: &Path) -> Result<Self, DnsError> {
         let failed = |source| DnsError::Read { path: path.to_owned(), source };
         let metadata = match fs::symlink_metadata(path) {
@@ -83,13 +83,13 @@ impl Standing {
         })
     }
 
-    /// Puts this at `path` in place of whatever stands there, durably.
+    /// Puts this at `path`, durably, in place of anything there.
     pub(super) fn put(&self, path: &Path) -> Result<(), DnsError> {
         let failed = |source: io::Error| DnsError::of_write(path, source);
         match self {
             Self::Missing => match fs::remove_file(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // A mount point cannot be removed; an empty file says the same to who reads it.
+                // A mount point cannot be removed. An empty file means the same to its readers.
                 Err(error) if is(&error, Errno::BUSY) => overwrite(path, b"").map_err(failed)?,
                 removed => removed.map_err(failed)?,
             },
@@ -115,7 +115,7 @@ impl Standing {
     }
 }
 
-/// Writes `text` to `path` durably: into the file that is there, or as a new one in place of a link or of nothing.
+/// Writes `text` to `path` durably: into an existing file, or as a new file if there is a link or nothing.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
     let (mode, owner) = match Standing::at(path)? {
         Standing::File { mode, user, group, .. } => (mode, (user, group)),
@@ -161,8 +161,8 @@ fn put_file(path: &Path, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Re
     rename(&temporary, path)
 }
 
-/// Writes over a file's content. The new content's first bytes are written first, so a reader in between sees its first
-/// lines, and what a power cut leaves still begins with them.
+/// Overwrites a file's content in place. The new content's first bytes are written first, so a concurrent reader sees
+/// its first lines, and after a power cut the file still begins with them.
 fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).custom_flags(NO_FOLLOW).open(path)?;
     file.write_all(content)?;
@@ -181,7 +181,7 @@ fn give(file: &File, mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
     Ok(())
 }
 
-/// A name beside `path` for what is about to take its place; always the same, so that a killed daemon leaves one at most.
+/// The temporary name beside `path`. It is always the same, so that a killed daemon leaves at most one such file.
 fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!(".{name}.warren"))
@@ -207,7 +207,7 @@ fn own_owner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// O_NOFOLLOW: between the look and the writing nobody shall send the text elsewhere.
+/// O_NOFOLLOW: between check and write, nobody may redirect the text elsewhere.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
 #[cfg(test)]

@@ -4,25 +4,25 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// What a profile says about resolvers.
+/// A profile's setting for resolvers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Servers {
-    /// Those of the exit.
+    /// The exit's resolvers.
     Exit,
-    /// These; with none the host's stay as they are.
+    /// These resolvers; an empty list leaves the host's as they are.
     Listed(Vec<IpAddr>),
 }
 
-/// What the choice depends on.
+/// The facts that the choice depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsFacts<'a> {
-    /// What the profile says.
+    /// The profile's setting.
     pub wanted: &'a Servers,
     /// The resolvers that the exit names.
     pub of_exit: &'a [IpAddr],
     /// Networks that go through the tunnel.
     pub include: &'a [IpNet],
-    /// Networks that do not.
+    /// Networks that stay outside the tunnel.
     pub exclude: &'a [IpNet],
     /// Whether the tunnel has an inner address of IPv4.
     pub has_ipv4: bool,
@@ -30,11 +30,11 @@ pub struct DnsFacts<'a> {
     pub has_ipv6: bool,
 }
 
-/// The resolvers to set, in order; none to leave the host's as they are.
+/// The resolvers to set, in order; an empty list leaves the host's as they are.
 ///
-/// The exit's are taken only where the tunnel leads to them: a tunnel to a few networks shall not send all names past
-/// itself to somebody whom the host did not ask before. Those that a profile lists are taken at its word, unless the
-/// tunnel makes them unreachable.
+/// The exit's resolvers are used only if the tunnel leads to them. Otherwise a tunnel to a few networks would send all
+/// names, outside itself, to a resolver that the host did not use before. Resolvers that a profile lists are used as
+/// listed, unless the tunnel makes them unreachable.
 pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
     match facts.wanted {
         Servers::Exit => facts

@@ -1,4 +1,4 @@
-//! Files of the state directory: what is read back is the old content or the new, also after a power cut.
+//! Files of the state directory. A reader gets the old content or the new, even after a power cut.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,7 +17,7 @@ pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_directory(path)
 }
 
-/// Removes a file that may not be there.
+/// Removes a file; a missing file is no error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

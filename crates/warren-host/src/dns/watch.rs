@@ -8,17 +8,17 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Watches files and directories. Both are needed for one file: a directory says that the file was replaced, the file
+/// Watches files and directories. One file needs both: the directory reports that the file was replaced, the file
 /// itself that it was written to when it is mounted over another one.
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,
-    /// Read like a pipe. None when this host has no watch left, as on desktops where programs use them all.
+    /// The inotify descriptor. None when this host has no watch left, as on desktops where programs use them all.
     inotify: Option<Receiver>,
 }
 
 impl Watch {
-    /// Begins to watch `paths`, of which some may not exist.
+    /// Begins to watch `paths`, some of which may not exist.
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok();
         let watch = Self {
@@ -28,7 +28,7 @@ impl Watch {
         if watch.arm() { watch } else { Self { inotify: None, ..watch } }
     }
 
-    /// Waits until something may have changed and whoever changes it is probably done.
+    /// Waits until something may have changed and the writer is probably done.
     pub(super) async fn changed(&self) {
         let Some(inotify) = &self.inotify else { return sleep(LOOK_EVERY).await };
         if inotify.readable().await.is_err() {
@@ -40,7 +40,7 @@ impl Watch {
                 break;
             }
         }
-        // A file that was replaced is another one now.
+        // A replaced file is a new inode, so watch it anew.
         self.arm();
     }
 
@@ -59,14 +59,14 @@ impl Watch {
     }
 }
 
-/// Takes what there is to read; what it says does not matter.
+/// Reads and discards all pending events; their content does not matter.
 fn drain(inotify: &Receiver) {
     let mut events = [0; 4096];
     while inotify.try_read(&mut events).is_ok_and(|length| length > 0) {}
 }
 
-/// Without notifications; the tunnel's resolvers are to be back within two seconds.
+/// The interval without inotify. The tunnel's resolvers must be back within two seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A program that writes a file line by line is given the time to end.
+/// Gives a program that writes a file line by line time to finish.
 const PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSES: usize = 5;

@@ -167,7 +167,7 @@ fn nat_ports_hold_no_port_of_another_service_unless_clients_would_have_too_few()
     assert_eq!(nat_ports(&[30_000], &of(&[22, 51_820], false)), 30_001..=51_819);
     let everywhere: Vec<u16> = (20_000..61_000).step_by(2_000).collect();
     assert_eq!(nat_ports(&[20_000], &of(&everywhere, true)), 20_001..=60_999);
-    // A person's sockets give no service of the system's away.
+    // Ordinary users' sockets must not cost the system's services their protection.
     let both = [of(&everywhere, false), of(&[51_820], true)].concat();
     assert_eq!(nat_ports(&[20_000], &both), 20_001..=51_819);
 }
@@ -204,12 +204,12 @@ fn neighbours_have_no_address_of_clients_whatever_network_is_on_the_link() {
         (accepted, input)
     };
 
-    // A network around the granted ones and the pool, and one that a router advertised.
+    // A network wider than the granted ones and the pool, and one that a router advertised.
     assert!(accepted(surroundings(&["10.0.0.0/8", "fd00::/8"], None)).0.is_empty());
     let advertised = Surroundings { permanent: Vec::new(), ..surroundings(&["fd07:0:7::/64"], None) };
     assert!(accepted(advertised).0.is_empty());
 
-    // The control: the host's own network within a granted one, after the pools.
+    // The control: the host's own network within a granted one comes after the pools.
     let (own, input) = accepted(surroundings(&["10.7.1.0/24"], None));
     assert_eq!(own, ["iifname \"ens3\" ip saddr 10.7.1.0/24 accept"]);
     let places = [
@@ -259,7 +259,7 @@ fn wider_networks_stand_for_more_on_the_links_than_rules_name() {
     let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
     assert!(ruleset(&many, gateways.0, gateways.1).len() < 1024 * 1024);
 
-    // The control: as many as rules name stand as they are.
+    // The control: as many networks as the rules can name stay as they are.
     let few = on(4_096);
     assert!(!has_too_many_links(&few));
     assert_eq!(on_link(&few).len(), 4_096);
@@ -287,7 +287,7 @@ fn what_others_forward_is_not_looked_at() {
     let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
     let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() }, gateways.0, gateways.1);
 
-    // Both versions, before the exit or since.
+    // Both IP versions forward for others, since before the exit or later.
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
     let text = with(others);
     assert!(!text.contains("jump from_neighbours"), "{text}");

@@ -1,4 +1,4 @@
-//! Rules and routes as the kernel has them, and which of them lead around a tunnel.
+//! Rules and routes as the kernel reports them, and which of them lead around a tunnel.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use crate::{
     netlink::{destination, rule_table, table_of},
 };
 
-/// A rule as the kernel has it, as far as it matters here.
+/// The parts of a kernel rule that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenRule {
     pub(super) priority: u32,
@@ -30,9 +30,9 @@ pub(super) struct SeenRule {
     pub(super) destination: Option<IpNet>,
     pub(super) from_device: Option<String>,
     pub(super) to_device: Option<String>,
-    /// Whether it picks packets out by something that ordinary ones do not have in common.
+    /// Whether it selects packets by a property that ordinary packets do not share.
     pub(super) picks: bool,
-    /// Routes with a prefix this long or shorter are passed over.
+    /// Ignores routes with a prefix this long or shorter.
     pub(super) suppressed: Option<u32>,
     pub(super) is_warrens: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct SeenRule {
 pub(super) enum Action {
     Lookup,
     Goto(u32),
-    /// Nothing of it leads anywhere.
+    /// Leads packets nowhere.
     Other,
 }
 
@@ -107,22 +107,22 @@ impl SeenRule {
         rule
     }
 
-    /// Whether it is one of the rules of the tunnel in `slot`, in whichever band.
+    /// Whether it is one of the rules of the tunnel in `slot`, in any band.
     pub(super) fn is_of(&self, slot: u8) -> bool {
         let is_at = |band: Band| band.priorities(slot).contains(&self.priority);
         self.is_warrens && Band::of(self.priority).is_some_and(is_at)
     }
 
-    /// Whether it applies to what this host sends with no mark and no device of its own, or to a good part of it.
+    /// Whether it matches this host's packets that have neither a mark nor a bound device, or many of them.
     pub(super) fn takes_ordinary(&self, tunnel: &Tunnel) -> bool {
         if self.is_warrens || self.table == LOCAL_TABLE {
             return false;
         }
-        // Without a mark is with the mark 0.
+        // A packet without a mark has the mark 0.
         let has_its_mark = self.mark.is_none_or(|mark| mark.mark & mark.mask == 0);
         let has_its_source =
             self.source.is_none_or(|source| tunnel.inner.iter().any(|inner| source.contains(inner)));
-        // What begins on this host comes from its loopback device.
+        // Packets that begin on this host have the loopback device as their input device.
         let has_its_devices =
             self.from_device.as_ref().is_none_or(|device| device == "lo") && self.to_device.is_none();
         if self.inverted {
@@ -134,10 +134,10 @@ impl SeenRule {
         has_its_mark && has_its_source && has_its_devices && !self.picks
     }
 
-    /// The network that one of its table's routes leads around the tunnel, if it does.
+    /// The network that one of its table's routes leads around the tunnel, if the route does.
     ///
-    /// The main table is everybody's: what stands there may come from the local network. A table of somebody's own may have
-    /// networks of its own, but not all of what the tunnel carries.
+    /// Everybody uses the main table, and its routes may come from the local network. Any other table may have
+    /// networks of its own, but must not capture all of the tunnel's traffic.
     pub(super) fn leads_around(&self, route: &SeenRoute, tunnel: &Tunnel) -> Option<IpNet> {
         if route.table != self.table
             || self.suppressed.is_some_and(|length| u32::from(route.destination.prefix_len()) <= length)
@@ -195,7 +195,7 @@ impl fmt::Display for SeenRule {
     }
 }
 
-/// Whether an attribute makes a rule pick packets out by their user, protocol, port, class or VRF.
+/// Whether an attribute makes a rule select packets by user, protocol, port, class or VRF.
 fn picks(attribute: &RuleAttribute) -> bool {
     if let RuleAttribute::UidRange(users) = attribute {
         return (users.start, users.end) != (0, u32::MAX);
@@ -236,7 +236,7 @@ impl SeenRoute {
     }
 }
 
-/// The part that two networks have in common: one of them, if anything.
+/// The intersection of two networks: the narrower one, or nothing.
 fn narrower(one: IpNet, other: IpNet) -> Option<IpNet> {
     if one.contains(&other) {
         Some(other)
@@ -247,7 +247,7 @@ fn narrower(one: IpNet, other: IpNet) -> Option<IpNet> {
     }
 }
 
-/// Whether a network is wider than any that is somebody's own (10.0.0.0/8, fc00::/7): halves of everything, for one.
+/// Whether a network is wider than any private one (10.0.0.0/8, fc00::/7). Half of all addresses is, for one.
 fn is_wide(network: &IpNet) -> bool {
     let narrowest = match network {
         IpNet::V4(_) => 7,
@@ -256,11 +256,11 @@ fn is_wide(network: &IpNet) -> bool {
     network.prefix_len() <= narrowest
 }
 
-/// RT_TABLE_* of `linux/rtnetlink.h`. Packets to this host itself, and nothing else, are in the local table.
+/// RT_TABLE_* of `linux/rtnetlink.h`. The local table leads only to this host itself.
 pub(super) const LOCAL_TABLE: u32 = 255;
 pub(super) const MAIN_TABLE: u32 = 254;
 pub(super) const DEFAULT_TABLE: u32 = 253;
-/// What the kernel says for a rule that suppresses nothing, which is -1 as an unsigned number.
+/// The kernel's value for a rule that suppresses nothing: -1 as an unsigned number.
 const NONE_SUPPRESSED: u32 = u32::MAX;
 /// FRA_* of `linux/fib_rules.h` for traffic classes, flow labels and masks of ports.
 const PICKING: std::ops::RangeInclusive<u16> = 25..=31;

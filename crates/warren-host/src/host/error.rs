@@ -1,4 +1,4 @@
-//! Why something could not be done on the host, or not be undone.
+//! Errors of changing the host and of undoing changes.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -12,36 +12,36 @@ pub enum HostError {
     Journal {
         /// The journal's file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another process has the journal open.
-    #[error("{0} is in use by a running Warren; stop that one first, with `warren down` or `systemctl stop`")]
+    #[error("{0} is in use by a running Warren; stop it first with `warren down` or `systemctl stop`")]
     Busy(PathBuf),
-    /// A daemon that was killed left something behind.
+    /// A killed daemon left changes behind.
     #[error("{0} lists changes that a killed Warren left on this host; undo them with `warren cleanup`")]
     Unfinished(PathBuf),
     /// The journal is about another network namespace.
     #[error(
-        "{0} lists changes in another network namespace; run `warren cleanup` in that one, or delete the file if it is gone"
+        "{0} lists changes in another network namespace; run `warren cleanup` there, or delete the file if that namespace is gone"
     )]
     OtherNamespace(PathBuf),
     /// The kernel's state cannot be read.
     #[error("cannot read the state of the network: {0}; run it as root")]
     Read(#[source] io::Error),
-    /// Not everything could be undone.
+    /// Some changes could not be undone.
     #[error(transparent)]
     Undo(#[from] UndoError),
 }
 
-/// A plan that could not be applied. Everything made before was undone, unless [`ApplyError::left`] says otherwise.
+/// A plan that could not be applied. All earlier steps were undone, except those in [`ApplyError::left`].
 #[derive(Debug)]
 pub struct ApplyError {
     /// The step that failed, as a person would type it.
     pub step: String,
     /// Why it failed.
     pub cause: StepError,
-    /// What could not be undone afterwards.
+    /// The changes that could not be undone afterwards.
     pub left: Option<UndoError>,
 }
 
@@ -51,7 +51,7 @@ pub enum ChangeError {
     /// A step of the new plan failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// Something of the old plan could not be undone.
+    /// A part of the old plan could not be undone.
     #[error(transparent)]
     Undo(#[from] UndoError),
 }
@@ -110,7 +110,7 @@ mod tests {
 
         assert_eq!(
             error.to_string(),
-            "`sysctl -w a=1` failed: this kernel has no such setting; use one that has it; could not undo link x0 (not permitted; run it as \
+            "`sysctl -w a=1` failed: this kernel has no such setting; use a kernel that has it; could not undo link x0 (not permitted; run it as \
              root or with CAP_NET_ADMIN); `warren cleanup` tries again"
         );
     }

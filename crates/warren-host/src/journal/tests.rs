@@ -1,4 +1,4 @@
-//! What a journal's text means, whole and torn, and that the file is one process's at a time.
+//! The meaning of a journal's text, whole and torn, and the lock that only one process holds at a time.
 
 use std::fs::OpenOptions;
 

@@ -1,5 +1,5 @@
-//! What a closed kill switch is to let out, kept beside its journal: whoever finds its table gone or changed makes the same one
-//! again, also once the process that closed it has ended.
+//! The rules of a closed kill switch, stored beside its journal. If the table is changed or deleted, any process can
+//! make it again, even after the process that closed it has ended.
 
 use std::{
     fs, io,
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::KillSwitchRules;
 use crate::open_lock_file;
 
-/// The record of one kill switch. It means nothing unless the journal says that the kill switch is closed.
+/// The record of one kill switch. It is valid only while the journal lists the kill switch as closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) rules: KillSwitchRules,
-    /// The table as the kernel showed it right after it was made; none while it is being made.
+    /// The kernel's listing of the table right after it was made; none during its making.
     pub(super) listing: Option<String>,
 }
 
 impl Record {
-    /// The record beside a journal; none if there is none that can be understood, as an earlier version leaves.
+    /// The record beside a journal. None if it is missing or unreadable, such as an earlier version's.
     pub(super) fn read(journal: &Path) -> io::Result<Option<Self>> {
         match fs::read(file(journal)) {
             Ok(text) => Ok(serde_json::from_slice(&text).ok()),
@@ -29,10 +29,10 @@ impl Record {
         }
     }
 
-    /// Replaces the record beside a journal, which the caller has locked, whole or not at all.
+    /// Replaces the record beside a journal atomically. The caller has locked the journal.
     pub(super) fn write(&self, journal: &Path) -> io::Result<()> {
         let unfinished = journal.with_extension("rules-unfinished");
-        // Its mode is its owner's alone: the mark in it is a secret.
+        // Only its owner may read it: the mark in it is a secret.
         let made = open_lock_file(&unfinished)?;
         made.set_len(0)?;
         io::Write::write_all(&mut &made, &serde_json::to_vec(self)?)?;
@@ -41,7 +41,7 @@ impl Record {
 
     /// Removes the record beside a journal, if there is one.
     pub(super) fn remove(journal: &Path) {
-        // One that stays means nothing.
+        // A record that stays is not valid.
         drop(fs::remove_file(file(journal)));
     }
 }

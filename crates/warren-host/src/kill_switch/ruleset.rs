@@ -9,17 +9,19 @@ use crate::{CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset
 
 /// The chains of a kill switch's table, one statement per line.
 ///
-/// A packet that one table drops is gone, whatever another accepts. So each kill switch first gives the packets of its
-/// own carrier a mark that all of them accept, and accepts the TUN devices of all of them by their group.
+/// A packet that one table drops is gone, even if another table accepts it. So each kill switch first gives its own
+/// carrier's packets a mark that all kill switches accept. It also accepts the TUN devices of all of them, by their
+/// group.
 ///
-/// A program that may set marks itself (CAP_NET_RAW) must not get out by one. So no packet begins with the mark that all accept,
-/// and the daemon's queries have a mark that is its secret, until this table has recognised them.
+/// A program that may set marks itself (CAP_NET_RAW) must not get out that way. So no packet may start with the mark
+/// that all accept. The daemon's queries carry a secret mark until this table has recognized them.
 pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     let mut text = String::new();
     let forged = "type filter hook output priority mangle - 20; policy accept;";
     chain(&mut text, "forged", forged, &forged_rules(rules));
     if let Some(queries) = queries_rules(rules) {
-        // Of the type that routes anew what it has marked: the secret mark leads into the tunnel as any does.
+        // The chain type `route` looks up a new route after marking: the secret mark leads into the tunnel, as any
+        // other does.
         let hook = "type route hook output priority mangle - 10; policy accept;";
         chain(&mut text, "queries", hook, &queries);
     }
@@ -35,7 +37,8 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     text
 }
 
-/// What nobody may begin with: the mark that every kill switch accepts, and the carrier's towards resolvers, which queries get below.
+/// Drops packets that nobody may start with: those with the mark that every kill switch accepts, and those to
+/// resolvers with the carrier's mark, which queries get further below.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     let forged = [format!("meta mark {LET_OUT:#x} counter drop")];
     let to_resolvers = to_ends(&resolvers(rules));
@@ -43,7 +46,8 @@ fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     forged.into_iter().chain(to_resolvers).collect()
 }
 
-/// The daemon's own queries are carrier from here on. Trying all marks would take a year, as a second has so many tries.
+/// Turns the daemon's own queries into carrier packets. The limit allows 100 tries a second, so trying all marks takes
+/// more than a year.
 fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
     let secret = rules.query_mark?;
     let resolvers = resolvers(rules);
@@ -55,17 +59,20 @@ fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
     Some(tries.chain(queries).collect())
 }
 
-/// Answers to whoever sent something from outside have the carrier's mark by now, so that they pass the tunnel's routes, but a
-/// connection mark of their own. One forged packet from an exit's address makes any program's packets there such answers.
+/// Marks the carrier's packets as let out.
+///
+/// Answers to packets from outside have the carrier's mark by now, so that they pass the tunnel's routes, but a
+/// connection mark of their own. They are left out: after one forged packet from an exit's address, any program's
+/// packets to that exit would be such answers.
 fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
     let carrier =
         to_ends(&ends).map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"));
-    // A match of its own, since a packet whose connection nobody tracks has no connection mark at all.
+    // A rule of its own, because an untracked packet has no connection mark at all.
     [format!("ct mark {CARRIER_MARK:#x} return")].into_iter().chain(carrier).collect()
 }
 
-/// The resolvers that a daemon with a secret mark asks, but for those that are exits too.
+/// The resolvers that a daemon with a secret mark asks, without those that are exits too.
 fn resolvers(rules: &KillSwitchRules) -> Vec<SocketAddr> {
     let canonical = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
     let carriers: Vec<SocketAddr> = rules.carriers.iter().map(canonical).collect();
@@ -73,7 +80,7 @@ fn resolvers(rules: &KillSwitchRules) -> Vec<SocketAddr> {
     resolvers.filter(|resolver| !carriers.contains(resolver)).collect()
 }
 
-/// A match of UDP to any of these, for each IP version that has some.
+/// A match of UDP to any of these endpoints, for each IP version that has some.
 fn to_ends(ends: &[SocketAddr]) -> impl Iterator<Item = String> + use<> {
     let of = |(family, wanted)| {
         let mut its: Vec<String> = ends
@@ -97,14 +104,15 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         "oifname \"lo\" accept".into(),
         format!("meta oifgroup {DEVICE_GROUP} accept"),
         format!("meta mark {LET_OUT:#x} accept"),
-        // DHCP; the clients' ports are root's alone.
+        // DHCP. Only root may use the clients' ports.
         "ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
         "ip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept".into(),
-        // Neighbour discovery (RFC 4861) on the link, and the reports of groups that it needs. A router forwards what goes beyond.
+        // Neighbour discovery (RFC 4861) on the link, and the group reports that it needs. A router would forward
+        // packets to destinations beyond the link.
         format!("icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 ip6 daddr {{ {neighbours} }} accept"),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
-    // No router passes this on, also where the host has moved to a network that gives these addresses elsewhere.
+    // No router forwards this, even after the host has moved to a network where these addresses are elsewhere.
     let on_link = elements(&rules.on_link, Family::Ipv4);
     let_out
         .extend(on_link.map(|on_link| {
@@ -118,16 +126,16 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
 }
 
 fn output() -> Vec<String> {
-    // Unlike a silent drop this tells the sender at once; nothing of it leaves this host.
+    // Tells the sender at once, unlike a silent drop. Nothing of it leaves this host.
     vec!["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()]
 }
 
-/// A packet whose mark was changed on its way through the output hook has another route than that hook still believes.
+/// After the output hook, a packet whose mark was changed there may have another route than that hook saw.
 fn postrouting_rules() -> Vec<String> {
     vec!["meta mark 0 accept".into(), "jump let_out".into(), "counter drop".into()]
 }
 
-/// What others on this host, such as containers, send through it.
+/// Packets that others on this host, such as containers, send through it.
 fn forward(rules: &KillSwitchRules) -> Vec<String> {
     let mut forward = vec![
         format!("meta oifgroup {DEVICE_GROUP} accept"),
@@ -151,7 +159,7 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward
 }
 
-/// What goes to containers and virtual machines on this host, one match for each device and IP version.
+/// Packets to containers and virtual machines on this host, one match for each device and IP version.
 fn to_guests(rules: &KillSwitchRules) -> Vec<String> {
     let mut matches = Vec::new();
     for device in guest_devices(rules) {
@@ -166,7 +174,7 @@ fn to_guests(rules: &KillSwitchRules) -> Vec<String> {
     matches
 }
 
-/// From a network of guests to another, or within one where bridges pass packets to the firewall.
+/// Packets from one guests' network to another, or within one where bridges pass packets to the firewall.
 fn between_guests(rules: &KillSwitchRules) -> Vec<String> {
     let devices: Vec<String> = guest_devices(rules).iter().map(|device| format!("\"{device}\"")).collect();
     let devices = devices.join(", ");
@@ -180,7 +188,8 @@ fn guest_devices(rules: &KillSwitchRules) -> Vec<&DeviceName> {
     devices
 }
 
-/// One direction of connections to ports in `allow_inbound` that this host hands on to guests, by the port that was asked.
+/// One direction of connections to ports in `allow_inbound` that this host forwards to guests, matched by the original
+/// port.
 fn published(rules: &KillSwitchRules, direction: &str, matching: &str) -> Vec<String> {
     if rules.guests.is_empty() {
         return Vec::new();
@@ -193,8 +202,8 @@ fn published(rules: &KillSwitchRules, direction: &str, matching: &str) -> Vec<St
     ports(&rules.allow_inbound).map(published).collect()
 }
 
-/// Answers of this host's services. TCP needs no look at the connection: nothing begins without a bare SYN, and a
-/// session that is older than connection tracking goes on.
+/// Answers of this host's services. TCP needs no connection state: nothing begins without a bare SYN, and a session
+/// older than conntrack continues.
 fn inbound(allowed: &[InboundPort]) -> Vec<String> {
     let answer = |(protocol, ports)| match protocol {
         InboundProtocol::Tcp => format!("tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn accept"),
@@ -205,7 +214,7 @@ fn inbound(allowed: &[InboundPort]) -> Vec<String> {
     ports(allowed).map(answer).collect()
 }
 
-/// The ports of each protocol that has any, as a set's elements.
+/// The ports of each protocol that has any, as elements of a set.
 fn ports(allowed: &[InboundPort]) -> impl Iterator<Item = (InboundProtocol, String)> {
     let of = |protocol| {
         let its = allowed.iter().filter(|inbound| inbound.protocol == protocol);
@@ -216,7 +225,8 @@ fn ports(allowed: &[InboundPort]) -> impl Iterator<Item = (InboundProtocol, Stri
     all.into_iter().filter(|(_, ports)| !ports.is_empty())
 }
 
-/// What goes outside by the profile's own wish: the LAN, exclusions, and all that a split tunnel does not include.
+/// Packets that leave outside because the profile says so: to the LAN, to exclusions, and to everything that a split
+/// tunnel does not include.
 fn outside(rules: &KillSwitchRules) -> Vec<String> {
     let mut outside = Vec::new();
     for (family, keyword, protocol) in [(Family::Ipv4, "ip", "ipv4"), (Family::Ipv6, "ip6", "ipv6")] {
@@ -242,7 +252,7 @@ fn outside(rules: &KillSwitchRules) -> Vec<String> {
     outside
 }
 
-/// The networks of one family as a set without overlaps, which nft refuses; none if there are none.
+/// The networks of one family as a set's elements without overlaps, which nft refuses; none if there are none.
 fn elements(networks: &[IpNet], family: Family) -> Option<String> {
     let networks: Vec<IpNet> =
         networks.iter().filter(|network| Family::of(network) == family).map(IpNet::trunc).collect();
@@ -254,13 +264,14 @@ fn is_default(elements: &str) -> bool {
     elements == "0.0.0.0/0" || elements == "::/0"
 }
 
-/// The carrier's mark with a bit more, on packets that a kill switch has found to go to one of its exits.
+/// The carrier's mark with one more bit. It marks packets that a kill switch has found to go to one of its exits.
 const LET_OUT: u32 = CARRIER_MARK | CARRIER_BIT;
 
-/// The mark of connections that carry tunnels, as a client's table sets it; this table also stands where that one does not.
+/// The mark of connections that carry tunnels, as in a client's table. This table may be in force without that one.
 const CARRIED: u32 = CARRIER_MARK | CARRIER_BIT;
 
-/// Groups and the address that reach no further than the link or the site, for finding printers and the like.
+/// Multicast groups and the broadcast address that reach no further than the link or the site, for finding printers
+/// and the like.
 const LOCAL_MULTICAST_IPV4: &str = "224.0.0.0/24, 239.255.0.0/16, 255.255.255.255";
 const LOCAL_MULTICAST_IPV6: &str = "ff02::/16";
 

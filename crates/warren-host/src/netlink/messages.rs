@@ -1,4 +1,4 @@
-//! What netlink's messages say of addresses, routes and rules, and such messages of Warren's own.
+//! Reading addresses, routes and rules from netlink messages, and building Warren's own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,7 +47,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(network, length)
-            // Not that of a link, where the kernel would look for the gateways of others' routes.
+            // Not the link scope: the kernel looks for the gateways of other routes there.
             .scope(RouteScope::Universe)
             .build(),
         IpAddr::V6(network) => {
@@ -56,7 +56,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     };
     message.header.kind = route_type(route.kind);
     message.header.protocol = RouteProtocol::from(PROTOCOL);
-    // The header's field is too small for most tables, so the attribute says it.
+    // The header's field is too small for most table numbers, so the attribute holds it.
     message.header.table = 0;
     message.attributes.push(RouteAttribute::Table(route.table));
     message.attributes.extend(index.map(RouteAttribute::Oif));
@@ -89,7 +89,7 @@ fn route_type(kind: RouteKind) -> RouteType {
     }
 }
 
-/// The addresses by which a route leads.
+/// The next hops of a route.
 pub(super) fn gateways(attributes: &[RouteAttribute]) -> Vec<IpAddr> {
     let mut gateways = Vec::new();
     for attribute in attributes {
@@ -108,7 +108,7 @@ pub(super) fn gateways(attributes: &[RouteAttribute]) -> Vec<IpAddr> {
     gateways
 }
 
-/// The network that a route leads to.
+/// The destination of a route.
 pub(crate) fn destination(route: &RouteMessage, family: Family) -> Option<IpNet> {
     let address = route.attributes.iter().find_map(|attribute| {
         if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {

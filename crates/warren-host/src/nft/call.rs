@@ -1,4 +1,4 @@
-//! Runs of nft as data, so that a process which may start no program can have another make them.
+//! Runs of nft as data, so that a process which may start no programs can have another process make them.
 
 use std::{collections::BTreeMap, fmt, fs::File, future::Future, pin::Pin, sync::OnceLock};
 
@@ -13,7 +13,7 @@ use crate::TableFamily;
 pub enum NftCall {
     /// Lists the names of all tables of a family.
     ListTables {
-        /// Whose.
+        /// The tables' family.
         family: TableFamily,
     },
     /// Prints a table.
@@ -32,62 +32,63 @@ pub enum NftCall {
         /// Its name.
         table: String,
     },
-    /// Loads a ruleset, all of which takes effect or nothing.
+    /// Loads a ruleset atomically.
     Load {
-        /// The text of nft(8).
+        /// The ruleset in nft's language.
         ruleset: String,
     },
-    /// Loads a ruleset in the process of a table's owner, which is started if there is none of that number.
+    /// Loads a ruleset in the process of a table's owner. If no owner has that number, one is started.
     LoadOwned {
         /// The owner's number.
         owner: u64,
-        /// The text of nft(8).
+        /// The ruleset in nft's language.
         ruleset: String,
     },
-    /// Waits until an owner's process has ended, and so its tables.
+    /// Waits until an owner's process has ended, and its tables with it.
     AwaitOwner {
         /// The owner's number.
         owner: u64,
     },
-    /// Ends an owner's process, and so its tables.
+    /// Ends an owner's process, and its tables with it.
     EndOwner {
         /// The owner's number.
         owner: u64,
     },
 }
 
-/// Makes the runs of a process that may make none itself, and keeps the processes that own its tables.
+/// Runs nft on behalf of a process that may start no programs, and keeps the processes that own its tables.
 #[derive(Debug, Default)]
 pub struct NftService {
     tables: OwnTables,
     owners: Mutex<BTreeMap<u64, Process>>,
 }
 
-/// What makes the runs of a process that may make none itself.
+/// The way by which a process that may start no programs gets nft run.
 pub trait NftRunner: fmt::Debug + Send + Sync {
-    /// Has the run made, and returns what nft printed.
+    /// Has nft run, and returns its output.
     fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>>;
 }
 
-/// Has every later run of this process made by `runner`. The first one that is set stays.
+/// Uses `runner` for every later run of this process. Only the first call has an effect.
 pub fn set_nft_runner(runner: Box<dyn NftRunner>) {
-    // A second one would be of the same process, for the same purpose.
+    // A second runner would lead to the same process, for the same purpose.
     drop(RUNNER.set(runner));
 }
 
 impl NftService {
-    /// Makes runs about `tables` alone.
+    /// Serves calls about `tables` alone.
     pub fn of(tables: OwnTables) -> Self {
         Self { tables, owners: Mutex::default() }
     }
 
-    /// Makes a run, and returns what nft printed.
+    /// Runs nft, and returns its output.
     ///
-    /// nft keeps `lock` open while it loads something, so that whoever undoes what a killed process has begun waits until nft
+    /// nft keeps `lock` open while it loads a ruleset. So a process that undoes a killed one's changes waits until nft
     /// has ended too.
     ///
     /// # Errors
-    /// If it is about a table of others, or nft fails.
+    ///
+    /// If the call is about another table, or nft fails.
     pub async fn run(&self, call: NftCall, lock: Option<File>) -> Result<String, NftError> {
         match call {
             NftCall::LoadOwned { owner, ruleset } => {
@@ -123,12 +124,12 @@ impl NftService {
                 self.check(&table)?;
                 run(&["delete", "table", family.name(), &table], "").await
             }
-            // It prints nothing where the lock is put in the place of its output.
+            // A load prints nothing, and the lock takes the place of its output.
             NftCall::Load { ruleset } => run_with(&["-f", "-"], &self.understood(&ruleset)?, lock).await,
         }
     }
 
-    /// A ruleset as nft gets it: what was understood of the text, written anew.
+    /// The ruleset that nft gets: the parsed text, written anew.
     fn understood(&self, ruleset: &str) -> Result<String, NftError> {
         let ruleset = Ruleset::parse(ruleset, &self.tables);
         ruleset.map(|ruleset| ruleset.to_string()).map_err(|error| NftError::Refused(error.to_string()))
@@ -141,7 +142,7 @@ impl NftService {
 }
 
 impl TableFamily {
-    /// Whether nft's word for a family is that of one that has tables of Warren's.
+    /// Whether Warren has tables of the family that nft calls by this word.
     pub(super) fn is_known(word: &str) -> bool {
         [Self::Inet, Self::Arp].iter().any(|family| family.name() == word)
     }
@@ -160,7 +161,7 @@ impl fmt::Display for TableFamily {
     }
 }
 
-/// Makes a run, by this process or by the one that it asks.
+/// Runs nft in this process or through its runner.
 pub(super) async fn make(call: NftCall, lock: Option<File>) -> Result<String, NftError> {
     match runner() {
         Some(runner) => runner.run(call).await,
@@ -168,13 +169,13 @@ pub(super) async fn make(call: NftCall, lock: Option<File>) -> Result<String, Nf
     }
 }
 
-/// Who makes this process's runs, if it does not itself.
+/// The runner of this process, if it does not run nft itself.
 pub(super) fn runner() -> Option<&'static dyn NftRunner> {
     RUNNER.get().map(Box::as_ref)
 }
 
 static RUNNER: OnceLock<Box<dyn NftRunner>> = OnceLock::new();
-/// Far more than a daemon has tables that go with it.
+/// Far more than the owned tables of any daemon.
 const MOST_OWNERS: usize = 16;
 
 #[cfg(test)]

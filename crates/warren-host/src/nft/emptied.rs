@@ -1,11 +1,11 @@
-//! Giving a table other rules while its sets keep what the packet path put into them.
+//! Replacing a table's rules while its sets keep the elements that the packet path added.
 
 use std::fmt::Write as _;
 
-/// The commands that make a table with the rules `before` ready for the rules `after`: no chain has a rule any more, and no chain or
-/// set is left that `after` does not have.
+/// The commands that prepare a table with the rules `before` for the rules `after`: they flush all chains, and delete
+/// each chain and set that `after` does not have.
 ///
-/// None if a set, or the hook of a chain, has another definition: nft changes neither.
+/// None if the definition of a set or of a chain's hook differs: nft can change neither.
 pub(crate) fn emptied(table: &str, before: &str, after: &str) -> Option<String> {
     let after = blocks(after);
     let mut commands = format!("flush table inet {table}\n");
@@ -23,7 +23,7 @@ pub(crate) fn emptied(table: &str, before: &str, after: &str) -> Option<String> 
 struct Block<'text> {
     kind: &'text str,
     name: &'text str,
-    /// What of it cannot be changed: the hook of a chain, and all of a set.
+    /// The definition that cannot be changed: a chain's hook, or all of a set.
     definition: Vec<&'text str>,
 }
 

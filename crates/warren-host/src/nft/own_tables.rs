@@ -1,29 +1,29 @@
-//! Which tables a process may have changed.
+//! The tables that a process may have changed.
 
 use crate::table_names::{EXIT_TABLE, HOLD_TABLE, firewall_table, guard_table, kill_switch_table};
 
-/// The names of Warren's tables that one process answers for, in every family.
+/// The names of Warren's tables that one process is responsible for, in every family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OwnTables {
-    /// All of Warren's, of whichever profile: what a command that root runs may change.
+    /// All of Warren's tables, of any profile, for a command that root runs.
     #[default]
     All,
-    /// Those of one daemon.
+    /// The tables of one daemon.
     Of(Vec<String>),
 }
 
 impl OwnTables {
-    /// Those of a profile's daemon.
+    /// The tables of a profile's daemon.
     pub fn of_profile(name: &str) -> Self {
         Self::Of(vec![guard_table(name), firewall_table(name), kill_switch_table(name)])
     }
 
-    /// Those of the exit.
+    /// The tables of the exit.
     pub fn of_exit() -> Self {
         Self::Of(vec![EXIT_TABLE.into(), HOLD_TABLE.into()])
     }
 
-    /// Whether a table is among them.
+    /// Whether a table is one of these.
     pub(super) fn has(&self, name: &str) -> bool {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         match self {

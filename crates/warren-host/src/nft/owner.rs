@@ -1,4 +1,4 @@
-//! Processes of nft that own tables.
+//! nft processes that own tables.
 
 use std::{
     io,
@@ -17,21 +17,21 @@ use tokio::{
 
 use super::{NftCall, NftError, NftRunner, PATIENCE, call::runner, reason, spawn};
 
-/// What owns tables: a child of this process, or of the one that makes this one's runs of nft.
+/// An owner of tables: a child of this process, or of the process that runs nft for it.
 #[derive(Debug)]
 pub(crate) enum Owner {
     /// A child.
     Child(Box<Process>),
-    /// A child of the process that was asked for it.
+    /// A child of the process behind the runner.
     Asked(Asked),
 }
 
-/// An owner that another process keeps.
+/// An owner that the process behind the runner keeps.
 #[derive(Debug)]
 pub(crate) struct Asked {
     number: u64,
     runner: &'static dyn NftRunner,
-    /// Waits for its end from the first ruleset on.
+    /// Waits for the owner's end, starting with the first ruleset.
     end: Option<JoinHandle<()>>,
 }
 
@@ -46,7 +46,7 @@ impl Owner {
         }
     }
 
-    /// Waits until the process has ended, which takes its tables along.
+    /// Waits until the process has ended, and its tables with it.
     pub(crate) async fn ended(&mut self) {
         match self {
             Self::Child(process) => process.ended().await,
@@ -55,13 +55,13 @@ impl Owner {
                     Some(end) => drop(end.await),
                     None => std::future::pending().await,
                 }
-                // It is told once.
+                // The end is reported once.
                 *end = None;
             }
         }
     }
 
-    /// Gives nft a ruleset, all of which takes effect or nothing.
+    /// Loads a ruleset atomically.
     pub(crate) async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
         match self {
             Self::Child(process) => process.load(ruleset).await,
@@ -69,12 +69,12 @@ impl Owner {
         }
     }
 
-    /// Ends the process, and so its tables.
+    /// Ends the process, and its tables with it.
     pub(crate) async fn end(self) {
         match self {
             Self::Child(process) => process.end().await,
             Self::Asked(asked) => {
-                // Without the one that was asked there is no process any more either.
+                // If the process behind the runner is gone, so is the owner.
                 drop(asked.runner.run(NftCall::EndOwner { owner: asked.number }).await);
             }
         }
@@ -87,7 +87,7 @@ impl Asked {
         runner.run(NftCall::LoadOwned { owner, ruleset: ruleset.into() }).await?;
         self.end.get_or_insert_with(|| {
             tokio::spawn(async move {
-                // The end of the process that was asked is for whoever started that one to see.
+                // If the process behind the runner ends, the process that started it notices.
                 if runner.run(NftCall::AwaitOwner { owner }).await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -107,8 +107,8 @@ impl Drop for Asked {
 
 /// An interactive nft whose netlink socket owns the tables that it makes.
 ///
-/// The kernel removes them when that socket is closed, and lets nobody else change them. The process reads commands from
-/// a pipe, so it ends when this process does, however that happens.
+/// The kernel removes them when that socket is closed, and lets nobody else change them. The process reads commands
+/// from a pipe, so it ends when this process does, whatever the reason.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -125,7 +125,7 @@ impl Process {
                 .stdin(Stdio::piped())
                 .stdout(writer.try_clone()?)
                 .stderr(writer.try_clone()?)
-                // A Ctrl-C in the terminal is for the daemon, which still needs the table while it stops.
+                // A Ctrl-C in the terminal must end only the daemon, which still needs the table while it stops.
                 .process_group(0);
             Ok(())
         })?;
@@ -134,13 +134,13 @@ impl Process {
         Ok(Self { child, input, output })
     }
 
-    /// Waits until the process has ended, which takes its tables along.
+    /// Waits until the process has ended, and its tables with it.
     pub(super) async fn ended(&mut self) {
-        // An error means that there is no such process to wait for.
+        // An error means that there is no process to wait for.
         drop(self.child.wait().await);
     }
 
-    /// Waits as [`Self::ended`] does, while the process is used.
+    /// Waits like [`Self::ended`] while the process stays usable.
     #[allow(deprecated, reason = "an `OwnedFd` keeps its descriptor open for as long as it is registered")]
     pub(super) fn end_of(&self) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
         let id = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
@@ -149,13 +149,13 @@ impl Process {
         Ok(async move {
             match process {
                 Some(process) => process.readable().await.map(drop),
-                // It was waited for.
+                // The process was already reaped.
                 None => Ok(()),
             }
         })
     }
 
-    /// Gives nft a ruleset, all of which takes effect or nothing.
+    /// Loads a ruleset atomically.
     pub(super) async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
         self.command(&one_line(ruleset)).await.map(drop)
     }
@@ -183,18 +183,18 @@ impl Process {
         }
     }
 
-    /// Ends the process, and so its tables.
+    /// Ends the process, and its tables with it.
     pub(super) async fn end(self) {
         let Self { mut child, input, output } = self;
         drop((input, output));
         if timeout(PATIENCE, child.wait()).await.is_err() {
-            // An error means that it has ended by itself meanwhile.
+            // An error means that it has ended by itself in the meantime.
             let _ = child.kill().await;
         }
     }
 }
 
-/// The ruleset as one line, because an interactive nft takes each line for a command of its own.
+/// The ruleset on one line, because an interactive nft takes each line as a command of its own.
 fn one_line(ruleset: &str) -> String {
     let mut line = String::with_capacity(ruleset.len());
     for statement in ruleset.lines().map(str::trim).filter(|statement| !statement.is_empty()) {
@@ -204,9 +204,9 @@ fn one_line(ruleset: &str) -> String {
     line
 }
 
-/// The next number of an owner that another process is asked for.
+/// The next owner's number for the process behind the runner.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
-/// A command that only prints, by which the end of the answer before it is known.
+/// A command that only prints. Its output marks the end of the previous command's answer.
 const SENTINEL: &str = "describe meta mark";
 const SENTINEL_ANSWER: &str = "meta expression, datatype mark";
 

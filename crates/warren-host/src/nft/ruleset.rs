@@ -1,8 +1,9 @@
-//! The language of Warren's own rulesets: a text that one process has another load, read as a whole.
+//! The language of Warren's own rulesets. One process sends such a text to another to load; the text is parsed as a
+//! whole.
 //!
-//! nft(8) does not get that text but what was understood of it, written anew. So the text reaches nothing of nft's own language
-//! that is not in here: no table of others, no `include`, no variable or comment, and no word that nft would look up in a file
-//! or ask a name server for.
+//! nft(8) never gets the text itself but the parsed tokens, written anew. So the text can use only the part of nft's
+//! language that is listed here. It cannot name other tables, include files, or use variables or comments. Nor can it
+//! use a word that nft would look up in a file or ask a name server for.
 
 mod value;
 mod words;
@@ -18,16 +19,16 @@ use crate::{DeviceName, TableFamily};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ruleset<'text>(Vec<Token<'text>>);
 
-/// Why a text is not such a ruleset.
+/// Errors in a ruleset's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesetError {
-    /// It has something else in this place.
-    #[error("a ruleset of Warren's does not have {0:?} there")]
+    /// The text has an unexpected token in this place.
+    #[error("{0:?} has no place there in a ruleset of Warren's")]
     Unexpected(String),
-    /// It is about another table.
+    /// The text is about another table.
     #[error("the table {0:?} is not one of this daemon's")]
     OtherTable(String),
-    /// It ends in the middle.
+    /// The text ends within a block.
     #[error("the ruleset ends in the middle of a block")]
     Unfinished,
 }
@@ -35,7 +36,7 @@ pub enum RulesetError {
 impl<'text> Ruleset<'text> {
     /// Reads a ruleset about `tables`.
     ///
-    /// # Errors
+    /// If anything in the text is outside of this language, or is about another table.
     /// If anything in it is not of this language, or is about another table.
     pub fn parse(text: &'text str, tables: &OwnTables) -> Result<Self, RulesetError> {
         let tokens = tokens(text)?;
@@ -45,7 +46,7 @@ impl<'text> Ruleset<'text> {
 }
 
 impl fmt::Display for Ruleset<'_> {
-    /// Writes a line for each line that was read, each token after a space.
+    /// Writes the lines as they were read, with a space before each token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";
         for token in &self.0 {
@@ -63,7 +64,7 @@ impl fmt::Display for Ruleset<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'text> {
     Word(&'text str),
-    /// What stands in quotes.
+    /// A quoted text.
     Device(&'text str),
     Symbol(&'text str),
     LineEnd,
@@ -98,14 +99,14 @@ fn tokens(text: &str) -> Result<Vec<Token<'_>>, RulesetError> {
     Ok(tokens)
 }
 
-/// The first token of a text that is not empty, and what follows it.
+/// The first token of a text that is not empty, and the rest.
 fn token(text: &str) -> Result<(Token<'_>, &str), RulesetError> {
     if let Some(after) = text.strip_prefix('\n') {
         return Ok((Token::LineEnd, after));
     }
     if let Some(quoted) = text.strip_prefix('"') {
         let (name, after) = quoted.split_once('"').ok_or(RulesetError::Unfinished)?;
-        // Of these characters none means anything to nft.
+        // None of these characters has a meaning in nft's language.
         let name = DeviceName::new(name).map(|_| name).map_err(|_| unexpected(name))?;
         return Ok((Token::Device(name), after));
     }
@@ -118,7 +119,7 @@ fn token(text: &str) -> Result<(Token<'_>, &str), RulesetError> {
     symbol.ok_or_else(|| unexpected(text))
 }
 
-/// What is left to read, and whose tables it may name.
+/// The tokens left to read, and the tables that they may name.
 struct Reader<'text, 'tokens> {
     rest: &'tokens [Token<'text>],
     tables: &'tokens OwnTables,
@@ -160,7 +161,7 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// A family and the name of an own table.
+    /// A family and the name of one of the process's own tables.
     fn table(&mut self) -> Result<(), RulesetError> {
         match self.some()? {
             Token::Word(family) if TableFamily::is_known(family) => {}
@@ -192,7 +193,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// What is in a chain or a set, to its end.
+    /// The content of a chain or a set, to its end.
     fn body(&mut self) -> Result<(), RulesetError> {
         let mut depth = 1;
         let mut before = "";
@@ -209,12 +210,12 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// What is no word in a chain or a set. Returns how deep in blocks what follows is.
+    /// Reads a token other than a word in a chain or a set. Returns the depth of blocks behind it.
     fn symbol(&mut self, token: Token<'text>, depth: u8) -> Result<u8, RulesetError> {
         match token {
             OPENING if depth < DEEPEST => return Ok(depth + 1),
             CLOSING => return Ok(depth - 1),
-            // A set within a rule has commas.
+            // `;` ends a statement of a chain or set. Commas separate the elements of a set within a rule.
             Token::Symbol(";") if depth == 1 => {}
             Token::Symbol("@") => {
                 self.name()?;
@@ -227,7 +228,7 @@ impl<'text> Reader<'text, '_> {
         Ok(depth)
     }
 
-    /// A word in a chain or a set, after another one, and what has to follow it.
+    /// Reads a word in a chain or a set, which follows another word, and the operands that it needs.
     fn word(&mut self, word: &'text str, before: &str) -> Result<(), RulesetError> {
         if let Some(kind) = Kind::after(word, before) {
             return self.values(&[kind]);
@@ -244,7 +245,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// The names of devices that something is compared with, if there are any. nft takes quoted text elsewhere for the name of a
+    /// Reads names of devices to compare with, if there are any. Elsewhere nft takes quoted text for the name of a
     /// host or a user.
     fn devices(&mut self) -> Result<(), RulesetError> {
         if let Some(Token::Symbol("!=" | "==")) = self.peek() {
@@ -265,11 +266,11 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// What a field is compared with or set to, or several that are joined. Any other word would be a name for nft to look up, also
-    /// one that is joined to a value.
+    /// Reads the value that a field, or several joined fields, are compared with or set to. nft would look up any
+    /// other word as a name, even one joined to a value.
     fn values(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         match (self.peek(), kinds) {
-            // Of ARP, whose addresses are of two kinds.
+            // ARP matches have addresses of two kinds.
             (Some(Token::Word("ip")), [Kind::Ipv4]) | (Some(Token::Word("set")), [Kind::Number]) => {
                 self.next();
             }
@@ -299,7 +300,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// What a set in a rule has, each of these kinds.
+    /// Reads the elements of a set in a rule, each of these kinds.
     fn elements(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         loop {
             for (index, kind) in kinds.iter().enumerate() {
@@ -319,7 +320,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// The part of an address by which flows are counted.
+    /// Reads the mask of an address that flows are counted by.
     fn mask(&mut self) -> Result<(), RulesetError> {
         match self.some()? {
             Token::Word(word) if word.parse::<IpAddr>().is_ok() => {}
@@ -331,7 +332,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// The states of a connection, any of several.
+    /// Reads the states of a connection, any of several.
     fn states(&mut self) -> Result<(), RulesetError> {
         self.operator();
         while let Some(Token::Word(word)) =
@@ -345,7 +346,7 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// Flags of TCP, or of a set. Only those of TCP are joined and compared.
+    /// Reads TCP flags, or the flags of a set. Only TCP flags are joined and compared.
     fn flags(&mut self) -> Result<(), RulesetError> {
         if self.peek() != Some(Token::Symbol("&")) {
             return Ok(());
@@ -371,7 +372,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// When a chain gets its packets.
+    /// Reads a chain's priority.
     fn priority(&mut self) -> Result<(), RulesetError> {
         match self.some()? {
             Token::Word(word) if is_number(word.strip_prefix('-').unwrap_or(word)) => return Ok(()),
@@ -388,14 +389,14 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// How two things are compared, or that one gets the other's value.
+    /// Reads an operator that compares two values or assigns one.
     fn operator(&mut self) {
         if let Some(Token::Symbol("!=" | "==" | "=")) = self.peek() {
             self.next();
         }
     }
 
-    /// What is put into a set, if a rule does that: a field of the packet.
+    /// Reads the packet's field that a rule adds to a set, if it adds one.
     fn key(&self) -> Result<(), RulesetError> {
         match self.rest {
             [OPENING, Token::Word("ip" | "ip6" | "ct" | "meta" | "tcp" | "udp" | "th"), ..] => Ok(()),
@@ -404,7 +405,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// What a chain or a set is called.
+    /// Reads the name of a chain or a set.
     fn name(&mut self) -> Result<(), RulesetError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
         match self.some()? {
@@ -416,7 +417,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// The end of a statement, which the end of its block is too.
+    /// Reads the end of a statement. The end of its block is one too.
     fn end(&self) -> Result<(), RulesetError> {
         match self.peek() {
             None | Some(CLOSING) => Ok(()),
@@ -449,11 +450,11 @@ const BLANKS: [char; 2] = [' ', '\t'];
 const OPENING: Token<'_> = Token::Symbol("{");
 const CLOSING: Token<'_> = Token::Symbol("}");
 const SYMBOLS: [&str; 13] = ["==", "!=", "{", "}", "(", ")", ",", ";", "&", "|", "@", "+", "="];
-/// Fields that are compared at once.
+/// The most fields that one match joins.
 const MOST_JOINED: usize = 4;
-/// A set in a rule in a chain, and one more.
+/// The deepest nesting: a set in a rule in a chain, and one more.
 const DEEPEST: u8 = 3;
-/// Characters of what is refused that an error shows.
+/// The most characters of refused text that an error shows.
 const LONGEST_QUOTE: usize = 40;
 
 #[cfg(test)]

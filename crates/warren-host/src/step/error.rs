@@ -1,10 +1,10 @@
-//! Why a step could not be made or undone.
+//! Errors of making or undoing a step.
 
 use std::io;
 
 use crate::{DeviceName, nft::NftError};
 
-/// Why a step could not be made or undone.
+/// The reason why a step could not be made or undone.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The device is not there.
@@ -12,21 +12,21 @@ pub enum StepError {
         "there is no network device {0}; somebody has deleted or renamed it, so run `warren down` and start again"
     )]
     NoDevice(DeviceName),
-    /// Something of the kind is there already, and not Warren's to change.
+    /// An object of this kind exists already, and Warren may not change it.
     #[error(
         "it exists already and was not made by this Warren; remove it, or run `warren cleanup` if it was left behind, or restart this \
          machine if Warren's record of it is lost with /run/warren"
     )]
     Exists,
     /// The kernel does not have the setting.
-    #[error("this kernel has no such setting; use one that has it")]
+    #[error("this kernel has no such setting; use a kernel that has it")]
     NoSetting,
-    /// The device takes no address of IPv6.
+    /// The device takes no IPv6 addresses.
     #[error(
         "IPv6 is switched off on {0}; set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has none without ipv6 in [addresses] of exit.toml"
     )]
     Ipv6Disabled(DeviceName),
-    /// The kernel refused for want of rights.
+    /// The process lacks the right.
     #[error("not permitted; run it as root or with CAP_NET_ADMIN")]
     NotPermitted,
     /// The journal cannot be written.

@@ -316,7 +316,7 @@ fn refusal_of_nft_undoes_everything_and_names_its_reason() {
 
     assert_eq!(
         error.to_string(),
-        "`nft add table inet warren_bad` failed: nft refused it: Range has zero or negative size; see what `nft list ruleset` shows"
+        "`nft add table inet warren_bad` failed: nft refused: Range has zero or negative size; see what `nft list ruleset` shows"
     );
     host.assert_is(&before, "after the failure");
 }
@@ -386,7 +386,7 @@ fn failure_at_any_step_leaves_the_exit_as_it_was() {
 
         assert_eq!(
             error.to_string(),
-            "`sysctl -w net.warren.nothing=1` failed: this kernel has no such setting; use one that has it"
+            "`sysctl -w net.warren.nothing=1` failed: this kernel has no such setting; use a kernel that has it"
         );
         host.assert_is(&before, "after the failure");
     }

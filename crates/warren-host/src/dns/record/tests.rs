@@ -45,7 +45,7 @@ fn resolver_of_a_vpn_that_came_later_and_went_is_forgotten() {
     host.write("nameserver 100.64.0.1\n");
     host.record().repair().unwrap();
 
-    // It had noted our text as its original, and puts that back.
+    // The VPN had saved Warren's text as its original, and puts that back.
     host.write(&ours);
     assert_eq!(host.record().repair().unwrap(), Found::Ours);
 
@@ -140,10 +140,11 @@ fn what_is_neither_file_nor_link_is_refused() {
 }
 
 proptest! {
-    // Each step is made durable, which takes its time.
+    // Each step is made durable, which takes time.
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Profiles come, change and go, other programs write: at the end stands what another program wrote last.
+    /// Profiles come, change and go, and other programs write: in the end, the file holds what another program wrote
+    /// last.
     #[test]
     fn the_newest_foreign_text_is_what_remains(steps in prop::collection::vec((0..4_u8, 0..3_usize), 0..24)) {
         let owners = ["a", "b", "c"];
@@ -192,7 +193,7 @@ impl Host {
         self.directory.path().join("state")
     }
 
-    /// As another program would, by a new file of that name.
+    /// Replaces the file by a new one of that name, as another program would.
     fn write(&self, text: &str) {
         let new = self.directory.path().join("new");
         fs::write(&new, text).unwrap();

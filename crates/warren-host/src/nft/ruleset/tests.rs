@@ -156,7 +156,7 @@ fn neither_files_nor_names_are_looked_up() {
         "ip saddr 10.0.0.1-a.b accept",
         "comment \"x\"",
         "log prefix \"x\"",
-        // Values of another place.
+        // Values that belong in another place.
         "ip daddr 5s accept",
         "ip daddr 4294967296 accept",
         "ip daddr 7 accept",
@@ -188,7 +188,7 @@ fn neither_files_nor_names_are_looked_up() {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         assert!(home(&text).is_err(), "{rule}");
     }
-    // The controls: each way of joining something is one of Warren's.
+    // The controls: Warren's own rules join values in each of these ways.
     for rule in [
         "type filter hook output priority filter - 10; policy accept;",
         "type filter hook output priority srcnat + 100; policy accept;",

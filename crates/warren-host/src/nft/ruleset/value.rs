@@ -1,4 +1,5 @@
-//! What nft takes for a value in each place. Anything else there is a name to nft, for which it asks a name server or reads a file.
+//! The values that nft accepts in each place. nft takes any other word there for a name, and asks a name server or
+//! reads a file for it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -7,21 +8,21 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::words::PROTOCOLS;
 
-/// What a field of a packet or of a connection has.
+/// The kind of value of a packet's or connection's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Ipv4,
     Ipv6,
     Port,
-    /// Ports after a colon, to which NAT changes others.
+    /// A colon and the ports that NAT may choose from.
     NatPorts,
-    /// A mark or a group of devices.
+    /// A mark, or a device group.
     Number,
     Protocol,
 }
 
 impl Kind {
-    /// What follows `word`, after the word `before`; none if nft looks nothing up there.
+    /// The kind of value that follows `word` after the word `before`; none if nft looks nothing up there.
     pub(super) fn after(word: &str, before: &str) -> Option<Self> {
         match word {
             "daddr" | "saddr" if before == "ip6" => Some(Self::Ipv6),
@@ -34,7 +35,7 @@ impl Kind {
         }
     }
 
-    /// Whether a word is one of these, or a range or a network of them.
+    /// Whether a word is a value of this kind, or a range or a network of them.
     pub(super) fn has(self, word: &str) -> bool {
         match self {
             Self::Ipv4 => is_one::<Ipv4Addr>(word) || is_one::<Ipv4Net>(word) || is_range::<Ipv4Addr>(word),
@@ -47,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Whether a word is a number that every field can have.
+/// Whether a word is a number that fits every field of numbers.
 pub(super) fn is_number(word: &str) -> bool {
     match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).is_ok() && !digits.starts_with('+'),
@@ -55,7 +56,8 @@ pub(super) fn is_number(word: &str) -> bool {
     }
 }
 
-/// Whether a word is a number as this program writes it: nft takes one that begins with a zero for octal, or for a name.
+/// Whether a word is a number as this program writes it. nft takes a number with a leading zero for octal, or for a
+/// name.
 fn is_decimal<T: FromStr + ToString>(word: &str) -> bool {
     word.parse::<T>().is_ok_and(|number| number.to_string() == word)
 }

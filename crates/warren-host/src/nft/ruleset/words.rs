@@ -1,33 +1,35 @@
 //! The words of Warren's rulesets.
 
-/// What names of devices may follow.
+/// Words that names of devices may follow.
 pub(super) const DEVICE_WORDS: [&str; 4] = ["iif", "iifname", "oif", "oifname"];
 
-/// What may stand in the place of a value without being one.
+/// Words that may stand in place of a value.
 pub(super) const BESIDE_VALUES: [&str; 2] = ["ct", "type"];
-/// What a field of the packet begins with.
+/// The first words of a packet's fields.
 pub(super) const FIELDS: [&str; 7] = ["ct", "ip", "ip6", "meta", "tcp", "th", "udp"];
 
 /// The protocols of Warren's rules.
 pub(super) const PROTOCOLS: [&str; 9] =
     ["dccp", "icmp", "icmpv6", "ip", "ip6", "sctp", "tcp", "udp", "udplite"];
 
-/// What a chain's priority is said with.
+/// The names of chain priorities.
 pub(super) const PRIORITIES: [&str; 6] = ["dstnat", "filter", "mangle", "raw", "security", "srcnat"];
 
-/// After these stands a list of states, without braces.
+/// Words that a list of states without braces follows.
 pub(super) const STATE_WORDS: [&str; 2] = ["state", "status"];
 
 /// The flags of TCP in Warren's rules.
 pub(super) const TCP_FLAGS: [&str; 4] = ["ack", "fin", "rst", "syn"];
 
-/// What nft does, or reads a file for. None of them is the name of a chain or a set, which nft would not take for one.
+/// nft's commands, and the words by which it reads a file. nft would not accept one as the name of a chain or a set,
+/// so none of them may be one.
 pub(super) const COMMANDS: [&str; 19] = [
     "add", "create", "define", "delete", "describe", "destroy", "export", "flush", "import", "include",
     "insert", "list", "monitor", "redefine", "rename", "replace", "reset", "table", "undefine",
 ];
 
-/// The words of Warren's rules. A rule with a new word needs it here: until then the helper refuses the table, and says which.
+/// The words of Warren's rules. A rule with a new word needs it here: until then the helper refuses the table and
+/// names the word.
 pub(super) const WORDS: &[&str] = &[
     "accept",
     "ack",
