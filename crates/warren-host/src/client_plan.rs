@@ -5,84 +5,18 @@
 //! keep several tunnels apart: the kernel looks up all tunnels' specific routes first, then all tunnels' default
 //! routes.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use ipnet::IpNet;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-
+pub use crate::client_facts::{ClientFirewall, ClientPlanFacts};
 pub use crate::table_names::firewall_table;
 use crate::{
     DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
-    band::Band, client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
+    client_ruleset, ruleset_text, sysctl,
 };
-
-/// The facts that a client's plan depends on. It has 16 fields because the plan follows from each of these facts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientPlanFacts {
-    /// The TUN device.
-    pub device: DeviceName,
-    /// A TUN device that nobody reads. Its routes back up those of `device`: if somebody deletes `device`, the tunnel's
-    /// traffic stays in. Both devices vanish with the process that holds them; traffic is as free as before then.
-    pub void: Option<DeviceName>,
-    /// Bytes of the largest inner packet.
-    pub mtu: u16,
-    /// The leased inner address, if the exit gave one.
-    pub ipv4: Option<Ipv4Addr>,
-    /// The leased inner address, if the exit gave one and the device takes it ([`crate::facts::takes_ipv6`]).
-    pub ipv6: Option<Ipv6Addr>,
-    /// Whether the kernel has IPv6, from [`crate::facts::has_ipv6`]. Without it, the plan has no IPv6 routes.
-    pub kernel_has_ipv6: bool,
-    /// Networks that go through the tunnel. Without a lease for their IP version they become unreachable instead of
-    /// going outside.
-    pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` has them: exclusions, and the LAN if it is to be reachable.
-    pub exclude: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host, from [`crate::facts::guest_networks`]. They are
-    /// reached by their device unless `include` lists exactly the same network.
-    pub guests: Vec<GuestNetwork>,
-    /// Networks behind this host that the exit routes to it. This host forwards for them, and they never go into the
-    /// tunnel.
-    pub prefixes: Vec<IpNet>,
-    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
-    /// kernel would drop their default routes as soon as it forwards.
-    pub router_advertisements: Vec<DeviceName>,
-    /// The client's own nftables tables, of family `inet` and `arp`; none on a host without nft.
-    pub firewall: Option<ClientFirewall>,
-    /// The mark of the carrier's sockets, normally [`crate::CARRIER_MARK`]; all tunnels of a host use the same.
-    pub mark: u32,
-    /// A number that no other tunnel on the host has; see [`crate::Host::free_slot`].
-    pub slot: u8,
-    /// Where the rules stand; see [`crate::Host::place`].
-    pub band: Band,
-    /// Devices with strict reverse path filtering, from [`crate::facts::devices_with_strict_reverse_path`]. They would
-    /// drop the carrier's packets, so they get the loose check while the tunnel is up.
-    pub strict_reverse_path: Vec<DeviceName>,
-}
-
-/// The facts that a client's table depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientFirewall {
-    /// The table's name, from [`firewall_table`].
-    pub table: String,
-    /// The ports on which TCP listens, from [`crate::facts::listening_ports`]. Sessions on them that are older than
-    /// the tunnel continue.
-    pub listening: Vec<u16>,
-}
 
 /// The routing table of the tunnel in `slot`.
 pub fn table(slot: u8) -> u32 {
     FIRST_TABLE + u32::from(slot)
-}
-
-impl ClientPlanFacts {
-    /// The traffic that belongs into the tunnel.
-    pub fn tunnel(&self) -> Tunnel {
-        let guests = self.guests.iter().map(|guest| guest.network);
-        Tunnel {
-            include: self.include.clone(),
-            exclude: [self.exclude.as_slice(), &self.prefixes].concat().into_iter().chain(guests).collect(),
-            inner: addresses(self).map(|address| address.addr()).collect(),
-        }
-    }
 }
 
 /// Computes a client's plan: the firewall and the device first, then its routes, and the rules that send traffic there
@@ -107,7 +41,7 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         let (family, table) = (TableFamily::Arp, firewall.table.clone());
         steps.push(Step::Nftables { family, table, ruleset, owned: false });
     }
-    steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
+    steps.extend(host.addresses().map(|address| Step::Address { device: host.device.clone(), address }));
     for device in host.void.iter().chain([&host.device]) {
         let group = Some(crate::DEVICE_GROUP);
         steps.push(Step::LinkUp { device: device.clone(), mtu: host.mtu, group });
@@ -121,12 +55,6 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
     Plan { steps }
-}
-
-fn addresses(host: &ClientPlanFacts) -> impl Iterator<Item = IpNet> {
-    let ipv4 = host.ipv4.map(|address| IpNet::V4(Ipv4Net::from(address)));
-    let ipv6 = host.ipv6.map(|address| IpNet::V6(Ipv6Net::from(address)));
-    ipv4.into_iter().chain(ipv6)
 }
 
 /// The included networks of one family, each once.

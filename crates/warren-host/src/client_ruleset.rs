@@ -5,7 +5,7 @@
 
 use ipnet::IpNet;
 
-use crate::{CARRIER_BIT, DEVICE_GROUP, client_plan::ClientPlanFacts, ruleset_text::chain};
+use crate::{CARRIER_BIT, DEVICE_GROUP, client_facts::ClientPlanFacts, ruleset_text::chain};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {

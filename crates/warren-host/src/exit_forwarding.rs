@@ -12,8 +12,7 @@ use std::{collections::BTreeMap, io};
 
 use crate::{
     DeviceName,
-    sysctl::{self, IPV6_FORWARDING},
-    undo::Undo,
+    sysctl::{self, Companion, IPV6_FORWARDING},
 };
 
 /// The devices that forward on an exit's host, other than its TUN.
@@ -28,24 +27,27 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Asks the kernel, and the journal for the exit's own changes.
+    /// Asks the kernel which devices forward. `changed` returns the companions of a setting that the exit has changed,
+    /// by the setting's key and its device's index.
     ///
     /// A bridge of containers or virtual machines that is newer than the exit's change forwards IPv6 for them: the
     /// program that made the bridge may have found the switch on and left it so. `indexes` has the devices.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
-        journal: impl Iterator<Item = &'a Undo> + Clone,
+        changed: impl Fn(&str, Option<u32>) -> Option<&'a [Companion]>,
         bridges: &[String],
         indexes: &BTreeMap<DeviceName, u32>,
     ) -> io::Result<Self> {
-        let mut forwarding =
-            Self { ipv6_others: ipv6_others(tun, journal.clone(), bridges)?, ..Self::default() };
+        let mut forwarding = Self {
+            ipv6_others: ipv6_others(tun, changed(IPV6_FORWARDING, None), bridges)?,
+            ..Self::default()
+        };
         for device in devices("ipv4", tun)? {
             let key = sysctl::device_key("ipv4", &device, "forwarding");
             let index = indexes.get(&device).copied();
             match sysctl::read(&key)?.as_deref() {
                 Some("0") => forwarding.ipv4_off.push(device),
-                Some(_) if is_own(&key, index, journal.clone())? => forwarding.ipv4_own.push(device),
+                Some(_) if is_own(changed(&key, index))? => forwarding.ipv4_own.push(device),
                 Some(_) | None => {}
             }
         }
@@ -54,21 +56,16 @@ impl Forwarding {
 }
 
 /// Whether the exit turned a setting on, and nobody has done so for the whole host since.
-fn is_own<'a>(
-    key: &str,
-    device: Option<u32>,
-    mut journal: impl Iterator<Item = &'a Undo>,
-) -> io::Result<bool> {
-    let companions = journal.find_map(|undo| undo.companions_of(key, device));
+fn is_own(companions: Option<&[Companion]>) -> io::Result<bool> {
     companions.map_or(Ok(false), |companions| Ok(!sysctl::is_on_by_others(companions)?))
 }
 
-fn ipv6_others<'a>(
+fn ipv6_others(
     tun: &DeviceName,
-    mut journal: impl Iterator<Item = &'a Undo>,
+    companions: Option<&[Companion]>,
     bridges: &[String],
 ) -> io::Result<Option<Vec<DeviceName>>> {
-    let Some(companions) = journal.find_map(|undo| undo.companions_of(IPV6_FORWARDING, None)) else {
+    let Some(companions) = companions else {
         let is_on = sysctl::read(IPV6_FORWARDING)?.is_some_and(|value| value != "0");
         return Ok((!is_on).then(Vec::new));
     };

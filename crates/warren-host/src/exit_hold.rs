@@ -11,7 +11,7 @@
 use std::{fs::File, path::Path};
 
 use crate::{
-    HostError, StepError, TableFamily, UndoError, exit_plan::ExitHost, exit_ruleset, host::Host, nft,
+    HostError, StepError, TableFamily, UndoError, exit_host::ExitHost, exit_ruleset, host::Host, nft,
     plan::table_text, undo::Undo,
 };
 

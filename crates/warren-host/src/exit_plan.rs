@@ -1,62 +1,14 @@
 //! The changes that an exit needs on its host: firewall before forwarding, forwarding before the device is up.
 
-use std::net::IpAddr;
-
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
-    DeviceName, Family, Plan, Route, RouteKind, Step, Surroundings, TableFamily, exit_ruleset,
-    facts::ServicePort, ruleset_text, sysctl,
+    DeviceName, Plan, Route, RouteKind, Step, TableFamily, exit_ruleset, facts::ServicePort, ruleset_text,
+    sysctl,
 };
 
+pub use crate::exit_host::{Egress, ExitHost};
 pub use crate::table_names::EXIT_TABLE as TABLE;
-
-/// The facts that an exit's plan depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExitHost {
-    /// The TUN device.
-    pub device: DeviceName,
-    /// Bytes of the largest inner packet.
-    pub mtu: u16,
-    /// The gateway's address with the pool's prefix length; the network's own address stands for its first host.
-    pub ipv4: Option<Ipv4Net>,
-    /// As `ipv4`.
-    pub ipv6: Option<Ipv6Net>,
-    /// Whether IPv4 packets to the internet get this host's address.
-    pub nat_ipv4: bool,
-    /// As `nat_ipv4`, for IPv6; not needed where the prefix is routed to this host.
-    pub nat_ipv6: bool,
-    /// The device towards the internet.
-    pub interface: Egress,
-    /// The UDP ports of the listener. No client's traffic may get one as its source port (CVE-2021-3773).
-    pub listen_ports: Vec<u16>,
-    /// The UDP and TCP ports of this host's other services ([`crate::facts::service_ports`]). They are kept from
-    /// clients' traffic like the listener's, unless that leaves clients fewer than 4,096 ports. In that case only the
-    /// system users' ports are kept, under the same condition.
-    pub service_ports: Vec<ServicePort>,
-    /// Networks that clients may reach although they are not part of the internet.
-    pub allow: Vec<IpNet>,
-    /// Networks behind clients, each without host bits. Those of an IP version without a pool are left out.
-    pub prefixes: Vec<IpNet>,
-    /// Whether clients cannot reach each other.
-    pub isolation: bool,
-    /// The resolvers that clients are told of. Clients may ask them wherever they are.
-    pub resolvers: Vec<IpAddr>,
-    /// The networks and devices around the host.
-    pub surroundings: Surroundings,
-    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
-    /// kernel would drop their default routes as soon as it forwards. The TUN may be among them.
-    pub router_advertisements: Vec<DeviceName>,
-}
-
-/// Where clients' traffic leaves the exit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Egress {
-    /// By any device but the TUN.
-    Auto,
-    /// By this device only; others lead to allowed networks alone.
-    Device(DeviceName),
-}
 
 /// The rules of an exit's table, as in its plan.
 pub fn ruleset(host: &ExitHost) -> String {
@@ -76,7 +28,7 @@ pub fn has_too_many_links(host: &ExitHost) -> bool {
 
 /// Whether this host also forwards for others than clients, because somebody else turned that on.
 pub fn forwards_for_others(host: &ExitHost) -> bool {
-    let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !ways_out(host).is_empty();
+    let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !host.ways_out().is_empty();
     ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())
 }
 
@@ -92,15 +44,7 @@ pub fn prefix_routes(host: &ExitHost) -> Plan {
             metric: PREFIX_METRIC,
         })
     };
-    Plan { steps: host.prefixes.iter().filter(|prefix| has_pool(host, prefix)).map(route).collect() }
-}
-
-/// Whether the exit has a pool of the network's IP version.
-pub(crate) fn has_pool(host: &ExitHost, network: &IpNet) -> bool {
-    match Family::of(network) {
-        Family::Ipv4 => host.ipv4.is_some(),
-        Family::Ipv6 => host.ipv6.is_some(),
-    }
+    Plan { steps: host.prefixes.iter().filter(|prefix| host.has_pool(prefix)).map(route).collect() }
 }
 
 /// Computes an exit's plan, without [`prefix_routes`].
@@ -117,7 +61,7 @@ pub fn exit(host: &ExitHost) -> Plan {
         steps.push(Step::ForwardIpv6);
     }
     if host.ipv4.is_some() {
-        steps.extend(ways_out(host).iter().chain([&host.device]).map(forward_ipv4));
+        steps.extend(host.ways_out().iter().chain([&host.device]).map(forward_ipv4));
     }
     if let Some(gateway) = gateway_ipv4(host) {
         let ruleset = ruleset_text::arp(gateway.addr());
@@ -159,13 +103,6 @@ const MAIN_TABLE: u32 = 254;
 /// Higher than the metric of any route that a person or a DHCP client makes without thinking of one.
 const PREFIX_METRIC: u32 = 0x5761;
 
-/// The devices by which clients' IPv4 packets leave and answers come in.
-pub(crate) fn ways_out(host: &ExitHost) -> Vec<DeviceName> {
-    let resolvers = host.resolvers.iter().map(|resolver| IpNet::from(*resolver));
-    let allowed: Vec<IpNet> = host.allow.iter().copied().chain(resolvers).collect();
-    host.surroundings.ways_out(&allowed)
-}
-
 /// Turns on forwarding for one device: the switch for all of them is not the exit's ([`crate::Forwarding`]).
 fn forward_ipv4(device: &DeviceName) -> Step {
     Step::Sysctl { key: sysctl::device_key("ipv4", device, "forwarding"), value: "1".into() }
@@ -174,6 +111,7 @@ fn forward_ipv4(device: &DeviceName) -> Step {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::Surroundings;
 
     #[test]
     fn firewall_comes_before_forwarding_and_advertisements_are_kept_first() {

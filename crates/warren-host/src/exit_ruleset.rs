@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::exit_plan::{self, Egress, ExitHost};
+use crate::exit_host::{Egress, ExitHost};
 use crate::facts::ServicePort;
 use crate::ruleset_text::chain;
 use crate::special_purpose::{internet_within, is_special, not_internet};
@@ -342,7 +342,7 @@ fn by_neighbours(host: &ExitHost) -> Vec<String> {
 /// The devices that forward IPv4 for clients alone.
 pub(crate) fn own_ipv4(host: &ExitHost) -> Vec<DeviceName> {
     let forwarding = &host.surroundings.forwarding;
-    let mut devices = exit_plan::ways_out(host);
+    let mut devices = host.ways_out();
     devices.retain(|device| forwarding.ipv4_off.contains(device));
     devices.extend(forwarding.ipv4_own.iter().cloned());
     devices.sort_unstable();

@@ -4,12 +4,12 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, BufRead, BufReader},
-    net::IpAddr,
     ops::RangeInclusive,
 };
 
 use ipnet::IpNet;
 
+pub use crate::own_addresses::{OutsideLink, OwnAddresses};
 use crate::{DeviceName, GuestNetwork, netlink::Netlink, sysctl};
 
 /// Devices whose IPv6 default route comes from router advertisements and would be lost once the host forwards.
@@ -65,28 +65,6 @@ pub async fn networks() -> io::Result<Vec<IpNet>> {
 /// If the kernel cannot be asked.
 pub async fn guest_networks() -> io::Result<Vec<GuestNetwork>> {
     Netlink::open()?.guest_networks().await
-}
-
-/// A device by which this host may reach others without a tunnel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutsideLink {
-    /// The device.
-    pub name: String,
-    /// Whether the device is up and has a carrier: a cable, a Wi-Fi network.
-    pub has_carrier: bool,
-    /// Its addresses, without the link-local ones.
-    pub addresses: Vec<IpAddr>,
-}
-
-/// Addresses of this host and its gateways.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnAddresses {
-    /// Addresses of devices other than Warren's tunnels.
-    pub outside: Vec<IpAddr>,
-    /// Addresses of Warren's tunnels.
-    pub of_tunnels: Vec<IpAddr>,
-    /// Gateways of routes.
-    pub gateways: Vec<IpAddr>,
 }
 
 /// The addresses of this host and its gateways. Call this within a tokio runtime.

@@ -7,24 +7,15 @@
 //! own, as those of VRFs, Docker, Tailscale and systemd-networkd do. A rule that captures everything else is a bypass.
 
 mod seen;
+mod tunnel;
 
-use std::{fmt, io, net::IpAddr};
+use std::{fmt, io};
 
 use ipnet::IpNet;
 
 use self::seen::{Action, SeenRoute, SeenRule};
+pub use self::tunnel::Tunnel;
 use crate::{Family, band::Band, netlink::Netlink};
-
-/// The traffic that belongs into a tunnel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tunnel {
-    /// Networks that go through it.
-    pub include: Vec<IpNet>,
-    /// Networks that stay outside although `include` has them.
-    pub exclude: Vec<IpNet>,
-    /// The tunnel's inner addresses, as far as they are known.
-    pub inner: Vec<IpAddr>,
-}
 
 /// A rule of another program that leads a tunnel's traffic around it when it stands in front of the tunnel's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use rtnetlink::packet_route::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{DEVICE_GROUP, DeviceName, PROTOCOL, netlink::is_private};
+use crate::{DEVICE_GROUP, DeviceName, PROTOCOL, private_networks::is_private};
 
 /// A network of containers or virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -209,9 +209,10 @@ impl Host {
     /// If the kernel's state cannot be read.
     pub async fn surroundings(&self, tun: &DeviceName) -> Result<Surroundings, HostError> {
         let observer = self.netlink.observe(tun).await.map_err(HostError::Read)?;
-        let journal = self.journal.outstanding().values();
+        let changes = self.journal.outstanding();
+        let changed = |key: &str, device| changes.values().find_map(|undo| undo.companions_of(key, device));
         observer
-            .surroundings(|bridges, indexes| Forwarding::look(tun, journal, bridges, indexes))
+            .surroundings(|bridges, indexes| Forwarding::look(tun, changed, bridges, indexes))
             .map_err(HostError::Read)
     }
 
@@ -395,7 +396,7 @@ pub async fn place(tunnel: &Tunnel, slot: u8) -> Result<RulePlace, HostError> {
 pub async fn surroundings(tun: &DeviceName) -> Result<Surroundings, HostError> {
     let observer = Netlink::open().map_err(HostError::Read)?.observe(tun).await.map_err(HostError::Read)?;
     observer
-        .surroundings(|bridges, indexes| Forwarding::look(tun, std::iter::empty(), bridges, indexes))
+        .surroundings(|bridges, indexes| Forwarding::look(tun, |_, _| None, bridges, indexes))
         .map_err(HostError::Read)
 }
 

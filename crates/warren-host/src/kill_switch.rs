@@ -8,74 +8,26 @@
 //! makes the table anew from the record beside the journal.
 
 mod record;
+mod rules;
 mod ruleset;
 
 use std::{
     fmt,
     fs::File,
     io,
-    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
-
 use self::record::Record;
+pub use self::rules::{InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{
-    GuestNetwork, HostError, NftError, Step, TableFamily,
+    HostError, NftError, Step, TableFamily,
     host::recover_and_look_again,
     journal::{Journal, Place},
     nft,
     plan::table_text,
     undo::Undo,
 };
-
-/// The traffic that a kill switch lets out besides that of Warren's tunnels.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KillSwitchRules {
-    /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.
-    pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` has them.
-    pub exclude: Vec<IpNet>,
-    /// This host's private networks, if they are to be reachable. DNS is not let out to them: it would tell them every
-    /// name.
-    pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Ports of theirs that
-    /// this host publishes (DNAT) answer outside hosts as the ports in `allow_inbound` do.
-    pub guests: Vec<GuestNetwork>,
-    /// Networks behind this host, which the tunnel's other end may reach.
-    pub prefixes: Vec<IpNet>,
-    /// Ports of this host that answer outside hosts.
-    pub allow_inbound: Vec<InboundPort>,
-    /// The networks that this host is on, where a server renews the DHCP lease.
-    pub on_link: Vec<IpNet>,
-    /// Where UDP packets with [`crate::CARRIER_MARK`] may go: the exits.
-    pub carriers: Vec<SocketAddr>,
-    /// Where UDP packets with `query_mark` may go: the resolvers that the daemon asks for its exits.
-    pub resolvers: Vec<SocketAddr>,
-    /// The mark of the daemon's own queries, which no other program on this host knows; none where no daemon asks.
-    pub query_mark: Option<u32>,
-}
-
-/// A port of this host that stays reachable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct InboundPort {
-    /// TCP or UDP.
-    pub protocol: InboundProtocol,
-    /// The port.
-    pub port: u16,
-}
-
-/// The protocol of an [`InboundPort`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InboundProtocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
 
 /// A closed kill switch, held by the daemon that closed it or found it closed.
 ///

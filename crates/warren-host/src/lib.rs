@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod band;
+mod client_facts;
 pub mod client_plan;
 mod client_ruleset;
 pub mod connections;
@@ -17,6 +18,7 @@ pub mod device;
 pub mod dns;
 mod exit_forwarding;
 pub mod exit_hold;
+mod exit_host;
 pub mod exit_plan;
 mod exit_ruleset;
 pub mod facts;
@@ -30,9 +32,10 @@ mod netlink;
 mod netlink_request;
 pub mod network_watch;
 mod nft;
+mod own_addresses;
 mod plain_file;
 pub mod plan;
-pub mod published;
+mod private_networks;
 mod ruleset_text;
 pub mod snapshot;
 mod special_purpose;

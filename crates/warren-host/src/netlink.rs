@@ -21,11 +21,12 @@ use self::messages::{
     address_family, address_generation, address_message, gateways, is_route, is_rule, local_address,
     peer_address, route_message, rule_message,
 };
-pub(crate) use self::messages::{destination, rule_table, table_of};
+pub(crate) use self::messages::{destination, network_of, rule_table, table_of};
 use crate::{
     DEVICE_GROUP, DeviceName, Family, GuestNetwork, Route, Rule,
-    facts::{OutsideLink, OwnAddresses},
     guests::{self, SeenLink, SeenWay},
+    own_addresses::{OutsideLink, OwnAddresses},
+    private_networks::is_private,
     surroundings::Observer,
 };
 
@@ -351,26 +352,10 @@ impl Drop for Netlink {
     }
 }
 
-/// The network of an address, with the address.
-pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
-    let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
-    // The peer's address names the network if it differs from the own one.
-    let address = own(peer_address).or_else(|| own(local_address))?;
-    IpNet::new(address, message.header.prefix_len).ok()
-}
-
 /// Whether a route is the kernel's own note about one destination, such as a path's MTU. Anybody's ICMP error makes
 /// one.
 fn is_cached(route: &RouteMessage) -> bool {
     route.header.flags.contains(RouteFlags::Cloned)
-}
-
-/// Whether an entire network is private or link-local (RFC 1918, 3927, 4193, 4291).
-pub(crate) fn is_private(network: &IpNet) -> bool {
-    PRIVATE
-        .iter()
-        .filter_map(|private| private.parse::<IpNet>().ok())
-        .any(|private| private.contains(network))
 }
 
 async fn first<T>(stream: impl Stream<Item = Result<T, rtnetlink::Error>>) -> io::Result<Option<T>> {
@@ -383,29 +368,5 @@ fn errno(error: rtnetlink::Error) -> io::Error {
         message.to_io()
     } else {
         io::Error::other(error)
-    }
-}
-
-const PRIVATE: [&str; 6] =
-    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_network_that_is_private_as_a_whole_counts_as_the_lan() {
-        for (network, private) in [
-            ("192.168.1.0/24", true),
-            ("172.31.0.0/16", true),
-            ("172.32.0.0/16", false),
-            ("0.0.0.0/1", false),
-            ("192.0.2.0/24", false),
-            ("fd00:1::/64", true),
-            ("fe80::/64", true),
-            ("2001:db8::/64", false),
-        ] {
-            assert_eq!(is_private(&network.parse().unwrap()), private, "{network}");
-        }
     }
 }

@@ -1,5 +1,7 @@
 //! Warren's nftables tables: their names and families.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The packets that a table filters.
@@ -11,6 +13,27 @@ pub enum TableFamily {
     Inet,
     /// ARP.
     Arp,
+}
+
+impl TableFamily {
+    /// Whether Warren has tables of the family that nft calls by this word.
+    pub(crate) fn is_known(word: &str) -> bool {
+        [Self::Inet, Self::Arp].iter().any(|family| family.name() == word)
+    }
+
+    /// nft's word for the family.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Arp => "arp",
+        }
+    }
+}
+
+impl fmt::Display for TableFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// The exit's own tables: one of family `inet`, one of family `arp`.

@@ -1,6 +1,9 @@
 //! Plans of clients as the commands that a person would type.
 
+use std::net::Ipv4Addr;
+
 use super::*;
+use crate::Band;
 
 #[test]
 fn full_tunnel_looks_up_its_table_before_main() {

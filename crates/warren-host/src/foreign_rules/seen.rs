@@ -11,7 +11,7 @@ use rtnetlink::packet_route::{
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 
-use super::Tunnel;
+use super::tunnel::Tunnel;
 use crate::{
     Family, FirewallMark, PROTOCOL,
     band::Band,

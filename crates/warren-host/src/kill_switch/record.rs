@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::KillSwitchRules;
+use super::rules::KillSwitchRules;
 use crate::open_lock_file;
 
 /// The record of one kill switch. It is valid only while the journal lists the kill switch as closed.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
-use super::{InboundPort, InboundProtocol, KillSwitchRules};
+use super::rules::{InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset_text::chain};
 
 /// The chains of a kill switch's table, one statement per line.

@@ -31,6 +31,14 @@ pub(super) fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
     if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
 }
 
+/// The network of an address, with the address.
+pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
+    let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+    // The peer's address names the network if it differs from the own one.
+    let address = own(peer_address).or_else(|| own(local_address))?;
+    IpNet::new(address, message.header.prefix_len).ok()
+}
+
 /// The address without a broadcast address, which a tunnel has no use for.
 pub(super) fn address_message(index: u32, address: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();

@@ -1,0 +1,71 @@
+//! The facts about an exit and its host that its plan and its firewall are computed from.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::{DeviceName, Family, Surroundings, facts::ServicePort};
+
+/// The facts that an exit's plan depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitHost {
+    /// The TUN device.
+    pub device: DeviceName,
+    /// Bytes of the largest inner packet.
+    pub mtu: u16,
+    /// The gateway's address with the pool's prefix length; the network's own address stands for its first host.
+    pub ipv4: Option<Ipv4Net>,
+    /// As `ipv4`.
+    pub ipv6: Option<Ipv6Net>,
+    /// Whether IPv4 packets to the internet get this host's address.
+    pub nat_ipv4: bool,
+    /// As `nat_ipv4`, for IPv6; not needed where the prefix is routed to this host.
+    pub nat_ipv6: bool,
+    /// The device towards the internet.
+    pub interface: Egress,
+    /// The UDP ports of the listener. No client's traffic may get one as its source port (CVE-2021-3773).
+    pub listen_ports: Vec<u16>,
+    /// The UDP and TCP ports of this host's other services ([`crate::facts::service_ports`]). They are kept from
+    /// clients' traffic like the listener's, unless that leaves clients fewer than 4,096 ports. In that case only the
+    /// system users' ports are kept, under the same condition.
+    pub service_ports: Vec<ServicePort>,
+    /// Networks that clients may reach although they are not part of the internet.
+    pub allow: Vec<IpNet>,
+    /// Networks behind clients, each without host bits. Those of an IP version without a pool are left out.
+    pub prefixes: Vec<IpNet>,
+    /// Whether clients cannot reach each other.
+    pub isolation: bool,
+    /// The resolvers that clients are told of. Clients may ask them wherever they are.
+    pub resolvers: Vec<IpAddr>,
+    /// The networks and devices around the host.
+    pub surroundings: Surroundings,
+    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
+    /// kernel would drop their default routes as soon as it forwards. The TUN may be among them.
+    pub router_advertisements: Vec<DeviceName>,
+}
+
+/// Where clients' traffic leaves the exit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Egress {
+    /// By any device but the TUN.
+    Auto,
+    /// By this device only; others lead to allowed networks alone.
+    Device(DeviceName),
+}
+
+impl ExitHost {
+    /// Whether the exit has a pool of the network's IP version.
+    pub(crate) fn has_pool(&self, network: &IpNet) -> bool {
+        match Family::of(network) {
+            Family::Ipv4 => self.ipv4.is_some(),
+            Family::Ipv6 => self.ipv6.is_some(),
+        }
+    }
+
+    /// The devices by which clients' IPv4 packets leave and answers come in.
+    pub(crate) fn ways_out(&self) -> Vec<DeviceName> {
+        let resolvers = self.resolvers.iter().map(|resolver| IpNet::from(*resolver));
+        let allowed: Vec<IpNet> = self.allow.iter().copied().chain(resolvers).collect();
+        self.surroundings.ways_out(&allowed)
+    }
+}

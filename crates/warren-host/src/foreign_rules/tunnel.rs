@@ -1,0 +1,16 @@
+//! The traffic that a tunnel carries, as its rules and routes divide it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// The traffic that belongs into a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Networks that go through it.
+    pub include: Vec<IpNet>,
+    /// Networks that stay outside although `include` has them.
+    pub exclude: Vec<IpNet>,
+    /// The tunnel's inner addresses, as far as they are known.
+    pub inner: Vec<IpAddr>,
+}
