@@ -170,6 +170,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
         }));
     }
     if has_specific {
+        // Suppressing prefix length 0 ignores the table's default route, which the last rule looks up.
         rules.push(rule(specific, Some(0)));
     }
     if has_default {
@@ -188,6 +189,7 @@ fn forwarding(host: &ClientPlanFacts) -> Vec<Step> {
     let mut steps = Vec::new();
     if has(Family::Ipv6) && host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
+        // With 2 instead of 1, a device takes advertisements even while the host forwards, so this comes first.
         steps.extend(others.map(|device| set(&sysctl::device_key("ipv6", device, "accept_ra"), "2")));
         steps.push(set("net.ipv6.conf.all.forwarding", "1"));
     }

@@ -10,7 +10,10 @@ use crate::{CARRIER_BIT, DEVICE_GROUP, client_facts::ClientPlanFacts, ruleset_te
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     let mut text = String::new();
+    // Priority `raw` is before conntrack, so a dropped probe leaves no entry there.
     chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
+    // After conntrack, because the rules read its marks, and before the routing decision, which reads the packet's
+    // mark.
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
     // Runs before any table marks an answer: the next table would take that mark for the carrier's.
@@ -21,10 +24,12 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
         first,
         &[format!("meta mark {:#x} ct mark set {:#x}", host.mark, carrier(host))],
     );
+    // The chain type `route` repeats the routing decision once a rule has set the mark.
     let route = "type route hook output priority mangle; policy accept;";
     chain(&mut text, "output", route, &output(host, listening));
     let nat = "type nat hook postrouting priority srcnat; policy accept;";
     chain(&mut text, "postrouting", nat, &postrouting(host));
+    // After source NAT, so the rules see the address that the packet leaves with.
     let leaving = "type filter hook postrouting priority srcnat + 100; policy accept;";
     chain(&mut text, "leaving", leaving, &leaving_outside(host));
     text
@@ -44,6 +49,8 @@ fn outside(host: &ClientPlanFacts) -> Vec<String> {
 /// that this host forwards get the mark too.
 fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
+    // Only a bare SYN proves that a connection began outside. Conntrack takes any first packet that it sees of an
+    // older session for new, even of one that began here.
     let new = "ct state new ct mark 0 fib daddr type local";
     let mut rules = vec![
         format!("meta iifgroup {DEVICE_GROUP} accept"),
@@ -76,6 +83,8 @@ fn carrier(host: &ClientPlanFacts) -> u32 {
 /// Marks the answers of marked connections, so they are routed as if there were no tunnel.
 fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
+    // An answer of a session that conntrack has not seen yet, about to enter the tunnel: a listening port tells that
+    // the session began outside.
     let older = set(listening).map(|ports| {
         format!(
             "ct state new ct mark 0 tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn meta oifgroup {DEVICE_GROUP} \

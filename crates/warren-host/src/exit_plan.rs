@@ -57,6 +57,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
+        // Before forwarding, which would end them.
         steps.extend(others.map(keep_router_advertisements));
         steps.push(Step::ForwardIpv6);
     }
@@ -78,6 +79,7 @@ pub fn exit(host: &ExitHost) -> Plan {
 
 fn gateway_ipv4(host: &ExitHost) -> Option<Ipv4Net> {
     let pool = host.ipv4?;
+    // In a /31 (RFC 3021) or /32, the first address is a host's own.
     if pool.addr() != pool.network() || pool.prefix_len() >= 31 {
         return Some(pool);
     }
@@ -87,6 +89,7 @@ fn gateway_ipv4(host: &ExitHost) -> Option<Ipv4Net> {
 
 fn gateway_ipv6(host: &ExitHost) -> Option<Ipv6Net> {
     let pool = host.ipv6?;
+    // In a /127 (RFC 6164) or /128, the first address is a host's own.
     if pool.addr() != pool.network() || pool.prefix_len() >= 127 {
         return Some(pool);
     }

@@ -17,6 +17,7 @@ use crate::{DeviceName, Family};
 pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
     let mut pools = pools(host, ipv4, ipv6);
     let mut text: String = pools.iter().map(Pool::flows_sets).collect();
+    // The policies are `accept`: packets that the host forwards for others are not the exit's to judge.
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(
         &mut text,
@@ -66,6 +67,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     let mut best = NAT_PORTS;
     let mut longest = 0;
     let mut start = *NAT_PORTS.start();
+    // The port behind the last one closes the last gap.
     for end in taken.into_iter().chain([*NAT_PORTS.end() + 1]) {
         let length = end.saturating_sub(start);
         if length > longest {
@@ -183,6 +185,7 @@ impl Pool {
         let mut rules: Vec<String> =
             allow.map(|network| format!("{family} daddr {network} accept")).collect();
         let on_link: Vec<IpNet> = on_link(host).into_iter().filter(|network| self.holds(network)).collect();
+        // Resolvers that the rules below would drop stay reachable, at port 53 alone.
         let is_refused = |resolver: &IpNet| {
             is_special(resolver) || on_link.iter().any(|network| network.contains(resolver))
         };
@@ -251,9 +254,11 @@ impl Pool {
 /// inner source address would make this host send its answer to a client.
 fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
+    // This host reaches the gateway's address by `lo`.
     let elsewhere = format!("iifname != {{ \"lo\", \"{device}\" }}");
     let mut rules = vec![
         "ct state established accept".into(),
+        // Errors from the TUN are checked further below.
         format!("iifname != \"{device}\" ct state related accept"),
     ];
     rules.extend(
@@ -362,6 +367,7 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     if !host.isolation {
         rules.push(format!("oifname \"{device}\" accept"));
     }
+    // NAT skips invalid packets, so they would leave with an inner address.
     rules.push("ct state invalid counter drop".into());
     // Errors must be about flows of clients, not about those of this host or of others that it forwards for.
     rules.extend(
@@ -401,7 +407,8 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let mut rules = Vec::new();
     for source in pools.iter().flat_map(Pool::sources) {
         let from_clients = format!("{out} {source}");
-        rules.push(format!("{from_clients} meta l4proto {{ {WITH_PORTS} }} masquerade to :{first}-{last}"));
+        rules.push(format!("{from_clients} meta l4proto {{ tcp, udp }} masquerade to :{first}-{last}"));
+        // Other protocols have no ports.
         rules.push(format!("{from_clients} masquerade"));
     }
     rules

@@ -130,6 +130,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
                 for ServicePort { port, is_system } in
                     served(BufReader::new(table), protocol.starts_with("tcp"))?
                 {
+                    // One system user's socket is enough to protect a port.
                     *ports.entry(port).or_default() |= is_system;
                 }
             }
@@ -173,6 +174,7 @@ fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
         let Some((address, port)) = own else { continue };
         match state {
             Some(LISTEN) if is_tcp => {}
+            // Only connections follow the listeners, perhaps a million of them.
             _ if is_tcp => break,
             Some(NO_PEER) => {}
             _ => continue,

@@ -54,6 +54,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
         let rules: Vec<SeenRule> =
             netlink.rules(family).await?.iter().map(|rule| SeenRule::of(rule, family)).collect();
         for rule in &rules {
+            // The tunnel's own rules must not keep it out of the band that it is in.
             if !rule.is_of(slot) {
                 taken.push(rule.priority);
             }
@@ -65,6 +66,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
         }
         bypasses.extend(bypasses_among(netlink, &rules, family, tunnel).await?);
     }
+    // All tunnels share the earliest band that one of them is in, so the search never goes to a later one.
     let fits = |wanted: &Band| {
         wanted.first() <= earliest.first()
             && wanted.has_room_for(slot)

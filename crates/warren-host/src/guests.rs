@@ -59,7 +59,9 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     let holds_guests = |link: &&SeenLink| {
         let mut ports = links.iter().filter(|port| port.bridge == Some(link.index));
         let is_made_here = match link.kind {
+            // A bridge without ports counts as well, such as one whose containers are stopped.
             Kind::Bridge => ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun)),
+            // Inside a container, the pair's end is the way out until a default route leads elsewhere.
             Kind::Pair => has_default && link.bridge.is_none(),
             Kind::Tun | Kind::Other => false,
         };
@@ -119,6 +121,7 @@ impl SeenLink {
                 link.kind = Kind::of(info);
             }
         }
+        // Warren's TUN devices are no guests' devices, even as ports of a bridge.
         if is_warrens {
             link.kind = Kind::Other;
         }

@@ -129,6 +129,7 @@ impl Host {
                 return Err(ApplyError { step: step.summary(), cause, left: None }.into());
             }
         }
+        // Steps that do not stand alone, such as settings, stay in the journal for the final undo.
         let obsolete = applied.take(|step| step.stands_alone() && !plan.steps.contains(step));
         self.undo_entries(obsolete).await?;
         Ok(())
@@ -157,6 +158,7 @@ impl Host {
         let (_, owned) = owned.ok_or(StepError::Nft(NftError::Gone))?;
         let text = table_text(TableFamily::Inet, table, ruleset, true);
         let emptied = nft::emptied(table, &owned.ruleset, ruleset);
+        // nft changes no definition in place, so the same transaction deletes the table and makes it anew.
         let emptied = emptied.unwrap_or_else(|| format!("delete table inet {table}\n"));
         owned.owner.load(&format!("{emptied}{text}")).await?;
         ruleset.clone_into(&mut owned.ruleset);
@@ -273,11 +275,13 @@ impl Host {
                 let ruleset = step.owned_rules().map(|(_, ruleset)| ruleset.to_owned()).unwrap_or_default();
                 self.owners.extend(owner.map(|owner| (entry, OwnedTable { owner, ruleset })));
             }
+            // The entry stays: undoing the plan also undoes the part that took effect.
             Err(error) if step::may_be_half_made(step) => {
                 applied.add(entry, step);
                 return Err(error);
             }
             Err(error) => {
+                // An entry that was there before belongs to an earlier change.
                 if is_new {
                     self.journal.end(entry)?;
                 }

@@ -103,6 +103,7 @@ impl Journal {
     /// Records that a step was undone, or was never made.
     pub(crate) fn end(&mut self, entry: u64) -> io::Result<()> {
         self.contents.outstanding.remove(&entry);
+        // Starting anew keeps the file short, however long the daemon runs.
         if self.contents.outstanding.is_empty() {
             return self.clear();
         }
@@ -124,6 +125,7 @@ impl Journal {
 
     /// Cuts off an unfinished last line, so that the next entry starts on a new line.
     fn drop_torn_line(&mut self, text: &[u8]) -> io::Result<()> {
+        // Each record is one line, so a line without its end was never acted on.
         let torn = text.iter().rev().take_while(|byte| **byte != b'\n').count();
         let whole = u64::try_from(text.len() - torn).map_err(io::Error::other)?;
         self.file.set_len(whole)?;
@@ -155,6 +157,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             Err(rustix::io::Errno::WOULDBLOCK) => continue,
             locked => locked?,
         }
+        // The last user may have removed the file between opening and locking, so the path must still lead to this
+        // file.
         let ours = file.metadata()?;
         if fs::symlink_metadata(path)
             .is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
@@ -166,7 +170,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
-    /// The content of the journal at `path`, which may be in use; none if it is empty.
+    /// The boot and network namespace that the journal at `path` is about, even if a process uses it; none if it lists
+    /// no changes.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
         match read_plain(path, MOST_BYTES) {
             Ok(text) => {

@@ -240,7 +240,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
         // A process that opens it right now sees this table when it looks again, after emptying the journal.
         return Ok(true);
     }
-    // Somebody has opened it in the meantime, and would not delete a table made after that.
+    // Somebody has opened it in the meantime. Nobody else would delete the table made since.
     nft::delete(FAMILY, &table).await?;
     Ok(false)
 }

@@ -68,6 +68,7 @@ impl Netlink {
     pub(crate) async fn link(&self, name: &DeviceName) -> io::Result<Option<Link>> {
         let request = self.handle.link().get().match_name(name.as_str()).execute();
         let message = match first(request).await {
+            // The kernel's answer for a missing device.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
                 return Ok(None);
             }

@@ -56,9 +56,11 @@ pub(crate) async fn prepare(
             Undo::Rule(rule.clone())
         }
         Step::Sysctl { key, value } => match sysctl::read(key)? {
+            // The setting is not Warren's to put back if Warren has not changed it.
             Some(previous) if previous == *value => return Ok(None),
             Some(previous) => {
                 let companions = sysctl::companions(key, value)?;
+                // The device may be renamed before the undo; its index stays.
                 let index = match sysctl::device_of(key) {
                     Some(device) => netlink.link(&device).await?.map(|link| link.index),
                     None => None,
@@ -113,6 +115,7 @@ pub(crate) async fn make(
         (Step::Sysctl { key, value }, _) => sysctl::write(key, value)?,
         (Step::ForwardIpv6, Undo::Sysctl { key, set, companions, .. }) => {
             sysctl::write(key, set)?;
+            // The kernel has just copied the switch to every device, so each device's own setting is put back.
             for companion in companions {
                 sysctl::write_if_there(&companion.key, &companion.previous)?;
             }
@@ -186,6 +189,7 @@ async fn make_table(
         match make_owned_table(family, table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
+            // Another table of that name stands there; a table without an owner would fail too.
             Err(NftError::Refused(reason)) if reason.ends_with("File exists") && !replaces => {
                 return Err(StepError::Exists);
             }

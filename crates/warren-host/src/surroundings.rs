@@ -105,6 +105,7 @@ impl Observer {
 
     /// Adds a route of any table.
     pub(crate) fn route(&mut self, route: &RouteMessage, family: Family) {
+        // The exit's own routes lead to its clients.
         let is_ours = route.header.protocol == RouteProtocol::from(PROTOCOL);
         if route.header.kind != RouteType::Unicast || is_ours {
             return;
@@ -121,6 +122,7 @@ impl Observer {
             }
             match gateway {
                 Some(gateway) => self.on_link(name, gateway.into()),
+                // A wide network without a gateway is a way to the internet rather than a link.
                 None if leads_on => {}
                 None => self.on_link(name, destination),
             }

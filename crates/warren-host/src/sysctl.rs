@@ -81,6 +81,7 @@ pub(crate) struct Companion {
 /// (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
 pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     if is_ipv4_forwarding_of_a_device(key) {
+        // Its current value tells later whether somebody has turned forwarding on for the whole host.
         return kept(IPV4_FORWARDING);
     }
     let family = match key {
@@ -96,6 +97,7 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
         Ok(())
     };
     if family == "ipv4" {
+        // Hosts take redirects, routers do not.
         let redirects = if value == "0" { "1" } else { "0" };
         add("net.ipv4.conf.all.accept_redirects".into(), redirects)?;
     }

@@ -77,6 +77,8 @@ impl Undo {
                 }
             }
             Self::Nftables { family, table } => {
+                // The owner's end removes its table. The deletion below covers tables without an owner and owners of
+                // other processes.
                 if let Some(owner) = owner {
                     owner.end().await;
                 }
@@ -159,11 +161,13 @@ fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io
     if sysctl::read(key)?.as_deref() != Some(set) || sysctl::is_on_by_others(companions)? {
         return Ok(());
     }
+    // Read before the write, because the kernel changes the companions along with the setting.
     let before: Vec<Option<String>> =
         companions.iter().map(|companion| sysctl::read(&companion.key)).collect::<io::Result<_>>()?;
     sysctl::write_if_there(key, previous)?;
     for (companion, before) in companions.iter().zip(before) {
         let Some(before) = before else { continue };
+        // A companion that somebody else has changed since keeps its current value.
         let wanted = if before == companion.set { &companion.previous } else { &before };
         if sysctl::read(&companion.key)?.is_some_and(|now| now != *wanted) {
             sysctl::write_if_there(&companion.key, wanted)?;

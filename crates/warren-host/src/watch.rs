@@ -68,6 +68,7 @@ impl Watch {
                     heard = self.firewall.readable() => drop(heard?),
                 }
                 let soon = Instant::now() + SETTLE;
+                // Kept in `self`, so that a cancelled wait does not start over.
                 let due = self.last.map_or(soon, |last| soon.max(last + self.pause));
                 self.due = Some(due);
                 due

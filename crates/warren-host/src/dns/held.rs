@@ -111,6 +111,7 @@ impl Held {
     /// Carries out another plan of the same profile. If the method stays the same, the host's own resolvers do not
     /// show in between.
     pub(super) async fn change(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
+        // Each method undoes only its own change.
         if plan.methods != self.note.methods {
             self.put_back().await?;
         }
@@ -118,6 +119,7 @@ impl Held {
     }
 
     async fn set(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
+        // The note is written before any change, and names the record that the change will use.
         let mut record = None;
         for method in &plan.methods {
             if let Method::File { path } = method {

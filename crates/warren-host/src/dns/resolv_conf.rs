@@ -154,6 +154,7 @@ fn put_file(path: &Path, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Re
     }
     let temporary = temporary(path);
     clear(&temporary)?;
+    // There is no regular file to keep, so a new one takes the path's place in one step.
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(content)?;
     give(&file, mode, owner)?;

@@ -53,6 +53,7 @@ impl SeenRule {
             Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let network = |length: u8, address: Option<IpAddr>| {
+            // The kernel leaves the attribute out if the address is zero.
             (length > 0).then(|| IpNet::new(address.unwrap_or(unset), length).ok()).flatten()
         };
         let (mut source, mut destination, mut mark, mut mask) = (None, None, None, u32::MAX);
@@ -125,6 +126,8 @@ impl SeenRule {
         // Packets that begin on this host have the loopback device as their input device.
         let has_its_devices =
             self.from_device.as_ref().is_none_or(|device| device == "lo") && self.to_device.is_none();
+        // An inverted rule takes the packets that fail any of its matches, so one match that some ordinary packets
+        // fail is enough.
         if self.inverted {
             return !(has_its_mark && has_its_devices)
                 || self.picks

@@ -17,6 +17,7 @@ use crate::{CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset
 /// that all accept. The daemon's queries carry a secret mark until this table has recognized them.
 pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     let mut text = String::new();
+    // Runs before every chain that sets one of these marks, in this table and in those of other kill switches.
     let forged = "type filter hook output priority mangle - 20; policy accept;";
     chain(&mut text, "forged", forged, &forged_rules(rules));
     if let Some(queries) = queries_rules(rules) {
@@ -25,8 +26,11 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
         let hook = "type route hook output priority mangle - 10; policy accept;";
         chain(&mut text, "queries", hook, &queries);
     }
+    // Runs before a client's table gives answers the carrier's mark, at priority `mangle`. So only connections that
+    // carriers begin get this connection mark.
     let begun = "type filter hook output priority mangle - 5; policy accept;";
     chain(&mut text, "begun", begun, &[format!("meta mark {CARRIER_MARK:#x} ct mark set {CARRIED:#x}")]);
+    // Runs before the `output` chains of all kill switches, which accept the mark that this chain sets.
     let carrier = "type filter hook output priority filter - 10; policy accept;";
     chain(&mut text, "carrier", carrier, &carrier_rules(rules));
     chain(&mut text, "let_out", "", &let_out(rules));
@@ -96,6 +100,7 @@ fn to_ends(ends: &[SocketAddr]) -> impl Iterator<Item = String> + use<> {
 }
 
 fn let_out(rules: &KillSwitchRules) -> Vec<String> {
+    // Neighbour unreachability detection asks a neighbour at its own address, which may be global.
     let link_local = ["fe80::/10", "ff02::/16"].map(|network| network.parse::<IpNet>());
     let neighbours: Vec<IpNet> =
         link_local.into_iter().flatten().chain(rules.on_link.iter().copied()).collect();
@@ -144,6 +149,7 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward.extend(between_guests(rules));
     for to_guests in to_guests(rules) {
         forward.extend(published(rules, "original", &to_guests));
+        // ICMP errors of outside hosts about published connections.
         forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));
     }
     forward.extend(published(rules, "reply", "ct state established"));
@@ -233,6 +239,7 @@ fn outside(rules: &KillSwitchRules) -> Vec<String> {
         let exclude = elements(&rules.exclude, family);
         outside.extend(exclude.map(|exclude| format!("{keyword} daddr {{ {exclude} }} accept")));
         match elements(&rules.include, family) {
+            // A full tunnel covers the IP version: nothing but exclusions leaves outside.
             Some(include) if is_default(&include) => {}
             Some(include) => outside.push(format!("{keyword} daddr != {{ {include} }} accept")),
             None => outside.push(format!("meta nfproto {protocol} accept")),
@@ -241,6 +248,7 @@ fn outside(rules: &KillSwitchRules) -> Vec<String> {
     if rules.lan.is_empty() {
         return outside;
     }
+    // Stands before the rule that accepts the LAN, whose resolvers would learn every name.
     outside.push("meta l4proto { tcp, udp } th dport { 53, 853 } counter drop".into());
     for (family, keyword, multicast) in
         [(Family::Ipv4, "ip", LOCAL_MULTICAST_IPV4), (Family::Ipv6, "ip6", LOCAL_MULTICAST_IPV6)]

@@ -55,7 +55,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(network, length)
-            // Not the link scope: the kernel looks for the gateways of other routes there.
+            // Not the link scope: the kernel would resolve other routes' gateways through such a route.
             .scope(RouteScope::Universe)
             .build(),
         IpAddr::V6(network) => {
