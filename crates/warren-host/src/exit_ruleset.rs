@@ -407,8 +407,7 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let mut rules = Vec::new();
     for source in pools.iter().flat_map(Pool::sources) {
         let from_clients = format!("{out} {source}");
-        rules.push(format!("{from_clients} meta l4proto {{ tcp, udp }} masquerade to :{first}-{last}"));
-        // Other protocols have no ports.
+        rules.push(format!("{from_clients} meta l4proto {{ {WITH_PORTS} }} masquerade to :{first}-{last}"));
         rules.push(format!("{from_clients} masquerade"));
     }
     rules
@@ -426,6 +425,9 @@ const MOST_ON_LINK: usize = 4_096;
 
 /// Bits of an IPv6 address.
 const IPV6_LENGTH: u8 = 128;
+
+/// Protocols whose ports NAT changes.
+const WITH_PORTS: &str = "tcp, udp, sctp, dccp, udplite";
 
 /// Ports above those of services and below those that Linux reserves for nobody: its own ephemeral range ends at
 /// 60,999.

@@ -115,7 +115,7 @@ fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
     })
 }
 
-/// The ports at which others reach a service of this host, in order: those of listening TCP sockets, and of UDP
+/// The ports at which others reach a service of this host, in order: those of listening TCP and SCTP sockets, and of UDP and UDP-Lite
 /// sockets without a peer.
 ///
 /// This reads one line for each listener and for each UDP socket, but none for TCP connections.
@@ -159,6 +159,20 @@ pub struct ServicePort {
     pub port: u16,
     /// Whether root or a system user has a socket there, rather than only ordinary users.
     pub is_system: bool,
+}
+
+/// The ports of endpoints of SCTP that take associations. Their sockets have TCP's state for that (`SCTP_SS_LISTENING`).
+fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
+    const LISTEN: &str = "10";
+    endpoints.lines().skip(1).filter_map(|line| {
+        // ENDPT SOCK STY SST HBKT LPORT UID INODE LADDRS
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, state, _, port, user, _, addresses @ ..] = words.as_slice() else { return None };
+        let is_loopback = addresses.iter().all(|address| *address == "127.0.0.1" || *address == "::1");
+        let port =
+            port.parse().ok().filter(|_| *state == LISTEN && (addresses.is_empty() || !is_loopback))?;
+        Some(ServicePort { port, is_system: user.parse().is_ok_and(is_system_user) })
+    })
 }
 
 /// The service ports in a table as [`listening`] reads it. The kernel lists TCP's listeners first.

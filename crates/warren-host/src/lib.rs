@@ -36,6 +36,7 @@ mod own_addresses;
 mod plain_file;
 pub mod plan;
 mod private_networks;
+pub mod published;
 mod ruleset_text;
 pub mod snapshot;
 mod special_purpose;

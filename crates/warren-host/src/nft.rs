@@ -22,6 +22,7 @@ pub use error::NftError;
 pub use own_tables::OwnTables;
 pub(crate) use owner::Owner;
 pub use program::is_installed;
+pub(crate) use program::{said, said_by};
 pub use ruleset::{Ruleset, RulesetError};
 pub use service::NftService;
 

@@ -66,10 +66,42 @@ pub(super) async fn run_with(
     }
 }
 
+/// Runs nft and returns its output, if that has at most `most` bytes.
+pub(crate) async fn said(arguments: &[&str], most: u64) -> Result<String, NftError> {
+    said_by(&PROGRAMS, arguments, most).await
+}
+
+/// Runs the first of these programs that exists and returns its output, if that has at most `most` bytes.
+pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) -> Result<String, NftError> {
+    let mut child = spawn_one_of(programs, |command| {
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Ok(())
+    })?;
+    let mut text = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // A program that prints more ends by itself, because nobody reads it.
+        stdout.take(most + 1).read_to_string(&mut text).await?;
+    }
+    if text.len() as u64 > most {
+        return Err(NftError::Refused(format!("more than {most} bytes")));
+    }
+    match child.wait().await?.success() {
+        true => Ok(text),
+        false => Err(NftError::Refused("they cannot be listed".to_owned())),
+    }
+}
+
 /// Starts nft with an empty environment. Otherwise it would answer in the user's language and, when interactive, add
 /// to the history file in the user's home.
 pub(super) fn spawn(set_up: impl Fn(&mut Command) -> io::Result<()>) -> Result<Child, NftError> {
-    for program in PROGRAMS {
+    spawn_one_of(&PROGRAMS, set_up)
+}
+
+fn spawn_one_of(
+    programs: &[&str],
+    set_up: impl Fn(&mut Command) -> io::Result<()>,
+) -> Result<Child, NftError> {
+    for program in programs {
         let mut command = Command::new(program);
         command.env_clear().env("LC_ALL", "C").env("HOME", "/nonexistent").kill_on_drop(true);
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
