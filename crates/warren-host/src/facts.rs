@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read as _},
     ops::RangeInclusive,
 };
 
@@ -139,15 +139,14 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
             Err(error) => return Err(error),
         }
     }
-    match std::fs::read_to_string("/proc/thread-self/net/sctp/eps") {
-        Ok(endpoints) => {
-            for ServicePort { port, is_system } in served_by_sctp(&endpoints) {
-                *ports.entry(port).or_default() |= is_system;
-            }
+    // A host without SCTP has no such file. What it lists may be long, because an endpoint can have thousands of addresses.
+    let mut endpoints = String::new();
+    if let Ok(table) = File::open("/proc/thread-self/net/sctp/eps")
+        && table.take(MOST_OF_SCTP).read_to_string(&mut endpoints).is_ok()
+    {
+        for ServicePort { port, is_system } in served_by_sctp(&endpoints) {
+            *ports.entry(port).or_default() |= is_system;
         }
-        // Without SCTP.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
     }
     Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
 }
@@ -160,6 +159,9 @@ pub struct ServicePort {
     /// Whether root or a system user has a socket there, rather than only ordinary users.
     pub is_system: bool,
 }
+
+/// Bytes of the list of SCTP endpoints.
+const MOST_OF_SCTP: u64 = 1024 * 1024;
 
 /// The ports of endpoints of SCTP that take associations. Their sockets have TCP's state for that (`SCTP_SS_LISTENING`).
 fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {

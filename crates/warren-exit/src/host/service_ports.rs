@@ -1,15 +1,17 @@
 //! The ports of this host's other services. NAT must not use them for clients' traffic: a client that sends from such a port to a peer of
 //! the service would receive what the peer sends to the service (CVE-2021-3773).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use warren_daemon::helper::Helper;
 use warren_host::exit_plan::{self, ExitHost};
 use warren_host::facts::{self, ServicePort};
+use warren_host::published::Published;
 
-/// How often sockets and others' rules are listed, which takes longer than the rest of a look.
-const EVERY: Duration = Duration::from_secs(10);
+/// How often sockets and others' rules are listed. A service is there at two lists in a row within twenty seconds.
+const EVERY: Duration = Duration::from_secs(8);
 
 /// The ports that are kept from clients' traffic.
 #[derive(Debug)]
@@ -19,6 +21,12 @@ pub(super) struct ServicePorts {
     seen: Vec<ServicePort>,
     due: Instant,
     helper: Helper,
+    /// The rules that are being listed.
+    listing: Option<JoinHandle<anyhow::Result<Published>>>,
+    /// The sockets' ports, as they could be listed last.
+    sockets: Vec<ServicePort>,
+    /// The ports that rules publish, as they could be listed last.
+    published: BTreeSet<u16>,
     /// The rules that publish ports and could not be read, as logged last.
     unread: Vec<String>,
 }
@@ -26,9 +34,19 @@ pub(super) struct ServicePorts {
 impl ServicePorts {
     /// Keeps every port that is in use now.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        let mut this =
-            Self { kept: Vec::new(), seen: Vec::new(), due: now + EVERY, helper, unread: Vec::new() };
-        this.seen = this.ports().await;
+        let published = helper.list_published().await;
+        let mut this = Self {
+            kept: Vec::new(),
+            seen: Vec::new(),
+            due: now + EVERY,
+            helper,
+            listing: None,
+            sockets: Vec::new(),
+            published: BTreeSet::new(),
+            unread: Vec::new(),
+        };
+        this.note(published);
+        this.seen = this.ports();
         this.kept.clone_from(&this.seen);
         this
     }
@@ -41,11 +59,16 @@ impl ServicePorts {
     /// Looks again, and keeps another set of ports if the exit's rules give away one that was in use at two looks in a row. A query to a
     /// resolver holds its socket for less, and each change of the rules resets the counters of dropped packets.
     pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
-        if now < self.due {
-            return;
+        if self.listing.is_none() && now >= self.due {
+            self.due = now + EVERY;
+            let helper = self.helper.clone();
+            self.listing = Some(tokio::spawn(async move { helper.list_published().await }));
         }
-        self.due = now + EVERY;
-        let seen = self.ports().await;
+        // Where there are thousands of rules, nft takes seconds, for which the daemon must not keep its workers' reports waiting.
+        let Some(listing) = self.listing.take_if(|listing| listing.is_finished()) else { return };
+        let Ok(published) = listing.await else { return };
+        self.note(published);
+        let seen = self.ports();
         self.take(seen, exit);
         exit.service_ports = self.kept();
     }
@@ -59,27 +82,34 @@ impl ServicePorts {
         self.seen = seen;
     }
 
-    /// The ports of sockets, and those that the host's NAT publishes, in order. Only root can publish a port.
-    async fn ports(&mut self) -> Vec<ServicePort> {
-        let sockets = facts::service_ports().unwrap_or_else(|error| {
-            tracing::debug!("cannot look at this host's sockets: {error}");
-            Vec::new()
-        });
-        let mut ports: BTreeMap<u16, bool> =
-            sockets.into_iter().map(|socket| (socket.port, socket.is_system)).collect();
-        match self.helper.list_published().await {
-            Ok(published) => {
-                ports.extend(published.ports.into_iter().flatten().map(|port| (port, true)));
-                if published.unread != self.unread && !published.unread.is_empty() {
-                    tracing::warn!(
-                        "cannot tell every port that this host's NAT publishes: {}; see `warren doctor`",
-                        published.unread.join(", ")
-                    );
-                }
-                self.unread = published.unread;
-            }
-            Err(error) => tracing::debug!("cannot look at this host's rules: {error}"),
+    /// Notes what rules publish. While some rules cannot be read, ports that were found before stay: a list that somebody made fail must
+    /// not give them away.
+    fn note(&mut self, published: anyhow::Result<Published>) {
+        let Published { ports, unread } = match published {
+            Ok(published) => published,
+            Err(error) => return tracing::warn!("cannot list this host's rules: {error}"),
+        };
+        if unread.is_empty() {
+            self.published.clear();
+        } else if unread != self.unread {
+            tracing::warn!(
+                "cannot tell every port that this host's NAT publishes: {}; see `warren doctor`",
+                unread.join(", ")
+            );
         }
+        self.published.extend(ports.into_iter().flatten());
+        self.unread = unread;
+    }
+
+    /// The ports of sockets, and those that the host's NAT publishes, in order. Only root can publish a port.
+    fn ports(&mut self) -> Vec<ServicePort> {
+        match facts::service_ports() {
+            Ok(sockets) => self.sockets = sockets,
+            Err(error) => tracing::warn!("cannot list this host's sockets: {error}"),
+        }
+        let sockets = self.sockets.iter().map(|socket| (socket.port, socket.is_system));
+        let mut ports: BTreeMap<u16, bool> = sockets.collect();
+        ports.extend(self.published.iter().map(|port| (*port, true)));
         ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect()
     }
 }

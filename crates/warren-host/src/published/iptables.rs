@@ -3,13 +3,15 @@
 use std::ops::RangeInclusive;
 
 use super::{
-    Published,
+    report::Published,
     rules::{Ports, Rule, Rules, Way},
 };
 
 /// One of the two iptables.
 pub(super) struct Version {
     pub(super) name: &'static str,
+    /// What nft calls its tables' family.
+    pub(super) family: &'static str,
     pub(super) programs: [&'static str; 2],
     /// The tables of iptables before nftables, which are there once somebody has used them.
     tables: &'static str,
@@ -18,11 +20,13 @@ pub(super) struct Version {
 pub(super) const VERSIONS: [Version; 2] = [
     Version {
         name: "iptables",
+        family: "ip",
         programs: ["iptables-save", "/usr/sbin/iptables-save"],
         tables: "/proc/net/ip_tables_names",
     },
     Version {
         name: "ip6tables",
+        family: "ip6",
         programs: ["ip6tables-save", "/usr/sbin/ip6tables-save"],
         tables: "/proc/net/ip6_tables_names",
     },
@@ -34,10 +38,16 @@ impl Version {
     }
 }
 
+/// Whether any rule was printed. Of a table that nft has changed too, iptables prints "incompatible" and no rule.
+pub(super) fn has_rules(saved: &str) -> bool {
+    saved.lines().any(|line| line.starts_with("-A "))
+}
+
 pub(super) fn published(saved: &str, program: &str) -> Published {
     let mut rules = Rules::new();
     rules.first.insert(chain_of(program, "PREROUTING"));
-    for line in saved.lines() {
+    // A comment may hold a quote.
+    for line in saved.replace("\\\"", "'").lines() {
         let words = words(line);
         if let Some((chain, rule)) = rule(&words, program) {
             rules.chains.entry(chain).or_insert_with(Vec::new).push(rule);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, io,
     ops::RangeInclusive,
 };
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Published, not_understood,
+    report::Published,
     rules::{Ports, Rule, Rules, Way},
 };
 use crate::nft::NftError;
@@ -34,8 +34,8 @@ pub(super) struct Found {
     pub(super) published: Published,
     /// Sets of ports that have to be known first.
     pub(super) wanted: BTreeSet<SetName>,
-    /// Whether there are rules of iptables, of which nft shows a part.
-    pub(super) has_iptables: bool,
+    /// The families whose NAT tables have rules of iptables, of which nft shows a part.
+    pub(super) with_iptables: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,7 +135,7 @@ impl Reading<'_> {
                 let ports = if mapped.is_empty() { picked.clone() } else { Ports::These(mapped) };
                 rules.push(Rule { ports, way: Way::Elsewhere });
             } else if expression.get("xt").is_some() {
-                self.found.has_iptables = true;
+                self.found.with_iptables.insert(table.family.clone());
             } else {
                 rules.extend(jump(picked.clone(), expression));
             }
@@ -256,6 +256,10 @@ impl fmt::Display for Chain {
     }
 }
 
+fn not_understood(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> NftError {
+    NftError::Io(io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -323,9 +327,9 @@ mod tests {
                 vec![50_000..=50_000],
             ),
         ] {
-            let Found { published, wanted, has_iptables } = found(std::slice::from_ref(&expressions));
+            let Found { published, wanted, with_iptables } = found(std::slice::from_ref(&expressions));
             assert_eq!(published, Published { ports: expected, unread: Vec::new() }, "{expressions}");
-            assert!(wanted.is_empty() && !has_iptables);
+            assert!(wanted.is_empty() && with_iptables.is_empty());
         }
     }
 
@@ -363,6 +367,6 @@ mod tests {
             let Found { published, .. } = found(&[expressions]);
             assert_eq!(published.unread, ["a rule of the chain ip nat pre that names no port"]);
         }
-        assert!(found(&[json!([{ "xt": { "type": "target", "name": "DNAT" } }])]).has_iptables);
+        assert!(!found(&[json!([{ "xt": { "type": "target", "name": "DNAT" } }])]).with_iptables.is_empty());
     }
 }

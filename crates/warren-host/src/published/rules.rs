@@ -5,7 +5,7 @@ use std::{
     ops::RangeInclusive,
 };
 
-use super::Published;
+use super::report::Published;
 
 /// Chains with their rules, and those that packets come to first.
 #[derive(Debug)]
