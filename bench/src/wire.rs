@@ -168,7 +168,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
     if args.json { report::print_json(&state) } else { report::print(&table(&state).to_string()) }
 }
 
-/// Makes a table of all frames. The first two rows are together the sum of those marked with = and +.
+/// Makes a table of all frames. `received` plus `doubled` equals the sum of the rows marked `=` and `+`.
 fn table(state: &State) -> Table {
     let State { seconds, cpu_seconds, up, down } = state;
     let mut table = Table::new(["frames", "up", "down"]);

@@ -71,7 +71,7 @@ fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothin
         after.len(),
         after.iter().max().unwrap()
     );
-    // The control: the path stalled, under more load than could wait.
+    // The control: the path stalled, under more load than the queues could hold.
     assert!(gap >= seconds(4), "{gap:?}");
     assert!(dropped >= 2 * PACKETS_PER_SECOND, "{dropped}");
     assert!(grown <= CONNECTIONS * BUFFER_KIB + 4 * 1024, "{grown} KiB");

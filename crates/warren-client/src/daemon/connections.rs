@@ -107,7 +107,7 @@ impl Connections {
         &self.exit().endpoint
     }
 
-    /// The sentence for a refusal of the exit in use.
+    /// The sentence for a refusal by the exit in use.
     pub(super) fn refusal_of(&self, reason: Goodbye) -> String {
         format!("the exit {} refused: {reason}", self.endpoint())
     }

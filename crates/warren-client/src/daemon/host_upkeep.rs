@@ -134,7 +134,7 @@ impl HostUpkeep {
         self.unapplied.as_ref().map(|unapplied| unapplied.sentence.as_str())
     }
 
-    /// Whether another session is to show if the host can be set up now.
+    /// Whether it is time to open another session, to try again to set up the host.
     pub(super) fn is_retry_due(&self) -> bool {
         self.unapplied.as_ref().is_some_and(|unapplied| unapplied.since.elapsed() >= RETRY_EVERY)
     }

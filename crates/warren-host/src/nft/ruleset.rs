@@ -237,6 +237,8 @@ impl<'text> Reader<'text, '_> {
             "jump" | "goto" => self.name(),
             "flags" => self.flags(),
             "priority" => self.priority(),
+            // As a statement it takes the name of a host.
+            "dnat" if before != "status" => Err(unexpected(word)),
             word if DEVICE_WORDS.contains(&word) => self.devices(),
             word if STATE_WORDS.contains(&word) => self.states(),
             word if WORDS.contains(&word) || is_number(word) => Ok(()),

@@ -23,7 +23,7 @@ impl Published {
         self.unread.extend(other.unread);
     }
 
-    /// Each once, in order. Ranges that would leave clients too few ports are no ports that can be kept from them.
+    /// Puts them in order, each once. Ranges that are too wide to keep from clients move to `unread`.
     pub(super) fn tidy(&mut self) {
         self.ports.sort_unstable_by_key(|range| (*range.start(), *range.end()));
         self.ports.dedup();

@@ -183,6 +183,9 @@ fn neither_files_nor_names_are_looked_up() {
         "meta length 5s accept",
         "add @flows_ip { ip saddr & 5s ct count over 9 } drop",
         "ip daddr & 255.0.0.0 local accept",
+        "meta nfproto ipv4 dnat local",
+        "meta nfproto ipv4 snat local",
+        "dnat 1",
         "ip daddr & 255.0.0.0 == local accept",
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");

@@ -130,7 +130,6 @@ pub(super) const WORDS: &[&str] = &[
     "security",
     "set",
     "size",
-    "snat",
     "srcnat",
     "syn",
     "tcp",

@@ -61,7 +61,7 @@ impl Chosen {
     }
 }
 
-/// Appends a variable-length integer (RFC 9000 section 16), in as few bytes as can be; parameters must have no others.
+/// Appends a variable-length integer (RFC 9000 section 16), in in the shortest encoding; parameters must use no other.
 fn write(integer: u64, out: &mut Vec<u8>) {
     VarInt::from_u64(integer).unwrap().encode(out);
 }
