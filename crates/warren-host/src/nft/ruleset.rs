@@ -240,7 +240,7 @@ impl<'text> Reader<'text, '_> {
             // As a statement it takes the name of a host.
             "dnat" if before != "status" => Err(unexpected(word)),
             word if DEVICE_WORDS.contains(&word) => self.devices(),
-            word if STATE_WORDS.contains(&word) => self.states(),
+            word if before == "ct" && STATE_WORDS.contains(&word) => self.states(),
             word if WORDS.contains(&word) || is_number(word) => Ok(()),
             word if before == "over" && word.strip_suffix("/second").is_some_and(is_number) => Ok(()),
             word => Err(unexpected(word)),

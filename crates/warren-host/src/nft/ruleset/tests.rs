@@ -186,6 +186,7 @@ fn neither_files_nor_names_are_looked_up() {
         "meta nfproto ipv4 dnat local",
         "meta nfproto ipv4 snat local",
         "dnat 1",
+        "iifname status dnat local",
         "ip daddr & 255.0.0.0 == local accept",
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
