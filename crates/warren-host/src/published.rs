@@ -15,7 +15,7 @@ use std::{
 
 use tokio::time::timeout;
 
-use self::nftables::{Listing, SetName};
+use self::nftables::Listing;
 pub use self::report::Published;
 use crate::nft::{self, NftError};
 
@@ -65,21 +65,27 @@ async fn look_at_all() -> Published {
 async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     let text = nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?;
     let listing = Listing::parse(&text)?;
-    let mut sets: BTreeMap<SetName, String> = BTreeMap::new();
+    let mut sets = BTreeMap::new();
+    let mut unlisted = Vec::new();
     loop {
         let found = nftables::published(&listing, &sets);
         // What a set refers to is no other set, so that this ends after the second time.
         if found.wanted.is_empty() || sets.len() + found.wanted.len() > MOST_SETS {
             let mut published = found.published;
+            published.unread.append(&mut unlisted);
             if !found.wanted.is_empty() {
                 published.unread.push(format!("more than {MOST_SETS} sets of ports"));
             }
             return Ok((published, found.with_iptables));
         }
         for name in found.wanted {
-            // It may be gone by now; then it holds nothing.
-            let listed = nft::said(&name.arguments(), MOST_BYTES).await.unwrap_or_default();
-            sets.insert(name, listed);
+            let listed = nft::said(&name.arguments(), MOST_BYTES).await;
+            // A set that is gone by now is not in the next listing, either.
+            let elements = listed.and_then(|text| name.elements(&text)).unwrap_or_else(|error| {
+                unlisted.push(format!("{name}: {error}"));
+                Vec::new()
+            });
+            sets.insert(name, elements);
         }
     }
 }

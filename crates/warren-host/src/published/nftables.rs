@@ -72,7 +72,7 @@ impl Listing {
 }
 
 /// What the rules publish, given what is known of named sets.
-pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, String>) -> Found {
+pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, Vec<Value>>) -> Found {
     let mut reading = Reading { listing, sets, found: Found::default() };
     let mut rules = Rules::new();
     for (table, chain) in listing.of_kind("chain") {
@@ -99,7 +99,7 @@ pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, String>) -> 
 
 struct Reading<'a> {
     listing: &'a Listing,
-    sets: &'a BTreeMap<SetName, String>,
+    sets: &'a BTreeMap<SetName, Vec<Value>>,
     found: Found,
 }
 
@@ -214,16 +214,11 @@ impl Reading<'_> {
             of_kind.any(|(of, set)| of == *table && set.get("name").and_then(Value::as_str) == Some(name))
         })?;
         let set = SetName { kind, table: table.clone(), name: name.to_owned() };
-        let Some(listed) = self.sets.get(&set) else {
+        let Some(elements) = self.sets.get(&set) else {
             self.found.wanted.insert(set);
             return Some(Vec::new());
         };
-        let listing = Listing::parse(listed).ok();
-        let elements = listing.and_then(|listing| {
-            let (_, object) = listing.of_kind(kind).next()?;
-            object.get("elem")?.as_array().cloned()
-        });
-        Some(elements.unwrap_or_default())
+        Some(elements.clone())
     }
 }
 
@@ -246,6 +241,24 @@ fn port(value: &Value) -> Option<u16> {
 impl SetName {
     pub(super) fn arguments(&self) -> [&str; 6] {
         ["-j", "list", self.kind, &self.table.family, &self.table.name, &self.name]
+    }
+
+    /// The elements of the set in what nft prints to [`Self::arguments`]. An empty set has none.
+    ///
+    /// # Errors
+    /// When that is not nft's JSON.
+    pub(super) fn elements(&self, text: &str) -> Result<Vec<Value>, NftError> {
+        let listing = Listing::parse(text)?;
+        let elements =
+            listing.of_kind(self.kind).next().and_then(|(_, set)| set.get("elem")?.as_array().cloned());
+        Ok(elements.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, table: Table { family, name: table }, name } = self;
+        write!(f, "the {kind} {family} {table} {name}")
     }
 }
 
@@ -354,7 +367,8 @@ mod tests {
             json!({ "nftables": [{ name.kind: object }] }).to_string()
         };
         assert_eq!(first.wanted.len(), 2);
-        let sets = first.wanted.iter().map(|name| (name.clone(), listed(name))).collect();
+        let sets =
+            first.wanted.iter().map(|name| (name.clone(), name.elements(&listed(name)).unwrap())).collect();
         let Found { published, wanted, .. } = published(&listing, &sets);
         assert_eq!(published.ports, [40_000..=40_010, 41_000..=41_000, 31_000..=31_000, 31_001..=31_005]);
         assert!(published.unread.is_empty() && wanted.is_empty());
@@ -368,5 +382,15 @@ mod tests {
             assert_eq!(published.unread, ["a rule of the chain ip nat pre that names no port"]);
         }
         assert!(!found(&[json!([{ "xt": { "type": "target", "name": "DNAT" } }])]).with_iptables.is_empty());
+    }
+
+    #[test]
+    fn a_set_that_cannot_be_read_is_an_error_and_an_empty_one_is_not() {
+        let table = Table { family: "ip".to_owned(), name: "nat".to_owned() };
+        let set = SetName { kind: "set", table, name: "ports".to_owned() };
+        let empty = r#"{ "nftables": [{ "set": { "family": "ip", "table": "nat", "name": "ports" } }] }"#;
+        assert_eq!(set.elements(empty).unwrap(), Vec::<Value>::new());
+        assert!(set.elements("").is_err() && set.elements("{").is_err());
+        assert_eq!(set.to_string(), "the set ip nat ports");
     }
 }
