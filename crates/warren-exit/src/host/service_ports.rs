@@ -2,6 +2,7 @@
 //! the service would receive what the peer sends to the service (CVE-2021-3773).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
@@ -10,7 +11,7 @@ use warren_host::exit_plan::{self, ExitHost};
 use warren_host::facts::{self, ServicePort};
 use warren_host::published::Published;
 
-/// How often sockets and others' rules are listed. A service is there at two lists in a row within twenty seconds.
+/// How often sockets and others' rules are listed. Two lists in a row have a service within twenty seconds, unless listing takes long.
 const EVERY: Duration = Duration::from_secs(8);
 
 /// The ports that are kept from clients' traffic.
@@ -21,8 +22,8 @@ pub(super) struct ServicePorts {
     seen: Vec<ServicePort>,
     due: Instant,
     helper: Helper,
-    /// The rules that are being listed.
-    listing: Option<JoinHandle<anyhow::Result<Published>>>,
+    /// A look that is under way.
+    listing: Option<JoinHandle<Listed>>,
     /// The sockets' ports, as they could be listed last.
     sockets: Vec<ServicePort>,
     /// The ports that rules publish, as they could be listed last.
@@ -34,7 +35,8 @@ pub(super) struct ServicePorts {
 impl ServicePorts {
     /// Keeps every port that is in use now.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        let published = helper.list_published().await;
+        // On this thread: another one would begin outside the sandbox, which the daemon has still to enter.
+        let listed = Listed { sockets: facts::service_ports(), published: helper.list_published().await };
         let mut this = Self {
             kept: Vec::new(),
             seen: Vec::new(),
@@ -45,7 +47,7 @@ impl ServicePorts {
             published: BTreeSet::new(),
             unread: Vec::new(),
         };
-        this.note(published);
+        this.note(listed);
         this.seen = this.ports();
         this.kept.clone_from(&this.seen);
         this
@@ -61,13 +63,12 @@ impl ServicePorts {
     pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if self.listing.is_none() && now >= self.due {
             self.due = now + EVERY;
-            let helper = self.helper.clone();
-            self.listing = Some(tokio::spawn(async move { helper.list_published().await }));
+            self.listing = Some(tokio::spawn(list(self.helper.clone())));
         }
-        // Where there are thousands of rules, nft takes seconds, for which the daemon must not keep its workers' reports waiting.
+        // A look takes seconds where there are thousands of rules or sockets. The daemon must not keep its workers' reports waiting for it.
         let Some(listing) = self.listing.take_if(|listing| listing.is_finished()) else { return };
-        let Ok(published) = listing.await else { return };
-        self.note(published);
+        let Ok(listed) = listing.await else { return };
+        self.note(listed);
         let seen = self.ports();
         self.take(seen, exit);
         exit.service_ports = self.kept();
@@ -82,9 +83,13 @@ impl ServicePorts {
         self.seen = seen;
     }
 
-    /// Notes what rules publish. While some rules cannot be read, ports that were found before stay: a list that somebody made fail must
-    /// not give them away.
-    fn note(&mut self, published: anyhow::Result<Published>) {
+    /// Notes what a look has found. While some rules cannot be read, ports that were found before stay: a list that somebody made fail
+    /// must not give them away.
+    fn note(&mut self, Listed { sockets, published }: Listed) {
+        match sockets {
+            Ok(sockets) => self.sockets = sockets,
+            Err(error) => tracing::warn!("cannot list this host's sockets: {error}"),
+        }
         let Published { ports, unread } = match published {
             Ok(published) => published,
             Err(error) => return tracing::warn!("cannot list this host's rules: {error}"),
@@ -102,14 +107,26 @@ impl ServicePorts {
     }
 
     /// The ports of sockets, and those that the host's NAT publishes, in order. Only root can publish a port.
-    fn ports(&mut self) -> Vec<ServicePort> {
-        match facts::service_ports() {
-            Ok(sockets) => self.sockets = sockets,
-            Err(error) => tracing::warn!("cannot list this host's sockets: {error}"),
-        }
+    fn ports(&self) -> Vec<ServicePort> {
         let sockets = self.sockets.iter().map(|socket| (socket.port, socket.is_system));
         let mut ports: BTreeMap<u16, bool> = sockets.collect();
         ports.extend(self.published.iter().map(|port| (*port, true)));
         ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect()
+    }
+}
+
+/// What a look has found.
+#[derive(Debug)]
+struct Listed {
+    sockets: io::Result<Vec<ServicePort>>,
+    published: anyhow::Result<Published>,
+}
+
+/// Looks without holding the daemon up. Only a sandboxed daemon may call it, because it may start a thread.
+async fn list(helper: Helper) -> Listed {
+    let sockets = tokio::task::spawn_blocking(facts::service_ports).await;
+    Listed {
+        sockets: sockets.unwrap_or_else(|error| Err(io::Error::other(error))),
+        published: helper.list_published().await,
     }
 }
