@@ -28,7 +28,7 @@ const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 
 /// The kill switch of a running daemon, closed or not in use.
 #[derive(Debug, Default)]
-pub struct Lockdown {
+pub(crate) struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
     /// The resolvers that may be asked for exits' names. None where the profile names all exits by address.
@@ -42,7 +42,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When it is to be closed and cannot be.
-    pub async fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
+    pub(crate) async fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
         // A closed kill switch stays closed, even if the profile no longer asks for one.
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self::default());
@@ -59,17 +59,17 @@ impl Lockdown {
     }
 
     /// The mark by which the table recognises the daemon's own queries.
-    pub fn query_mark(&self) -> u32 {
+    pub(crate) fn query_mark(&self) -> u32 {
         self.query_mark.unwrap_or(CARRIER_MARK)
     }
 
     /// Whether this daemon keeps the kill switch closed.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
     /// What is wrong with the table in the kernel, if anything is.
-    pub async fn trouble(&self) -> Option<String> {
+    pub(crate) async fn trouble(&self) -> Option<String> {
         // An nft that hangs must not keep the status from being answered.
         match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
             Ok(true) => None,
@@ -83,7 +83,7 @@ impl Lockdown {
     }
 
     /// What the kill switch has changed on this host, in a few words.
-    pub fn changes(&self) -> Vec<String> {
+    pub(crate) fn changes(&self) -> Vec<String> {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
@@ -92,7 +92,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When nft fails.
-    pub async fn follow(
+    pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
         directory: &DaemonDirectory,
@@ -114,7 +114,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When nft fails. The kill switch then blocks the carrier.
-    pub async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
+    pub(crate) async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
         if self.exits.contains(&exit) {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When nft fails.
-    pub async fn allow_resolvers(&mut self, listed: &[IpAddr]) -> anyhow::Result<()> {
+    pub(crate) async fn allow_resolvers(&mut self, listed: &[IpAddr]) -> anyhow::Result<()> {
         if self.query_mark.is_none() {
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When nft fails.
-    pub async fn allow_networks(
+    pub(crate) async fn allow_networks(
         &mut self,
         lan: Vec<IpNet>,
         guests: Vec<GuestNetwork>,
@@ -166,7 +166,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When nft fails.
-    pub async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
+    pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
         let Some(closed) = &mut self.closed else { return Ok(Vec::new()) };
         let repaired = closed.repair().await.context("cannot close the kill switch again")?;
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
@@ -237,7 +237,7 @@ pub fn is_closed(directory: &DaemonDirectory) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// When the runtime directory or a journal cannot be read.
-pub fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
     let mut closed = Vec::new();
     for (other, directory) in daemon_directory::all(runtime_dir)? {
         // The exit's directory is among those of the profiles, and has no kill switch.
@@ -259,7 +259,7 @@ pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
 }
 
 /// Warns that a kill switch is still closed, if it is.
-pub fn remind(name: &str, directory: &DaemonDirectory) {
+pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
     // A needless reminder does less harm than a missing one, so an unreadable journal counts as closed.
     if is_closed(directory).unwrap_or(true) {
         output::warn(format!(

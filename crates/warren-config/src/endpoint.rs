@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// The port of an endpoint that does not name one.
-pub const DEFAULT_PORT: u16 = 443;
+pub(crate) const DEFAULT_PORT: u16 = 443;
 
 /// A host and a port, written `HOST:PORT`, with brackets around an IPv6 address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -38,7 +38,8 @@ mod web;
 mod wording;
 
 pub use clients::{RegistryFile, load_clients, lock_clients, save_clients};
-pub use endpoint::{DEFAULT_PORT, Endpoint};
+pub(crate) use endpoint::DEFAULT_PORT;
+pub use endpoint::Endpoint;
 pub use error::ConfigError;
 pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use self::limit::LimitedLog;
 pub use self::settings::{LogFormat, LogSettings};
-pub use self::standard_error::write_to;
+pub(crate) use self::standard_error::write_to;
 use crate::exit_code::{ExitCode, Failure};
 
 /// Starts logging for this process.

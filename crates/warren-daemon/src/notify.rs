@@ -15,7 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 /// What a daemon tells its starter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Notice {
+pub(crate) enum Notice {
     /// The daemon is ready. Has a sentence for people.
     Ready(String),
     /// What the daemon is doing.
@@ -42,7 +42,7 @@ pub fn stopping() {
 }
 
 /// Sends all further notices to the process at the other end of `channel`, if anybody listens for notices at all.
-pub fn send_through(channel: OwnedFd) {
+pub(crate) fn send_through(channel: OwnedFd) {
     // Without a listener, notices need not go to the helper.
     if std::env::var_os(SOCKET).is_some() {
         // A daemon has one helper.
@@ -90,7 +90,7 @@ impl Notice {
     ///
     /// # Errors
     /// When the starter cannot be reached.
-    pub fn tell(&self) -> io::Result<()> {
+    pub(crate) fn tell(&self) -> io::Result<()> {
         match self {
             Self::Ready(status) => {
                 sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&one_line(status))])

@@ -18,7 +18,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes bytes to standard output. A reader that went away, like `head`, is not an error.
-pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match write_stdout(bytes) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| unwritten(&error)),

@@ -63,7 +63,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
 
 /// Takes all rights from this process, which must have only one thread, except for a look-up. Rights that the kernel
 /// cannot take away stay.
-pub fn enter_for_look_up() {
+pub(crate) fn enter_for_look_up() {
     let confined = hide().and_then(|()| files::confine_to_look_ups());
     let confined = confined.and_then(|()| capabilities::drop_all());
     let confined = confined.and_then(|()| system_calls::confine_to_streams());

@@ -22,7 +22,7 @@ impl Write for StandardError {
 ///
 /// # Errors
 /// When it cannot be written to either.
-pub fn write_to(log: OwnedFd) -> io::Result<()> {
+pub(crate) fn write_to(log: OwnedFd) -> io::Result<()> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     rustix::stdio::dup2_stderr(log)?;
     kept.write_out(&mut io::stderr())
