@@ -147,20 +147,6 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Renames a client. Its session goes on.
-    ///
-    /// # Errors
-    ///
-    /// If no client has the old name, or the new one is invalid or belongs to another client.
-    pub fn rename_client(&mut self, old: &str, new: &str) -> Result<(), RegistryError> {
-        self.registry.rename(old, new)?;
-        for session in self.sessions.values_mut().filter(|session| session.name == old) {
-            session.name = new.to_owned();
-        }
-        self.persist();
-        Ok(())
-    }
-
     /// Changes a client's settings. `change` must not touch its name or key. New addresses or prefixes end its session, and the
     /// client opens a new one by itself.
     ///
@@ -173,16 +159,11 @@ impl ExitSessions {
         name: &str,
         change: impl FnOnce(&mut Client),
     ) -> Result<(), AdminError> {
-        let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
-        let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
-        let mut after = before.clone();
-        change(&mut after);
-        if is_chosen_anew(&before, &after) {
-            check_prefixes(&self.pool, &after)?;
-        }
-        let mut registry = self.registry.clone();
-        registry.replace(after)?;
-        self.take_change_of(now, &before, registry)
+        self.change_registry(now, name, |registry, client| {
+            let mut changed = client.clone();
+            change(&mut changed);
+            registry.replace(changed)
+        })
     }
 
     /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it, and so
@@ -197,23 +178,23 @@ impl ExitSessions {
         name: &str,
         change: &ClientChange,
     ) -> Result<(), AdminError> {
+        self.change_registry(now, name, |registry, _| registry.change(name, change))
+    }
+
+    /// Changes one client in the registry, and makes its session follow.
+    fn change_registry(
+        &mut self,
+        now: Instant,
+        name: &str,
+        change: impl FnOnce(&mut ClientRegistry, &Client) -> Result<(), RegistryError>,
+    ) -> Result<(), AdminError> {
         let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
         let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
         let mut registry = self.registry.clone();
-        registry.change(name, change)?;
-        self.take_change_of(now, &before, registry)
-    }
-
-    /// Takes over a registry in which one client is another than `before`, and makes its session follow.
-    fn take_change_of(
-        &mut self,
-        now: Instant,
-        before: &Client,
-        registry: ClientRegistry,
-    ) -> Result<(), AdminError> {
+        change(&mut registry, &before)?;
         let key = before.public_key;
         let Some(after) = registry.by_key(key).cloned() else { return Ok(()) };
-        if is_chosen_anew(before, &after) {
+        if is_chosen_anew(&before, &after) {
             check_prefixes(&self.pool, &after)?;
             let wall = self.clock.at(now);
             let mut pool = self.pool.clone();

@@ -1,7 +1,7 @@
 //! Changes of clients while they are connected, and draining.
 
 use super::*;
-use crate::clients::{ClientRegistry, RateLimit};
+use crate::clients::{ClientChange, ClientRegistry, RateLimit};
 
 #[test]
 fn a_client_with_another_address_comes_back_with_it() {
@@ -129,7 +129,9 @@ fn a_change_that_could_not_be_saved_is_none() {
         },
         |sessions, now| sessions.set_client(now, "alice", move_away).is_ok(),
         |sessions, now| sessions.remove_client(now, "bob").is_ok(),
-        |sessions, _| sessions.rename_client("bob", "dave").is_ok(),
+        |sessions, now| {
+            sessions.change_client(now, "bob", &ClientChange::Rename { to: "dave".into() }).is_ok()
+        },
     ];
 
     for change in changes {
