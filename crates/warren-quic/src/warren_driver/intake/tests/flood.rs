@@ -236,24 +236,7 @@ impl Crowd {
     }
 
     async fn step(&mut self) -> Step {
-        let mut inbox = Inbox::new();
-        poll_fn(|cx| {
-            for client in &mut self.clients {
-                while client.endpoint.poll(cx, &mut inbox).is_ready() {
-                    inbox.clear();
-                }
-                client.endpoint.flush(cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
-        sleep(Duration::from_millis(1)).await;
-        poll_fn(|cx| {
-            let _is_idle = self.exit.poll(cx, &mut inbox);
-            self.exit.flush(cx);
-            Poll::Ready(())
-        })
-        .await;
+        let inbox = turn(&mut self.clients.iter_mut().collect::<Vec<_>>(), &mut self.exit).await;
         let own = inbox.datagrams.iter().filter(|(_, datagram)| datagram == OWN).count();
         let mut step = Step { own: own as u64, ..Step::default() };
         for event in &inbox.events {
@@ -265,6 +248,30 @@ impl Crowd {
         }
         step
     }
+}
+
+/// The clients send everything that they hold, and the exit takes what one poll brings.
+async fn turn(clients: &mut [&mut Client], exit: &mut WarrenEndpoint) -> Inbox {
+    let mut inbox = Inbox::new();
+    poll_fn(|cx| {
+        for client in clients.iter_mut() {
+            while client.endpoint.poll(cx, &mut inbox).is_ready() {
+                inbox.clear();
+            }
+            client.endpoint.flush(cx);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    // The runtime must see the datagrams first.
+    sleep(Duration::from_millis(1)).await;
+    poll_fn(|cx| {
+        let _is_idle = exit.poll(cx, &mut inbox);
+        exit.flush(cx);
+        Poll::Ready(())
+    })
+    .await;
+    inbox
 }
 
 struct World {
@@ -299,27 +306,8 @@ impl World {
         world
     }
 
-    /// Both clients send what they have, and the exit takes what one poll brings.
     async fn step(&mut self) {
-        let mut inbox = Inbox::new();
-        poll_fn(|cx| {
-            for client in [&mut self.loud, &mut self.quiet] {
-                while client.endpoint.poll(cx, &mut inbox).is_ready() {
-                    inbox.clear();
-                }
-                client.endpoint.flush(cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
-        // The runtime has to see what came.
-        sleep(Duration::from_millis(1)).await;
-        poll_fn(|cx| {
-            let _is_idle = self.exit.poll(cx, &mut inbox);
-            self.exit.flush(cx);
-            Poll::Ready(())
-        })
-        .await;
+        let inbox = turn(&mut [&mut self.loud, &mut self.quiet], &mut self.exit).await;
         assert!(inbox.events.iter().all(|event| !matches!(event, Event::Closed { .. })));
         let tiny = inbox.datagrams.iter().filter(|(_, datagram)| datagram == TINY).count();
         self.tiny += tiny as u64;
