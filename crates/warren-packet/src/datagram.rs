@@ -1,7 +1,8 @@
 //! The framing of packets and fragments in QUIC datagrams (DESIGN.md section 6).
 //!
 //! A datagram is one header byte and a body. The header byte has the kind in the high nibble and the flags in the low one. The
-//! body is a packet, or a fragment: `id: u32, total: u16, offset: u16` in big endian, then the payload.
+//! body is a packet, or a fragment: `id: u32, total: u16, offset: u16` in big endian, then the payload. A numbered datagram has a
+//! trailer behind its body.
 
 use std::ops::Range;
 
@@ -11,6 +12,12 @@ use crate::ip::MAX_PACKET;
 use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
 use crate::wire::{u16_at, u32_at};
+
+mod numbered;
+
+pub use numbered::{
+    Lane, NOTHING_BELOW_LEN, Number, Numbering, Place, TRAILER, append_trailer, write_nothing_below,
+};
 
 /// Bytes before a packet.
 pub const PACKET_OVERHEAD: usize = 1;
@@ -72,15 +79,31 @@ pub enum Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Parses a datagram's framing.
+    /// Parses the framing of a datagram that is not numbered.
     ///
     /// # Errors
-    /// [`DropReason::BadDatagram`] for a reserved kind or flag, a truncated header or an empty body. [`DropReason::BadFragment`]
-    /// for a fragment that is empty, out of bounds, the whole packet, or less than 1/64 of it without being the last.
+    /// [`DropReason::BadDatagram`] for another kind, a reserved flag, a truncated header or an empty body.
+    /// [`DropReason::BadFragment`] for a fragment that is empty, out of bounds, the whole packet, or less than 1/64 of it without
+    /// being the last.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, DropReason> {
+        Self::parse_kind(datagram, 0)
+    }
+
+    /// Parses the framing of a datagram that is not numbered, or whose trailer [`Numbering::cut`] has cut off. Its first byte need
+    /// not change for that.
+    ///
+    /// # Errors
+    /// The same as those of [`Self::parse`].
+    pub fn parse_without_trailer(datagram: &'a [u8]) -> Result<Self, DropReason> {
+        Self::parse_kind(datagram, numbered::NUMBERED)
+    }
+
+    /// Parses a datagram, ignoring these bits of its kind.
+    #[inline]
+    fn parse_kind(datagram: &'a [u8], ignored: u8) -> Result<Self, DropReason> {
         let [first, body @ ..] = datagram else { return Err(DropReason::BadDatagram) };
         let flags = Flags::from_nibble(first & 0x0f).ok_or(DropReason::BadDatagram)?;
-        match first >> 4 {
+        match first >> 4 & !ignored {
             KIND_PACKET if !body.is_empty() => Ok(Self::Packet { flags, packet: body }),
             KIND_FRAGMENT if datagram.len() >= FRAGMENT_OVERHEAD => {
                 let fragment = Fragment {

@@ -17,6 +17,7 @@ pub mod rate_limit;
 pub mod reason;
 pub mod reassembly;
 pub mod receive;
+pub mod resequence;
 pub mod segment;
 pub mod too_big;
 pub mod tuple;

@@ -36,6 +36,7 @@ drop_reasons! {
     BadChecksumFlag "bad_checksum_flag" "A packet that cannot have a partial checksum was flagged as having one.";
     BadFragment "bad_fragment" "Fragments of a packet overlapped, disagreed or were too small.";
     FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
+    Repeated "repeated" "A numbered datagram had arrived before, or was too old to tell.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
     WrongDestination "wrong_destination" "The destination address is not one that this side holds.";
     NoRoute "no_route" "No session holds the destination address.";

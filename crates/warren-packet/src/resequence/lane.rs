@@ -1,0 +1,213 @@
+//! One ordered lane: its next number, what it holds above that, and until when it waits.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::ahead::Ahead;
+use super::past::{Past, Position};
+use super::planted::{Bug, is_planted};
+use super::{Counters, MAX_AHEAD};
+use crate::datagram::Number;
+use crate::reason::DropReason;
+
+/// The state of an ordered lane.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    past: Past,
+    ahead: Ahead,
+    /// The number after the highest that is held. It has no meaning if nothing is held.
+    end: Number,
+    /// What is missing between the next number and the end, lowest first. Each gap was found by one held datagram.
+    gaps: VecDeque<Gap>,
+}
+
+/// Numbers that were found missing together.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// The number whose arrival showed that lower ones are missing.
+    end: Number,
+    /// When the lane goes on without them.
+    deadline: Instant,
+}
+
+/// Where released datagrams go, and where they are counted.
+pub(super) struct Outlet<'a> {
+    pub released: &'a mut VecDeque<Bytes>,
+    pub counters: &'a mut Counters,
+}
+
+impl Lane {
+    pub(super) fn held_datagrams(&self) -> usize {
+        self.ahead.datagrams()
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.ahead.bytes()
+    }
+
+    /// Bytes of memory that depend on what is held.
+    pub(super) fn size(&self) -> usize {
+        self.ahead.size()
+    }
+
+    /// When the lane goes on without its lowest missing numbers. `None` if nothing waits for them.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.gaps.front().map(|gap| gap.deadline)
+    }
+
+    /// Takes a datagram. If numbers before it are found missing, the lane waits for them until `deadline`.
+    pub(super) fn take(
+        &mut self,
+        number: Number,
+        datagram: Bytes,
+        deadline: Instant,
+        outlet: &mut Outlet<'_>,
+    ) -> Result<(), DropReason> {
+        match self.past.position(number) {
+            Position::Ahead(0) => {
+                outlet.counters.filled += u64::from(self.holds_any());
+                self.past.pass();
+                outlet.released.push_back(datagram);
+                self.release_run(outlet);
+            }
+            Position::Ahead(steps) if steps > MAX_AHEAD => {
+                self.leap(number, outlet);
+                self.past.pass();
+                outlet.released.push_back(datagram);
+            }
+            Position::Ahead(_) if is_planted(Bug::OrderNotKept) => outlet.released.push_back(datagram),
+            Position::Ahead(_) => return self.hold(number, &datagram, deadline, outlet),
+            Position::Missing if is_planted(Bug::LateDropped) => {}
+            Position::Missing => {
+                self.past.fill(number);
+                outlet.counters.late += 1;
+                outlet.released.push_back(datagram);
+            }
+            Position::Passed => return Err(DropReason::Repeated),
+        }
+        Ok(())
+    }
+
+    /// Goes on to `number`, because the peer sends none below it any more.
+    pub(super) fn nothing_below(&mut self, number: Number, outlet: &mut Outlet<'_>) {
+        match self.past.position(number) {
+            Position::Ahead(steps) if steps > MAX_AHEAD => self.leap(number, outlet),
+            Position::Ahead(_) => {
+                self.go_to(number, outlet);
+                self.release_run(outlet);
+            }
+            Position::Missing | Position::Passed => {}
+        }
+    }
+
+    /// Goes on without the missing numbers whose deadline is over.
+    pub(super) fn expire(&mut self, now: Instant, outlet: &mut Outlet<'_>) {
+        while self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.step_over(outlet);
+        }
+    }
+
+    /// Goes on without the missing numbers before the lowest datagram that is held.
+    pub(super) fn step_over(&mut self, outlet: &mut Outlet<'_>) {
+        let Some(lowest) = self.ahead.lowest() else { return };
+        self.skip_to(lowest, outlet);
+        self.release_run(outlet);
+    }
+
+    /// Releases everything that is held.
+    pub(super) fn release_all(&mut self, outlet: &mut Outlet<'_>) {
+        while self.holds_any() {
+            self.step_over(outlet);
+        }
+    }
+
+    fn holds_any(&self) -> bool {
+        self.ahead.datagrams() > 0
+    }
+
+    fn hold(
+        &mut self,
+        number: Number,
+        datagram: &[u8],
+        deadline: Instant,
+        outlet: &mut Outlet<'_>,
+    ) -> Result<(), DropReason> {
+        let next = self.past.next();
+        if !self.holds_any() {
+            self.end = next;
+        }
+        let is_above = number.since(next) >= self.end.since(next);
+        if !self.ahead.insert(next, number, datagram) {
+            return Err(DropReason::Repeated);
+        }
+        if is_above {
+            if number != self.end {
+                self.gaps.push_back(Gap { end: number, deadline });
+            }
+            self.end = number.plus(1);
+        } else {
+            outlet.counters.filled += 1;
+        }
+        Ok(())
+    }
+
+    /// Releases everything that is held, and goes on to a number that is further ahead than anything that is held. The numbers in
+    /// between do not count as given up: such a peer lies, or counts anew.
+    fn leap(&mut self, number: Number, outlet: &mut Outlet<'_>) {
+        if !is_planted(Bug::HeldDroppedOnJump) {
+            self.release_all(outlet);
+        }
+        self.past.skip(number.since(self.past.next()));
+    }
+
+    /// Releases what is held below `number`, and goes on to it.
+    fn go_to(&mut self, number: Number, outlet: &mut Outlet<'_>) {
+        let next = self.past.next();
+        let target = number.since(next);
+        while let Some(lowest) = self.ahead.lowest()
+            && lowest.since(next) < target
+        {
+            self.step_over(outlet);
+        }
+        // A run of held numbers may have reached beyond it.
+        if self.past.next().since(next) < target {
+            self.skip_to(number, outlet);
+        }
+    }
+
+    /// Goes on to `number` without the numbers in between, none of which is held.
+    fn skip_to(&mut self, number: Number, outlet: &mut Outlet<'_>) {
+        let missing = number.since(self.past.next());
+        outlet.counters.given_up += u64::from(missing);
+        self.past.skip(missing);
+        self.forget_gaps();
+    }
+
+    /// Releases held datagrams from the next number on, up to the next one that is missing.
+    fn release_run(&mut self, outlet: &mut Outlet<'_>) {
+        while let Some(datagram) = self.ahead.take(self.past.next()) {
+            self.past.pass();
+            outlet.released.push_back(datagram);
+        }
+        self.forget_gaps();
+    }
+
+    /// Forgets the gaps that are behind the next number.
+    fn forget_gaps(&mut self) {
+        if !self.holds_any() {
+            self.gaps.clear();
+            self.gaps.shrink_to(KEPT_GAPS);
+            return;
+        }
+        let next = self.past.next();
+        // A gap's end is at most `MAX_AHEAD` above the next number, unless it is that number or below it.
+        while self.gaps.front().is_some_and(|gap| !(1..=MAX_AHEAD).contains(&gap.end.since(next))) {
+            self.gaps.pop_front();
+        }
+    }
+}
+
+/// Most room for gaps that a lane keeps while it holds nothing.
+const KEPT_GAPS: usize = 64;
