@@ -8,4 +8,5 @@ pub mod inner_packet;
 pub mod input;
 pub mod invite;
 pub mod nft_ruleset;
+pub mod resequence;
 pub mod segment;

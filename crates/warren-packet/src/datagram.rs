@@ -13,22 +13,15 @@ use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
 use crate::wire::{u16_at, u32_at};
 
+mod kind;
 mod numbered;
 
-pub use numbered::{
-    Lane, NOTHING_BELOW_LEN, Number, Numbering, Place, TRAILER, append_trailer, write_nothing_below,
-};
+pub use kind::{FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
+pub use numbered::{Lane, NOTHING_BELOW_LEN, Number, Numbering, Place, append_trailer, write_nothing_below};
 
-/// Bytes before a packet.
-pub const PACKET_OVERHEAD: usize = 1;
-/// Bytes before a fragment's payload.
-pub const FRAGMENT_OVERHEAD: usize = 9;
 /// Most fragments of a packet. The largest packet needs 58 in QUIC's smallest datagrams. Every fragment except the last must hold
 /// at least 1/64 of its packet, so that a few bytes cannot make a receiver reserve a whole packet.
 pub const MAX_FRAGMENTS: usize = 64;
-
-const KIND_PACKET: u8 = 0;
-const KIND_FRAGMENT: u8 = 1;
 
 /// The flags of a packet, repeated in each of its fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -95,7 +88,7 @@ impl<'a> Datagram<'a> {
     /// # Errors
     /// The same as those of [`Self::parse`].
     pub fn parse_without_trailer(datagram: &'a [u8]) -> Result<Self, DropReason> {
-        Self::parse_kind(datagram, numbered::NUMBERED)
+        Self::parse_kind(datagram, kind::NUMBERED)
     }
 
     /// Parses a datagram, ignoring these bits of its kind.
@@ -104,8 +97,8 @@ impl<'a> Datagram<'a> {
         let [first, body @ ..] = datagram else { return Err(DropReason::BadDatagram) };
         let flags = Flags::from_nibble(first & 0x0f).ok_or(DropReason::BadDatagram)?;
         match first >> 4 & !ignored {
-            KIND_PACKET if !body.is_empty() => Ok(Self::Packet { flags, packet: body }),
-            KIND_FRAGMENT if datagram.len() >= FRAGMENT_OVERHEAD => {
+            kind::PACKET if !body.is_empty() => Ok(Self::Packet { flags, packet: body }),
+            kind::FRAGMENT if datagram.len() >= FRAGMENT_OVERHEAD => {
                 let fragment = Fragment {
                     flags,
                     id: u32_at(body, 0),
@@ -158,7 +151,7 @@ impl Fragment<'_> {
 
 /// Appends a datagram with a whole packet to `out`. `parts` are the packet's bytes.
 pub fn write_packet(flags: Flags, parts: &[&[u8]], out: &mut impl BufMut) {
-    out.put_u8(flags.header_byte(KIND_PACKET));
+    out.put_u8(flags.header_byte(kind::PACKET));
     for part in parts {
         out.put_slice(part);
     }
@@ -232,7 +225,7 @@ impl Fragments {
         let [i0, i1, i2, i3] = self.id.to_be_bytes();
         let [t0, t1] = self.total.to_be_bytes();
         let [o0, o1] = offset.to_be_bytes();
-        [self.flags.header_byte(KIND_FRAGMENT), i0, i1, i2, i3, t0, t1, o0, o1]
+        [self.flags.header_byte(kind::FRAGMENT), i0, i1, i2, i3, t0, t1, o0, o1]
     }
 }
 

@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::indexing_slicing)] // bounds are proven once, by the type that owns the slice
 
+#[cfg(test)]
+extern crate self as warren_packet; // the fuzz targets name the crate
+
 pub mod checksum;
 pub mod coalesce;
 pub mod datagram;

@@ -13,20 +13,21 @@ use crate::datagram::{self, Number, Place};
 use crate::reason::DropReason;
 
 mod ahead;
+mod counters;
 mod lane;
 mod past;
 mod planted;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::MAX_AHEAD;
+pub use counters::Counters;
 pub use past::REMEMBERED;
 
 use lane::{Lane, Outlet};
 use past::{Past, Position};
 use planted::{Bug, is_planted};
 
-/// Furthest ahead of its lane's next number that a datagram is held. One further ahead releases everything that its lane holds.
-pub const MAX_AHEAD: u32 = 65_536;
 /// Longest time for which a missing number holds back its lane, whatever the caller asks for.
 pub const MAX_HOLD: Duration = Duration::from_millis(400);
 
@@ -44,25 +45,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { max_bytes: 8 * 1024 * 1024, max_datagrams: 32_768 }
     }
-}
-
-/// What happened to the numbers of one connection.
-///
-/// `given_up - late` is the number of datagrams that never arrived, or have not arrived yet in the unordered lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Datagrams held now.
-    pub held_datagrams: usize,
-    /// Bytes of these datagrams.
-    pub held_bytes: usize,
-    /// Missing numbers that arrived while their lane waited for them.
-    pub filled: u64,
-    /// Missing numbers that their lane went on without. The unordered lane waits for none.
-    pub given_up: u64,
-    /// Numbers among these that arrived after all.
-    pub late: u64,
-    /// Datagrams dropped as [`DropReason::Repeated`].
-    pub repeated: u64,
 }
 
 /// The order of one connection's numbered datagrams. It allocates nothing before the first one.

@@ -17,6 +17,8 @@ mod datagram;
 mod inner_packet;
 #[path = "../../../fuzz/src/input.rs"]
 mod input;
+#[path = "../../../fuzz/src/resequence.rs"]
+mod resequence;
 #[path = "../../../fuzz/src/segment.rs"]
 mod segment;
 
@@ -38,4 +40,9 @@ fn batches_for_the_device() {
 #[test]
 fn datagrams() {
     corpus::replay("datagram", datagram::run);
+}
+
+#[test]
+fn numbered_datagrams() {
+    corpus::replay("resequence", resequence::run);
 }

@@ -5,20 +5,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{FRAGMENT_OVERHEAD, PACKET_OVERHEAD};
+use super::kind::{self, FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
 use crate::reason::DropReason;
 use crate::wire::u32_at;
 
-/// Bytes behind a numbered packet or fragment.
-pub const TRAILER: usize = 4;
 /// Length of the datagram that says that nothing below a number comes any more.
 pub const NOTHING_BELOW_LEN: usize = 1 + TRAILER;
-
-/// What numbering adds to a kind: 0 becomes 2, and 1 becomes 3.
-pub(super) const NUMBERED: u8 = 2;
-const KIND_NUMBERED_PACKET: u8 = 2;
-const KIND_NUMBERED_FRAGMENT: u8 = 3;
-const KIND_NOTHING_BELOW: u8 = 4;
 
 /// One of the 64 sequences of numbers that each direction of a connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -125,7 +117,7 @@ impl Numbering {
     #[inline]
     pub fn cut(datagram: &mut Bytes) -> Result<Self, DropReason> {
         match datagram.first() {
-            Some(first) if first >> 4 >= KIND_NUMBERED_PACKET => Self::cut_trailer(datagram, *first),
+            Some(first) if first >> 4 >= kind::NUMBERED_PACKET => Self::cut_trailer(datagram, *first),
             _ => Ok(Self::Unnumbered),
         }
     }
@@ -133,9 +125,9 @@ impl Numbering {
     #[cold]
     fn cut_trailer(datagram: &mut Bytes, first: u8) -> Result<Self, DropReason> {
         let overhead = match first >> 4 {
-            KIND_NUMBERED_PACKET => PACKET_OVERHEAD,
-            KIND_NUMBERED_FRAGMENT => FRAGMENT_OVERHEAD,
-            KIND_NOTHING_BELOW if first & 0x0f == 0 && datagram.len() == NOTHING_BELOW_LEN => {
+            kind::NUMBERED_PACKET => PACKET_OVERHEAD,
+            kind::NUMBERED_FRAGMENT => FRAGMENT_OVERHEAD,
+            kind::NOTHING_BELOW if first & 0x0f == 0 && datagram.len() == NOTHING_BELOW_LEN => {
                 let place = Place::from_bits(u32_at(datagram, 1));
                 return if place.lane.is_ordered() {
                     Ok(Self::NothingBelow(place))
@@ -143,7 +135,7 @@ impl Numbering {
                     Err(DropReason::BadDatagram)
                 };
             }
-            KIND_NOTHING_BELOW => return Err(DropReason::BadDatagram),
+            kind::NOTHING_BELOW => return Err(DropReason::BadDatagram),
             _ => return Ok(Self::Unnumbered),
         };
         if datagram.len() <= overhead + TRAILER {
@@ -159,12 +151,12 @@ impl Numbering {
 /// Numbers a framed packet or fragment in place. The buffer does not move if it has [`TRAILER`] bytes of spare capacity.
 pub fn append_trailer(framed: &mut BytesMut, place: Place) {
     let Some(first) = framed.first_mut() else { return };
-    *first |= NUMBERED << 4;
+    *first |= kind::NUMBERED << 4;
     framed.put_u32(place.bits());
 }
 
 /// Appends a datagram to `out` that says that nothing below `place` comes any more. The lane must be ordered.
 pub fn write_nothing_below(place: Place, out: &mut impl BufMut) {
-    out.put_u8(KIND_NOTHING_BELOW << 4);
+    out.put_u8(kind::NOTHING_BELOW << 4);
     out.put_u32(place.bits());
 }

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::planted::{Bug, is_planted};
 use crate::datagram::Number;
-use crate::resequence::planted::{Bug, is_planted};
 
+/// Furthest ahead of its lane's next number that a datagram is held. One further ahead releases everything that its lane holds.
+pub const MAX_AHEAD: u32 = 65_536;
 /// Numbers per page.
 const PAGE: u32 = u64::BITS;
 const PAGE_COUNT: u32 = Number::COUNT / PAGE;
@@ -17,7 +19,7 @@ const DATAGRAM_SIZE: usize = 80;
 /// Largest ring that an empty lane keeps, in places.
 const KEPT_PLACES: usize = 64;
 
-/// Held datagrams by number. The numbers are all above the lane's next one, and at most [`super::MAX_AHEAD`] above it.
+/// Held datagrams by number. The numbers are all above the lane's next one, and at most [`MAX_AHEAD`] above it.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     /// The page of the lowest place in the ring.
@@ -146,7 +148,6 @@ fn slot_of(number: Number) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resequence::MAX_AHEAD;
 
     #[test]
     fn datagrams_come_out_by_number_across_pages_and_the_wrap() {

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, MAX_AHEAD};
+use super::counters::Counters;
 use super::past::{Past, Position};
 use super::planted::{Bug, is_planted};
-use super::{Counters, MAX_AHEAD};
 use crate::datagram::Number;
 use crate::reason::DropReason;
 

@@ -1,7 +1,7 @@
 //! What one lane remembers of the numbers below its next one: a window as in RFC 6479.
 
+use super::planted::{Bug, is_planted};
 use crate::datagram::Number;
-use crate::resequence::planted::{Bug, is_planted};
 
 /// How many numbers below a lane's next one are remembered.
 pub const REMEMBERED: u32 = 2_048;
