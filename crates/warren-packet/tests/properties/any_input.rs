@@ -2,9 +2,13 @@
 
 use std::time::Instant;
 
+use bytes::{Bytes, BytesMut};
 use etherparse::{SlicedPacket, TransportSlice};
 use proptest::prelude::*;
-use warren_packet::datagram::{Datagram, Flags, write_packet};
+use warren_packet::DropReason;
+use warren_packet::datagram::{
+    Datagram, Flags, Numbering, append_trailer, write_nothing_below, write_packet,
+};
 use warren_packet::ip::IpPacket;
 use warren_packet::reassembly::{Assembler, Limits};
 use warren_packet::receive::accept;
@@ -126,6 +130,27 @@ proptest! {
         let field = usize::from(header.checksum_start) + usize::from(header.checksum_offset);
         prop_assert!(!partial || (header.checksum_start >= 20 && field + 2 <= bytes.len()));
         prop_assert!(usize::from(header.header_length) <= bytes.len());
+    }
+
+    #[test]
+    fn no_numbered_datagram_panics(kind in 0..6u8, flags in 0..3u8, body in prop::collection::vec(any::<u8>(), 0..24)) {
+        let datagram = [&[kind << 4 | flags][..], &body].concat();
+        let mut rest = Bytes::copy_from_slice(&datagram);
+        match Numbering::cut(&mut rest) {
+            Ok(Numbering::Unnumbered) => prop_assert_eq!(&rest[..], &datagram[..]),
+            Ok(Numbering::Numbered(place)) => {
+                let mut framed = BytesMut::from(&rest[..]);
+                append_trailer(&mut framed, place);
+                prop_assert_eq!(&framed[..], &datagram[..]);
+                let _ = Datagram::parse_without_trailer(&rest);
+            }
+            Ok(Numbering::NothingBelow(place)) => {
+                let mut written = Vec::new();
+                write_nothing_below(place, &mut written);
+                prop_assert_eq!(written, datagram);
+            }
+            Err(reason) => prop_assert_eq!(reason, DropReason::BadDatagram),
+        }
     }
 
     #[test]

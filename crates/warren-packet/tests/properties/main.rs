@@ -12,5 +12,6 @@ mod queue;
 mod rate_limit;
 mod reassembly;
 mod receive;
+mod resequence;
 mod segment;
 mod written;

@@ -183,10 +183,10 @@ def vectors(path):
         found = [line.rstrip("\n") for line in file.read().split("```text\n")[-1].split("```")[0].splitlines()]
     check(found == wanted(), "the document's vectors are those of this client:\n" + "\n".join(wanted()))
     exit_key, nonce = bytes([0x11] * 32), bytes([0xAA] * 16)
-    check(warren.read_invite(found[-4].split("-> ")[1]) == ("exit.example.net:443", exit_key, "laptop", nonce), "the invitation is read")
-    packet = bytes.fromhex(found[-3].split("packet ")[1].split(" ->")[0])
+    check(warren.read_invite(found[-7].split("-> ")[1]) == ("exit.example.net:443", exit_key, "laptop", nonce), "the invitation is read")
+    packet = bytes.fromhex(found[-6].split("packet ")[1].split(" ->")[0])
     receiver = warren.Receiver()
-    parts = [bytes.fromhex(line.split("-> ")[1]) for line in found[-2:]]
+    parts = [bytes.fromhex(line.split("-> ")[1]) for line in found[-5:-3]]
     check(receiver.take(parts[1]) is None and receiver.take(parts[0]) == (packet, True), "fragments are joined")
     print(f"measured: {len(found)} vectors agree")
 
@@ -222,6 +222,11 @@ def wanted():
         ("datagram", f"packet {packet.hex()}", warren.packet_datagram(packet).hex()),
     ]
     lines += [("fragment", f"{part} of 2, id 7, partial checksum", text.hex()) for part, text in enumerate(warren.fragments(packet, 7, 2, True), 1)]
+    lines += [
+        ("numbered", "the packet, lane 5, number 258", warren.numbered(warren.packet_datagram(packet), 5, 258).hex()),
+        ("numbered", "the fragment 2 of 2, lane 63, number 67108863", warren.numbered(warren.fragments(packet, 7, 2, True)[1], 63, 67108863).hex()),
+        ("nothing", "below lane 5, number 260", warren.nothing_below(5, 260).hex()),
+    ]
     return [f"{kind:<12} {given} -> {text}" for kind, given, text in lines]
 
 

@@ -129,6 +129,19 @@ def fragments(packet, identifier, count, partial=False):
     return [head + start.to_bytes(2, "big") + packet[start:end] for start, end in zip(bounds, bounds[1:])]
 
 
+def numbered(datagram, lane, number):
+    """The packet or fragment with a place in a lane."""
+    return bytes([datagram[0] | 0x20]) + datagram[1:] + trailer(lane, number)
+
+
+def nothing_below(lane, number):
+    return b"\x40" + trailer(lane, number)
+
+
+def trailer(lane, number):
+    return (lane << 26 | number).to_bytes(4, "big")
+
+
 class Receiver:
     """Reassembles packets from a connection's datagrams."""
 
