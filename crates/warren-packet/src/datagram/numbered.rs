@@ -111,7 +111,8 @@ pub enum Numbering {
 impl Numbering {
     /// Cuts the trailer off a datagram, if it has one.
     ///
-    /// [`Datagram::parse_without_trailer`](super::Datagram::parse_without_trailer) reads what remains of a numbered datagram.
+    /// [`Datagram::parse_without_trailer`](super::Datagram::parse_without_trailer) reads what remains of a numbered datagram. A
+    /// connection without numbers needs neither: [`Datagram::parse`](super::Datagram::parse) refuses numbered datagrams.
     ///
     /// # Errors
     /// [`DropReason::BadDatagram`] for a numbered datagram without a body, and for one that says that nothing comes below a number
