@@ -9,12 +9,15 @@ use std::time::Duration;
 
 pub use self::{
     error::{ConnectError, EndpointError, SendError},
-    event::{CloseReason, ConnectionId, Event, Inbox},
+    event::{CloseReason, ConnectionId, Event, Inbox, LostDatagram},
 };
-pub use crate::stats::{ConnectionStats, SendErrors, SocketStats};
+pub use crate::stats::{ConnectionStats, LossCounts, SendErrors, SocketStats};
 
 /// Most datagrams that one poll of an endpoint adds to its inbox.
 pub const MAX_DATAGRAMS_PER_POLL: usize = 256;
+
+/// Most lost datagrams that one poll of an endpoint adds to its inbox.
+pub const MAX_LOST_PER_POLL: usize = 256;
 
 /// Most events that one poll of an endpoint adds to its inbox.
 pub const MAX_EVENTS_PER_POLL: usize = 64;

@@ -128,7 +128,8 @@ impl Endpoint {
     ///
     /// The caller should drop datagrams before the next poll, which reuses their memory. Datagrams that are kept longer stay
     /// valid, but cost new memory. After a ready poll, the caller polls again, with or without a flush in between. One call adds
-    /// at most [`MAX_DATAGRAMS_PER_POLL`] datagrams and [`MAX_EVENTS_PER_POLL`] events to an empty inbox.
+    /// at most [`MAX_DATAGRAMS_PER_POLL`] datagrams, [`MAX_LOST_PER_POLL`] lost ones and [`MAX_EVENTS_PER_POLL`] events to an
+    /// empty inbox.
     pub fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
         match self {
             Self::Noq(endpoint) => endpoint.poll(cx, inbox),
@@ -155,6 +156,35 @@ impl Endpoint {
         match self {
             Self::Noq(endpoint) => endpoint.send_datagram(connection, datagram),
             Self::Warren(endpoint) => endpoint.send_datagram(connection, datagram),
+        }
+    }
+
+    /// As [`send_datagram`](Self::send_datagram), and keeps the datagram until its packet is acknowledged. If the packet is lost,
+    /// [`Inbox::lost`] returns the datagram once, with `context`. It stays lost unless it is sent again.
+    ///
+    /// An endpoint that does not keep datagrams ([`keeps_datagrams`](Self::keeps_datagrams)) only sends it. A datagram is also
+    /// not returned if it was dropped before it was sent, if too many bytes are kept ([`LossCounts::forgotten`]), or if the
+    /// connection ends.
+    ///
+    /// # Errors
+    /// As [`send_datagram`](Self::send_datagram).
+    pub fn send_datagram_kept(
+        &mut self,
+        connection: ConnectionId,
+        datagram: Bytes,
+        context: u64,
+    ) -> Result<(), SendError> {
+        match self {
+            Self::Noq(endpoint) => endpoint.send_datagram(connection, datagram),
+            Self::Warren(endpoint) => endpoint.send_datagram_kept(connection, datagram, context),
+        }
+    }
+
+    /// Whether [`send_datagram_kept`](Self::send_datagram_kept) keeps anything. noq's driver does not.
+    pub fn keeps_datagrams(&self) -> bool {
+        match self {
+            Self::Noq(_) => false,
+            Self::Warren(_) => true,
         }
     }
 
@@ -239,6 +269,14 @@ impl Endpoint {
         match self {
             Self::Noq(endpoint) => endpoint.stats(connection),
             Self::Warren(endpoint) => endpoint.stats(connection),
+        }
+    }
+
+    /// Returns what the path of an open connection has lost. Cheap enough to be read every 100 ms. `None` if it is not open.
+    pub fn loss_counts(&self, connection: ConnectionId) -> Option<LossCounts> {
+        match self {
+            Self::Noq(endpoint) => endpoint.loss_counts(connection),
+            Self::Warren(endpoint) => endpoint.loss_counts(connection),
         }
     }
 

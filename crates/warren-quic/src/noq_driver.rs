@@ -30,7 +30,7 @@ use self::{
 use crate::{
     attempt::Attempt,
     boundary::{
-        CloseReason, ConnectError, ConnectionId, ConnectionStats, EndpointError, Event, Inbox,
+        CloseReason, ConnectError, ConnectionId, ConnectionStats, EndpointError, Event, Inbox, LossCounts,
         MAX_EVENTS_PER_POLL, SHUTDOWN_TIMEOUT, SendError, SocketStats,
     },
     identities::Identities,
@@ -225,6 +225,10 @@ impl NoqEndpoint {
 
     pub(crate) fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
         self.connections.get(&id)?.stats()
+    }
+
+    pub(crate) fn loss_counts(&self, id: ConnectionId) -> Option<LossCounts> {
+        self.connections.get(&id)?.loss_counts()
     }
 
     pub(crate) fn socket_stats(&self) -> SocketStats {

@@ -6,7 +6,7 @@ use noq_proto::{ConnectionError, PathStats, TransportErrorCode};
 use rustls::pki_types::CertificateDer;
 
 use crate::{
-    boundary::{CloseReason, ConnectionStats},
+    boundary::{CloseReason, ConnectionStats, LossCounts},
     key::PublicKey,
     tls::{PresentedKey, public_key},
 };
@@ -84,10 +84,14 @@ pub(crate) fn connection_stats(
         mtu: path.current_mtu,
         sent_packets: stats.sent_packets,
         lost_packets: stats.lost_packets,
+        spurious_losses: stats.spurious_losses,
         black_holes: path.black_holes_detected,
         congestion_events: path.congestion_events,
         datagrams_accepted: tally.accepted,
         datagrams_sent: sent,
+        datagrams_returned: stats.kept_datagrams.lost,
+        datagrams_forgotten: stats.kept_datagrams.forgotten,
+        kept_bytes: stats.kept_datagrams.bytes,
         datagrams_received: received,
         datagrams_delivered: tally.delivered,
         send_drops_full: dropped.send_buffer_full,
@@ -107,6 +111,22 @@ pub(crate) fn connection_stats(
         acks_sent: stats.frame_tx.acks,
         acks_received: stats.frame_rx.acks,
         largest_drive: stats.largest_drive,
+    }
+}
+
+/// Returns what a connection's path has lost. Probes of the MTU are meant to be lost.
+pub(crate) fn loss_counts(stats: &noq_proto::ConnectionStats, path: &PathStats) -> LossCounts {
+    let kept = stats.kept_datagrams;
+    LossCounts {
+        sent_packets: path.sent_packets.saturating_sub(path.sent_plpmtud_probes),
+        lost_packets: path.lost_packets.saturating_sub(path.lost_plpmtud_probes),
+        spurious_losses: path.spurious_losses,
+        congestion_events: path.congestion_events,
+        kept_bytes: kept.bytes,
+        forgotten: kept.forgotten,
+        returned: kept.lost,
+        rtt: path.rtt,
+        reordering: path.reordering_window,
     }
 }
 

@@ -16,7 +16,7 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Once a connection is closed, `datagrams_accepted` equals `datagrams_sent` plus all `send_drops`, and `datagrams_received`
 /// equals `datagrams_delivered` plus `receive_drops`. Each field is one counter of the metrics.
 ///
-/// It has 24 fields because each is a counter or a state that `warren status` shows.
+/// It has 28 fields because each is a counter or a state that `warren status` shows.
 #[derive(Clone, Debug)]
 pub struct ConnectionStats {
     /// The peer's current UDP address.
@@ -31,6 +31,8 @@ pub struct ConnectionStats {
     pub sent_packets: u64,
     /// QUIC packets declared lost.
     pub lost_packets: u64,
+    /// Those of them that were acknowledged after all.
+    pub spurious_losses: u64,
     /// Times that the path stopped carrying large packets.
     pub black_holes: u64,
     /// Times that the congestion controller was told of a loss or an ECN mark.
@@ -39,6 +41,12 @@ pub struct ConnectionStats {
     pub datagrams_accepted: u64,
     /// DATAGRAM frames sent.
     pub datagrams_sent: u64,
+    /// Kept datagrams that were returned because their packets were lost.
+    pub datagrams_returned: u64,
+    /// Kept datagrams that were given up because too many bytes were kept.
+    pub datagrams_forgotten: u64,
+    /// Bytes of memory for datagrams that are kept now.
+    pub kept_bytes: u64,
     /// DATAGRAM frames received.
     pub datagrams_received: u64,
     /// Datagrams delivered to the inbox.
@@ -67,6 +75,30 @@ pub struct ConnectionStats {
     pub acks_received: u64,
     /// Most UDP datagrams of one drive.
     pub largest_drive: u64,
+}
+
+/// What a connection's path has lost, and what of it is kept to be sent again. The counts of packets and datagrams
+/// only grow.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct LossCounts {
+    /// QUIC packets sent that are tracked for acknowledgement, without probes of the MTU.
+    pub sent_packets: u64,
+    /// Those of them that were declared lost.
+    pub lost_packets: u64,
+    /// Those of the lost ones that were acknowledged after all.
+    pub spurious_losses: u64,
+    /// Times that the congestion controller was told of a loss or an ECN mark.
+    pub congestion_events: u64,
+    /// Bytes of memory for datagrams that are kept now.
+    pub kept_bytes: u64,
+    /// Kept datagrams that were given up because too many bytes were kept.
+    pub forgotten: u64,
+    /// Kept datagrams that were returned as lost.
+    pub returned: u64,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// How much longer than that a packet may take before it counts as lost. Zero if the path keeps the order.
+    pub reordering: Duration,
 }
 
 /// The sums of the counters of an endpoint's sockets.

@@ -43,8 +43,8 @@ use self::{
 use crate::{
     attempt::Attempt,
     boundary::{
-        ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, SHUTDOWN_TIMEOUT, SendError,
-        SocketStats,
+        ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, LossCounts, SHUTDOWN_TIMEOUT,
+        SendError, SocketStats,
     },
     identities::Identities,
     key::{PrivateKey, PublicKey},
@@ -209,10 +209,28 @@ impl WarrenEndpoint {
     }
 
     pub(crate) fn send_datagram(&mut self, id: ConnectionId, datagram: Bytes) -> Result<(), SendError> {
+        self.queue_datagram(id, datagram, None)
+    }
+
+    pub(crate) fn send_datagram_kept(
+        &mut self,
+        id: ConnectionId,
+        datagram: Bytes,
+        context: u64,
+    ) -> Result<(), SendError> {
+        self.queue_datagram(id, datagram, Some(context))
+    }
+
+    fn queue_datagram(
+        &mut self,
+        id: ConnectionId,
+        datagram: Bytes,
+        context: Option<u64>,
+    ) -> Result<(), SendError> {
         let found =
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         let Some((slot, connection)) = found else { return Err(SendError::Closed(datagram)) };
-        connection.send_datagram(datagram)?;
+        connection.send_datagram(datagram, context)?;
         self.work.list_to_send(slot, &mut connection.place.listed);
         Ok(())
     }
@@ -295,6 +313,10 @@ impl WarrenEndpoint {
 
     pub(crate) fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
         self.get(id)?.stats()
+    }
+
+    pub(crate) fn loss_counts(&self, id: ConnectionId) -> Option<LossCounts> {
+        self.get(id)?.loss_counts()
     }
 
     pub(crate) fn socket_stats(&self) -> SocketStats {

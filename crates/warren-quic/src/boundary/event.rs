@@ -1,6 +1,6 @@
 //! The events and datagrams that an endpoint reports.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, time::Instant};
 
 use bytes::Bytes;
 
@@ -122,6 +122,17 @@ impl fmt::Display for CloseReason {
     }
 }
 
+/// A kept datagram whose packet was lost.
+#[derive(Clone, Debug)]
+pub struct LostDatagram {
+    /// The datagram, byte for byte.
+    pub data: Bytes,
+    /// What [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) was given with it.
+    pub context: u64,
+    /// When it left.
+    pub sent: Instant,
+}
+
 /// The results of a poll. The caller clears it, or takes its content, before the next poll.
 #[derive(Debug, Default)]
 pub struct Inbox {
@@ -129,6 +140,8 @@ pub struct Inbox {
     pub events: Vec<Event>,
     /// Received datagrams, in order of arrival per connection.
     pub datagrams: Vec<(ConnectionId, Bytes)>,
+    /// Kept datagrams that were lost, in the order in which each connection found it out.
+    pub lost: Vec<(ConnectionId, LostDatagram)>,
 }
 
 impl Inbox {
@@ -137,17 +150,19 @@ impl Inbox {
         Self {
             events: Vec::with_capacity(MAX_EVENTS_PER_POLL),
             datagrams: Vec::with_capacity(MAX_DATAGRAMS_PER_POLL),
+            lost: Vec::new(),
         }
     }
 
     /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.datagrams.is_empty()
+        self.events.is_empty() && self.datagrams.is_empty() && self.lost.is_empty()
     }
 
     /// Empties it and keeps its memory.
     pub fn clear(&mut self) {
         self.events.clear();
         self.datagrams.clear();
+        self.lost.clear();
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{open::Open, outbox::Outbox};
 use crate::{
-    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, LossCounts, SendError},
     outcome::{close_reason, peer_key},
     strangers::Seat,
     tls::PresentedKey,
@@ -202,6 +202,13 @@ impl NoqConnection {
             State::Open(open) => Some(open.stats(false)),
             State::Over(stats) => stats.as_deref().cloned(),
             State::Handshake { .. } | State::Abandoned(_) => None,
+        }
+    }
+
+    pub(super) fn loss_counts(&self) -> Option<LossCounts> {
+        match &self.state {
+            State::Open(open) => Some(open.loss_counts()),
+            State::Handshake { .. } | State::Abandoned(_) | State::Over(_) => None,
         }
     }
 

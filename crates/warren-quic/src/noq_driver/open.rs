@@ -19,8 +19,8 @@ use super::{
     outbox::{BATCH, Outbox},
 };
 use crate::{
-    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
-    outcome::{Tally, connection_stats},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, LossCounts, SendError},
+    outcome::{Tally, connection_stats, loss_counts},
 };
 
 /// How long a close waits for the peer to acknowledge control bytes.
@@ -192,6 +192,11 @@ impl Open {
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
         let remote = self.connection.path(PathId::ZERO).and_then(|path| path.remote_address().ok());
         connection_stats(remote.unwrap_or(self.remote), &stats, &path, self.tally, last)
+    }
+
+    pub(super) fn loss_counts(&self) -> LossCounts {
+        let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
+        loss_counts(&self.connection.stats(), &path)
     }
 }
 

@@ -17,9 +17,9 @@ pub(super) use self::delivery::{Left, MAX_EVENTS};
 use self::news::News;
 use super::{control::Control, intake::Sender, room::Room, silence::Silence, work::Listed};
 use crate::{
-    boundary::{CloseReason, ConnectionId, ConnectionStats, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, LossCounts, SendError},
     key::PublicKey,
-    outcome::{Tally, close_reason, connection_stats, peer_key},
+    outcome::{Tally, close_reason, connection_stats, loss_counts, peer_key},
     planted::{Bug, is_planted},
     settings::MINIMUM_MTU,
     strangers::Seat,
@@ -342,6 +342,7 @@ impl WarrenConnection {
             QuicEvent::Stream(event) => self.control.handle(quic, &event),
             QuicEvent::DatagramReceived => self.news.datagrams = true,
             QuicEvent::DatagramsUnblocked => self.news.writable = true,
+            QuicEvent::DatagramsLost => self.news.lost = true,
             QuicEvent::HandshakeDataReady
             | QuicEvent::HandshakeConfirmed
             | QuicEvent::Path(_)
@@ -349,7 +350,8 @@ impl WarrenConnection {
         }
     }
 
-    pub(super) fn send_datagram(&mut self, datagram: Bytes) -> Result<(), SendError> {
+    /// Queues a datagram. With a context, it is kept until its packet is acknowledged or lost.
+    pub(super) fn send_datagram(&mut self, datagram: Bytes, context: Option<u64>) -> Result<(), SendError> {
         if self.max_datagram_size.is_none_or(|size| size < datagram.len()) || self.is_ending() {
             return match self.max_datagram_size() {
                 Some(_) => Err(SendError::TooLarge(datagram)),
@@ -361,7 +363,11 @@ impl WarrenConnection {
             return Err(SendError::Blocked(datagram));
         }
         // The size was checked above, so no copy has to be kept for the case that QUIC finds it too large.
-        match datagrams.send(datagram, false) {
+        let result = match context {
+            None => datagrams.send(datagram, false),
+            Some(context) => datagrams.send_kept(datagram, false, context),
+        };
+        match result {
             Ok(()) => {
                 self.tally.accepted += 1;
                 Ok(())
@@ -443,6 +449,15 @@ impl WarrenConnection {
         if let State::Over(stats) = &mut self.state {
             *stats = None;
         }
+    }
+
+    pub(super) fn loss_counts(&self) -> Option<LossCounts> {
+        if !matches!(self.state, State::Open) {
+            return None;
+        }
+        let mut quic = self.quic.borrow_mut();
+        let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
+        Some(loss_counts(&quic.stats(), &path))
     }
 
     fn read_stats(&self, last: bool) -> ConnectionStats {

@@ -16,7 +16,7 @@ use super::{
     connection::{Left, MAX_EVENTS, WarrenConnection},
     port::{Origin, Port, Routed},
 };
-use crate::boundary::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
+use crate::boundary::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL, MAX_LOST_PER_POLL};
 
 impl WarrenEndpoint {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
@@ -324,7 +324,9 @@ impl WarrenEndpoint {
 }
 
 fn has_room(inbox: &Inbox) -> bool {
-    inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL && inbox.events.len() + MAX_EVENTS <= MAX_EVENTS_PER_POLL
+    inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL
+        && inbox.lost.len() < MAX_LOST_PER_POLL
+        && inbox.events.len() + MAX_EVENTS <= MAX_EVENTS_PER_POLL
 }
 
 enum Drive {

@@ -2,7 +2,7 @@
 
 use super::{State, WarrenConnection};
 use crate::{
-    boundary::{CloseReason, Event, Inbox, MAX_DATAGRAMS_PER_POLL},
+    boundary::{CloseReason, Event, Inbox, LostDatagram, MAX_DATAGRAMS_PER_POLL, MAX_LOST_PER_POLL},
     planted::{Bug, is_planted},
 };
 
@@ -32,8 +32,13 @@ impl WarrenConnection {
             return Left::Nothing;
         }
         self.deliver_events(&mut inbox.events);
+        // First, so that datagrams that keep filling the inbox do not hold up repairs.
+        let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);
         // The end comes after all datagrams, so datagrams that do not fit put it off.
         if self.news.datagrams && !self.deliver_datagrams(inbox) {
+            return Left::More;
+        }
+        if !has_delivered_lost {
             return Left::More;
         }
         match self.news.ended.take() {
@@ -78,6 +83,21 @@ impl WarrenConnection {
             self.tally.delivered += 1;
         }
         !self.news.datagrams
+    }
+
+    /// Returns whether all of them fitted.
+    fn deliver_lost(&mut self, inbox: &mut Inbox) -> bool {
+        let connection = self.place.id;
+        while inbox.lost.len() < MAX_LOST_PER_POLL {
+            let Some(noq_proto::LostDatagram { data, context, sent }) =
+                self.quic.get_mut().poll_lost_datagram()
+            else {
+                self.news.lost = false;
+                break;
+            };
+            inbox.lost.push((connection, LostDatagram { data, context, sent }));
+        }
+        !self.news.lost
     }
 
     fn deliver_end(&mut self, reason: CloseReason, events: &mut Vec<Event>) {

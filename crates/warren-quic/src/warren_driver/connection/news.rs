@@ -10,12 +10,14 @@ pub(super) struct News {
     pub(super) answers: Option<bool>,
     /// Whether datagrams lie in QUIC's receive buffer.
     pub(super) datagrams: bool,
+    /// Whether QUIC has kept datagrams to return that were lost.
+    pub(super) lost: bool,
     pub(super) ended: Option<CloseReason>,
 }
 
 impl News {
     pub(super) fn is_empty(&self) -> bool {
-        let Self { connected, writable, answers, datagrams, ended } = self;
-        connected.is_none() && !writable && answers.is_none() && !datagrams && ended.is_none()
+        let Self { connected, writable, answers, datagrams, lost, ended } = self;
+        connected.is_none() && !writable && answers.is_none() && !datagrams && !lost && ended.is_none()
     }
 }

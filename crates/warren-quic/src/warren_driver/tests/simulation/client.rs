@@ -267,7 +267,7 @@ impl Client {
             while goes_on && !link.is_blocked {
                 self.next_speech += 1;
                 let speech = Speech { client: self.number, index: *index, number: self.next_speech };
-                let sent = link.node.stir().send_datagram(speech.write());
+                let sent = link.node.stir().send_datagram(speech.write(), None);
                 link.is_blocked = matches!(sent, Err(SendError::Blocked(_)));
                 goes_on = speech.is_in_burst();
             }

@@ -270,7 +270,7 @@ impl Life {
         if let Some(connection) = self.connections.get_mut(&number)
             && self.attached.contains(&number)
         {
-            let _full = connection.stir().send_datagram(datagram);
+            let _full = connection.stir().send_datagram(datagram, None);
         }
     }
 }
