@@ -206,8 +206,8 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
     ack_frequency
         .ack_eliciting_threshold(VarInt::from_u32(settings.ack_threshold))
         .max_ack_delay(Some(settings.max_ack_delay))
-        // Acknowledge at once when the sender would otherwise declare a loss (RFC 9002's kPacketThreshold).
-        .reordering_threshold(VarInt::from_u32(settings.reordering_threshold - 1));
+        // Acknowledge the packet at once whose acknowledgement lets the sender declare a loss (RFC 9002 section 6.1.1).
+        .reordering_threshold(VarInt::from_u32(settings.reordering_threshold));
 
     let mut config = TransportConfig::default();
     config

@@ -7,6 +7,7 @@ mod idle;
 mod kept;
 mod parameters;
 mod path_mtu;
+mod repair;
 mod sending;
 mod world;
 

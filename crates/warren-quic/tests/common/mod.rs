@@ -15,8 +15,8 @@ use bytes::Bytes;
 use tokio::time::{interval, timeout};
 use warren_quic::{
     driver::{
-        CloseReason, ConnectionId, ConnectionStats, Endpoint, Event, Inbox, MAX_DATAGRAMS_PER_POLL,
-        MAX_EVENTS_PER_POLL, SendError,
+        CloseReason, ConnectionId, ConnectionStats, Endpoint, Event, Inbox, LostDatagram,
+        MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL, MAX_LOST_PER_POLL, SendError,
     },
     key::{PrivateKey, PublicKey},
     settings::{Driver, TransportSettings},
@@ -88,6 +88,8 @@ pub struct Side {
     pub connected: Vec<(ConnectionId, PublicKey)>,
     pub control: BTreeMap<ConnectionId, Vec<u8>>,
     pub datagrams: Vec<(ConnectionId, Bytes)>,
+    /// Kept datagrams that came back.
+    pub lost: Vec<(ConnectionId, LostDatagram)>,
     pub writable: Vec<ConnectionId>,
     /// Each change of whether the peer answers.
     pub answers: Vec<(ConnectionId, bool)>,
@@ -104,6 +106,7 @@ impl Side {
             connected: Vec::new(),
             control: BTreeMap::new(),
             datagrams: Vec::new(),
+            lost: Vec::new(),
             writable: Vec::new(),
             answers: Vec::new(),
             closed: Vec::new(),
@@ -124,8 +127,10 @@ impl Side {
         }
         assert!(!self.inbox.is_empty(), "a ready poll brings something");
         assert!(self.inbox.datagrams.len() <= MAX_DATAGRAMS_PER_POLL);
+        assert!(self.inbox.lost.len() <= MAX_LOST_PER_POLL);
         assert!(self.inbox.events.len() <= MAX_EVENTS_PER_POLL);
         self.datagrams.append(&mut self.inbox.datagrams);
+        self.lost.append(&mut self.inbox.lost);
         for event in self.inbox.events.drain(..) {
             match event {
                 Event::Connected { connection, peer, .. } => self.connected.push((connection, peer)),

@@ -41,6 +41,9 @@ pub(super) struct World {
     pub(super) limit: usize,
     pub(super) delay: Duration,
     pub(super) loss_per_mille: u64,
+    /// How many of a thousand arrive later than others, and by how much.
+    pub(super) late_per_mille: u64,
+    pub(super) late_by: Duration,
     random: u64,
     wire: BinaryHeap<Reverse<Underway>>,
     /// What datagrams are received into, and how often it could not be used again because something kept a part of it.
@@ -76,6 +79,8 @@ struct Side {
     connection: Option<(ConnectionHandle, Connection)>,
     is_connected: bool,
     sent_sizes: usize,
+    /// The datagrams that it was given, if somebody wants to know.
+    heard: Option<Vec<Bytes>>,
 }
 
 /// What both sides are made of.
@@ -161,13 +166,21 @@ impl World {
     pub(super) fn beginning(settings: &TransportSettings, configs: Configs) -> Self {
         let now = Instant::now();
         let ((first, connection), second) = configs.endpoints(settings, now);
-        let side = |endpoint, connection| Side { endpoint, connection, is_connected: false, sent_sizes: 0 };
+        let side = |endpoint, connection| Side {
+            endpoint,
+            connection,
+            is_connected: false,
+            sent_sizes: 0,
+            heard: None,
+        };
         Self {
             now,
             sides: [side(first, Some(connection)), side(second, None)],
             limit: 1_500,
             delay: DELAY,
             loss_per_mille: 0,
+            late_per_mille: 0,
+            late_by: Duration::ZERO,
             random: 0x2545_f491_4f6c_dd1d,
             wire: BinaryHeap::new(),
             buffer: BytesMut::with_capacity(BUFFER),
@@ -237,6 +250,11 @@ impl World {
         &mut self.sides[side].connection.as_mut().unwrap().1
     }
 
+    /// The datagrams that a side was given since the last call. Those before the first call are not recorded.
+    pub(super) fn heard(&mut self, side: usize) -> Vec<Bytes> {
+        self.sides[side].heard.replace(Vec::new()).unwrap_or_default()
+    }
+
     pub(super) fn sent_by_exit(&self) -> u64 {
         self.sent - self.sent_by_client
     }
@@ -302,7 +320,8 @@ impl World {
                 && datagram.len() <= self.limit
                 && self.random(1_000) >= self.loss_per_mille
             {
-                let arrival = self.now + self.delay;
+                let is_late = self.late_per_mille > 0 && self.random(1_000) < self.late_per_mille;
+                let arrival = self.now + self.delay + if is_late { self.late_by } else { Duration::ZERO };
                 let is_marked = transmit.ecn.is_some();
                 let strays = from == CLIENT && self.strays;
                 let content = datagram.to_vec();
@@ -361,7 +380,9 @@ impl Side {
         while let Some(event) = quic.poll() {
             self.is_connected |= matches!(event, noq_proto::Event::Connected);
         }
-        while quic.datagrams().recv().is_some() {}
+        while let Some(datagram) = quic.datagrams().recv() {
+            self.heard.iter_mut().for_each(|heard| heard.push(datagram.clone()));
+        }
         while let Some(event) = quic.poll_endpoint_events() {
             if let Some(answer) = self.endpoint.handle_event(*handle, event) {
                 quic.handle_event(answer);
