@@ -14,6 +14,9 @@ use noq_proto::{
     },
 };
 
+mod adaptive;
+
+use self::adaptive::Adaptive;
 use crate::settings::{Congestion, CongestionChoice, TransportSettings};
 
 /// A window that is never full. Above `u32::MAX`, noq does not pace either.
@@ -55,6 +58,7 @@ impl ControllerFactory {
                 new_reno.initial_window(self.initial_window);
                 Arc::new(new_reno).build(now, mtu)
             }
+            Congestion::Adaptive => Box::new(Adaptive::new(mtu)),
             Congestion::Off => Box::new(Unlimited::default()),
         }
     }

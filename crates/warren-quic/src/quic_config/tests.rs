@@ -1,5 +1,6 @@
 //! Tests of configurations: two endpoints over a path in virtual time.
 
+mod adaptive;
 mod deaf;
 mod fast_path;
 mod handshake_probe;

@@ -47,8 +47,10 @@ pub struct UnknownDriver(String);
 /// Which congestion controller a connection runs.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Congestion {
-    /// CUBIC (RFC 9438), the default.
+    /// Made for tunnels, the default: it answers to queues, not to random loss.
     #[default]
+    Adaptive,
+    /// CUBIC (RFC 9438).
     Cubic,
     /// BBR version 3, experimental in noq.
     Bbr3,
@@ -60,11 +62,12 @@ pub enum Congestion {
 
 impl Congestion {
     /// Every controller.
-    pub const ALL: [Self; 4] = [Self::Cubic, Self::Bbr3, Self::NewReno, Self::Off];
+    pub const ALL: [Self; 5] = [Self::Adaptive, Self::Cubic, Self::Bbr3, Self::NewReno, Self::Off];
 
     /// Returns the name that configurations use.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Adaptive => "adaptive",
             Self::Cubic => "cubic",
             Self::Bbr3 => "bbr3",
             Self::NewReno => "newreno",
@@ -92,7 +95,7 @@ impl FromStr for Congestion {
 
 /// An unknown congestion controller name.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("there is no congestion controller {0:?}; choose cubic, bbr3, newreno or off")]
+#[error("there is no congestion controller {0:?}; choose adaptive, cubic, bbr3, newreno or off")]
 pub struct UnknownCongestion(String);
 
 /// A cipher of TLS 1.3, which protects QUIC's packets.

@@ -41,6 +41,12 @@ pub(super) struct World {
     pub(super) limit: usize,
     pub(super) delay: Duration,
     pub(super) loss_per_mille: u64,
+    /// What the path carries each way; without it the path is as fast as its senders.
+    pub(super) bottleneck: Option<Bottleneck>,
+    /// Packets that were dropped by a full queue.
+    pub(super) overflowed: u64,
+    /// When the bottleneck will have sent what it has from each side.
+    free: [Instant; 2],
     /// How many of a thousand arrive later than others, and by how much.
     pub(super) late_per_mille: u64,
     pub(super) late_by: Duration,
@@ -61,6 +67,15 @@ pub(super) struct World {
     /// Batches in which the client sent its own, of one system call each.
     pub(super) batches: u64,
     pub(super) sent_by_client: u64,
+}
+
+/// A link with a drop-tail queue.
+#[derive(Clone, Copy)]
+pub(super) struct Bottleneck {
+    /// Bytes a second.
+    pub(super) rate: u32,
+    /// How long a packet waits at most.
+    pub(super) queue: Duration,
 }
 
 /// A datagram under way, ordered by its arrival.
@@ -179,6 +194,9 @@ impl World {
             limit: 1_500,
             delay: DELAY,
             loss_per_mille: 0,
+            bottleneck: None,
+            overflowed: 0,
+            free: [now; 2],
             late_per_mille: 0,
             late_by: Duration::ZERO,
             random: 0x2545_f491_4f6c_dd1d,
@@ -319,9 +337,10 @@ impl World {
                 && is_heard
                 && datagram.len() <= self.limit
                 && self.random(1_000) >= self.loss_per_mille
+                && let Some(leaves) = self.pass_bottleneck(from, datagram.len())
             {
                 let is_late = self.late_per_mille > 0 && self.random(1_000) < self.late_per_mille;
-                let arrival = self.now + self.delay + if is_late { self.late_by } else { Duration::ZERO };
+                let arrival = leaves + self.delay + if is_late { self.late_by } else { Duration::ZERO };
                 let is_marked = transmit.ecn.is_some();
                 let strays = from == CLIENT && self.strays;
                 let content = datagram.to_vec();
@@ -336,6 +355,18 @@ impl World {
                 }));
             }
         }
+    }
+
+    /// When a datagram leaves the bottleneck; `None` if its queue is full.
+    fn pass_bottleneck(&mut self, from: usize, length: usize) -> Option<Instant> {
+        let Some(Bottleneck { rate, queue }) = self.bottleneck else { return Some(self.now) };
+        let starts = self.free[from].max(self.now);
+        if starts - self.now > queue {
+            self.overflowed += 1;
+            return None;
+        }
+        self.free[from] = starts + Duration::from_secs(1) * u32::try_from(length).unwrap() / rate;
+        Some(self.free[from])
     }
 
     fn deliver(&mut self, datagram: &Underway) {

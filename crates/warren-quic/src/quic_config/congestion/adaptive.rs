@@ -1,0 +1,428 @@
+//! A congestion controller for tunnels, which carry flows that have a congestion control of their own.
+//!
+//! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip time
+//! of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's own queue,
+//! where flows are kept apart. A queue that stays although this connection stops feeding it belongs to another flow. CUBIC
+//! (RFC 9438) then competes for a fair share, and losses count while the queue is full.
+
+use std::{
+    any::Any,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use noq_proto::{
+    RttEstimator,
+    congestion::{Controller, ControllerFactory as _, CubicConfig},
+};
+
+mod base_rtt;
+mod rounds;
+
+use self::{
+    base_rtt::BaseRtt,
+    rounds::{Round, Rounds},
+};
+
+/// Queueing delay that is no concern: more than the peer's delay of acknowledgements (5 ms) and the jitter of timers.
+const MIN_QUEUE: Duration = Duration::from_millis(7);
+/// On a long path an eighth of the round-trip time is no concern either.
+const QUEUE_SHARE: u32 = 8;
+
+/// Packets that may be under way whatever happens.
+const MIN_PACKETS: u64 = 4;
+/// Packets that may be under way at the start. The pacer spreads them over a round trip. A drop of the tunnel's own while an inner
+/// flow is in its slow start costs that flow seconds on a long path.
+const INITIAL_PACKETS: u64 = 128;
+/// Most that one round leaves of the window where there is a queue.
+const CUT: f64 = 0.85;
+/// Growth of a round as a share of the window: a 32nd at first, an eighth at most.
+const FIRST_GROWTH_SHARE: u64 = 32;
+const GROWTH_SHARE: u64 = 8;
+
+/// Rounds with a queue before the connection stops feeding it to see whose it is.
+const ROUNDS_BEFORE_DRAIN: u32 = 4;
+/// Rounds after which that is judged. What left before is acknowledged in the first.
+const DRAIN_ROUNDS: u32 = 3;
+/// How long CUBIC competes until the next drain. Each drain in vain doubles it.
+const FIRST_COMPETITION: Duration = Duration::from_secs(5);
+const LONGEST_COMPETITION: Duration = Duration::from_secs(40);
+/// A queue that comes back within this time after a competition is the rival's again, and needs no drain to be known.
+const RIVAL_MEMORY: Duration = Duration::from_secs(10);
+/// What CUBIC leaves of its window after a loss (RFC 9438 section 4.6).
+const CUBIC_CUT: f64 = 0.7;
+
+/// A loss is congestion if the queue is at least this share of its recent maximum: only full queues drop.
+const FULL_SHARE: f64 = 0.7;
+/// Loss of a round, beyond twice the usual, that is congestion without a queue (a policer, a very short queue) if it comes twice.
+const EXCESS_LOSS: f64 = 0.05;
+/// Rounds over which the usual loss is averaged.
+const LOSS_ROUNDS: f64 = 32.0;
+
+/// The controller of one path. Bytes are those of UDP payload.
+#[derive(Debug)]
+pub(super) struct Adaptive {
+    mtu: u64,
+    initial_window: u64,
+    window: u64,
+    phase: Phase,
+    rounds: Rounds,
+    base: BaseRtt,
+    /// Largest queueing delay of recent rounds.
+    full_queue: Duration,
+    /// Share of packets that the path loses as a rule.
+    usual_loss: f64,
+    lossy_rounds: u32,
+    competition: Duration,
+    /// Whether a queue ended slow start, and nobody has looked yet whose it was.
+    is_cut_short: bool,
+    /// Until when a queue counts as somebody else's.
+    rival_until: Option<Instant>,
+    /// Packets that left before are of before the last cut.
+    last_cut: Option<Instant>,
+}
+
+/// What becomes of the window.
+#[derive(Debug)]
+enum Phase {
+    /// It doubles each round until there is a queue.
+    SlowStart,
+    /// It grows, faster each round, while there is no queue.
+    Bounded {
+        /// Bytes that the next round adds.
+        step: u64,
+        /// Rounds in a row with a queue, and the window before the first.
+        queued: u32,
+        before: u64,
+    },
+    /// It is a little less than the path holds without a queue, to see whether the queue, or the loss, goes with it.
+    Draining {
+        why: Trouble,
+        /// Rounds until that is judged.
+        left: u32,
+        /// The window to return to.
+        before: u64,
+        /// Packets delivered and lost since the first of these rounds.
+        delivered: u64,
+        lost: u64,
+    },
+    /// It is CUBIC's: somebody else fills the queue.
+    Competing {
+        cubic: Box<dyn Controller>,
+        /// When to look again whose queue it is.
+        until: Instant,
+    },
+}
+
+/// What this connection may cause or not.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Queue,
+    /// Share of packets that are lost.
+    Loss(f64),
+}
+
+impl Adaptive {
+    pub(super) fn new(mtu: u16) -> Self {
+        let initial_window = INITIAL_PACKETS * u64::from(mtu);
+        Self {
+            mtu: mtu.into(),
+            initial_window,
+            window: initial_window,
+            phase: Phase::SlowStart,
+            rounds: Rounds::default(),
+            base: BaseRtt::default(),
+            full_queue: Duration::ZERO,
+            usual_loss: 0.0,
+            lossy_rounds: 0,
+            competition: FIRST_COMPETITION,
+            is_cut_short: false,
+            rival_until: None,
+            last_cut: None,
+        }
+    }
+
+    fn base(&self) -> Duration {
+        self.base.get().unwrap_or_default()
+    }
+
+    /// The queueing delay that is no concern on this path.
+    fn allowed_queue(&self) -> Duration {
+        MIN_QUEUE.max(self.base() / QUEUE_SHARE)
+    }
+
+    /// The queueing delay that the last acknowledgement saw.
+    fn latest_queue(&self) -> Duration {
+        self.rounds.latest_rtt().saturating_sub(self.base())
+    }
+
+    /// What the path holds with half of the queue that is allowed, so that the bottleneck never idles.
+    fn filled_path(&self) -> u64 {
+        self.rounds.carried_in(self.base() + self.allowed_queue() / 2).max(self.least())
+    }
+
+    fn first_step(&self) -> u64 {
+        (self.window / FIRST_GROWTH_SHARE).max(self.mtu)
+    }
+
+    fn least(&self) -> u64 {
+        MIN_PACKETS * self.mtu
+    }
+
+    fn bound(&mut self, now: Instant, window: u64) {
+        self.window = window;
+        self.last_cut = Some(now);
+        self.phase = Phase::Bounded { step: self.first_step(), queued: 0, before: window };
+    }
+
+    fn on_round(&mut self, now: Instant, round: Round) {
+        self.base.add(now, round.least_rtt);
+        let queue = round.least_rtt.saturating_sub(self.base());
+        let has_queue = queue > self.allowed_queue();
+        self.full_queue = queue.max(self.full_queue - self.full_queue / 64);
+        let excess = self.judge_loss(&round, has_queue);
+        let (first_step, has_rival) = (self.first_step(), self.rival_until.is_some_and(|until| now < until));
+        match &mut self.phase {
+            Phase::SlowStart if has_queue => {
+                self.is_cut_short = true;
+                let window = self.filled_path().min(self.window);
+                self.bound(now, window);
+            }
+            Phase::SlowStart | Phase::Bounded { .. } if !has_queue && excess.is_some() => {
+                self.drain(now, Trouble::Loss(excess.unwrap_or_default()));
+            }
+            Phase::SlowStart => {}
+            Phase::Bounded { .. } if has_queue && has_rival => {
+                let window = self.window;
+                self.compete(now, window);
+            }
+            Phase::Bounded { queued, .. } if has_queue && *queued >= ROUNDS_BEFORE_DRAIN => {
+                self.drain(now, Trouble::Queue)
+            }
+            Phase::Bounded { step, queued, before } if has_queue => {
+                if *queued == 0 {
+                    *before = self.window;
+                }
+                *queued += 1;
+                *step = first_step;
+                self.cut(now, &round);
+            }
+            Phase::Bounded { step, queued, .. } => {
+                *queued = 0;
+                if round.was_limited {
+                    self.window += *step;
+                    *step = (*step * 2).min(self.window / GROWTH_SHARE).max(first_step);
+                }
+            }
+            Phase::Draining { .. } => self.judge_drain(now, &round, has_queue),
+            Phase::Competing { cubic, until } => {
+                self.window = cubic.window();
+                if now >= *until {
+                    self.drain(now, Trouble::Queue);
+                }
+            }
+        }
+    }
+
+    /// Returns the share of packets that are lost, if for the second round in a row it is much more than usual.
+    fn judge_loss(&mut self, round: &Round, has_queue: bool) -> Option<f64> {
+        let loss = share(round.lost, round.delivered);
+        let exceeds = round.lost >= MIN_PACKETS && loss > 2.0 * self.usual_loss + EXCESS_LOSS;
+        self.lossy_rounds = if exceeds { self.lossy_rounds + 1 } else { 0 };
+        if !has_queue && !exceeds {
+            self.usual_loss += (loss - self.usual_loss) / LOSS_ROUNDS;
+        }
+        (self.lossy_rounds >= 2).then_some(loss)
+    }
+
+    fn judge_drain(&mut self, now: Instant, round: &Round, has_queue: bool) {
+        let Phase::Draining { why, left, before, delivered, lost } = &mut self.phase else { return };
+        *left = left.saturating_sub(1);
+        // What was lost in the first round had left before.
+        if *left + 1 < DRAIN_ROUNDS {
+            *delivered += round.delivered;
+            *lost += round.lost;
+        }
+        let (why, is_over, before, loss) = (*why, *left == 0, *before, share(*lost, *delivered));
+        match why {
+            Trouble::Queue if !has_queue => {
+                self.is_cut_short = false;
+                let window = self.filled_path();
+                self.bound(now, window);
+            }
+            Trouble::Queue if is_over => {
+                self.compete(now, before);
+                self.competition = (self.competition * 2).min(LONGEST_COMPETITION);
+            }
+            Trouble::Loss(usual) if is_over => {
+                self.lossy_rounds = 0;
+                let is_own = loss < usual / 2.0;
+                if !is_own {
+                    self.usual_loss = usual;
+                }
+                let window = if is_own { self.window } else { before };
+                self.bound(now, window);
+            }
+            Trouble::Queue | Trouble::Loss(_) => {}
+        }
+    }
+
+    /// Takes away what stands in the queue, and not too much at a time: a longer round-trip time may have other causes.
+    fn cut(&mut self, now: Instant, round: &Round) {
+        let used = self.window.min(round.in_flight.max(self.filled_path()));
+        #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
+        let least = (used as f64 * CUT) as u64;
+        self.window = self.filled_path().clamp(least, used.max(least)).max(self.least());
+        self.last_cut = Some(now);
+    }
+
+    fn drain(&mut self, now: Instant, why: Trouble) {
+        if self.rival_until.is_none_or(|until| now >= until) {
+            self.competition = FIRST_COMPETITION;
+        }
+        let before = match &self.phase {
+            Phase::Bounded { before, queued: 1.., .. } => *before,
+            Phase::Bounded { .. } | Phase::SlowStart | Phase::Draining { .. } | Phase::Competing { .. } => {
+                self.window
+            }
+        };
+        self.window = (self.rounds.carried_in(self.base()) / 10 * 9).max(self.least()).min(self.window);
+        self.phase = Phase::Draining { why, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
+    }
+
+    /// Lets CUBIC go on from a window. It begins with a slow start if the rival's queue cut ours short. Otherwise a loss that did not
+    /// happen ends it at once.
+    fn compete(&mut self, now: Instant, window: u64) {
+        let is_newcomer = std::mem::take(&mut self.is_cut_short);
+        let mut config = CubicConfig::default();
+        #[expect(clippy::cast_possible_truncation, reason = "a window fits")]
+        config.initial_window(if is_newcomer { window } else { (window as f64 / CUBIC_CUT) as u64 });
+        let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
+        let mut cubic = Arc::new(config).build(now, mtu);
+        if !is_newcomer {
+            cubic.on_congestion_event(now, now, false, false, 0, 0);
+        }
+        self.window = cubic.window();
+        let until = now + self.competition;
+        self.rival_until = Some(until + RIVAL_MEMORY);
+        self.phase = Phase::Competing { cubic, until };
+    }
+
+    /// After silence from the path: what was known of it may be wrong.
+    fn start_again(&mut self, now: Instant) {
+        self.window = self.initial_window.min(self.window / 2).max(self.least());
+        self.rounds.forget_rates();
+        self.phase = Phase::SlowStart;
+        self.last_cut = Some(now);
+    }
+}
+
+fn share(lost: u64, delivered: u64) -> f64 {
+    lost as f64 / (lost + delivered).max(1) as f64
+}
+
+impl Controller for Adaptive {
+    fn on_packet_sent(&mut self, _: Instant, _: u16, number: u64) {
+        self.rounds.on_packet_sent(number);
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.rounds.on_limited();
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        number: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.rounds.on_ack(sent, bytes);
+        if !app_limited {
+            self.rounds.on_limited();
+        }
+        match &mut self.phase {
+            Phase::SlowStart if self.rounds.is_limited() => self.window += bytes,
+            Phase::Competing { cubic, .. } => cubic.on_ack(now, sent, bytes, number, app_limited, rtt),
+            Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } => {}
+        }
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest: Option<u64>) {
+        if let Phase::Competing { cubic, .. } = &mut self.phase {
+            cubic.on_end_acks(now, in_flight, app_limited, largest);
+            self.window = cubic.window();
+        }
+        if let Some(round) = self.rounds.on_end_acks(now, in_flight, largest) {
+            self.on_round(now, round);
+        }
+    }
+
+    fn on_packet_lost(&mut self, _: u16, _: u64, _: Instant) {
+        self.rounds.on_packet_lost();
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        is_ecn: bool,
+        lost_bytes: u64,
+        largest_lost: u64,
+    ) {
+        if is_persistent_congestion {
+            return self.start_again(now);
+        }
+        let is_full = self.latest_queue() > self.allowed_queue()
+            && self.latest_queue() >= self.full_queue.mul_f64(FULL_SHARE);
+        let is_filling = self.latest_queue() > self.allowed_queue();
+        let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
+        match &mut self.phase {
+            Phase::Competing { cubic, .. } if is_ecn || is_full => {
+                cubic.on_congestion_event(now, sent, false, is_ecn, lost_bytes, largest_lost);
+                self.window = cubic.window();
+            }
+            Phase::SlowStart if is_ecn || is_filling => {
+                self.is_cut_short = true;
+                let window = self.filled_path().min(self.window);
+                self.bound(now, window);
+            }
+            Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn && is_recent => {
+                #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
+                let window = (self.window as f64 * CUT) as u64;
+                self.window = window.max(self.least());
+                self.last_cut = Some(now);
+            }
+            Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing { .. } => {}
+        }
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu.into();
+        self.window = self.window.max(self.least());
+        if let Phase::Competing { cubic, .. } = &mut self.phase {
+            cubic.on_mtu_update(new_mtu);
+        }
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        let mut copy = Self::new(u16::try_from(self.mtu).unwrap_or(u16::MAX));
+        copy.window = self.window;
+        Box::new(copy)
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.initial_window
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

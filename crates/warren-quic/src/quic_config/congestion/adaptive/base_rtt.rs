@@ -1,0 +1,53 @@
+//! The round-trip time of a path without a queue: the smallest of the last minute.
+
+use std::time::{Duration, Instant};
+
+/// Length of a bucket. A path that has become longer for good is believed after all of them.
+const BUCKET: Duration = Duration::from_secs(10);
+const BUCKETS: usize = 6;
+
+/// A windowed minimum over buckets of time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BaseRtt {
+    /// The newest first.
+    buckets: [Option<Duration>; BUCKETS],
+    began: Option<Instant>,
+}
+
+impl BaseRtt {
+    /// Takes a sample.
+    pub(super) fn add(&mut self, now: Instant, sample: Duration) {
+        let began = *self.began.get_or_insert(now);
+        if now.saturating_duration_since(began) >= BUCKET {
+            self.began = Some(now);
+            self.buckets.rotate_right(1);
+            self.buckets[0] = None;
+        }
+        let newest = &mut self.buckets[0];
+        *newest = Some(newest.map_or(sample, |least| least.min(sample)));
+    }
+
+    /// Returns the smallest sample; `None` before there is one.
+    pub(super) fn get(&self) -> Option<Duration> {
+        self.buckets.iter().flatten().min().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_sample_is_kept_for_a_minute() {
+        let (start, mut base) = (Instant::now(), BaseRtt::default());
+        assert_eq!(base.get(), None);
+        base.add(start, Duration::from_millis(30));
+        for second in 1..120 {
+            base.add(start + Duration::from_secs(second), Duration::from_millis(60));
+            let expected = if second < 60 { 30 } else { 60 };
+            assert_eq!(base.get(), Some(Duration::from_millis(expected)), "after {second} s");
+        }
+        base.add(start + Duration::from_secs(120), Duration::from_millis(20));
+        assert_eq!(base.get(), Some(Duration::from_millis(20)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Rounds of a connection: the time until what was sent when a round began is acknowledged.
+
+use std::time::{Duration, Instant};
+
+/// Rounds whose delivery rates are remembered; the largest counts, since a round may end early in a burst.
+const RATES: usize = 4;
+
+/// What a round was like.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    /// The smallest round-trip time, the peer's delay of acknowledgements included.
+    pub(super) least_rtt: Duration,
+    /// Packets that were acknowledged, and that were lost.
+    pub(super) delivered: u64,
+    pub(super) lost: u64,
+    /// Most bytes that were under way.
+    pub(super) in_flight: u64,
+    /// Whether the window or the pacer held packets back.
+    pub(super) was_limited: bool,
+}
+
+/// Divides acknowledgements into rounds.
+#[derive(Clone, Debug)]
+pub(super) struct Rounds {
+    last_sent: u64,
+    /// Number of the packet whose acknowledgement ends the round.
+    ends_with: Option<u64>,
+    began: Option<Instant>,
+    bytes: u64,
+    /// When the newest of the packets left that the present ACK frame acknowledges.
+    newest: Option<Instant>,
+    latest_rtt: Duration,
+    round: Round,
+    /// Bytes a second of the last rounds.
+    rates: [f64; RATES],
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self {
+            last_sent: 0,
+            ends_with: None,
+            began: None,
+            bytes: 0,
+            newest: None,
+            latest_rtt: Duration::ZERO,
+            round: Round { least_rtt: Duration::MAX, ..Round::default() },
+            rates: [0.0; RATES],
+        }
+    }
+}
+
+impl Rounds {
+    pub(super) fn on_packet_sent(&mut self, number: u64) {
+        self.last_sent = self.last_sent.max(number);
+    }
+
+    pub(super) fn on_ack(&mut self, sent: Instant, bytes: u64) {
+        self.newest = self.newest.max(Some(sent));
+        self.bytes += bytes;
+        self.round.delivered += 1;
+    }
+
+    pub(super) fn on_packet_lost(&mut self) {
+        self.round.lost += 1;
+    }
+
+    pub(super) fn on_limited(&mut self) {
+        self.round.was_limited = true;
+    }
+
+    /// Whether packets were held back in this round.
+    pub(super) fn is_limited(&self) -> bool {
+        self.round.was_limited
+    }
+
+    /// Ends an ACK frame. Returns the round that ends with it.
+    pub(super) fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        largest: Option<u64>,
+    ) -> Option<Round> {
+        if let Some(newest) = self.newest.take() {
+            self.latest_rtt = now.saturating_duration_since(newest);
+            self.round.least_rtt = self.round.least_rtt.min(self.latest_rtt);
+        }
+        self.round.in_flight = self.round.in_flight.max(in_flight);
+        if self.ends_with.is_some_and(|last| largest.is_none_or(|largest| largest < last)) {
+            return None;
+        }
+        self.ends_with = Some(self.last_sent);
+        let bytes = std::mem::take(&mut self.bytes);
+        let round = std::mem::replace(
+            &mut self.round,
+            Round { least_rtt: Duration::MAX, in_flight, ..Round::default() },
+        );
+        let began = self.began.replace(now)?;
+        let seconds = now.saturating_duration_since(began).as_secs_f64();
+        if seconds <= 0.0 || round.least_rtt == Duration::MAX {
+            return None;
+        }
+        self.rates.rotate_right(1);
+        self.rates[0] = bytes as f64 / seconds;
+        Some(round)
+    }
+
+    /// The round-trip time of the last acknowledgement.
+    pub(super) fn latest_rtt(&self) -> Duration {
+        self.latest_rtt
+    }
+
+    /// Bytes that the path carries in a time, at the rate of the fastest of the last rounds.
+    pub(super) fn carried_in(&self, time: Duration) -> u64 {
+        let rate = self.rates.iter().copied().fold(0.0, f64::max);
+        #[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
+        let bytes = (rate * time.as_secs_f64()) as u64;
+        bytes
+    }
+
+    /// Forgets the rates of the past.
+    pub(super) fn forget_rates(&mut self) {
+        self.rates = [0.0; RATES];
+    }
+}

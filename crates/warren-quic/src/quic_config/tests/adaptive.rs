@@ -1,0 +1,145 @@
+//! The controller in whole connections over a link with a rate and a queue, in virtual time.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::time::Duration;
+
+use noq_proto::PathId;
+
+use super::world::{Bottleneck, CLIENT, EXIT, World, settings};
+use crate::settings::{Congestion, TransportSettings};
+
+/// Bytes a second of the link: 40 Mbit/s.
+const RATE: u32 = 5_000_000;
+const PACKET: usize = 1_300;
+/// Packets that the client offers each millisecond: more than twice the rate.
+const OFFERED: [usize; 8] = [PACKET; 8];
+
+struct Outcome {
+    /// Share of the link that packets of the client used.
+    share: f64,
+    /// The round-trip time when it ended.
+    rtt: Duration,
+    overflowed: u64,
+}
+
+/// A client that offers more than the link carries, for ten seconds of which the first three do not count.
+fn outcome(congestion: Congestion, queue: Duration, loss_per_mille: u64) -> Outcome {
+    let mut world = connected(congestion);
+    world.bottleneck = Some(Bottleneck { rate: RATE, queue });
+    world.loss_per_mille = loss_per_mille;
+    flood(&mut world, Duration::from_secs(3));
+    let (before, overflowed) = (delivered(&mut world), world.overflowed);
+    flood(&mut world, Duration::from_secs(7));
+    let bytes = (delivered(&mut world) - before) as f64;
+    Outcome {
+        share: bytes / (f64::from(RATE) * 7.0),
+        rtt: world.quic(CLIENT).rtt(PathId::ZERO).unwrap(),
+        overflowed: world.overflowed - overflowed,
+    }
+}
+
+fn connected(congestion: Congestion) -> World {
+    World::connected(&TransportSettings { congestion: congestion.into(), ..settings() })
+}
+
+fn flood(world: &mut World, time: Duration) {
+    let end = world.now + time;
+    while world.now < end {
+        for _ in OFFERED {
+            world.speak(CLIENT, &OFFERED);
+        }
+        world.run(Duration::from_millis(1), None);
+    }
+}
+
+fn delivered(world: &mut World) -> u64 {
+    world.quic(EXIT).stats().udp_rx.bytes
+}
+
+#[test]
+fn random_loss_does_not_throttle() {
+    for loss in [0, 1, 10, 50] {
+        let Outcome { share, .. } = outcome(Congestion::Adaptive, Duration::from_millis(30), loss);
+        let arrives = 1.0 - loss as f64 / 1_000.0;
+        assert!(share > 0.9 * arrives, "{share:.2} of the link at {loss} per mille");
+    }
+    // The control: a controller that takes loss for congestion.
+    let Outcome { share, .. } = outcome(Congestion::Cubic, Duration::from_millis(30), 10);
+    assert!(share < 0.5, "CUBIC had {share:.2} of the link");
+}
+
+#[test]
+fn queue_stays_short_whatever_the_bottleneck_holds() {
+    for queue in [20, 100, 400] {
+        let Outcome { share, rtt, overflowed } =
+            outcome(Congestion::Adaptive, Duration::from_millis(queue), 0);
+        assert!(rtt < Duration::from_millis(20 + 15), "{rtt:?} with a queue of {queue} ms");
+        assert!(share > 0.9, "{share:.2} of the link with a queue of {queue} ms");
+        assert_eq!(overflowed, 0, "with a queue of {queue} ms");
+    }
+    let Outcome { rtt, .. } = outcome(Congestion::Cubic, Duration::from_millis(400), 0);
+    assert!(rtt > Duration::from_millis(100), "CUBIC had {rtt:?}");
+}
+
+#[test]
+fn a_short_queue_that_overflows_throttles() {
+    let Outcome { share, overflowed, .. } = outcome(Congestion::Adaptive, Duration::from_millis(4), 0);
+    let packets = (f64::from(RATE) * 7.0 / PACKET as f64).round();
+    assert!(share > 0.7, "{share:.2} of the link");
+    assert!((overflowed as f64) < 0.1 * packets, "{overflowed} of {packets} packets dropped");
+}
+
+#[test]
+fn the_window_follows_a_rate_that_changes() {
+    let mut world = connected(Congestion::Adaptive);
+    let queue = Duration::from_millis(100);
+    for rate in [RATE, RATE / 5, RATE] {
+        world.bottleneck = Some(Bottleneck { rate, queue });
+        flood(&mut world, Duration::from_secs(3));
+        let before = delivered(&mut world);
+        flood(&mut world, Duration::from_secs(2));
+        let share = (delivered(&mut world) - before) as f64 / f64::from(rate) / 2.0;
+        assert!(share > 0.85, "{share:.2} of {rate} bytes a second");
+    }
+}
+
+#[test]
+fn a_black_out_is_over_when_the_path_is_back() {
+    let mut world = connected(Congestion::Adaptive);
+    world.bottleneck = Some(Bottleneck { rate: RATE, queue: Duration::from_millis(100) });
+    flood(&mut world, Duration::from_secs(2));
+    world.loss_per_mille = 1_000;
+    flood(&mut world, Duration::from_secs(5));
+    world.loss_per_mille = 0;
+    flood(&mut world, Duration::from_secs(3));
+    let before = delivered(&mut world);
+    flood(&mut world, Duration::from_secs(1));
+    let share = (delivered(&mut world) - before) as f64 / f64::from(RATE);
+    assert!(share > 0.85, "{share:.2} of the link");
+}
+
+#[test]
+fn what_is_offered_below_the_rate_is_carried_whatever_is_lost() {
+    for loss in [0, 10, 30] {
+        let mut world = connected(Congestion::Adaptive);
+        world.bottleneck = Some(Bottleneck { rate: RATE * 5, queue: Duration::from_millis(30) });
+        world.loss_per_mille = loss;
+        // 20.8 of 25 million bytes a second.
+        let offer = |world: &mut World, time: Duration| {
+            let end = world.now + time;
+            while world.now < end {
+                for _ in 0..16 {
+                    world.speak(CLIENT, &OFFERED);
+                }
+                world.run(Duration::from_millis(1), None);
+            }
+        };
+        offer(&mut world, Duration::from_millis(500));
+        let before = world.quic(EXIT).stats().frame_rx.datagram;
+        offer(&mut world, Duration::from_secs(4));
+        let carried = world.quic(EXIT).stats().frame_rx.datagram - before;
+        let share = carried as f64 / 64_000.0;
+        println!("{loss} {share}");
+        assert!(share > 0.98 * (1.0 - loss as f64 / 1_000.0), "{share:.3} at {loss} per mille");
+    }
+}
