@@ -94,11 +94,10 @@ impl Daemon {
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
         let (worker, reports) = warren_tunnel::spawn(carrier).await?;
-        // No optional feature exists yet, so the client asks for none.
         let config = ClientConfig {
             connections: profile.transport.connections,
             name: start.name.clone(),
-            features: 0,
+            features: profile.transport.features(),
             prefixes: profile.routes.prefixes.clone(),
         };
         let setup = HostSetup::new(

@@ -138,7 +138,7 @@ fn example(profile: &ClientProfile) -> SessionGrant {
         routes: Vec::new(),
         connections: profile.transport.connections,
         keep_alive: Duration::ZERO,
-        features: 0,
+        features: profile.transport.features(),
         prefixes: Vec::new(),
     }
 }

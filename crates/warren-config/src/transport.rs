@@ -4,6 +4,8 @@ use warren_quic::settings::{
     Congestion, Driver, ReceiveBatches, TransmitCaps, TransportSettings, WorkerPlace,
 };
 
+use warren_session::NUMBERED;
+
 use super::ConfigError;
 use super::document::Document;
 use super::value::{auto_or, auto_or_false, boolean, number, word};
@@ -30,6 +32,8 @@ pub struct Transport {
     pub tun_batches: u32,
     /// The congestion controller. A change also affects open connections.
     pub congestion: Congestion,
+    /// Whether datagrams that a path loses are sent again, if the other side can put them in order.
+    pub repair: bool,
     /// What drives the connections.
     pub driver: Driver,
     /// Whether to use the TUN device's segmentation offloads if the host has them.
@@ -53,6 +57,7 @@ impl Transport {
     /// Reads the section. `connections` is the role's default.
     pub(super) fn read(document: &mut Document<'_>, connections: u32) -> Result<Self, ConfigError> {
         const CONGESTION: &[(&str, Congestion)] = &[
+            ("adaptive", Congestion::Adaptive),
             ("cubic", Congestion::Cubic),
             ("bbr3", Congestion::Bbr3),
             ("newreno", Congestion::NewReno),
@@ -65,7 +70,8 @@ impl Transport {
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
             tun_batches: section.or("tun_batches", 128, number(TUN_BATCHES))?,
-            congestion: section.or("congestion", Congestion::Cubic, word(CONGESTION))?,
+            congestion: section.or("congestion", Congestion::Adaptive, word(CONGESTION))?,
+            repair: section.or("repair", true, auto_or_false)?,
             driver: section.or(
                 "driver",
                 Self::DRIVER,
@@ -83,7 +89,7 @@ impl Transport {
 }
 
 /// The settings in `[transport]` that a running daemon cannot change, as text.
-pub const TAKES_RESTART: &str = "connections, workers, pin, driver or an offload in [transport]";
+pub const TAKES_RESTART: &str = "connections, repair, workers, pin, driver or an offload in [transport]";
 
 impl Transport {
     /// The settings of all connections of a daemon, and those that can change while it runs.
@@ -107,6 +113,11 @@ impl Transport {
             workers: self.workers(),
             pin: self.pin,
         }
+    }
+
+    /// The optional features of the protocol that this side offers, as a bit set. noq's driver keeps no datagram to send again.
+    pub fn features(&self) -> u64 {
+        if self.repair && self.driver == Driver::Warren { NUMBERED } else { 0 }
     }
 
     /// How many workers carry a daemon's traffic.
@@ -170,7 +181,8 @@ mod tests {
             max_transmit_datagrams: 80,
             receive_batches: 8,
             tun_batches: 128,
-            congestion: Congestion::Cubic,
+            congestion: Congestion::Adaptive,
+            repair: true,
             driver: Driver::Warren,
             tun_offload: true,
             udp_gso: true,

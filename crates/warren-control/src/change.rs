@@ -105,7 +105,7 @@ impl Key {
             Self::TunBatches => TUN_BATCHES,
             Self::Congestion => {
                 let chosen = text.parse().map(Value::Congestion);
-                return chosen.map_err(|_| "must be cubic, bbr3, newreno or off".to_owned());
+                return chosen.map_err(|_| "must be adaptive, cubic, bbr3, newreno or off".to_owned());
             }
         };
         let number = text.parse::<u32>().ok().filter(|number| range.contains(number));
@@ -163,7 +163,7 @@ mod tests {
             ("max_transmit_datagrams", "20", "80"),
             ("receive_batches", "4", "8"),
             ("tun_batches", "1", "128"),
-            ("congestion", "off", "cubic"),
+            ("congestion", "off", "adaptive"),
         ] {
             let tuning = Tuning::default();
             let values = || Key::ALL.map(|key| key.in_force(&tuning));
@@ -196,7 +196,11 @@ mod tests {
             ),
             ("receive_batches", "33", "receive_batches is \"33\", but must be a number from 1 to 32"),
             ("tun_batches", "many", "tun_batches is \"many\", but must be a number from 1 to 256"),
-            ("congestion", "reno", "congestion is \"reno\", but must be cubic, bbr3, newreno or off"),
+            (
+                "congestion",
+                "reno",
+                "congestion is \"reno\", but must be adaptive, cubic, bbr3, newreno or off",
+            ),
             (
                 "max_transmit_segment",
                 "10",

@@ -317,6 +317,7 @@ mod tests {
             bytes_in: 0,
             queue_packets: 0,
             queue_bytes: 0,
+            repair: Default::default(),
             quic: None,
         };
         Observed {

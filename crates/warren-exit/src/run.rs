@@ -150,7 +150,7 @@ fn session_settings(config: &ExitSettings) -> SessionConfig {
         routes: Vec::new(),
         max_connections: config.transport.connections,
         keep_alive: warren_quic::settings::KEEP_ALIVE,
-        features: 0,
+        features: config.transport.features(),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod datagram;
 pub mod ecn;
 pub mod ip;
 pub mod mss;
+pub mod order;
 pub mod queue;
 pub mod rate_limit;
 pub mod reason;

@@ -11,7 +11,7 @@ mod waits;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use self::codel::Codel;
 pub use self::waits::Waits;
@@ -32,6 +32,8 @@ const SHORT: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct FlowQueue {
     limit: usize,
+    /// CoDel's interval.
+    interval: Duration,
     flows: Box<[Flow]>,
     /// Buckets of the flows that have just become active, and of the others with a backlog (RFC 8290 section 4.1).
     new: VecDeque<usize>,
@@ -74,6 +76,7 @@ impl FlowQueue {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
+            interval: codel::INTERVAL,
             flows: Box::default(),
             new: VecDeque::new(),
             old: VecDeque::new(),
@@ -81,6 +84,11 @@ impl FlowQueue {
             packets: 0,
             longest_wait: Duration::ZERO,
         }
+    }
+
+    /// Sets the round-trip time of the path, by which CoDel knows how long a burst of the flows may last.
+    pub fn set_round_trip(&mut self, round_trip: Duration) {
+        self.interval = codel::interval(round_trip);
     }
 
     /// Whether the queue is empty.
@@ -131,7 +139,7 @@ impl FlowQueue {
 
     /// Takes the next packet to send. Packets that waited too long are dropped or marked, and counted in `signals`. Drops count
     /// as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay).
-    pub fn pop(&mut self, now: Instant, signals: &mut Signals) -> Option<Bytes> {
+    pub fn pop(&mut self, now: Instant, signals: &mut Signals) -> Option<BytesMut> {
         loop {
             let (place, is_new) = match (self.new.front(), self.old.front()) {
                 (Some(place), _) => (*place, true),
@@ -143,8 +151,11 @@ impl FlowQueue {
             if is_spent {
                 flow.deficit += QUANTUM;
             }
-            let taken =
-                if is_spent { None } else { flow.take(now, signals, &mut self.bytes, &mut self.packets) };
+            let taken = if is_spent {
+                None
+            } else {
+                flow.take((now, self.interval), signals, &mut self.bytes, &mut self.packets)
+            };
             if let Some((packet, wait)) = taken {
                 self.longest_wait = self.longest_wait.max(wait);
                 return Some(packet);
@@ -165,7 +176,7 @@ impl FlowQueue {
     /// Empties the queue and returns the number of packets that were in it.
     pub fn clear(&mut self) -> u64 {
         let packets = self.packets;
-        *self = Self::new(self.limit);
+        *self = Self { interval: self.interval, ..Self::new(self.limit) };
         packets as u64
     }
 
@@ -182,17 +193,17 @@ impl Flow {
     /// Takes the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
-        now: Instant,
+        (now, interval): (Instant, Duration),
         signals: &mut Signals,
         bytes: &mut usize,
         packets: &mut usize,
-    ) -> Option<(Bytes, Duration)> {
+    ) -> Option<(BytesMut, Duration)> {
         loop {
             let Waiting { mut framed, since } = self.remove()?;
             *bytes -= framed.len();
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
-            let is_signal = self.codel.signals(now, sojourn, self.bytes <= SHORT);
+            let is_signal = self.codel.signals((now, interval), sojourn, self.bytes <= SHORT);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;
                 continue;
@@ -207,7 +218,7 @@ impl Flow {
             }
             signals.waits.record(sojourn);
             self.deficit -= framed.len() as i64;
-            return Some((framed.freeze(), sojourn));
+            return Some((framed, sojourn));
         }
     }
 

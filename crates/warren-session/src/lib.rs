@@ -27,6 +27,9 @@ pub use token::AttachToken;
 /// Version of the control protocol that this build speaks, sent in every `Hello`.
 pub const PROTOCOL_VERSION: u32 = 1;
 
+/// Feature bit of `Hello` and `Welcome`: puts numbered datagrams in order, and may send them.
+pub const NUMBERED: u64 = 1;
+
 /// Time for a connection to finish its handshake, on either side. A connection that has not finished by then is closed.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 

@@ -12,13 +12,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use warren_packet::queue::Waits;
 use warren_packet::reason::{DropCounters, DropReason};
+use warren_packet::resequence::Counters as OrderCounters;
 use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
 use warren_session::PublicKey;
 use warren_session::exit::SessionId;
 
 use super::traffic::Traffic;
 
-/// Packets and bytes that passed each boundary of a worker since it started. It has 16 fields because each is a counter of
+/// Packets and bytes that passed each boundary of a worker since it started. It has 17 fields because each is a counter of
 /// `docs/counters.md`.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
@@ -50,6 +51,8 @@ pub struct Totals {
     pub carrier_received_datagrams: u64,
     /// Packets of these datagrams: whole ones, completed and dropped assemblies, and malformed datagrams.
     pub carrier_received_packets: u64,
+    /// Datagrams sent again because they were lost, copies included.
+    pub repairs_sent: u64,
     /// Fragments among the datagrams sent.
     pub fragments_sent: u64,
     /// Fragments among the datagrams received.
@@ -79,6 +82,23 @@ pub struct ConnectionSnapshot {
     pub queue_bytes: usize,
     /// QUIC's own counters, while it is open.
     pub quic: Option<ConnectionStats>,
+    /// What repair did.
+    pub repair: RepairSnapshot,
+}
+
+/// What repair did for one connection, both ways.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RepairSnapshot {
+    /// Whether lost datagrams are sent again now.
+    pub is_on: bool,
+    /// The share of the packets sent in the last five to ten seconds that the path lost, from 0 to 1.
+    pub loss: f64,
+    /// Datagrams that were sent again. A copy of a repair does not count.
+    pub repaired: u64,
+    /// Lost datagrams that were not sent again.
+    pub given_up: u64,
+    /// What became of the numbers that the peer sent.
+    pub order: OrderCounters,
 }
 
 /// How full the worker's batches are.

@@ -41,6 +41,8 @@ pub struct SessionRoute {
     pub connections: u32,
     /// Of an exit: what the client may send and receive.
     pub limit: Option<Arc<ClientLimit>>,
+    /// Whether both sides repair: numbered datagrams are put in order, and lost ones are sent again.
+    pub repair: bool,
 }
 
 impl SessionRoute {
@@ -104,6 +106,11 @@ impl Sessions {
     /// Returns the session when it is the only one.
     pub(crate) fn only(&self) -> Option<SessionId> {
         self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1)
+    }
+
+    /// Whether both sides of a session repair.
+    pub(crate) fn repairs(&self, id: SessionId) -> bool {
+        self.by_id.get(&id).is_some_and(|session| session.route.repair)
     }
 
     /// Removes a session; its connections stay, without one.
@@ -241,6 +248,7 @@ mod tests {
             prefixes: Vec::new(),
             connections,
             limit: None,
+            repair: false,
         }
     }
 

@@ -13,13 +13,14 @@ mod hand_over;
 mod handle;
 mod message;
 mod pump;
+mod repair;
 mod run;
 mod thread;
 mod traffic;
 pub mod tuning;
 
 pub use client_limit::ClientLimit;
-pub use counters::{ConnectionSnapshot, Histogram, QuicSums, Snapshot, WorkerShare};
+pub use counters::{ConnectionSnapshot, Histogram, QuicSums, RepairSnapshot, Snapshot, WorkerShare};
 pub use forward::{Forwarding, SessionRoute};
 pub use handle::{Reports, WorkerHandle};
 pub use message::{ConnectionCommand, Report, SharedCommand};

@@ -3,16 +3,20 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
-use warren_packet::datagram::{Datagram, FRAGMENT_OVERHEAD, Fragmenter, PACKET_OVERHEAD, write_fragment};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use warren_packet::datagram::{
+    Datagram, FRAGMENT_OVERHEAD, Fragmenter, Lane, PACKET_OVERHEAD, TRAILER, write_fragment,
+};
 use warren_packet::queue::{FlowQueue, Signals};
 use warren_packet::reason::DropReason;
 use warren_packet::reassembly::{Assembler, Limits};
+use warren_packet::resequence::{Limits as HeldLimits, Resequencer};
 use warren_quic::driver::{ConnectionId, Endpoint, SendError};
 use warren_session::exit::SessionId;
 
 use super::arena::Arena;
-use super::counters::{Drops, Totals};
+use super::counters::{Drops, RepairSnapshot, Totals};
+use super::repair::{Outgoing, Repair, RepairCounts, lane_of};
 use super::traffic::Traffic;
 
 /// Most bytes in a queue. A packet beyond it makes the longest flow lose packets, counted as `queue_full`.
@@ -31,6 +35,11 @@ const ANSWER_EVERY: Duration = Duration::from_millis(50);
 const SLOW: Duration = Duration::from_millis(10);
 /// A queue without progress for this long no longer holds back the TUN, because its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
+/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Later it is the time of two repairs, and
+/// this much more, because round-trip times change.
+const HOLD: Duration = Duration::from_millis(100);
+/// What a repair takes beyond 9/8 of a round trip: the peer's delay of acknowledgements and a copy's delay.
+const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
 /// One connection's state on the packet path.
 pub(crate) struct Pump {
@@ -38,12 +47,18 @@ pub(crate) struct Pump {
     /// The session and the connection's index in it, once attached.
     pub attached: Option<(SessionId, u32)>,
     pub assembler: Assembler,
+    /// Puts what the peer numbered in order.
+    pub resequencer: Resequencer,
+    /// How long a missing datagram holds back its lane.
+    pub hold: Duration,
+    /// Sends again what the path lost.
+    pub repair: Repair,
     fragmenter: Fragmenter,
     queue: FlowQueue,
     /// The framed packet that left the queue and found the transport full.
-    held: Option<Bytes>,
+    held: Option<Outgoing>,
     /// The remaining fragments of a packet that did not fit into the transport as a whole.
-    fragments: VecDeque<Bytes>,
+    fragments: VecDeque<Outgoing>,
     last_progress: Instant,
     /// A smoothed measure of how long packets wait in the queue.
     wait: Duration,
@@ -65,6 +80,9 @@ impl Pump {
             connection,
             attached: None,
             assembler: Assembler::new(Limits::default()),
+            resequencer: Resequencer::new(HeldLimits::default()),
+            hold: HOLD,
+            repair: Repair::default(),
             fragmenter: Fragmenter::default(),
             queue: FlowQueue::new(QUEUE_LIMIT),
             held: None,
@@ -92,8 +110,13 @@ impl Pump {
         self.queue.is_empty() && self.held.is_none() && self.fragments.is_empty()
     }
 
+    /// Whether there is anything to send now.
+    pub(crate) fn has_work(&self, now: Instant) -> bool {
+        !self.is_idle() || self.repair.is_urgent(now)
+    }
+
     pub(crate) fn queue_bytes(&self) -> usize {
-        self.queue.bytes() + self.held.as_ref().map_or(0, Bytes::len)
+        self.queue.bytes() + self.held.as_ref().map_or(0, |held| held.datagram.len())
     }
 
     /// Packets that wait here, including one whose fragments are partly sent.
@@ -116,11 +139,25 @@ impl Pump {
         }
     }
 
+    /// Notes what the path has lost, and how long it takes.
+    pub(crate) fn note_losses(&mut self, endpoint: &Endpoint, now: Instant) {
+        let Some(counts) = endpoint.loss_counts(self.connection) else { return };
+        self.repair.observe(&counts, now);
+        self.hold = 2 * (counts.rtt / 8 * 9 + REPAIR_DELAY) + HOLD;
+        self.queue.set_round_trip(counts.rtt);
+    }
+
     /// The largest packet that the connection carries in one datagram; `None` until that has been the same for a while.
     pub(crate) fn largest_whole_packet(&mut self, endpoint: &Endpoint, now: Instant) -> Option<usize> {
         self.note_datagram_size(endpoint, now);
         let (size, since) = self.datagram_size;
-        size.filter(|_| now.duration_since(since) >= SETTLED).map(|size| size.saturating_sub(PACKET_OVERHEAD))
+        let size = size.filter(|_| now.duration_since(since) >= SETTLED);
+        size.map(|size| size.saturating_sub(PACKET_OVERHEAD + self.trailer()))
+    }
+
+    /// Bytes that a number may take in each datagram.
+    fn trailer(&self) -> usize {
+        if self.repair.is_agreed { TRAILER } else { 0 }
     }
 
     /// Whether one more sender may be told that its packet is too big; 20 a second.
@@ -147,27 +184,32 @@ impl Pump {
     ) {
         let mut signals = Signals::default();
         while !self.blocked {
+            if self.send_urgent(endpoint, now, totals) {
+                continue;
+            }
             if let Some(fragment) = self.fragments.pop_front() {
                 self.send_fragment(endpoint, fragment, totals, drops);
                 self.last_progress = now;
                 continue;
             }
-            let Some(framed) = self.held.take().or_else(|| self.queue.pop(now, &mut signals)) else { break };
+            let queued = || Some(self.repair.prepare(self.queue.pop(now, &mut signals)?, lane_of));
+            let Some(outgoing) = self.held.take().or_else(queued) else { break };
             self.last_progress = now;
-            let bytes = (framed.len() - PACKET_OVERHEAD) as u64;
-            match endpoint.send_datagram(self.connection, framed) {
+            let bytes = packet_bytes(&outgoing);
+            match send(endpoint, self.connection, outgoing) {
                 Ok(()) => {
                     totals.carrier_sent_datagrams += 1;
                     self.count_packet(bytes, totals);
                 }
-                Err(SendError::Blocked(framed)) => {
+                Err((SendError::Blocked(datagram), context)) => {
                     self.blocked = true;
-                    self.held = Some(framed);
+                    self.held = Some(Outgoing { datagram, context });
                 }
-                Err(SendError::TooLarge(framed)) => {
+                Err((SendError::TooLarge(mut framed), _)) => {
+                    self.repair.take_back(&mut framed);
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
                 }
-                Err(SendError::Closed(_)) => drops.count_to_carrier(DropReason::ConnectionLost),
+                Err((SendError::Closed(_), _)) => drops.count_to_carrier(DropReason::ConnectionLost),
             }
         }
         // The first packets may belong to a flow that never waits, so the longest wait counts.
@@ -177,6 +219,32 @@ impl Pump {
         totals.waits.add(&signals.waits);
     }
 
+    /// Sends a datagram again that was lost. Returns false if there is none, or no room for it.
+    fn send_urgent(&mut self, endpoint: &mut Endpoint, now: Instant, totals: &mut Totals) -> bool {
+        let Some(outgoing) = self.repair.next_urgent(now) else { return false };
+        match send(endpoint, self.connection, outgoing) {
+            Ok(()) => totals.repairs_sent += 1,
+            Err((SendError::Blocked(datagram), context)) => {
+                self.blocked = true;
+                self.repair.put_back(Outgoing { datagram, context });
+            }
+            // Its packet was counted when it was first sent. The peer stops waiting for it in time.
+            Err((SendError::TooLarge(_) | SendError::Closed(_), _)) => {}
+        }
+        true
+    }
+
+    pub(crate) fn repair_snapshot(&self) -> RepairSnapshot {
+        let RepairCounts { repaired, given_up } = self.repair.counts;
+        RepairSnapshot {
+            is_on: self.repair.is_on(),
+            loss: self.repair.loss(),
+            repaired,
+            given_up,
+            order: self.resequencer.counters(),
+        }
+    }
+
     /// Drops and counts everything that the connection will not send any more.
     pub(crate) fn abandon(&mut self, drops: &mut Drops) {
         let packets = self.queued_packets() as u64;
@@ -184,16 +252,17 @@ impl Pump {
         self.queue.clear();
         self.held = None;
         self.fragments.clear();
+        self.repair.abandon();
     }
 
     fn send_fragment(
         &mut self,
         endpoint: &mut Endpoint,
-        fragment: Bytes,
+        fragment: Outgoing,
         totals: &mut Totals,
         drops: &mut Drops,
     ) {
-        match endpoint.send_datagram(self.connection, fragment) {
+        match send(endpoint, self.connection, fragment) {
             Ok(()) => {
                 totals.carrier_sent_datagrams += 1;
                 totals.fragments_sent += 1;
@@ -201,16 +270,16 @@ impl Pump {
                     self.count_packet(0, totals);
                 }
             }
-            Err(SendError::Blocked(fragment)) => {
+            Err((SendError::Blocked(datagram), context)) => {
                 self.blocked = true;
-                self.fragments.push_front(fragment);
+                self.fragments.push_front(Outgoing { datagram, context });
             }
             // The path shrank between two fragments of a packet: the rest of it cannot follow.
-            Err(SendError::TooLarge(_)) => {
+            Err((SendError::TooLarge(_), _)) => {
                 self.fragments.clear();
                 drops.count_to_carrier(DropReason::TooLarge);
             }
-            Err(SendError::Closed(_)) => {
+            Err((SendError::Closed(_), _)) => {
                 self.fragments.clear();
                 drops.count_to_carrier(DropReason::ConnectionLost);
             }
@@ -220,15 +289,17 @@ impl Pump {
     /// Cuts a packet that is too large for one datagram into fragments.
     fn cut(&mut self, max_datagram: Option<usize>, framed: &Bytes, arena: &mut Arena, drops: &mut Drops) {
         let (Ok(Datagram::Packet { flags, packet }), Some(max_datagram)) =
-            (Datagram::parse(framed), max_datagram)
+            (Datagram::parse_without_trailer(framed), max_datagram)
         else {
             drops.count_to_carrier(DropReason::TooLarge);
             return;
         };
-        for (header, range) in self.fragmenter.fragments(flags, packet.len(), max_datagram) {
-            let buffer = arena.room(FRAGMENT_OVERHEAD + range.len());
+        let lane = Lane::of_packet(packet);
+        let room = max_datagram.saturating_sub(self.trailer());
+        for (header, range) in self.fragmenter.fragments(flags, packet.len(), room) {
+            let buffer = arena.room(FRAGMENT_OVERHEAD + range.len() + TRAILER);
             write_fragment(&header, range, &[packet], buffer);
-            self.fragments.push_back(buffer.split().freeze());
+            self.fragments.push_back(self.repair.prepare(with_room(buffer), |_| lane));
         }
         if self.fragments.is_empty() {
             drops.count_to_carrier(DropReason::TooLarge);
@@ -242,4 +313,31 @@ impl Pump {
         self.traffic.bytes_out += bytes;
         totals.carrier_sent_packets += 1;
     }
+}
+
+/// Takes a datagram out of an arena's buffer, with room for a trailer behind it.
+pub(crate) fn with_room(buffer: &mut BytesMut) -> BytesMut {
+    let length = buffer.len();
+    buffer.put_bytes(0, TRAILER);
+    let mut framed = buffer.split();
+    framed.truncate(length);
+    framed
+}
+
+/// The bytes of the packet in a datagram.
+fn packet_bytes(outgoing: &Outgoing) -> u64 {
+    let framing = PACKET_OVERHEAD + if outgoing.context.is_some() { TRAILER } else { 0 };
+    outgoing.datagram.len().saturating_sub(framing) as u64
+}
+
+fn send(
+    endpoint: &mut Endpoint,
+    connection: ConnectionId,
+    Outgoing { datagram, context }: Outgoing,
+) -> Result<(), (SendError, Option<u64>)> {
+    let sent = match context {
+        Some(context) => endpoint.send_datagram_kept(connection, datagram, context),
+        None => endpoint.send_datagram(connection, datagram),
+    };
+    sent.map_err(|error| (error, context))
 }

@@ -81,11 +81,15 @@ pub(super) struct Worker {
     /// The endpoint's count of drives at the end of the last turn.
     drives: u64,
     inbox: Inbox,
+    /// Numbered datagrams whose turn has come; empty between two datagrams.
+    released: VecDeque<Bytes>,
     arena: Arena,
     timer: Pin<Box<Sleep>>,
     /// When the timer will wake the worker, if it is set.
     timer_due: Option<Instant>,
     last_expiry: Instant,
+    /// When something that repair put off is due: a copy to send, or a missing datagram to go on without.
+    repair_due: Option<Instant>,
     /// Whether some pump may have an unfinished assembly.
     assembling: bool,
     stopping: Option<(u32, String)>,
@@ -132,10 +136,12 @@ impl Worker {
             occupancy: Occupancy::default(),
             drives: 0,
             inbox: Inbox::default(),
+            released: VecDeque::new(),
             arena: Arena::default(),
             timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
             timer_due: None,
             last_expiry: Instant::now(),
+            repair_due: None,
             assembling: false,
             stopping: None,
             rest: Rest::new(Instant::now()),
@@ -211,9 +217,9 @@ impl Worker {
     }
 
     /// Puts a pump on the list for `fill_connections`, if it has something to send and may send.
-    fn list(&mut self, slot: usize) {
+    fn list(&mut self, slot: usize, now: Instant) {
         let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
-        if !pump.listed && !pump.blocked && !pump.is_idle() {
+        if !pump.listed && !pump.blocked && pump.has_work(now) {
             pump.listed = true;
             self.ready.push_back(slot);
         }
@@ -233,17 +239,14 @@ impl Worker {
             self.count_expired(expired);
             for pump in self.pumps.iter_mut().flatten() {
                 pump.note_datagram_size(&self.endpoint, now);
+                pump.note_losses(&self.endpoint, now);
             }
             self.assembling = self.pumps.iter().flatten().any(|pump| pump.assembler.pending() > 0);
         }
-        let wait = if self.is_held_back(now) {
-            Some(if self.hand_over.is_filling() { HAND_OVER_FILLING } else { HELD_BACK })
-        } else if self.assembling {
-            Some(EXPIRE_EVERY)
-        } else {
-            None
-        };
-        let Some(wait) = wait else {
+        if self.repair_due.is_some_and(|due| due <= now) {
+            self.run_repairs(now);
+        }
+        let Some(wait) = self.longest_sleep(now) else {
             self.timer_due = None;
             return;
         };
@@ -255,6 +258,16 @@ impl Worker {
             self.timer_due = None;
             cx.waker().wake_by_ref();
         }
+    }
+
+    /// How long the worker may sleep without missing anything of its own; `None` if nothing is due.
+    fn longest_sleep(&self, now: Instant) -> Option<Duration> {
+        let held_back = self
+            .is_held_back(now)
+            .then(|| if self.hand_over.is_filling() { HAND_OVER_FILLING } else { HELD_BACK });
+        let assembling = self.assembling.then_some(EXPIRE_EVERY);
+        let repair = self.repair_due.map(|due| due.saturating_duration_since(now));
+        [held_back, assembling, repair].into_iter().flatten().min()
     }
 
     fn report(&mut self, report: Report) {
@@ -305,6 +318,7 @@ impl Worker {
                     queue_packets: pump.queued_packets(),
                     queue_bytes: pump.queue_bytes(),
                     quic: self.endpoint.stats(pump.connection),
+                    repair: pump.repair_snapshot(),
                 })
                 .collect(),
             clients: self.clients.totals(pumps().filter_map(|pump| Some((pump.attached?.0, pump.traffic)))),

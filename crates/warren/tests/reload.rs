@@ -90,7 +90,9 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     client.warren.write("home.toml", 0o600, &retuned.with("transport", "connections", 2).text());
     let refused = client.warren.run("reload home");
     assert!(
-        refused.stderr.contains("connections, workers, pin, driver or an offload in [transport] changed"),
+        refused
+            .stderr
+            .contains("connections, repair, workers, pin, driver or an offload in [transport] changed"),
         "{refused:?}"
     );
 

@@ -74,7 +74,7 @@ fn what_cannot_be_set_is_refused_with_a_sentence_and_changes_nothing() {
 
     for (line, code, sentence) in [
         ("set max_transmit_segments 0", 2, "must be a number from 1 to 128"),
-        ("set congestion reno", 2, "must be cubic, bbr3, newreno or off"),
+        ("set congestion reno", 2, "must be adaptive, cubic, bbr3, newreno or off"),
         ("set mtu 1280", 2, "\"mtu\" cannot be changed while the daemon runs"),
         ("set tun_batches 8 --profile home", 3, "home.toml: does not exist"),
     ] {

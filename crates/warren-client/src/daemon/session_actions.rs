@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use warren_session::NUMBERED;
 use warren_session::client::{ClientAction, SessionGrant, Stop};
 use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
@@ -97,6 +98,7 @@ impl Daemon {
             prefixes: welcome.prefixes.clone(),
             connections: welcome.connections,
             limit: None,
+            repair: welcome.features & NUMBERED != 0,
         };
         let session = SessionId(welcome.session);
         self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;

@@ -57,7 +57,7 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     ),
     (
         "[transport]\ncongestion = true\n",
-        "8: congestion in [transport] is true or false, but must be \"cubic\"",
+        "8: congestion in [transport] is true or false, but must be \"adaptive\"",
     ),
     ("[transport]\nudp_gso = true\n", "8: udp_gso in [transport] is true, but must be \"auto\""),
     (
@@ -104,7 +104,7 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     // Words
     (
         "[transport]\ncongestion = \"reno\"\n",
-        "8: congestion in [transport] is \"reno\", but must be \"cubic\", \"bbr3\", \"newreno\" or \"off\"",
+        "8: congestion in [transport] is \"reno\", but must be \"adaptive\", \"cubic\", \"bbr3\", \"newreno\" or \"off\"",
     ),
     (
         "[transport]\ndriver = \"quinn\"\n",

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use warren_quic::driver::ConnectionStats;
 
 use super::Rates;
-use warren_tunnel::ConnectionSnapshot;
+use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 
 /// One QUIC connection. Sizes are in bytes; counters start with the connection.
 ///
-/// Has 20 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
+/// Has 21 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// Its number, unique in this daemon.
@@ -53,6 +53,48 @@ pub struct ConnectionStatus {
     pub packets_in: u64,
     /// Bytes of these.
     pub bytes_in: u64,
+    /// What the path loses, and what becomes of it.
+    #[serde(default)]
+    pub repair: RepairStatus,
+}
+
+/// What a connection's path loses, and what becomes of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RepairStatus {
+    /// Whether lost datagrams are sent again now.
+    pub is_on: bool,
+    /// Percent of the packets sent in the last seconds that the path lost.
+    pub loss_percent: f64,
+    /// Datagrams that were sent again.
+    pub repaired: u64,
+    /// Lost datagrams that were not sent again.
+    pub given_up: u64,
+    /// Datagrams received that wait for an earlier one.
+    pub waiting: usize,
+    /// Missing datagrams that arrived while others waited for them.
+    pub filled: u64,
+    /// Missing datagrams that others waited for in vain, and that did not arrive later either.
+    pub missing: u64,
+    /// Datagrams that arrived after others had stopped waiting for them.
+    pub late: u64,
+    /// Datagrams that arrived twice.
+    pub repeated: u64,
+}
+
+impl From<RepairSnapshot> for RepairStatus {
+    fn from(RepairSnapshot { is_on, loss, repaired, given_up, order }: RepairSnapshot) -> Self {
+        Self {
+            is_on,
+            loss_percent: loss * 100.0,
+            repaired,
+            given_up,
+            waiting: order.held_datagrams,
+            filled: order.filled,
+            missing: order.given_up.saturating_sub(order.late),
+            late: order.late,
+            repeated: order.repeated,
+        }
+    }
 }
 
 impl ConnectionStatus {
@@ -80,6 +122,7 @@ impl ConnectionStatus {
             bytes_out: snapshot.bytes_out,
             packets_in: snapshot.packets_in,
             bytes_in: snapshot.bytes_in,
+            repair: snapshot.repair.into(),
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("carrier_sent_datagrams", totals.carrier_sent_datagrams),
         ("carrier_received_datagrams", totals.carrier_received_datagrams),
         ("carrier_received_packets", totals.carrier_received_packets),
+        ("repairs_sent", totals.repairs_sent),
         ("fragments_sent", totals.fragments_sent),
         ("fragments_received", totals.fragments_received),
         ("queued_packets", snapshot.queued_packets),

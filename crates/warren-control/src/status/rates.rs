@@ -254,6 +254,7 @@ mod tests {
             bytes_in: *count,
             queue_packets: 0,
             queue_bytes: 0,
+            repair: Default::default(),
             quic: None,
         };
         Snapshot { connections: connections.iter().map(connection).collect(), ..Snapshot::default() }

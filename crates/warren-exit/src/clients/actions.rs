@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use warren_host::tracking;
 use warren_quic::driver::ConnectionId;
+use warren_session::NUMBERED;
 use warren_session::exit::{EndReason, ExitAction};
 use warren_session::pool::Lease;
 
@@ -32,14 +33,15 @@ impl Clients {
                 worker.send(ConnectionCommand::Close { connection, code, reason }).await;
             }
             ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
-            ExitAction::Open { session, key, name, lease, prefixes, connections } => {
+            ExitAction::Open { session, key, name, lease, prefixes, connections, features } => {
                 tracing::info!(client = name, "session opened");
                 let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
                 // The limit outlives sessions: a client that reconnects continues with the one that it had.
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
-                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
+                let repair = features & NUMBERED != 0;
+                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit, repair };
                 worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
             }
             ExitAction::Attach { session, connection, index } => {

@@ -38,7 +38,7 @@ pub(crate) struct ClientFigures {
 }
 
 /// The totals of `docs/counters.md`, each with its description. Those in [`GAUGES`] can also fall.
-const TOTALS: [(&str, &str); 21] = [
+const TOTALS: [(&str, &str); 22] = [
     ("tun_reads", "Reads of the TUN that brought something."),
     ("handed_over", "Reads of the TUN that another worker was to have."),
     ("tun_read_packets", "Packets cut from reads of the TUN."),
@@ -52,6 +52,7 @@ const TOTALS: [(&str, &str); 21] = [
     ("carrier_sent_datagrams", "Datagrams handed to QUIC connections."),
     ("carrier_received_datagrams", "Datagrams that QUIC delivered."),
     ("carrier_received_packets", "Packets that came out of datagrams."),
+    ("repairs_sent", "Datagrams sent again because the path lost them."),
     ("fragments_sent", "Fragments among the datagrams sent."),
     ("fragments_received", "Fragments among the datagrams received."),
     ("queued_packets", "Packets that wait for a connection now."),

@@ -46,6 +46,8 @@ pub enum ExitAction {
         prefixes: Vec<IpNet>,
         /// Number of connections that the session may have.
         connections: u32,
+        /// Bit set of the features that both sides have.
+        features: u64,
     },
     /// A connection carries the session's traffic from now on.
     Attach {

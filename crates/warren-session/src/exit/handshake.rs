@@ -161,7 +161,9 @@ impl ExitSessions {
             offline_deadline: None,
         };
         let (name, prefixes) = (session.name.clone(), session.prefixes.clone());
-        self.actions.push_back(ExitAction::Open { session: id, key, name, lease, prefixes, connections });
+        let features = session.features;
+        let open = ExitAction::Open { session: id, key, name, lease, prefixes, connections, features };
+        self.actions.push_back(open);
         session
     }
 

@@ -69,6 +69,7 @@ impl Totals {
             carrier_sent_datagrams,
             carrier_received_datagrams,
             carrier_received_packets,
+            repairs_sent,
             fragments_sent,
             fragments_received,
         } = self;
@@ -86,6 +87,7 @@ impl Totals {
         *carrier_sent_datagrams += other.carrier_sent_datagrams;
         *carrier_received_datagrams += other.carrier_received_datagrams;
         *carrier_received_packets += other.carrier_received_packets;
+        *repairs_sent += other.repairs_sent;
         *fragments_sent += other.fragments_sent;
         *fragments_received += other.fragments_received;
     }

@@ -140,8 +140,10 @@ impl Worker {
         if !self.sessions.attach(session, index, Place::Here(slot)) {
             return;
         }
+        let repairs = self.sessions.repairs(session) && self.endpoint.keeps_datagrams();
         if let Some(pump) = self.pump_mut(slot) {
             pump.attached = Some((session, index));
+            pump.repair.is_agreed = repairs;
         }
     }
 

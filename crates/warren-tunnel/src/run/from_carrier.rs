@@ -1,20 +1,23 @@
 //! From the carrier to the TUN: events, then datagrams, which are reassembled, checked and merged.
 
 use std::task::Context;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use warren_packet::datagram::{Datagram, Flags, PACKET_OVERHEAD};
+use warren_packet::datagram::{Datagram, Flags, Numbering, PACKET_OVERHEAD};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
-use warren_quic::driver::{ConnectionId, Event};
+use warren_quic::driver::{ConnectionId, Event, LostDatagram};
 use warren_session::exit::SessionId;
 
 use super::Worker;
 use crate::forward::{Forwarding, Place};
 use crate::message::Report;
 use crate::pump::Pump;
+
+/// Time between two looks at what repair put off.
+const REPAIR_PAUSE: Duration = Duration::from_millis(1);
 
 impl Worker {
     /// Takes what the carrier brought and writes it to the TUN; true when it brought something.
@@ -38,9 +41,40 @@ impl Worker {
             }
             self.take_datagram(run.and_then(|(_, slot)| slot), datagram, now);
         }
+        for (connection, lost) in inbox.lost.drain(..) {
+            self.take_lost(connection, lost, now);
+        }
         self.inbox = inbox;
         self.write_to_device();
         true
+    }
+
+    fn take_lost(&mut self, connection: ConnectionId, lost: LostDatagram, now: Instant) {
+        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        if let Some(pump) = self.pump_mut(slot) {
+            pump.repair.take_lost(lost, now);
+            let due = pump.repair.next_due();
+            self.note_repair_due(due);
+        }
+        self.list(slot, now);
+    }
+
+    fn note_repair_due(&mut self, due: Option<Instant>) {
+        self.repair_due = self.repair_due.into_iter().chain(due).min();
+    }
+
+    /// Does what repair put off until now.
+    pub(super) fn run_repairs(&mut self, now: Instant) {
+        self.expire_held(now);
+        for slot in 0..self.pumps.len() {
+            self.list(slot, now);
+        }
+        let pumps = self.pumps.iter().flatten();
+        self.repair_due =
+            pumps.flat_map(|pump| [pump.repair.next_due(), pump.resequencer.next_deadline()]).flatten().min();
+        // A copy that the transport has no room for waits for that, not for time.
+        self.repair_due = self.repair_due.map(|due| due.max(now + REPAIR_PAUSE));
+        self.fill_connections(now);
     }
 
     fn take_event(&mut self, event: Event, now: Instant) {
@@ -55,7 +89,7 @@ impl Worker {
                 if let Some(pump) = self.pump_mut(slot) {
                     pump.blocked = false;
                 }
-                self.list(slot);
+                self.list(slot, now);
             }
             Event::Answers { connection, answers } => {
                 let slot = self.by_connection.get(&connection).copied();
@@ -115,7 +149,64 @@ impl Worker {
             self.refuse(DropReason::NotAttached);
             return;
         };
-        match Datagram::parse(&datagram) {
+        match Numbering::cut(&mut datagram) {
+            Ok(Numbering::Unnumbered) => {}
+            Ok(Numbering::Numbered(place)) => {
+                let taken = pump.resequencer.take(now, place, datagram, pump.hold, &mut self.released);
+                let due = pump.resequencer.next_deadline();
+                self.note_repair_due(due);
+                self.take_released(slot, session, now);
+                if let Err(reason) = taken {
+                    self.refuse(reason);
+                }
+                return;
+            }
+            Ok(Numbering::NothingBelow(place)) => {
+                pump.resequencer.nothing_below(place, &mut self.released);
+                self.take_released(slot, session, now);
+                return;
+            }
+            Err(reason) => {
+                self.refuse(reason);
+                return;
+            }
+        }
+        self.take_in_order(slot, session, datagram, now);
+    }
+
+    /// Takes the numbered datagrams whose turn has come.
+    fn take_released(&mut self, slot: usize, session: SessionId, now: Instant) {
+        while let Some(datagram) = self.released.pop_front() {
+            self.take_in_order(slot, session, datagram, now);
+        }
+    }
+
+    /// Goes on without the numbered datagrams that did not come in time.
+    fn expire_held(&mut self, now: Instant) {
+        for slot in 0..self.pumps.len() {
+            let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { continue };
+            if pump.resequencer.next_deadline().is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            pump.resequencer.expire(now, &mut self.released);
+            let session = pump.attached.map(|(session, _)| session).or_else(|| self.sessions.only());
+            match session {
+                Some(session) => self.take_released(slot, session, now),
+                None => {
+                    for _ in self.released.drain(..) {
+                        self.totals.carrier_received_packets += 1;
+                        self.drops.count_to_tun(DropReason::NotAttached);
+                    }
+                }
+            }
+        }
+        self.write_to_device();
+    }
+
+    /// Takes a datagram without a number, or one whose turn has come.
+    fn take_in_order(&mut self, slot: usize, session: SessionId, mut datagram: Bytes, now: Instant) {
+        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        match Datagram::parse_without_trailer(&datagram) {
             Ok(Datagram::Packet { flags, packet }) => {
                 pump.traffic.packets_in += 1;
                 pump.traffic.bytes_in += packet.len() as u64;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use warren_packet::datagram::{PACKET_OVERHEAD, write_packet};
+use warren_packet::datagram::{PACKET_OVERHEAD, TRAILER, write_packet};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
@@ -27,7 +27,7 @@ use crate::counters::{Drops, Totals};
 use crate::forward::{Forwarding, Place, Sessions};
 use crate::hand_over::HandedOver;
 use crate::message::Report;
-use crate::pump::Pump;
+use crate::pump::{Pump, with_room};
 
 /// The most that QUIC adds to a datagram: 1 byte of flags, 20 of connection ID, 4 of packet number, 16 of authentication and
 /// 3 around the frame.
@@ -210,7 +210,7 @@ impl Worker {
         if let (Some(packet), Some(largest)) = (too_large, largest_whole) {
             self.answer_too_big(slot, &packet, largest, now);
         }
-        self.list(slot);
+        self.list(slot, now);
         Ok(Some(slot))
     }
 
@@ -284,9 +284,9 @@ impl Framing<'_> {
         if self.too_large.is_none() && self.largest_whole.is_some_and(|largest| packet.len() > largest) {
             self.too_large = Some(packet.parts().concat());
         }
-        let buffer = self.arena.room(PACKET_OVERHEAD + packet.len());
+        let buffer = self.arena.room(PACKET_OVERHEAD + packet.len() + TRAILER);
         write_packet(packet.flags(), &packet.parts(), buffer);
-        self.pump.enqueue(self.flow_hash, buffer.split(), self.now, self.drops);
+        self.pump.enqueue(self.flow_hash, with_room(buffer), self.now, self.drops);
     }
 }
 

@@ -59,7 +59,7 @@ impl ExitModel {
         disk: &ClientRegistry,
     ) {
         match action {
-            ExitAction::Open { session, key, name, lease, prefixes, connections } => {
+            ExitAction::Open { session, key, name, lease, prefixes, connections, .. } => {
                 let client = clients.by_key(*key).expect("a session of a key that is enrolled");
                 assert!(!client.disabled && client.name == *name);
                 assert!(

@@ -149,6 +149,7 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
         datagrams_received: 0,
         queue_packets: 0,
         queue_bytes: 0,
+        repair: Default::default(),
         packets_out: 0,
         bytes_out: *bytes,
         packets_in: 0,

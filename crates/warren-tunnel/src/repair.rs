@@ -1,0 +1,209 @@
+//! The sender's half of repair: datagrams are numbered and kept while the path loses some, and those that were lost are sent again.
+//!
+//! Repair is for random loss. A budget bounds it, and a path that loses too much gets none. Lost datagrams of flows that need order are
+//! sent again twice at most, the others once and only while they are fresh.
+
+mod budget;
+mod watch;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use warren_packet::datagram::{
+    Datagram, Lane, NOTHING_BELOW_LEN, Number, Numbering, Place, append_trailer, write_nothing_below,
+};
+use warren_quic::driver::{LossCounts, LostDatagram};
+
+use self::budget::Budget;
+use self::watch::LossWatch;
+
+/// How often a datagram of an ordered lane is repaired at most.
+const ORDERED_ROUNDS: u8 = 2;
+/// A datagram of the unordered lane is repaired once, if it left less than this long ago. Later it would be of no use to a call.
+const FRESH: Duration = Duration::from_millis(400);
+/// The last repair is sent again after this time, because nothing else would repair it. A burst of losses is over by then.
+const COPY_AFTER: Duration = Duration::from_millis(3);
+
+/// A datagram for the transport.
+pub(crate) struct Outgoing {
+    pub datagram: Bytes,
+    /// What the transport returns with it if it is lost. `None` if it need not be kept.
+    pub context: Option<u64>,
+}
+
+/// What became of lost datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RepairCounts {
+    /// Datagrams that were sent again. A copy of a repair does not count.
+    pub repaired: u64,
+    /// Lost datagrams that were not sent again, because their rounds or the budget were used up or they were too old.
+    pub given_up: u64,
+}
+
+/// Repair of one connection's datagrams.
+#[derive(Default)]
+pub(crate) struct Repair {
+    /// Whether the peer puts numbered datagrams in order.
+    pub is_agreed: bool,
+    watch: LossWatch,
+    budget: Budget,
+    /// The next number of each lane. Empty before the first one.
+    next: Vec<Number>,
+    /// Datagrams to send before all others.
+    urgent: VecDeque<Outgoing>,
+    /// Copies to send later, the earliest first.
+    copies: VecDeque<(Instant, Outgoing)>,
+    pub counts: RepairCounts,
+}
+
+impl Repair {
+    /// Notes what the path has lost so far.
+    pub(crate) fn observe(&mut self, counts: &LossCounts, now: Instant) {
+        self.watch.observe(counts, now);
+        self.budget.set_share(self.watch.loss().share());
+    }
+
+    /// The share of packets that the path loses, from 0 to 1.
+    pub(crate) fn loss(&self) -> f64 {
+        self.watch.loss().share()
+    }
+
+    /// Whether datagrams are numbered and kept now.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_agreed && self.watch.is_lossy()
+    }
+
+    /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
+    pub(crate) fn prepare(&mut self, mut framed: BytesMut, lane: impl FnOnce(&[u8]) -> Lane) -> Outgoing {
+        self.budget.earn(framed.len());
+        if !self.is_on() {
+            return Outgoing { datagram: framed.freeze(), context: None };
+        }
+        let lane = lane(&framed);
+        if self.next.is_empty() {
+            self.next.resize(Lane::COUNT, Number::ZERO);
+        }
+        let Some(next) = self.next.get_mut(lane.index()) else {
+            return Outgoing { datagram: framed.freeze(), context: None };
+        };
+        let place = Place { lane, number: *next };
+        *next = next.plus(1);
+        append_trailer(&mut framed, place);
+        let kept = Kept { place, rounds: 0, has_copy: false };
+        Outgoing { datagram: framed.freeze(), context: Some(kept.to_context()) }
+    }
+
+    /// Takes the number back from a datagram that the transport did not take, the last one of its lane.
+    pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
+        if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
+            && let Some(next) = self.next.get_mut(place.lane.index())
+            && *next == place.number.plus(1)
+        {
+            *next = place.number;
+        }
+    }
+
+    /// Takes a kept datagram that the transport lost.
+    pub(crate) fn take_lost(&mut self, lost: LostDatagram, now: Instant) {
+        let Some(kept) = Kept::of(lost.context) else { return };
+        // Its copy may have arrived.
+        if kept.has_copy {
+            return;
+        }
+        let is_ordered = kept.place.lane.is_ordered();
+        let rounds = if is_ordered { ORDERED_ROUNDS } else { 1 };
+        let is_fresh = is_ordered || now.saturating_duration_since(lost.sent) < FRESH;
+        let is_last = kept.rounds + 1 == rounds;
+        let cost = if is_ordered && is_last { 2 * lost.data.len() } else { lost.data.len() };
+        if kept.rounds >= rounds || !is_fresh || !self.budget.spend(cost) {
+            self.give_up(kept.place);
+            return;
+        }
+        self.counts.repaired += 1;
+        let has_copy = is_ordered && is_last;
+        let context = |has_copy| Kept { rounds: kept.rounds + 1, has_copy, ..kept }.to_context();
+        if has_copy {
+            let copy = Outgoing { datagram: lost.data.clone(), context: Some(context(false)) };
+            self.copies.push_back((now + COPY_AFTER, copy));
+        }
+        self.urgent.push_back(Outgoing { datagram: lost.data, context: Some(context(has_copy)) });
+    }
+
+    /// Tells the peer not to wait for a datagram.
+    fn give_up(&mut self, place: Place) {
+        self.counts.given_up += 1;
+        if place.lane.is_ordered() {
+            let next = Place { number: place.number.plus(1), ..place };
+            let mut datagram = BytesMut::with_capacity(NOTHING_BELOW_LEN);
+            write_nothing_below(next, &mut datagram);
+            self.urgent.push_back(Outgoing { datagram: datagram.freeze(), context: None });
+        }
+    }
+
+    /// The next datagram that goes before all others.
+    pub(crate) fn next_urgent(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.copies.front().is_some_and(|(due, _)| *due <= now) {
+            return self.copies.pop_front().map(|(_, copy)| copy);
+        }
+        self.urgent.pop_front()
+    }
+
+    /// Returns a datagram that the transport had no room for.
+    pub(crate) fn put_back(&mut self, outgoing: Outgoing) {
+        self.urgent.push_front(outgoing);
+    }
+
+    /// Whether there is something to send before all others.
+    pub(crate) fn is_urgent(&self, now: Instant) -> bool {
+        !self.urgent.is_empty() || self.copies.front().is_some_and(|(due, _)| *due <= now)
+    }
+
+    /// When the next copy is due.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.copies.front().map(|(due, _)| *due)
+    }
+
+    /// Forgets what is to be sent again, because the connection sends nothing more.
+    pub(crate) fn abandon(&mut self) {
+        self.urgent.clear();
+        self.copies.clear();
+    }
+}
+
+/// The lane of a framed packet.
+pub(crate) fn lane_of(framed: &[u8]) -> Lane {
+    match Datagram::parse(framed) {
+        Ok(Datagram::Packet { packet, .. }) => Lane::of_packet(packet),
+        _ => Lane::UNORDERED,
+    }
+}
+
+/// What the context of a kept datagram says: its place in bits 0 to 31, the number of repairs in bits 32 to 39, and in bit 40 whether a
+/// copy of this repair follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kept {
+    place: Place,
+    rounds: u8,
+    has_copy: bool,
+}
+
+impl Kept {
+    fn to_context(self) -> u64 {
+        let Self { place: Place { lane, number }, rounds, has_copy } = self;
+        u64::from(has_copy) << 40
+            | u64::from(rounds) << 32
+            | (lane.index() as u64) << 26
+            | u64::from(number.value())
+    }
+
+    fn of(context: u64) -> Option<Self> {
+        let [_, _, copy, rounds, place @ ..] = context.to_be_bytes();
+        let place = u32::from_be_bytes(place);
+        let lane = Lane::new(u8::try_from(place >> 26).ok()?)?;
+        Some(Self { place: Place { lane, number: Number::new(place) }, rounds, has_copy: copy != 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Whether a path loses packets, from what QUIC declares lost and does not see arrive after all.
+//!
+//! A path of which little is known counts as lossy: a flow that loses a packet in its first round trips is slow for seconds.
+
+use std::time::{Duration, Instant};
+
+use warren_quic::driver::LossCounts;
+
+/// Length of a window. The present and the last one count.
+const WINDOW: Duration = Duration::from_secs(5);
+/// A path is lossy from this share on.
+const LOSSY: f64 = 4e-4;
+/// Packets of both windows below which a path is not known. A single loss among these is as much as that share.
+const KNOWN: u64 = 2_500;
+/// A lossy path is clean once less than this share was lost in two windows.
+const CLEAN: f64 = 1e-4;
+/// A path that loses more is not repaired: its loss is congestion, or repairs would be lost as well.
+const TOO_LOSSY: f64 = 0.15;
+/// Packets of both windows below which a large share says nothing.
+const FEW: u64 = 200;
+
+/// What a path loses, and whether that is repaired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathLoss {
+    /// Packets of the last seconds, and those of them that were lost.
+    pub sent: u64,
+    /// Lost packets among them. Late ones do not count.
+    pub lost: u64,
+}
+
+impl PathLoss {
+    /// The share of packets that is lost, from 0 to 1.
+    pub(crate) fn share(&self) -> f64 {
+        self.lost as f64 / self.sent.max(1) as f64
+    }
+}
+
+/// Packets in a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    sent: u64,
+    lost: u64,
+}
+
+/// Measures the loss of a path.
+#[derive(Debug)]
+pub(super) struct LossWatch {
+    /// The counts at the last look.
+    seen: Window,
+    windows: [Window; 2],
+    began: Option<Instant>,
+    is_lossy: bool,
+}
+
+impl Default for LossWatch {
+    fn default() -> Self {
+        Self { seen: Window::default(), windows: Default::default(), began: None, is_lossy: true }
+    }
+}
+
+impl LossWatch {
+    /// Takes the connection's counts.
+    pub(super) fn observe(&mut self, counts: &LossCounts, now: Instant) {
+        let lost = counts.lost_packets.saturating_sub(counts.spurious_losses);
+        let total = Window { sent: counts.sent_packets, lost: lost.max(self.seen.lost) };
+        if now.saturating_duration_since(*self.began.get_or_insert(now)) >= WINDOW {
+            self.began = Some(now);
+            self.windows = [Window::default(), self.windows[0]];
+        }
+        let [present, _] = &mut self.windows;
+        present.sent += total.sent.saturating_sub(self.seen.sent);
+        present.lost += total.lost - self.seen.lost;
+        self.seen = total;
+        let loss = self.loss();
+        let is_too_lossy = loss.sent >= FEW && loss.share() > TOO_LOSSY;
+        let from = if self.is_lossy { CLEAN } else { LOSSY };
+        self.is_lossy = (loss.sent < KNOWN || loss.share() >= from) && !is_too_lossy;
+    }
+
+    pub(super) fn is_lossy(&self) -> bool {
+        self.is_lossy
+    }
+
+    pub(super) fn loss(&self) -> PathLoss {
+        let [present, last] = self.windows;
+        PathLoss { sent: present.sent + last.sent, lost: present.lost + last.lost }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path that sends 1,000 packets in each second and loses `lost` of them, for some seconds.
+    fn pass(watch: &mut LossWatch, counts: &mut LossCounts, now: &mut Instant, seconds: u32, lost: u64) {
+        for _ in 0..seconds {
+            *now += Duration::from_secs(1);
+            counts.sent_packets += 1_000;
+            counts.lost_packets += lost;
+            watch.observe(counts, *now);
+        }
+    }
+
+    #[test]
+    fn a_path_is_lossy_until_it_is_known_to_be_clean() {
+        let (mut watch, mut counts, mut now) = (LossWatch::default(), LossCounts::default(), Instant::now());
+        pass(&mut watch, &mut counts, &mut now, 2, 0);
+        assert!(watch.is_lossy(), "little is known");
+        pass(&mut watch, &mut counts, &mut now, 8, 0);
+        assert!(!watch.is_lossy());
+        pass(&mut watch, &mut counts, &mut now, 1, 10);
+        assert!(watch.is_lossy());
+        pass(&mut watch, &mut counts, &mut now, 4, 0);
+        assert!(watch.is_lossy());
+        pass(&mut watch, &mut counts, &mut now, 7, 0);
+        assert!(!watch.is_lossy());
+        now += 2 * WINDOW;
+        watch.observe(&counts, now);
+        now += 2 * WINDOW;
+        watch.observe(&counts, now);
+        assert!(watch.is_lossy(), "nothing was sent for a while");
+    }
+
+    #[test]
+    fn late_packets_and_rare_losses_do_not_count_and_a_collapse_is_not_repaired() {
+        let (mut watch, mut counts, mut now) = (LossWatch::default(), LossCounts::default(), Instant::now());
+        pass(&mut watch, &mut counts, &mut now, 4, 0);
+        counts.spurious_losses = 5;
+        pass(&mut watch, &mut counts, &mut now, 1, 5);
+        assert!(!watch.is_lossy(), "they arrived after all");
+        pass(&mut watch, &mut counts, &mut now, 6, 0);
+        pass(&mut watch, &mut counts, &mut now, 1, 1);
+        assert!(!watch.is_lossy(), "one in seven thousand");
+        pass(&mut watch, &mut counts, &mut now, 10, 200);
+        assert!(!watch.is_lossy(), "a fifth");
+        assert!(watch.loss().share() > 0.15);
+    }
+}
