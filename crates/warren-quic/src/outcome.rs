@@ -6,7 +6,7 @@ use noq_proto::{ConnectionError, PathStats, TransportErrorCode};
 use rustls::pki_types::CertificateDer;
 
 use crate::{
-    boundary::{CloseReason, ConnectionStats, LossCounts},
+    boundary::{CloseReason, ConnectionStats, ControllerState, LossCounts},
     key::PublicKey,
     tls::{PresentedKey, public_key},
 };
@@ -68,6 +68,7 @@ pub(crate) fn connection_stats(
     remote: SocketAddr,
     stats: &noq_proto::ConnectionStats,
     path: &PathStats,
+    controller: Option<ControllerState>,
     tally: Tally,
     last: bool,
 ) -> ConnectionStats {
@@ -81,6 +82,7 @@ pub(crate) fn connection_stats(
         remote,
         rtt: path.rtt,
         cwnd: path.cwnd,
+        controller,
         mtu: path.current_mtu,
         sent_packets: stats.sent_packets,
         lost_packets: stats.lost_packets,
@@ -108,6 +110,7 @@ pub(crate) fn connection_stats(
         udp_bytes_sent: stats.udp_tx.bytes,
         udp_datagrams_received: stats.udp_rx.datagrams,
         udp_bytes_received: stats.udp_rx.bytes,
+        largest_received: path.largest_received.unwrap_or_default(),
         acks_sent: stats.frame_tx.acks,
         acks_received: stats.frame_rx.acks,
         largest_drive: stats.largest_drive,

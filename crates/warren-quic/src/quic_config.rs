@@ -14,11 +14,11 @@ use noq_proto::{
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 
-pub(crate) use self::connection_ids::ListenerPlace;
 use self::{
     congestion::ControllerFactory,
     connection_ids::{ClientIds, ExitIds},
 };
+pub(crate) use self::{congestion::state_of_original, connection_ids::ListenerPlace};
 use crate::{
     boundary::EndpointError,
     settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},

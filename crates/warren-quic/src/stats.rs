@@ -16,7 +16,7 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Once a connection is closed, `datagrams_accepted` equals `datagrams_sent` plus all `send_drops`, and `datagrams_received`
 /// equals `datagrams_delivered` plus `receive_drops`. Each field is one counter of the metrics.
 ///
-/// It has 28 fields because each is a counter or a state that `warren status` shows.
+/// It has 30 fields because each is a counter or a state that `warren status` shows.
 #[derive(Clone, Debug)]
 pub struct ConnectionStats {
     /// The peer's current UDP address.
@@ -25,6 +25,8 @@ pub struct ConnectionStats {
     pub rtt: Duration,
     /// Congestion window in bytes.
     pub cwnd: u64,
+    /// What the controller `adaptive` does now. `None` with other controllers.
+    pub controller: Option<ControllerState>,
     /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
     /// QUIC packets sent that are tracked for acknowledgement.
@@ -69,12 +71,27 @@ pub struct ConnectionStats {
     pub udp_datagrams_received: u64,
     /// UDP payload bytes received.
     pub udp_bytes_received: u64,
+    /// Largest number of the peer's packets that arrived. 0 before the first.
+    pub largest_received: u64,
     /// ACK frames sent.
     pub acks_sent: u64,
     /// ACK frames received.
     pub acks_received: u64,
     /// Most UDP datagrams of one drive.
     pub largest_drive: u64,
+}
+
+/// What the congestion controller `adaptive` does on a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ControllerState {
+    /// The window doubles each round until there is a queue.
+    Starting,
+    /// The window follows what the path holds, and keeps the queue short.
+    ShortQueue,
+    /// The window is a little smaller for a few rounds, to see whose queue or loss it is.
+    Probing,
+    /// Another flow keeps the queue full, and CUBIC competes for a fair share.
+    Competing,
 }
 
 /// What a connection's path has lost, and what of it is kept to be sent again. The counts of packets and datagrams

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     boundary::{CloseReason, ConnectionId, ConnectionStats, Event, LossCounts, SendError},
     outcome::{Tally, connection_stats, loss_counts},
+    quic_config::state_of_original,
 };
 
 /// How long a close waits for the peer to acknowledge control bytes.
@@ -191,7 +192,9 @@ impl Open {
         let stats = self.connection.stats();
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
         let remote = self.connection.path(PathId::ZERO).and_then(|path| path.remote_address().ok());
-        connection_stats(remote.unwrap_or(self.remote), &stats, &path, self.tally, last)
+        let controller = self.connection.congestion_state(PathId::ZERO);
+        let controller = controller.and_then(state_of_original);
+        connection_stats(remote.unwrap_or(self.remote), &stats, &path, controller, self.tally, last)
     }
 
     pub(super) fn loss_counts(&self) -> LossCounts {

@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    ops::{Deref, DerefMut},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,7 +18,10 @@ use noq_proto::{
 mod adaptive;
 
 use self::adaptive::Adaptive;
-use crate::settings::{Congestion, CongestionChoice, TransportSettings};
+use crate::{
+    settings::{Congestion, CongestionChoice, TransportSettings},
+    stats::ControllerState,
+};
 
 /// A window that is never full. Above `u32::MAX`, noq does not pace either.
 const UNLIMITED_WINDOW: u64 = 1 << 40;
@@ -28,6 +32,12 @@ const MAX_UNANSWERED: u64 = 32 * 1024;
 
 /// The window once that limit is reached: less than that many packets occupy, but enough that loss probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
+
+/// What the controller `adaptive` did when this copy of it was made. `None` of other controllers. The library shows a path's controller
+/// only as a trait object, whose type a copy alone gives away.
+pub(crate) fn state_of_original(copy: Box<dyn Controller>) -> Option<ControllerState> {
+    copy.into_any().downcast::<Chosen>().ok()?.state_of_original
+}
 
 /// Makes the controller of each path.
 #[derive(Debug)]
@@ -41,8 +51,8 @@ impl ControllerFactory {
         Self { choice: settings.congestion.clone(), initial_window: settings.initial_window }
     }
 
-    fn controller(&self, chosen: Congestion, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        match chosen {
+    fn controller(&self, chosen: Congestion, now: Instant, mtu: u16) -> Running {
+        Running::Other(match chosen {
             Congestion::Cubic => {
                 let mut cubic = CubicConfig::default();
                 cubic.initial_window(self.initial_window);
@@ -58,9 +68,9 @@ impl ControllerFactory {
                 new_reno.initial_window(self.initial_window);
                 Arc::new(new_reno).build(now, mtu)
             }
-            Congestion::Adaptive => Box::new(Adaptive::new(mtu)),
+            Congestion::Adaptive => return Running::Adaptive(Box::new(Adaptive::new(mtu))),
             Congestion::Off => Box::new(Unlimited::default()),
-        }
+        })
     }
 }
 
@@ -68,7 +78,62 @@ impl LibraryFactory for ControllerFactory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let chosen = self.choice.get();
         let controller = self.controller(chosen, now, mtu);
-        Box::new(Chosen { factory: self, chosen, controller, mtu, ack_frequency: None })
+        Box::new(Chosen {
+            factory: self,
+            chosen,
+            controller,
+            mtu,
+            ack_frequency: None,
+            state_of_original: None,
+        })
+    }
+}
+
+/// A controller. That of tunnels keeps its type, because it can tell what it does.
+#[derive(Debug)]
+enum Running {
+    Adaptive(Box<Adaptive>),
+    Other(Box<dyn Controller>),
+}
+
+impl Running {
+    fn state(&self) -> Option<ControllerState> {
+        match self {
+            Self::Adaptive(adaptive) => Some(adaptive.state()),
+            Self::Other(_) => None,
+        }
+    }
+
+    /// A copy for a new path.
+    fn copy(&self) -> Self {
+        let copy = self.clone_box();
+        match self {
+            Self::Adaptive(_) => match copy.into_any().downcast() {
+                Ok(adaptive) => Self::Adaptive(adaptive),
+                Err(_) => unreachable!("a copy has the type of its original"),
+            },
+            Self::Other(_) => Self::Other(copy),
+        }
+    }
+}
+
+impl Deref for Running {
+    type Target = dyn Controller;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Adaptive(adaptive) => adaptive.as_ref(),
+            Self::Other(other) => other.as_ref(),
+        }
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Adaptive(adaptive) => adaptive.as_mut(),
+            Self::Other(other) => other.as_mut(),
+        }
     }
 }
 
@@ -78,10 +143,12 @@ impl LibraryFactory for ControllerFactory {
 struct Chosen {
     factory: Arc<ControllerFactory>,
     chosen: Congestion,
-    controller: Box<dyn Controller>,
+    controller: Running,
     mtu: u16,
     /// The latest acknowledgement frequency requested from the peer, for a new controller.
     ack_frequency: Option<(u64, Duration)>,
+    /// Of a copy, what the original did.
+    state_of_original: Option<ControllerState>,
 }
 
 impl Chosen {
@@ -183,9 +250,10 @@ impl Controller for Chosen {
         Box::new(Self {
             factory: self.factory.clone(),
             chosen: self.chosen,
-            controller: self.controller.clone_box(),
+            controller: self.controller.copy(),
             mtu: self.mtu,
             ack_frequency: self.ack_frequency,
+            state_of_original: self.controller.state(),
         })
     }
 
@@ -268,5 +336,22 @@ mod tests {
             assert_eq!(controller.window(), 77_000, "{congestion}");
         }
         assert_eq!(controller.clone_box().window(), 77_000);
+    }
+
+    #[test]
+    fn only_the_adaptive_controller_tells_its_state_and_so_does_its_copy() {
+        let settings = TransportSettings { congestion: Congestion::Adaptive.into(), ..Default::default() };
+        let now = Instant::now();
+        let mut controller = Arc::new(ControllerFactory::new(&settings)).build(now, 1_400);
+
+        let mut copy = controller.clone_box();
+        assert_eq!(state_of_original(copy.clone_box()), Some(ControllerState::Starting));
+        copy.on_congestion_event(now, now, false, true, 1_000, 1);
+        assert_eq!(state_of_original(copy.clone_box()), Some(ControllerState::ShortQueue));
+        assert_eq!(state_of_original(copy), Some(ControllerState::Starting));
+
+        settings.congestion.set(Congestion::Cubic);
+        controller.on_end_acks(now, 0, false, Some(1));
+        assert_eq!(state_of_original(controller.clone_box()), None);
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, loss_counts, peer_key},
     planted::{Bug, is_planted},
+    quic_config::state_of_original,
     settings::MINIMUM_MTU,
     strangers::Seat,
     tls::PresentedKey,
@@ -464,6 +465,8 @@ impl WarrenConnection {
         let mut quic = self.quic.borrow_mut();
         let remote = quic.network_path(PathId::ZERO).map_or(self.remote, |path| path.remote());
         let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
-        connection_stats(remote, &quic.stats(), &path, self.tally, last)
+        let controller = quic.congestion_state(PathId::ZERO).map(|controller| controller.clone_box());
+        let controller = controller.and_then(state_of_original);
+        connection_stats(remote, &quic.stats(), &path, controller, self.tally, last)
     }
 }

@@ -23,6 +23,7 @@ use self::{
     base_rtt::BaseRtt,
     rounds::{Round, Rounds},
 };
+use crate::stats::ControllerState;
 
 /// Queueing delay that is no concern: more than the peer's delay of acknowledgements (5 ms) and the jitter of timers.
 const MIN_QUEUE: Duration = Duration::from_millis(7);
@@ -139,6 +140,15 @@ impl Adaptive {
             is_cut_short: false,
             rival_until: None,
             last_cut: None,
+        }
+    }
+
+    pub(super) fn state(&self) -> ControllerState {
+        match self.phase {
+            Phase::SlowStart => ControllerState::Starting,
+            Phase::Bounded { .. } => ControllerState::ShortQueue,
+            Phase::Draining { .. } => ControllerState::Probing,
+            Phase::Competing { .. } => ControllerState::Competing,
         }
     }
 
