@@ -15,7 +15,7 @@ use std::time::{Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 
 pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, RefusedStatus};
-pub use connection::ConnectionStatus;
+pub use connection::{ConnectionStatus, ControllerStatus, RepairStatus};
 pub use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
 pub use process::{FileAccess, Sandbox, resident_kib};
 pub use rates::{RateMeter, Rates, percent};
@@ -190,7 +190,7 @@ impl Status {
                 .iter()
                 .map(|connection| {
                     let rates = rates.get(&connection.connection.0).copied().unwrap_or_default();
-                    ConnectionStatus::of(connection, rates)
+                    ConnectionStatus::of(connection, rates, meter.given_up_percent(connection))
                 })
                 .collect(),
             totals: totals(&snapshot),
@@ -272,6 +272,8 @@ mod tests {
                 ipv6: None,
                 mtu: 1380,
                 connections: 4,
+                gateway_ipv4: None,
+                gateway_ipv6: None,
                 prefixes: Vec::new(),
             }),
             warnings: Vec::new(),

@@ -202,11 +202,27 @@ pub struct Snapshot {
     pub workers: Vec<WorkerShare>,
 }
 
-/// The QUIC-level sums of connections that ended.
+/// The sums of connections that ended.
 #[derive(Debug, Clone, Default)]
 pub struct PastConnections {
     pub connections: u64,
     pub sums: QuicSums,
+    pub repair: RepairSums,
+}
+
+/// What repair did, summed over connections.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RepairSums {
+    /// Datagrams that were sent again. A copy of a repair does not count.
+    pub repaired: u64,
+    /// Lost datagrams that were not sent again.
+    pub given_up: u64,
+    /// Missing datagrams that arrived while others waited for them.
+    pub filled: u64,
+    /// Datagrams that arrived after others had stopped waiting for them.
+    pub late: u64,
+    /// Missing datagrams that others waited for in vain, and that did not arrive later either.
+    pub missing: u64,
 }
 
 /// What QUIC did with the datagrams it was given and got, summed over connections.
@@ -218,6 +234,12 @@ pub struct QuicSums {
     pub datagrams_received: u64,
     /// QUIC packets that were declared lost.
     pub lost_packets: u64,
+    /// Those of them that were acknowledged after all.
+    pub spurious_losses: u64,
+    /// Kept datagrams that were returned because their packets were lost.
+    pub datagrams_returned: u64,
+    /// Kept datagrams that were given up because too many bytes were kept.
+    pub datagrams_forgotten: u64,
     /// Datagrams that the full send buffer gave up for newer ones.
     pub send_drops_full: u64,
     /// Datagrams that no packet had room for.
@@ -232,9 +254,28 @@ pub struct QuicSums {
 
 impl PastConnections {
     /// Adds a connection's final figures.
-    pub fn add(&mut self, quic: &ConnectionStats) {
+    pub fn add(&mut self, quic: &ConnectionStats, repair: &RepairSnapshot) {
         self.connections += 1;
         self.sums.add(quic);
+        self.repair.add(repair);
+    }
+}
+
+impl RepairSums {
+    /// Adds a connection's figures.
+    pub fn add(&mut self, repair: &RepairSnapshot) {
+        self.repaired += repair.repaired;
+        self.given_up += repair.given_up;
+        self.filled += repair.order.filled;
+        self.late += repair.order.late;
+        self.missing += repair.missing();
+    }
+}
+
+impl RepairSnapshot {
+    /// Missing datagrams that others waited for in vain, and that did not arrive later either.
+    pub fn missing(&self) -> u64 {
+        self.order.given_up.saturating_sub(self.order.late)
     }
 }
 
@@ -244,6 +285,9 @@ impl QuicSums {
         self.datagrams_sent += quic.datagrams_sent;
         self.datagrams_received += quic.datagrams_received;
         self.lost_packets += quic.lost_packets;
+        self.spurious_losses += quic.spurious_losses;
+        self.datagrams_returned += quic.datagrams_returned;
+        self.datagrams_forgotten += quic.datagrams_forgotten;
         self.send_drops_full += quic.send_drops_full;
         self.send_drops_too_large += quic.send_drops_too_large;
         self.send_drops_stale += quic.send_drops_stale;

@@ -20,7 +20,9 @@ mod traffic;
 pub mod tuning;
 
 pub use client_limit::ClientLimit;
-pub use counters::{ConnectionSnapshot, Histogram, QuicSums, RepairSnapshot, Snapshot, WorkerShare};
+pub use counters::{
+    ConnectionSnapshot, Histogram, QuicSums, RepairSnapshot, RepairSums, Snapshot, WorkerShare,
+};
 pub use forward::{Forwarding, SessionRoute};
 pub use handle::{Reports, WorkerHandle};
 pub use message::{ConnectionCommand, Report, SharedCommand};

@@ -71,6 +71,8 @@ impl Daemon {
                         .ipv6
                         .filter(|_| self.host.setup.takes_ipv6())
                         .map(|(address, prefix)| format!("{address}/{prefix}")),
+                    gateway_ipv4: welcome.gateway_ipv4,
+                    gateway_ipv6: welcome.gateway_ipv6.filter(|_| self.host.setup.takes_ipv6()),
                     mtu: welcome.mtu,
                     connections: welcome.connections,
                     prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),

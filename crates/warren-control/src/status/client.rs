@@ -1,6 +1,6 @@
 //! A client's part of the status.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,12 @@ pub struct ClientSessionStatus {
     pub ipv4: Option<String>,
     /// The client's inner IPv6 address.
     pub ipv6: Option<String>,
+    /// The exit's inner IPv4 address.
+    #[serde(default)]
+    pub gateway_ipv4: Option<Ipv4Addr>,
+    /// The exit's inner IPv6 address.
+    #[serde(default)]
+    pub gateway_ipv6: Option<Ipv6Addr>,
     /// The inner MTU in bytes.
     pub mtu: u16,
     /// How many connections the exit grants.

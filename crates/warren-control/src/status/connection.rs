@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
-use warren_quic::driver::ConnectionStats;
+use warren_quic::driver::{ConnectionStats, ControllerState};
 
 use super::Rates;
 use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 
 /// One QUIC connection. Sizes are in bytes; counters start with the connection.
 ///
-/// Has 21 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
+/// Has 25 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// Its number, unique in this daemon.
@@ -29,12 +29,24 @@ pub struct ConnectionStatus {
     pub rates: Rates,
     /// Congestion window in bytes.
     pub cwnd: u64,
+    /// What the congestion controller does; only `adaptive` tells.
+    #[serde(default)]
+    pub controller: Option<ControllerStatus>,
     /// The largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
     /// QUIC packets sent.
     pub sent_packets: u64,
     /// QUIC packets that were declared lost.
     pub lost_packets: u64,
+    /// Those of them that were acknowledged after all.
+    #[serde(default)]
+    pub spurious_losses: u64,
+    /// UDP datagrams received.
+    #[serde(default)]
+    pub received_packets: u64,
+    /// The largest number of the peer's packets that arrived. The peer numbers its packets one after the other.
+    #[serde(default)]
+    pub largest_received: u64,
     /// How often the path stopped carrying packets of a size that it had carried.
     pub black_holes: u64,
     /// DATAGRAM frames sent.
@@ -58,6 +70,31 @@ pub struct ConnectionStatus {
     pub repair: RepairStatus,
 }
 
+/// What the congestion controller `adaptive` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControllerStatus {
+    /// The rate doubles each round trip until there is a queue.
+    Starting,
+    /// The rate follows what the path carries with a short queue.
+    ShortQueue,
+    /// The rate is a little lower for a moment, to see whose queue or loss it is.
+    Probing,
+    /// Another flow keeps the path's queue full, and the connection competes for a fair share.
+    Sharing,
+}
+
+impl From<ControllerState> for ControllerStatus {
+    fn from(state: ControllerState) -> Self {
+        match state {
+            ControllerState::Starting => Self::Starting,
+            ControllerState::ShortQueue => Self::ShortQueue,
+            ControllerState::Probing => Self::Probing,
+            ControllerState::Competing => Self::Sharing,
+        }
+    }
+}
+
 /// What a connection's path loses, and what becomes of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RepairStatus {
@@ -65,6 +102,9 @@ pub struct RepairStatus {
     pub is_on: bool,
     /// Percent of the packets sent in the last seconds that the path lost.
     pub loss_percent: f64,
+    /// Percent of the datagrams sent in the last seconds that were lost and given up.
+    #[serde(default)]
+    pub given_up_percent: f64,
     /// Datagrams that were sent again.
     pub repaired: u64,
     /// Lost datagrams that were not sent again.
@@ -81,16 +121,18 @@ pub struct RepairStatus {
     pub repeated: u64,
 }
 
-impl From<RepairSnapshot> for RepairStatus {
-    fn from(RepairSnapshot { is_on, loss, repaired, given_up, order }: RepairSnapshot) -> Self {
+impl RepairStatus {
+    fn of(snapshot: RepairSnapshot, given_up_percent: f64) -> Self {
+        let RepairSnapshot { is_on, loss, repaired, given_up, order } = snapshot;
         Self {
             is_on,
             loss_percent: loss * 100.0,
+            given_up_percent,
             repaired,
             given_up,
             waiting: order.held_datagrams,
             filled: order.filled,
-            missing: order.given_up.saturating_sub(order.late),
+            missing: snapshot.missing(),
             late: order.late,
             repeated: order.repeated,
         }
@@ -98,7 +140,7 @@ impl From<RepairSnapshot> for RepairStatus {
 }
 
 impl ConnectionStatus {
-    pub(super) fn of(snapshot: &ConnectionSnapshot, rates: Rates) -> Self {
+    pub(super) fn of(snapshot: &ConnectionSnapshot, rates: Rates, given_up_percent: f64) -> Self {
         let quic = snapshot.quic.as_ref();
         let count = |of: fn(&ConnectionStats) -> u64| quic.map(of).unwrap_or_default();
         Self {
@@ -110,9 +152,13 @@ impl ConnectionStatus {
             rtt_ms: quic.map(|quic| quic.rtt.as_secs_f64() * 1e3).unwrap_or_default(),
             rates,
             cwnd: count(|quic| quic.cwnd),
+            controller: quic.and_then(|quic| quic.controller).map(Into::into),
             mtu: quic.map(|quic| quic.mtu).unwrap_or_default(),
             sent_packets: count(|quic| quic.sent_packets),
             lost_packets: count(|quic| quic.lost_packets),
+            spurious_losses: count(|quic| quic.spurious_losses),
+            received_packets: count(|quic| quic.udp_datagrams_received),
+            largest_received: count(|quic| quic.largest_received),
             black_holes: count(|quic| quic.black_holes),
             datagrams_sent: count(|quic| quic.datagrams_sent),
             datagrams_received: count(|quic| quic.datagrams_received),
@@ -122,7 +168,7 @@ impl ConnectionStatus {
             bytes_out: snapshot.bytes_out,
             packets_in: snapshot.packets_in,
             bytes_in: snapshot.bytes_in,
-            repair: snapshot.repair.into(),
+            repair: RepairStatus::of(snapshot.repair, given_up_percent),
         }
     }
 }

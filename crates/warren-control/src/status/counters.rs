@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 
 use warren_packet::reason::{DropCounters, DropReason};
 
-use warren_tunnel::{QuicSums, Snapshot};
+use warren_tunnel::{QuicSums, RepairSums, Snapshot};
 
 pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let totals = &snapshot.totals;
     let quic = quic_sums(snapshot);
+    let repair = repair_sums(snapshot);
+    let waiting = snapshot.connections.iter().map(|connection| connection.repair.order.held_datagrams as u64);
+    let kept = snapshot.connections.iter().filter_map(|connection| connection.quic.as_ref());
     [
         ("tun_reads", totals.tun_reads),
         ("handed_over", totals.handed_over),
@@ -32,6 +35,16 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("quic_datagrams_sent", quic.datagrams_sent),
         ("quic_datagrams_received", quic.datagrams_received),
         ("quic_lost_packets", quic.lost_packets),
+        ("quic_spurious_losses", quic.spurious_losses),
+        ("quic_returned_datagrams", quic.datagrams_returned),
+        ("quic_forgotten_datagrams", quic.datagrams_forgotten),
+        ("quic_kept_bytes", kept.map(|quic| quic.kept_bytes).sum()),
+        ("repaired_datagrams", repair.repaired),
+        ("given_up_datagrams", repair.given_up),
+        ("filled_datagrams", repair.filled),
+        ("late_datagrams", repair.late),
+        ("missing_datagrams", repair.missing),
+        ("waiting_datagrams", waiting.sum()),
         ("connections_ended", snapshot.past.connections),
     ]
     .into_iter()
@@ -59,6 +72,12 @@ fn quic_sums(snapshot: &Snapshot) -> QuicSums {
     for quic in snapshot.connections.iter().filter_map(|connection| connection.quic.as_ref()) {
         sums.add(quic);
     }
+    sums
+}
+
+fn repair_sums(snapshot: &Snapshot) -> RepairSums {
+    let mut sums = snapshot.past.repair;
+    snapshot.connections.iter().for_each(|connection| sums.add(&connection.repair));
     sums
 }
 

@@ -48,6 +48,8 @@ struct Counters {
     bytes_in: u64,
     sent_packets: u64,
     lost_packets: u64,
+    sent_datagrams: u64,
+    given_up: u64,
 }
 
 impl RateMeter {
@@ -81,6 +83,14 @@ impl RateMeter {
             (*id, after.since(before).over(elapsed))
         };
         Sample::of(now, snapshot).connections.iter().map(rates).collect()
+    }
+
+    /// Datagrams that a connection lost for good since the oldest sample, in per cent of those it sent.
+    pub(super) fn given_up_percent(&self, connection: &ConnectionSnapshot) -> f64 {
+        let Some(before) = self.samples.front() else { return 0.0 };
+        let before = before.connections.get(&connection.connection.0).copied().unwrap_or_default();
+        let change = Counters::of(connection).since(before);
+        percent(change.given_up, change.sent_datagrams)
     }
 
     /// The rates of each session's connections together.
@@ -125,6 +135,8 @@ impl Counters {
             bytes_in: connection.bytes_in,
             sent_packets: quic.map(|quic| quic.sent_packets).unwrap_or_default(),
             lost_packets: quic.map(|quic| quic.lost_packets).unwrap_or_default(),
+            sent_datagrams: quic.map(|quic| quic.datagrams_sent).unwrap_or_default(),
+            given_up: connection.repair.given_up,
         }
     }
 
@@ -136,6 +148,8 @@ impl Counters {
             bytes_in: self.bytes_in.saturating_sub(before.bytes_in),
             sent_packets: self.sent_packets.saturating_sub(before.sent_packets),
             lost_packets: self.lost_packets.saturating_sub(before.lost_packets),
+            sent_datagrams: self.sent_datagrams.saturating_sub(before.sent_datagrams),
+            given_up: self.given_up.saturating_sub(before.given_up),
         }
     }
 
@@ -146,6 +160,8 @@ impl Counters {
         self.bytes_in += other.bytes_in;
         self.sent_packets += other.sent_packets;
         self.lost_packets += other.lost_packets;
+        self.sent_datagrams += other.sent_datagrams;
+        self.given_up += other.given_up;
     }
 
     fn over(self, time: Duration) -> Rates {

@@ -79,6 +79,7 @@ impl Reporting {
             "rates": status.rates,
             "clients": rows,
             "invitations": invitations,
+            "repair": repair(&status),
             "drops": drops(&status),
             "strangers": strangers(&status),
             "minutes": self.web.as_ref().map(|web| web.history.minutes.series()),
@@ -89,6 +90,21 @@ impl Reporting {
 fn shortest_round_trip(snapshot: &Snapshot, session: SessionId) -> Option<f64> {
     let own = snapshot.connections.iter().filter(|connection| connection.session == Some(session));
     own.filter_map(|connection| Some(connection.quic.as_ref()?.rtt.as_secs_f64() * 1e3)).reduce(f64::min)
+}
+
+/// What the paths of all connections lose, and what becomes of it, since the exit started. What waits or is kept is counted now.
+fn repair(status: &Status) -> Value {
+    let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();
+    json!({
+        "lost": total("quic_lost_packets").saturating_sub(total("quic_spurious_losses")),
+        "spurious": total("quic_spurious_losses"),
+        "repaired": total("repaired_datagrams"),
+        "given_up": total("given_up_datagrams"),
+        "late": total("late_datagrams"),
+        "repeated": status.drops.get(DropReason::Repeated.name()).copied().unwrap_or_default(),
+        "waiting": total("waiting_datagrams"),
+        "kept_bytes": total("quic_kept_bytes"),
+    })
 }
 
 /// Every reason for drops, with those that never occurred.

@@ -1,6 +1,6 @@
 //! The counters of several workers together. Each struct is taken apart by name, so that no counter is left out.
 
-use super::{Histogram, Occupancy, PastConnections, QuicSums, Snapshot, Totals, WorkerShare};
+use super::{Histogram, Occupancy, PastConnections, QuicSums, RepairSums, Snapshot, Totals, WorkerShare};
 
 impl Snapshot {
     /// Everything that the workers counted, with each one's share in the order in which they are given.
@@ -114,9 +114,21 @@ impl Histogram {
 
 impl PastConnections {
     fn merge(&mut self, other: &Self) {
-        let Self { connections, sums } = self;
+        let Self { connections, sums, repair } = self;
         *connections += other.connections;
         sums.merge(&other.sums);
+        repair.merge(&other.repair);
+    }
+}
+
+impl RepairSums {
+    fn merge(&mut self, other: &Self) {
+        let Self { repaired, given_up, filled, late, missing } = self;
+        *repaired += other.repaired;
+        *given_up += other.given_up;
+        *filled += other.filled;
+        *late += other.late;
+        *missing += other.missing;
     }
 }
 
@@ -126,6 +138,9 @@ impl QuicSums {
             datagrams_sent,
             datagrams_received,
             lost_packets,
+            spurious_losses,
+            datagrams_returned,
+            datagrams_forgotten,
             send_drops_full,
             send_drops_too_large,
             send_drops_stale,
@@ -135,6 +150,9 @@ impl QuicSums {
         *datagrams_sent += other.datagrams_sent;
         *datagrams_received += other.datagrams_received;
         *lost_packets += other.lost_packets;
+        *spurious_losses += other.spurious_losses;
+        *datagrams_returned += other.datagrams_returned;
+        *datagrams_forgotten += other.datagrams_forgotten;
         *send_drops_full += other.send_drops_full;
         *send_drops_too_large += other.send_drops_too_large;
         *send_drops_stale += other.send_drops_stale;

@@ -127,7 +127,7 @@ impl Worker {
         }
         self.ready.retain(|listed| *listed != slot);
         if let Some(quic) = self.endpoint.stats(connection) {
-            self.past.add(&quic);
+            self.past.add(&quic, &pump.repair_snapshot());
         }
         let unfinished = pump.assembler.finish();
         self.totals.carrier_received_packets += unfinished;

@@ -1,8 +1,9 @@
 //! `warren status`: a running daemon's state, as text or JSON.
 
+mod condition;
 mod layout;
 mod report;
-pub(super) mod units;
+pub(crate) mod units;
 mod watch;
 
 use crate::cli::args::StatusArgs;

@@ -34,7 +34,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
         status.0
     );
     // These drops happen before there is a packet that could be counted as received.
-    let before_a_packet: u64 = ["bad_datagram", "bad_fragment", "fragment_timeout"]
+    let before_a_packet: u64 = ["bad_datagram", "bad_fragment", "fragment_timeout", "repeated"]
         .iter()
         .map(|reason| status.drop("tun", reason))
         .sum();

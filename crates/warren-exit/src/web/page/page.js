@@ -110,6 +110,11 @@ function show(overview) {
   text("rate-out", bits(overview.rates.bits_per_second_out));
   text("rate-in", bits(overview.rates.bits_per_second_in));
   text("rate-drops", perSecond(last ? dropped(overview.drops) - dropped(last.drops) : 0, seconds));
+  const repair = overview.repair;
+  for (const name of ["lost", "spurious", "repaired", "given_up", "late", "repeated", "waiting"]) {
+    text(`repair-${name.replace("_", "-")}`, repair[name].toLocaleString("en"));
+  }
+  text("repair-kept", bytes(repair.kept_bytes));
   text("since", time(overview.since_seconds));
   const cpu = last ? (100 * (overview.process.cpu_seconds - last.process.cpu_seconds)) / seconds : 0;
   text("process", `${Math.max(cpu, 0).toFixed(cpu < 10 ? 1 : 0)} %, ${bytes(overview.process.rss_kib * 1024)}`);

@@ -1,5 +1,6 @@
 //! A status as text, in 80 columns.
 
+use super::condition::details;
 use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
 use warren_control::status::{
@@ -15,7 +16,7 @@ pub(super) fn report(status: &Status) -> String {
     if let Some(exit) = &status.exit {
         text += &sessions(status, exit);
     }
-    text + &connections(status) + &drops(status) + &host_changes(status)
+    text + &connections(status) + &paths(status) + &drops(status) + &host_changes(status)
 }
 
 /// The daemon's name, its state, and since when.
@@ -195,6 +196,18 @@ fn connection_row(status: &Status, connection: &ConnectionStatus) -> Vec<String>
         bit_rate(connection.rates.bits_per_second_in),
         connection.queue_packets.to_string(),
     ]
+}
+
+/// What is known of each connection's path.
+fn paths(status: &Status) -> String {
+    let lines: String = status
+        .connections
+        .iter()
+        .map(|connection| (connection_name(status, connection), details(connection)))
+        .filter(|(_, details)| !details.is_empty())
+        .map(|(name, details)| hanging(&format!("  {name}  "), &details))
+        .collect();
+    if lines.is_empty() { lines } else { format!("\npaths\n{lines}") }
 }
 
 /// A connection's number in its session. On an exit, with the client's name.

@@ -1,5 +1,6 @@
 //! The lines on the terminal, computed from what was seen and the terminal's size.
 
+use super::super::condition::details;
 use super::super::report::{connection_name, headline};
 use super::super::units::{bit_rate, bytes, percent, round_trip};
 use super::history::{History, Series};
@@ -29,6 +30,8 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     let ending = ending(status, notice, look);
     let room = look.rows.saturating_sub(lines.len() + ending.len());
     lines.extend(connections(history, status, room, look));
+    let room = look.rows.saturating_sub(lines.len() + ending.len());
+    lines.extend(paths(status, room, look));
     let above = look.rows.saturating_sub(ending.len());
     lines.truncate(above);
     lines.resize(above, String::new());
@@ -114,6 +117,33 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
         lines.push(cut(&format!("and {} more, which do not fit the terminal", hidden.len()), look));
     }
     lines
+}
+
+/// What is known of the paths, after a free line. Paths of the same words share them. Nothing if they do not fit.
+fn paths(status: &Status, room: usize, look: Look) -> Vec<String> {
+    let mut named: Vec<(String, Vec<String>)> = Vec::new();
+    for connection in &status.connections {
+        let (name, words) = (connection_name(status, connection), details(connection));
+        match named.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, names)) => names.push(name),
+            None => named.push((words, vec![name])),
+        }
+    }
+    named.retain(|(words, _)| !words.is_empty());
+    let mut lines = vec![String::new()];
+    for (words, names) in named {
+        let line = format!("{}  {words}", names.join(", "));
+        match line.split_once("; ") {
+            Some((condition, counts)) if line.chars().count() > look.columns => {
+                lines.extend([condition.to_owned(), format!("    {counts}")]);
+            }
+            _ => lines.push(line),
+        }
+    }
+    if lines.len() == 1 || lines.len() > room {
+        return Vec::new();
+    }
+    lines.iter().map(|line| cut(line, look)).collect()
 }
 
 /// The lines at the bottom.

@@ -30,6 +30,25 @@ fn connections_that_do_not_fit_are_counted() {
 }
 
 #[test]
+fn paths_of_the_same_words_share_a_line() {
+    use warren_control::status::{ControllerStatus, RepairStatus};
+    let mut status = example(&[(0, 0, 0), (1, 0, 0), (2, 0, 0)]);
+    for connection in &mut status.connections {
+        connection.controller = Some(ControllerStatus::ShortQueue);
+    }
+    status.connections[1].repair =
+        RepairStatus { is_on: true, loss_percent: 1.1, repaired: 31, waiting: 2, ..RepairStatus::default() };
+    let mut history = History::default();
+    history.add(Instant::now(), status);
+
+    let text = plain(&screen(&history, None, look(80, 24))).join("\n");
+
+    assert!(text.contains("\n0, 2  short queue\n"), "{text}");
+    let lossy = "\n1  lossy path: 1.1 % lost, 0 % after repair, short queue\n    31 repaired, 0 given up, 2 waiting\n";
+    assert!(text.contains(lossy), "{text}");
+}
+
+#[test]
 fn notice_stands_in_the_last_line() {
     let lines = plain(&screen(&seen(1, 2), Some("the daemon does not answer"), look(80, 24)));
 
