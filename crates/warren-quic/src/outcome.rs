@@ -87,6 +87,7 @@ pub(crate) fn connection_stats(
         sent_packets: stats.sent_packets,
         lost_packets: stats.lost_packets,
         spurious_losses: stats.spurious_losses,
+        lost_mtu_probes: path.lost_plpmtud_probes,
         black_holes: path.black_holes_detected,
         congestion_events: path.congestion_events,
         datagrams_accepted: tally.accepted,

@@ -16,7 +16,7 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Once a connection is closed, `datagrams_accepted` equals `datagrams_sent` plus all `send_drops`, and `datagrams_received`
 /// equals `datagrams_delivered` plus `receive_drops`. Each field is one counter of the metrics.
 ///
-/// It has 30 fields because each is a counter or a state that `warren status` shows.
+/// It has 31 fields because each is a counter or a state that `warren status` shows.
 #[derive(Clone, Debug)]
 pub struct ConnectionStats {
     /// The peer's current UDP address.
@@ -35,6 +35,8 @@ pub struct ConnectionStats {
     pub lost_packets: u64,
     /// Those of them that were acknowledged after all.
     pub spurious_losses: u64,
+    /// Probes of the MTU among the lost packets, which are meant to be lost.
+    pub lost_mtu_probes: u64,
     /// Times that the path stopped carrying large packets.
     pub black_holes: u64,
     /// Times that the congestion controller was told of a loss or an ECN mark.

@@ -7,7 +7,7 @@ pub(crate) mod exit_init;
 pub(crate) mod host_networks;
 pub(crate) mod join;
 pub(crate) mod keys;
-mod one_daemon;
+pub(crate) mod one_daemon;
 pub(crate) mod reload;
 pub(crate) mod rotate_key;
 pub(crate) mod running_exit;

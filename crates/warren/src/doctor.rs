@@ -1,15 +1,17 @@
 //! `warren doctor`: finds what keeps Warren from working, or from working well, on this host.
 //!
-//! `facts` asks the host, `checks` judges the answers, and only `repair` changes anything, after showing it.
+//! `measured_path` measures the path to the exit, which is a command of its own. `facts` asks the host, `checks` judges the answers, and only `repair` changes anything, after showing it.
 
 mod checks;
 mod facts;
 mod finding;
+mod measured_path;
 mod path;
 mod read;
 mod repair;
 
 use crate::cli::args::DoctorArgs;
+use crate::runtime::block_on;
 use finding::{Finding, Verdict};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -20,6 +22,10 @@ use warren_daemon::output;
 /// # Errors
 /// When a finding keeps Warren from working.
 pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::Result<()> {
+    if let Some(profile) = &arguments.path {
+        let profile = profile.as_ref().map(|name| name.to_string_lossy().into_owned());
+        return block_on(measured_path::run(directories, profile.as_deref(), arguments.json));
+    }
     let mut findings = checks::all(&facts::gather(directories));
     if arguments.fix && findings.iter().any(|finding| !finding.repairs.is_empty()) {
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {

@@ -49,6 +49,7 @@ mod lossy_path;
 mod lost_table;
 mod many_flows;
 mod marks;
+mod measured_path;
 mod metrics;
 mod mtu_signals;
 mod neighbours;

@@ -10,7 +10,7 @@ use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 
 /// One QUIC connection. Sizes are in bytes; counters start with the connection.
 ///
-/// Has 25 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
+/// Has 26 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// Its number, unique in this daemon.
@@ -41,6 +41,9 @@ pub struct ConnectionStatus {
     /// Those of them that were acknowledged after all.
     #[serde(default)]
     pub spurious_losses: u64,
+    /// Probes of the path's MTU among the lost packets, which are meant to be lost.
+    #[serde(default)]
+    pub lost_mtu_probes: u64,
     /// UDP datagrams received.
     #[serde(default)]
     pub received_packets: u64,
@@ -157,6 +160,7 @@ impl ConnectionStatus {
             sent_packets: count(|quic| quic.sent_packets),
             lost_packets: count(|quic| quic.lost_packets),
             spurious_losses: count(|quic| quic.spurious_losses),
+            lost_mtu_probes: count(|quic| quic.lost_mtu_probes),
             received_packets: count(|quic| quic.udp_datagrams_received),
             largest_received: count(|quic| quic.largest_received),
             black_holes: count(|quic| quic.black_holes),

@@ -144,7 +144,10 @@ pub(crate) enum Command {
     /// Checks the kernel, TUN, nft, configuration, clock, resolver, MTU, queue discipline and idle states. Where an
     /// exit is set up, also its port, inner prefixes, forwarding, other firewalls, offloads and connection tracking.
     /// Exits with 1 if there is a problem.
-    #[command(after_help = "Examples:\n  warren doctor\n  warren doctor --fix\n  warren doctor --json")]
+    ///
+    /// With --path, it measures the path of a running tunnel to its exit instead.
+    #[command(after_help = "Examples:\n  warren doctor\n  warren doctor --fix\n  warren doctor --json\n  \
+                            warren doctor --path\n  warren doctor --path home --json")]
     Doctor(DoctorArgs),
     /// Run the client daemon.
     #[command(subcommand)]
@@ -259,6 +262,11 @@ pub(crate) struct DoctorArgs {
     /// Show and apply the repairs that a program can make, then check again.
     #[arg(long)]
     pub(crate) fix: bool,
+    /// Measure the path to the exit through a running tunnel: round-trip time, loss, MTU, rate and queue. It takes ten
+    /// seconds. For less than four of them it fills the line, with at most 64 MB each way. The profile can be left out if
+    /// only one daemon runs.
+    #[arg(long, value_name = "PROFILE", num_args = 0..=1, conflicts_with = "fix")]
+    pub(crate) path: Option<Option<OsString>>,
 }
 
 /// `warren reload`.

@@ -13,7 +13,7 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when none runs, or the daemon's refusal.
-pub(super) async fn ask_one(
+pub(crate) async fn ask_one(
     directories: &Directories,
     name: Option<&str>,
     request: &Request,

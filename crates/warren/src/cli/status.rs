@@ -6,6 +6,9 @@ mod report;
 pub(crate) mod units;
 mod watch;
 
+#[cfg(test)]
+pub(crate) use watch::example;
+
 use crate::cli::args::StatusArgs;
 use crate::cli::one_daemon::{ask_one, only_running, refuse_invalid_name};
 use warren_control::Request;

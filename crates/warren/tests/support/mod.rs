@@ -50,6 +50,7 @@ pub mod probing;
 pub mod profile;
 pub mod protocols;
 pub mod rights;
+pub mod slow_wire;
 pub mod status;
 pub mod stubborn;
 pub mod systemd;

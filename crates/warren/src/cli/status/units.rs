@@ -14,12 +14,12 @@ pub(super) fn moment(rfc3339: &str) -> String {
 }
 
 /// A number of bytes with a decimal unit, like link speeds.
-pub(in crate::cli) fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
 /// A bit rate.
-pub(super) fn bit_rate(bits_per_second: f64) -> String {
+pub(crate) fn bit_rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
@@ -29,7 +29,7 @@ pub(super) fn packet_rate(packets_per_second: f64) -> String {
 }
 
 /// Formats a percentage. A value above zero never prints as 0 %.
-pub(super) fn percent(percent: f64) -> String {
+pub(crate) fn percent(percent: f64) -> String {
     if percent == 0.0 {
         "0 %".to_owned()
     } else if percent < 0.05 {

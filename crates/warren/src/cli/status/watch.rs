@@ -98,7 +98,7 @@ pub(super) fn refuse_without_terminal() -> anyhow::Result<()> {
 /// For tests: a client's status. Each connection has a number, bytes in each direction, and packets of which half were
 /// lost.
 #[cfg(test)]
-pub(super) fn example(connections: &[(u64, u64, u64)]) -> Status {
+pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
     use warren_control::status::{
         ClientStatus, ConnectionStatus, ExitPeer, Observed, RateMeter, Rates, State,
     };
@@ -146,6 +146,7 @@ pub(super) fn example(connections: &[(u64, u64, u64)]) -> Status {
         sent_packets: *packets,
         lost_packets: packets / 2,
         spurious_losses: 0,
+        lost_mtu_probes: 0,
         received_packets: 0,
         largest_received: 0,
         black_holes: 0,

@@ -1,0 +1,84 @@
+//! What the tunnel's connections counted between two looks.
+
+use serde::Serialize;
+use warren_control::status::{ConnectionStatus, Status, percent};
+
+/// Packets of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Loss {
+    pub(super) sent: u64,
+    pub(super) lost: u64,
+    pub(super) percent: f64,
+}
+
+impl Loss {
+    fn new(sent: u64, lost: u64) -> Self {
+        Self { sent, lost, percent: percent(lost, sent) }
+    }
+}
+
+/// The change of all connections together. A connection that was not there at the first look is left out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Change {
+    pub(super) to_exit: Loss,
+    pub(super) from_exit: Loss,
+    /// Bytes of inner packets sent.
+    pub(super) bytes_out: u64,
+}
+
+impl Change {
+    pub(super) fn between(before: &Status, after: &Status) -> Self {
+        let (mut sent, mut lost, mut numbered, mut missing, mut bytes_out) = (0, 0, 0, 0, 0);
+        for now in &after.connections {
+            let Some(then) = before.connections.iter().find(|then| then.id == now.id) else { continue };
+            let grown = |of: fn(&ConnectionStatus) -> u64| of(now).saturating_sub(of(then));
+            sent += grown(|one| one.sent_packets);
+            lost += grown(truly_lost);
+            bytes_out += grown(|one| one.bytes_out);
+            // The exit numbers its packets one after the other, and each is a UDP datagram of its own.
+            let numbers = grown(|one| one.largest_received);
+            numbered += numbers;
+            missing += numbers.saturating_sub(grown(|one| one.received_packets));
+        }
+        Self { to_exit: Loss::new(sent, lost.min(sent)), from_exit: Loss::new(numbered, missing), bytes_out }
+    }
+}
+
+/// Without packets that came late, and without probes of the MTU, which are meant to be lost.
+fn truly_lost(connection: &ConnectionStatus) -> u64 {
+    connection.lost_packets.saturating_sub(connection.spurious_losses + connection.lost_mtu_probes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::status::example;
+
+    fn status(connections: &[(u64, [u64; 6])]) -> Status {
+        let numbers: Vec<_> = connections.iter().map(|(id, _)| (*id, 0, 0)).collect();
+        let mut status = example(&numbers);
+        for (connection, (_, [sent, lost, late, probes, received, largest])) in
+            status.connections.iter_mut().zip(connections)
+        {
+            connection.sent_packets = *sent;
+            connection.lost_packets = *lost;
+            connection.spurious_losses = *late;
+            connection.lost_mtu_probes = *probes;
+            connection.received_packets = *received;
+            connection.largest_received = *largest;
+        }
+        status
+    }
+
+    #[test]
+    fn losses_of_both_ways_are_what_changed_on_connections_that_stayed() {
+        let before = status(&[(1, [100, 4, 1, 2, 50, 60]), (2, [0; 6])]);
+        let after = status(&[(1, [1_100, 17, 2, 4, 1_040, 1_060]), (3, [500, 500, 0, 0, 0, 900])]);
+
+        let change = Change::between(&before, &after);
+
+        assert_eq!((change.to_exit.sent, change.to_exit.lost), (1_000, 10));
+        assert_eq!((change.from_exit.sent, change.from_exit.lost), (1_000, 10));
+        assert!((change.from_exit.percent - 1.0).abs() < 1e-9);
+    }
+}
