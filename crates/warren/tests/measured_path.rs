@@ -26,9 +26,9 @@ fn doctor_measures_a_path_that_loses_packets() {
 
     for way in ["to_exit", "from_exit"] {
         let loss = &lossy["loss"][way];
-        assert!((1_000..4_000).contains(&loss["sent"].as_u64().unwrap()), "{way}: {lossy:#}");
-        // Of 1,500 packets, 15 are lost, give or take 4 standard deviations.
-        assert!((0.1..2.1).contains(&loss["percent"].as_f64().unwrap()), "{way}: {lossy:#}");
+        assert!((500..4_000).contains(&loss["sent"].as_u64().unwrap()), "{way}: {lossy:#}");
+        // Of 1,000 packets or more, 10 are lost, give or take 4 standard deviations. Some packets hold two echoes.
+        assert!((0.1..2.4).contains(&loss["percent"].as_f64().unwrap()), "{way}: {lossy:#}");
     }
     assert_shape(&lossy);
 
@@ -36,7 +36,8 @@ fn doctor_measures_a_path_that_loses_packets() {
     let clean = measure(&net, &client, Wire { loss_per_mille: 0, ..WIRE });
 
     for way in ["to_exit", "from_exit"] {
-        assert!(clean["loss"][way]["percent"].as_f64().unwrap() < 0.1, "{way}: {clean:#}");
+        // The exit leaves out a few packet numbers at random.
+        assert!(clean["loss"][way]["lost"].as_u64().unwrap() < 5, "{way}: {clean:#}");
     }
     assert_eq!(clean["echoes"]["sent"], clean["echoes"]["answered"], "{clean:#}");
     assert_shape(&clean);

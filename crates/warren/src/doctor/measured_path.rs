@@ -178,13 +178,15 @@ impl<'a> Measurement<'a> {
                 self.to
             );
         }
+        // By now a tunnel that has just come up has all of its connections.
+        let begun = self.status().await?;
         self.echoes.exchange(&[COUNTED], COUNTING).await;
         let counted = self.echoes.tally.sent;
         self.echoes.exchange(&[], SETTLING).await;
         let answered = self.echoes.tally.answered.min(counted);
         let at_rest = self.echoes.round_trips_since(start);
         let settled = self.status().await?;
-        let change = Change::between(&self.first, &settled);
+        let change = Change::between(&begun, &settled);
 
         let load = self.load(&settled).await?;
         let under_load = self.echoes.round_trips_since(load.began + UNDER_LOAD / 4);

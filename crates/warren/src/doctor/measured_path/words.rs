@@ -4,8 +4,9 @@ use super::counts::Loss;
 use super::{Measured, Mtu, Rate, RoundTrip};
 use crate::cli::status::units::{bit_rate, bytes, percent};
 
-/// Loss in per cent from which a path is called lossy.
+/// Loss in per cent, and packets of one way, from which a path is called lossy. Fewer may be chance.
 const LOSSY: f64 = 0.1;
+const FEW: u64 = 5;
 /// Loss in per cent that is too much for repair.
 const TOO_LOSSY: f64 = 15.0;
 /// Milliseconds of queue that nobody notices, and those that disturb calls.
@@ -55,7 +56,7 @@ fn loss(measured: &Measured) -> String {
     let (to, from) = (&measured.loss.to_exit, &measured.loss.from_exit);
     let unanswered = measured.echoes.sent.saturating_sub(measured.echoes.answered);
     let worst = to.percent.max(from.percent);
-    let means = if worst < LOSSY {
+    let means = if worst < LOSSY || to.lost.max(from.lost) < FEW {
         "a clean path".to_owned()
     } else if worst > TOO_LOSSY {
         "too much for repair; check the link, such as a weak radio signal".to_owned()
