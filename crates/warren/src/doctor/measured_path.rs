@@ -5,21 +5,22 @@
 
 mod counts;
 mod echo;
+mod found;
 mod words;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use serde::Serialize;
 use warren_control::Request;
 use warren_control::status::{State, Status};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
-use self::counts::{Change, Loss};
+use self::counts::Change;
 use self::echo::{Echoes, FLOWS, LEAST, Series, header_length};
+use self::found::{BothWays, EchoCount, Measured, Mtu, Rate, RoundTrip};
 use crate::cli::one_daemon::ask_one;
 
 /// Times of the phases. With the pauses, all takes less than ten seconds.
@@ -43,67 +44,6 @@ const MOST_BYTES: u64 = 64_000_000;
 const EXCESS: f64 = 1.5;
 /// A rate was the path's limit if what was offered exceeds it by more than this factor.
 const LIMITED: f64 = 1.15;
-
-/// What was measured.
-#[derive(Debug, Serialize)]
-struct Measured {
-    profile: String,
-    exit: String,
-    seconds: f64,
-    round_trip: RoundTrip,
-    loss: BothWays<Loss>,
-    echoes: EchoCount,
-    mtu: Mtu,
-    rate: BothWays<Rate>,
-    /// Bytes of packets that this measurement sent and received.
-    traffic: BothWays<u64>,
-    /// Bits per second of other traffic, both ways together, before it began.
-    other_bits_per_second: f64,
-    /// Whether the tunnel repairs losses now.
-    repairs: bool,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-struct BothWays<T> {
-    to_exit: T,
-    from_exit: T,
-}
-
-/// In milliseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct RoundTrip {
-    least_ms: f64,
-    at_rest_ms: f64,
-    under_load_ms: f64,
-    /// Nineteen of twenty echoes under load took less.
-    under_load_p95_ms: f64,
-    /// By how much the load lengthened it.
-    queue_ms: f64,
-}
-
-/// Small echoes while nothing else was sent. Repair had its chance.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct EchoCount {
-    sent: u64,
-    answered: u64,
-}
-
-/// In bytes.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Mtu {
-    /// Largest UDP payload that the path carries.
-    path: u16,
-    /// Largest packet in the tunnel.
-    tunnel: u16,
-}
-
-/// Of packets in the tunnel.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Rate {
-    bits_per_second: f64,
-    /// Whether the path carries no more. If not, nothing more was tried.
-    is_limit: bool,
-}
 
 /// Measures, and prints what was found.
 ///
@@ -267,28 +207,6 @@ impl Load {
     }
 }
 
-impl RoundTrip {
-    fn of(at_rest: &[Duration], under_load: &[Duration]) -> Self {
-        // If every echo under load is lost, the queue was full all the time: the longest that is known stands for it.
-        let under_load = if under_load.is_empty() { at_rest } else { under_load };
-        let (rest, load) = (quantile(at_rest, 0.5), quantile(under_load, 0.5));
-        Self {
-            least_ms: quantile(at_rest, 0.0),
-            at_rest_ms: rest,
-            under_load_ms: load,
-            under_load_p95_ms: quantile(under_load, 0.95),
-            queue_ms: (load - rest).max(0.0),
-        }
-    }
-}
-
-/// In milliseconds, of sorted times.
-fn quantile(times: &[Duration], share: f64) -> f64 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "smaller than the length")]
-    let place = (times.len().saturating_sub(1) as f64 * share) as usize;
-    times.get(place).copied().unwrap_or_default().as_secs_f64() * 1e3
-}
-
 fn down(name: &str, state: State) -> Failure {
     let sentence = format!(
         "{name} is {}, so there is no tunnel to measure; `warren status {name}` says more",
@@ -312,13 +230,5 @@ mod tests {
 
         let neither = load(step(1_000_000, 1_000_000.0, 990_000)).rates();
         assert!(!neither.to_exit.is_limit && !neither.from_exit.is_limit);
-    }
-
-    #[test]
-    fn queue_is_what_the_load_adds() {
-        let times = |ms: &[u64]| ms.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
-        let found = RoundTrip::of(&times(&[30, 31, 32]), &times(&[60, 81, 90]));
-        assert!((found.queue_ms - 50.0).abs() < 1e-9 && (found.least_ms - 30.0).abs() < 1e-9);
-        assert!(RoundTrip::of(&times(&[30]), &[]).queue_ms.abs() < 1e-9);
     }
 }

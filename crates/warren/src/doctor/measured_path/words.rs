@@ -1,7 +1,7 @@
 //! What a measurement of the path found, in plain sentences, and what that means.
 
 use super::counts::Loss;
-use super::{Measured, Mtu, Rate, RoundTrip};
+use super::found::{Measured, Mtu, Rate, RoundTrip};
 use crate::cli::status::units::{bit_rate, bytes, percent};
 
 /// Loss in per cent, and packets of one way, from which a path is called lossy. Fewer may be chance.
@@ -66,7 +66,7 @@ fn loss(measured: &Measured) -> String {
             measured.echoes.sent
         )
     } else {
-        "a lossy path, and repair is off; it needs `repair = true` under [transport] on both sides".to_owned()
+        "a lossy path, and repair is off. Remove `repair = false` under [transport] on both sides".to_owned()
     };
     format!("{} to the exit, {} from it: {means}", one(to), one(from))
 }
@@ -89,7 +89,7 @@ fn rate(measured: &Measured) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BothWays, EchoCount};
+    use super::super::found::{BothWays, EchoCount};
     use super::*;
 
     fn measured(lost: u64, queue_ms: f64) -> Measured {

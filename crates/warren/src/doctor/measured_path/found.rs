@@ -1,0 +1,103 @@
+//! What a measurement of the path found, as `warren doctor --path --json` prints it.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::counts::Loss;
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Measured {
+    pub(super) profile: String,
+    pub(super) exit: String,
+    pub(super) seconds: f64,
+    pub(super) round_trip: RoundTrip,
+    pub(super) loss: BothWays<Loss>,
+    pub(super) echoes: EchoCount,
+    pub(super) mtu: Mtu,
+    pub(super) rate: BothWays<Rate>,
+    /// Bytes of packets that this measurement sent and received.
+    pub(super) traffic: BothWays<u64>,
+    /// Bits per second of other traffic, both ways together, before it began.
+    pub(super) other_bits_per_second: f64,
+    /// Whether the tunnel repairs losses now.
+    pub(super) repairs: bool,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct BothWays<T> {
+    pub(super) to_exit: T,
+    pub(super) from_exit: T,
+}
+
+/// In milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct RoundTrip {
+    pub(super) least_ms: f64,
+    pub(super) at_rest_ms: f64,
+    pub(super) under_load_ms: f64,
+    /// Nineteen of twenty echoes under load took less.
+    pub(super) under_load_p95_ms: f64,
+    /// By how much the load lengthened it.
+    pub(super) queue_ms: f64,
+}
+
+/// Small echoes while nothing else was sent. Repair had its chance.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct EchoCount {
+    pub(super) sent: u64,
+    pub(super) answered: u64,
+}
+
+/// In bytes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Mtu {
+    /// Largest UDP payload that the path carries.
+    pub(super) path: u16,
+    /// Largest packet in the tunnel.
+    pub(super) tunnel: u16,
+}
+
+/// Of packets in the tunnel.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Rate {
+    pub(super) bits_per_second: f64,
+    /// Whether the path carries no more. If not, nothing more was tried.
+    pub(super) is_limit: bool,
+}
+
+impl RoundTrip {
+    pub(super) fn of(at_rest: &[Duration], under_load: &[Duration]) -> Self {
+        // If every echo under load is lost, the queue was full all the time: the longest that is known stands for it.
+        let under_load = if under_load.is_empty() { at_rest } else { under_load };
+        let (rest, load) = (quantile(at_rest, 0.5), quantile(under_load, 0.5));
+        Self {
+            least_ms: quantile(at_rest, 0.0),
+            at_rest_ms: rest,
+            under_load_ms: load,
+            under_load_p95_ms: quantile(under_load, 0.95),
+            queue_ms: (load - rest).max(0.0),
+        }
+    }
+}
+
+/// In milliseconds, of sorted times.
+fn quantile(times: &[Duration], share: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "smaller than the length")]
+    let place = (times.len().saturating_sub(1) as f64 * share) as usize;
+    times.get(place).copied().unwrap_or_default().as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_is_what_the_load_adds() {
+        let times = |ms: &[u64]| ms.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
+        let found = RoundTrip::of(&times(&[30, 31, 32]), &times(&[60, 81, 90]));
+        assert!((found.queue_ms - 50.0).abs() < 1e-9 && (found.least_ms - 30.0).abs() < 1e-9);
+        assert!(RoundTrip::of(&times(&[30]), &[]).queue_ms.abs() < 1e-9);
+    }
+}
