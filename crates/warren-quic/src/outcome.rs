@@ -8,6 +8,7 @@ use rustls::pki_types::CertificateDer;
 use crate::{
     boundary::{CloseReason, ConnectionStats, ControllerState, LossCounts},
     key::PublicKey,
+    planted::{Bug, is_planted},
     tls::{PresentedKey, public_key},
 };
 
@@ -93,7 +94,11 @@ pub(crate) fn connection_stats(
         datagrams_accepted: tally.accepted,
         datagrams_sent: sent,
         datagrams_returned: stats.kept_datagrams.lost,
-        datagrams_forgotten: stats.kept_datagrams.forgotten,
+        datagrams_forgotten: if is_planted(Bug::ForgottenUncounted) {
+            0
+        } else {
+            stats.kept_datagrams.forgotten
+        },
         kept_bytes: stats.kept_datagrams.bytes,
         datagrams_received: received,
         datagrams_delivered: tally.delivered,

@@ -23,4 +23,16 @@ warren_simulation::planted_bugs! {
     EndUntold,
     /// A connection's events for its endpoint, such as reset tokens, are lost.
     EndpointUntold,
+    /// A datagram that is to be kept is only sent.
+    KeptNot,
+    /// A lost datagram is returned twice.
+    LostTwice,
+    /// It is not reported that kept datagrams were lost.
+    LostUntold,
+    /// A lost datagram is returned with another one's context.
+    ContextMixed,
+    /// Lost datagrams that do not fit into the inbox are never returned.
+    LostRemainderLeft,
+    /// Kept datagrams are given up without being counted.
+    ForgottenUncounted,
 }

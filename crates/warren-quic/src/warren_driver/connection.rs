@@ -343,7 +343,7 @@ impl WarrenConnection {
             QuicEvent::Stream(event) => self.control.handle(quic, &event),
             QuicEvent::DatagramReceived => self.news.datagrams = true,
             QuicEvent::DatagramsUnblocked => self.news.writable = true,
-            QuicEvent::DatagramsLost => self.news.lost = true,
+            QuicEvent::DatagramsLost => self.news.lost = !is_planted(Bug::LostUntold),
             QuicEvent::HandshakeDataReady
             | QuicEvent::HandshakeConfirmed
             | QuicEvent::Path(_)
@@ -364,7 +364,7 @@ impl WarrenConnection {
             return Err(SendError::Blocked(datagram));
         }
         // The size was checked above, so no copy has to be kept for the case that QUIC finds it too large.
-        let result = match context {
+        let result = match context.filter(|_| !is_planted(Bug::KeptNot)) {
             None => datagrams.send(datagram, false),
             Some(context) => datagrams.send_kept(datagram, false, context),
         };

@@ -95,7 +95,14 @@ impl WarrenConnection {
                 self.news.lost = false;
                 break;
             };
+            let context = context + u64::from(is_planted(Bug::ContextMixed));
+            if is_planted(Bug::LostTwice) {
+                inbox.lost.push((connection, LostDatagram { data: data.clone(), context, sent }));
+            }
             inbox.lost.push((connection, LostDatagram { data, context, sent }));
+        }
+        if is_planted(Bug::LostRemainderLeft) {
+            self.news.lost = false;
         }
         !self.news.lost
     }

@@ -1,9 +1,10 @@
 //! Whole endpoints in virtual time: clients and an exit, each a session's state machine on the driver's own connections and
-//! noq-proto, over a wire that loses, repeats, delays and reorders, while the exit restarts, clients change their address
+//! noq-proto, over a wire that loses, repeats, delays, reorders and has a queue that overflows, while the exit restarts, clients change their address
 //! and a stranger looks for an exit. Everything follows from a seed.
 
 mod client;
 mod exit;
+mod kept;
 mod key_updates;
 mod node;
 mod speech;
@@ -40,6 +41,9 @@ const CONNECTIONS: u32 = 2;
 /// How long there is trouble, and how long after it everything must be well at the latest.
 const TROUBLE: Duration = Duration::from_secs(45);
 const RECOVERY: Duration = Duration::from_secs(90);
+
+/// How long nothing is said in the end, until everything is acknowledged or lost.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// Between two datagrams of a connection, each way.
 const PACE: Duration = Duration::from_millis(100);
@@ -197,6 +201,17 @@ impl World {
             self.exit.sessions(),
             self.exit.connections()
         );
+        self.settle();
+    }
+
+    /// Lets everything under way arrive or be lost, and checks what became of what was kept.
+    fn settle(&mut self) {
+        self.next_speech = self.now + 2 * QUIET;
+        self.go_on(QUIET);
+        for client in &self.clients {
+            client.settle(|speech| self.exit.has_heard(speech));
+        }
+        self.exit.settle(|speech| self.clients[speech.client].has_heard(speech));
     }
 
     /// Lets time pass without trouble.

@@ -24,6 +24,9 @@ use crate::{
     warren_driver::connection::WarrenConnection,
 };
 
+/// A limit of kept bytes that is soon reached.
+const LITTLE: usize = 1_500;
+
 pub(super) struct Client {
     number: usize,
     random: Random,
@@ -104,6 +107,16 @@ impl Client {
     /// How much it has said, on all of its connections.
     pub(super) fn said(&self) -> u64 {
         self.next_speech
+    }
+
+    /// Whether an answer came.
+    pub(super) fn has_heard(&self, speech: Speech) -> bool {
+        self.answers.contains(&speech.number)
+    }
+
+    /// Checks what became of what was kept.
+    pub(super) fn settle(&self, is_heard: impl Fn(Speech) -> bool) {
+        self.links.values().for_each(|link| link.node.settle(&is_heard));
     }
 
     /// Goes over to other keys on every connection.
@@ -256,7 +269,11 @@ impl Client {
         let made = endpoint.connect(now, config, EXIT, SERVER_NAME).unwrap();
         let presented = Some(tls::PresentedKey::default());
         let connection = WarrenConnection::new(ConnectionId(1), 0, made, EXIT, presented, now);
-        Link { address, endpoint, node: Node::new(connection), is_blocked: false }
+        let mut node = Node::new(connection);
+        if self.random.once_in(2) {
+            node.stir().quic().datagrams().set_kept_limit(LITTLE);
+        }
+        Link { address, endpoint, node, is_blocked: false }
     }
 
     /// Says something on each connection that carries traffic.
@@ -267,7 +284,7 @@ impl Client {
             while goes_on && !link.is_blocked {
                 self.next_speech += 1;
                 let speech = Speech { client: self.number, index: *index, number: self.next_speech };
-                let sent = link.node.stir().send_datagram(speech.write(), None);
+                let sent = link.node.say(speech);
                 link.is_blocked = matches!(sent, Err(SendError::Blocked(_)));
                 goes_on = speech.is_in_burst();
             }

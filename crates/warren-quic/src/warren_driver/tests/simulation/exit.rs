@@ -7,7 +7,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, Endpoint, FourTuple, Incoming};
 use warren_session::{
     clients::{Client as Enrolled, ClientRegistry},
@@ -80,6 +80,16 @@ impl Exit {
 
     pub(super) fn sessions(&self) -> usize {
         self.life.sessions.sessions().count()
+    }
+
+    /// Whether something was heard of a client.
+    pub(super) fn has_heard(&self, speech: Speech) -> bool {
+        self.heard.contains(&(speech.client, speech.number))
+    }
+
+    /// Checks what became of what was kept.
+    pub(super) fn settle(&self, is_heard: impl Fn(Speech) -> bool) {
+        self.life.connections.values().for_each(|node| node.settle(&is_heard));
     }
 
     /// Dies without a word; another process takes over with what the disk has.
@@ -181,7 +191,7 @@ impl Exit {
             let speech = Speech::read(&datagram);
             assert_eq!(life.peers.get(&number), self.clients.get(speech.client), "somebody else's words");
             assert!(self.heard.insert((speech.client, speech.number)), "the same came twice");
-            life.answer(number, datagram);
+            life.answer(number, speech);
         }
     }
 }
@@ -266,11 +276,11 @@ impl Life {
     }
 
     /// Sends back what came, as long as the connection carries traffic.
-    fn answer(&mut self, number: u64, datagram: Bytes) {
+    fn answer(&mut self, number: u64, speech: Speech) {
         if let Some(connection) = self.connections.get_mut(&number)
             && self.attached.contains(&number)
         {
-            let _full = connection.stir().send_datagram(datagram, None);
+            let _full = connection.say(speech);
         }
     }
 }

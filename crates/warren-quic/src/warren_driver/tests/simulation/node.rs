@@ -3,27 +3,32 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, time::Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use noq_proto::{ConnectionEvent, Endpoint, FourTuple, ShortRoute};
 
-use super::wire::Wire;
+use super::{kept::Ledger, speech::Speech, wire::Wire};
 use crate::{
-    boundary::Inbox,
+    boundary::{ConnectionId, Inbox, LostDatagram, MAX_LOST_PER_POLL, SendError},
     warren_driver::connection::{Left, WarrenConnection},
 };
 
 /// Datagrams that one transmit may hold, each of which the wire carries by itself.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
+/// Lost datagrams that other connections have put into the inbox, which leave room for one more.
+const OTHERS: usize = MAX_LOST_PER_POLL - 1;
+
 pub(super) struct Node {
     connection: WarrenConnection,
+    /// What it is to keep has not come back.
+    pub(super) ledger: Ledger,
     due: Option<Instant>,
     is_stirred: bool,
 }
 
 impl Node {
     pub(super) fn new(connection: WarrenConnection) -> Self {
-        Self { connection, due: None, is_stirred: true }
+        Self { connection, ledger: Ledger::default(), due: None, is_stirred: true }
     }
 
     /// The connection, to be told something.
@@ -65,9 +70,37 @@ impl Node {
             self.connection.expire(now);
         }
         self.connection.absorb(endpoint, now);
-        let mut inbox = Inbox::new();
-        while self.connection.deliver(&mut inbox) == Left::More {}
-        inbox
+        let mut taken = Inbox::new();
+        while self.connection.has_news() {
+            let mut inbox = Inbox::new();
+            inbox.lost.resize_with(OTHERS, || of_another(now));
+            let left = self.connection.deliver(&mut inbox);
+            taken.events.append(&mut inbox.events);
+            taken.datagrams.append(&mut inbox.datagrams);
+            inbox.lost.drain(OTHERS..).for_each(|(_, lost)| self.ledger.take_lost(&lost));
+            if left != Left::More {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Says something. Every other word is kept until it is acknowledged.
+    pub(super) fn say(&mut self, speech: Speech) -> Result<(), SendError> {
+        let sent = self.stir().send_datagram(speech.write(), Ledger::context(speech));
+        if sent.is_ok() {
+            self.ledger.keep(speech);
+        }
+        sent
+    }
+
+    /// Checks what became of everything that was kept, if the connection lives and nothing is under way any more.
+    pub(super) fn settle(&self, is_heard: impl Fn(Speech) -> bool) {
+        if let Some(stats) = self.connection.stats()
+            && !self.connection.is_over()
+        {
+            self.ledger.settle(&stats, is_heard);
+        }
     }
 
     /// Sends all that the connection has to send.
@@ -84,4 +117,9 @@ impl Node {
         self.is_stirred = has_more || self.connection.has_news();
         self.due = self.connection.deadline();
     }
+}
+
+/// A lost datagram of another connection.
+fn of_another(now: Instant) -> (ConnectionId, LostDatagram) {
+    (ConnectionId(0), LostDatagram { data: Bytes::new(), context: 0, sent: now })
 }

@@ -32,6 +32,10 @@ pub(super) struct Wire {
     repeated_per_mille: u64,
     /// Most milliseconds by which a datagram comes later than others.
     jitter: u64,
+    /// The narrowest link, to the exit and from it.
+    bottleneck: Option<Bottleneck>,
+    /// When the bottleneck has sent all that waits for it, to the exit and from it.
+    free: [Instant; 2],
     /// Whether nothing that the exit sends arrives.
     pub(super) swallows_answers: bool,
     start: Instant,
@@ -42,6 +46,20 @@ pub(super) struct Wire {
     initials: Vec<Vec<u8>>,
 }
 
+/// A link with a rate, which drops what its full queue has no room for.
+struct Bottleneck {
+    bytes_per_second: u32,
+    /// How long a datagram may wait at most.
+    queue: Duration,
+}
+
+impl Bottleneck {
+    fn new(random: &mut Random) -> Self {
+        let bytes_per_second = u32::try_from(40_000 + random.below(1_000_000)).unwrap();
+        Self { bytes_per_second, queue: Duration::from_millis(5 + random.below(100)) }
+    }
+}
+
 impl Wire {
     pub(super) fn new(random: &mut Random, start: Instant, trace: Trace) -> Self {
         Self {
@@ -50,6 +68,8 @@ impl Wire {
             lost_per_mille: random.below(150),
             repeated_per_mille: random.below(100),
             jitter: random.below(40),
+            bottleneck: (!random.once_in(3)).then(|| Bottleneck::new(random)),
+            free: [start; 2],
             swallows_answers: false,
             random: Random::new(random.draw()),
             start,
@@ -59,9 +79,10 @@ impl Wire {
         }
     }
 
-    /// From now on nothing is lost, repeated or late.
+    /// From now on nothing is lost, repeated, late or in a queue.
     pub(super) fn is_kind(&mut self) {
         (self.lost_per_mille, self.repeated_per_mille, self.jitter) = (0, 0, 0);
+        self.bottleneck = None;
     }
 
     pub(super) fn send(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
@@ -74,13 +95,26 @@ impl Wire {
         if bytes.len() > LIMIT || self.random.below(1_000) < self.lost_per_mille {
             return;
         }
+        let Some(leaves) = self.pass_bottleneck(now, to == EXIT, bytes.len()) else { return };
         let copies = 1 + u64::from(self.random.below(1_000) < self.repeated_per_mille);
         for _ in 0..copies {
             let delay = Duration::from_millis(10 + self.random.below(self.jitter + 1));
             self.sent += 1;
-            let (arrival, number, bytes) = (now + delay, self.sent, bytes.to_vec());
+            let (arrival, number, bytes) = (leaves + delay, self.sent, bytes.to_vec());
             self.underway.push(Reverse(Underway { arrival, number, from, to, bytes }));
         }
+    }
+
+    /// When a datagram leaves the bottleneck; `None` if its queue is full.
+    fn pass_bottleneck(&mut self, now: Instant, is_to_exit: bool, length: usize) -> Option<Instant> {
+        let Some(Bottleneck { bytes_per_second, queue }) = self.bottleneck else { return Some(now) };
+        let free = &mut self.free[usize::from(is_to_exit)];
+        let starts = (*free).max(now);
+        if starts - now > queue {
+            return None;
+        }
+        *free = starts + Duration::from_secs(1) * u32::try_from(length).unwrap() / bytes_per_second;
+        Some(*free)
     }
 
     pub(super) fn arrived(&mut self, now: Instant) -> Option<Underway> {
