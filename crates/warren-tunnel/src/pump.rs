@@ -143,7 +143,7 @@ impl Pump {
     pub(crate) fn note_losses(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some(counts) = endpoint.loss_counts(self.connection) else { return };
         self.repair.observe(&counts, now);
-        self.hold = 2 * (counts.rtt / 8 * 9 + REPAIR_DELAY) + HOLD;
+        self.hold = hold(counts.rtt);
         self.queue.set_round_trip(counts.rtt);
     }
 
@@ -313,6 +313,11 @@ impl Pump {
         self.traffic.bytes_out += bytes;
         totals.carrier_sent_packets += 1;
     }
+}
+
+/// How long a missing datagram holds back its lane on a path with this round-trip time.
+pub(crate) fn hold(round_trip: Duration) -> Duration {
+    2 * (round_trip / 8 * 9 + REPAIR_DELAY) + HOLD
 }
 
 /// Takes a datagram out of an arena's buffer, with room for a trailer behind it.

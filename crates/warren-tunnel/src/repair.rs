@@ -4,6 +4,7 @@
 //! sent again twice at most, the others once and only while they are fresh.
 
 mod budget;
+mod planted;
 mod watch;
 
 use std::collections::VecDeque;
@@ -16,6 +17,7 @@ use warren_packet::datagram::{
 use warren_quic::driver::{LossCounts, LostDatagram};
 
 use self::budget::Budget;
+use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
 /// How often a datagram of an ordered lane is repaired at most.
@@ -71,7 +73,7 @@ impl Repair {
 
     /// Whether datagrams are numbered and kept now.
     pub(crate) fn is_on(&self) -> bool {
-        self.is_agreed && self.watch.is_lossy()
+        (self.is_agreed || is_planted(Bug::OldPeerNumbered)) && self.watch.is_lossy()
     }
 
     /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
@@ -88,7 +90,8 @@ impl Repair {
             return Outgoing { datagram: framed.freeze(), context: None };
         };
         let place = Place { lane, number: *next };
-        *next = next.plus(1);
+        let is_reused = is_planted(Bug::NumberReused) && place.number.value() % 100 == 99;
+        *next = next.plus(u32::from(!is_reused));
         append_trailer(&mut framed, place);
         let kept = Kept { place, rounds: 0, has_copy: false };
         Outgoing { datagram: framed.freeze(), context: Some(kept.to_context()) }
@@ -99,6 +102,7 @@ impl Repair {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
             && *next == place.number.plus(1)
+            && !is_planted(Bug::NumberNotTakenBack)
         {
             *next = place.number;
         }
@@ -113,15 +117,18 @@ impl Repair {
         }
         let is_ordered = kept.place.lane.is_ordered();
         let rounds = if is_ordered { ORDERED_ROUNDS } else { 1 };
-        let is_fresh = is_ordered || now.saturating_duration_since(lost.sent) < FRESH;
+        let is_fresh =
+            is_ordered || now.saturating_duration_since(lost.sent) < FRESH || is_planted(Bug::StaleRepaired);
         let is_last = kept.rounds + 1 == rounds;
-        let cost = if is_ordered && is_last { 2 * lost.data.len() } else { lost.data.len() };
-        if kept.rounds >= rounds || !is_fresh || !self.budget.spend(cost) {
+        let has_copy = is_ordered && is_last && !is_planted(Bug::CopyNeverSent);
+        let is_charged = has_copy && !is_planted(Bug::CopyFree);
+        let cost = if is_charged { 2 * lost.data.len() } else { lost.data.len() };
+        let has_rounds = kept.rounds < rounds || is_planted(Bug::RoundsIgnored);
+        if !has_rounds || !is_fresh || !self.budget.spend(cost) {
             self.give_up(kept.place);
             return;
         }
         self.counts.repaired += 1;
-        let has_copy = is_ordered && is_last;
         let context = |has_copy| Kept { rounds: kept.rounds + 1, has_copy, ..kept }.to_context();
         if has_copy {
             let copy = Outgoing { datagram: lost.data.clone(), context: Some(context(false)) };
@@ -133,8 +140,9 @@ impl Repair {
     /// Tells the peer not to wait for a datagram.
     fn give_up(&mut self, place: Place) {
         self.counts.given_up += 1;
-        if place.lane.is_ordered() {
-            let next = Place { number: place.number.plus(1), ..place };
+        if place.lane.is_ordered() && !is_planted(Bug::GivenUpUntold) {
+            let steps = if is_planted(Bug::GivenUpTooFar) { 2 } else { 1 };
+            let next = Place { number: place.number.plus(steps), ..place };
             let mut datagram = BytesMut::with_capacity(NOTHING_BELOW_LEN);
             write_nothing_below(next, &mut datagram);
             self.urgent.push_back(Outgoing { datagram: datagram.freeze(), context: None });
@@ -151,7 +159,9 @@ impl Repair {
 
     /// Returns a datagram that the transport had no room for.
     pub(crate) fn put_back(&mut self, outgoing: Outgoing) {
-        self.urgent.push_front(outgoing);
+        if !is_planted(Bug::NotPutBack) {
+            self.urgent.push_front(outgoing);
+        }
     }
 
     /// Whether there is something to send before all others.
@@ -205,5 +215,7 @@ impl Kept {
     }
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! How many bytes may be sent again: a share of those that are sent.
 
+use super::planted::{Bug, is_planted};
+
 /// Repairs may take twice what is lost and this much more, because the loss of a moment differs from the measured one.
 const SPARE: f64 = 0.01;
 /// Largest share of the bytes. It also bounds what a wrong measure of the loss can do.
@@ -34,7 +36,7 @@ impl Budget {
     /// Takes bytes for a repair. Returns false, and takes nothing, if there are not enough.
     pub(super) fn spend(&mut self, bytes: usize) -> bool {
         let left = self.bytes - bytes as f64;
-        let is_enough = left >= 0.0;
+        let is_enough = left >= 0.0 || is_planted(Bug::BudgetIgnored);
         if is_enough {
             self.bytes = left;
         }

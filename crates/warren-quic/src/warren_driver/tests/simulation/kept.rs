@@ -15,7 +15,7 @@ impl Ledger {
     /// The context for a datagram, or `None` if it is not to be kept, which holds for every other one.
     pub(super) fn context(speech: Speech) -> Option<u64> {
         // Neighbours differ in all bits.
-        (speech.number % 2 == 0).then(|| speech.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        speech.number.is_multiple_of(2).then(|| speech.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Notes a datagram that was accepted.

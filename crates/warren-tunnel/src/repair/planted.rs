@@ -1,0 +1,30 @@
+//! Bugs planted on purpose in the sender's half of repair. Its simulation must find each one.
+
+warren_simulation::planted_bugs! {
+    /// More is sent again than the budget allows.
+    BudgetIgnored,
+    /// The copy of a repair costs nothing.
+    CopyFree,
+    /// A datagram is repaired as often as it is lost.
+    RoundsIgnored,
+    /// The last repair is not sent again.
+    CopyNeverSent,
+    /// A lost datagram of the unordered lane is repaired however old it is.
+    StaleRepaired,
+    /// The peer is not told of a datagram that was given up.
+    GivenUpUntold,
+    /// The peer is told to go on beyond the datagram after the one that was given up.
+    GivenUpTooFar,
+    /// Datagrams are numbered for a peer that does not know numbers.
+    OldPeerNumbered,
+    /// A path never counts as clean.
+    NeverOff,
+    /// A path that loses too much is repaired.
+    TooLossyRepaired,
+    /// Two datagrams of a lane have the same number now and then.
+    NumberReused,
+    /// The number of a datagram that was not sent is lost.
+    NumberNotTakenBack,
+    /// A repair that the transport has no room for is dropped.
+    NotPutBack,
+}
