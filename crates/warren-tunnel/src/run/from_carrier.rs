@@ -11,8 +11,8 @@ use warren_packet::reason::DropReason;
 use warren_quic::driver::{ConnectionId, Event, LostDatagram};
 use warren_session::exit::SessionId;
 
-use super::Worker;
-use crate::forward::{Forwarding, Place};
+use super::{Device, Worker};
+use crate::forward::{Forwarding, Place, Sessions};
 use crate::message::Report;
 use crate::pump::Pump;
 
@@ -100,7 +100,7 @@ impl Worker {
                 self.report(Report::Answers { connection, answers });
             }
             Event::Closed { connection, reason } => {
-                self.remove_pump(connection);
+                self.remove_pump(connection, now);
                 self.report(Report::Closed { connection, reason });
             }
         }
@@ -117,8 +117,12 @@ impl Worker {
         self.by_connection.insert(connection, slot);
     }
 
-    fn remove_pump(&mut self, connection: ConnectionId) {
+    fn remove_pump(&mut self, connection: ConnectionId, now: Instant) {
         let Some(slot) = self.by_connection.remove(&connection) else { return };
+        if let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) {
+            pump.resequencer.release_all(&mut self.released);
+            self.settle_released(slot, now);
+        }
         let Some(mut pump) = self.pumps.get_mut(slot).and_then(Option::take) else { return };
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached {
@@ -140,12 +144,8 @@ impl Worker {
             self.refuse(DropReason::NotAttached);
             return;
         };
-        // An exit may use a connection before its `Attached` has come from the control stream to the client's worker. A client has one
-        // session, and only an exit that it pinned can send on its connection.
-        let is_client =
-            self.device.as_ref().is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
-        let only = || self.sessions.only().filter(|_| is_client);
-        let Some(session) = pump.attached.map(|(session, _)| session).or_else(only) else {
+        let attached = pump.attached.map(|(session, _)| session);
+        let Some(session) = attached.or_else(|| only_session(self.device.as_ref(), &self.sessions)) else {
             self.refuse(DropReason::NotAttached);
             return;
         };
@@ -189,18 +189,21 @@ impl Worker {
                 continue;
             }
             pump.resequencer.expire(now, &mut self.released);
-            let session = pump.attached.map(|(session, _)| session).or_else(|| self.sessions.only());
-            match session {
-                Some(session) => self.take_released(slot, session, now),
-                None => {
-                    for _ in self.released.drain(..) {
-                        self.totals.carrier_received_packets += 1;
-                        self.drops.count_to_tun(DropReason::NotAttached);
-                    }
-                }
-            }
+            self.settle_released(slot, now);
         }
         self.write_to_device();
+    }
+
+    /// Takes the numbered datagrams for which the connection waits no longer. It may have lost its session meanwhile.
+    fn settle_released(&mut self, slot: usize, now: Instant) {
+        let attached = self.pump_mut(slot).and_then(|pump| pump.attached);
+        let only = || only_session(self.device.as_ref(), &self.sessions);
+        if let Some(session) = attached.map(|(session, _)| session).or_else(only) {
+            self.take_released(slot, session, now);
+        }
+        while self.released.pop_front().is_some() {
+            self.refuse(DropReason::NotAttached);
+        }
     }
 
     /// Takes a datagram without a number, or one whose turn has come.
@@ -282,4 +285,11 @@ impl Worker {
         }
         device.coalescer.push(flags, packet)
     }
+}
+
+/// A client's session. An exit may use a connection before its `Attached` has come from the control stream to the client's worker. A
+/// client has one session, and only an exit that it pinned can send on its connection.
+fn only_session(device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
+    let is_client = device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
+    sessions.only().filter(|_| is_client)
 }
