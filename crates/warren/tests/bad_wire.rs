@@ -181,7 +181,7 @@ fn what_comes_late_is_delivered_all_the_same() {
 }
 
 /// The shell command that makes an nft table with one rule on a hook of a device.
-fn table(name: &str, hook: &str, device: &str, rule: &str) -> String {
+pub(crate) fn table(name: &str, hook: &str, device: &str, rule: &str) -> String {
     let hook = format!("type filter hook {hook} device \"{device}\" priority 0;");
     format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
 }

@@ -69,6 +69,7 @@ mod rate_limit;
 mod refusals;
 mod refused;
 mod reload;
+mod repair;
 mod replays;
 mod resets;
 mod revocation;

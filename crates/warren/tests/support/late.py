@@ -1,6 +1,6 @@
-"""Forwards datagrams 5 to 20 ms late that an nft rule drops on a link: late.py DEVICE dport|sport BELOW
+"""Forwards datagrams 5 to 20 ms late that an nft rule drops on a link: late.py DEVICE dport|sport BELOW [MILLISECONDS]
 
-A packet socket sees packets before the device's ingress rules do. Script and rule select the same datagrams: IPv4 UDP to or
+With MILLISECONDS, all datagrams are forwarded that much later, and the selected ones another 5 ms. A packet socket sees packets before the device's ingress rules do. Script and rule select the same datagrams: IPv4 UDP to or
 from port 443 with one byte of the payload below BELOW. Encryption makes that byte random.
 """
 
@@ -16,7 +16,8 @@ BYTE_OF_UDP = 40
 EVERY_PROTOCOL = 3
 UDP = 17
 
-device, port, below = sys.argv[1:]
+device, port, below = sys.argv[1:4]
+milliseconds = [int(argument) for argument in sys.argv[4:]]
 port_at = {"sport": 0, "dport": 2}[port]
 
 # Protocol 0, so that the socket receives nothing before it is bound to the device.
@@ -28,11 +29,17 @@ raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
 print("listening", flush=True)
 
 
-def is_taken(packet, address):
+def delay(packet, address):
+    """How much later a packet is forwarded, in seconds. None if it is not."""
     if address[2] == socket.PACKET_OUTGOING or packet[0] >> 4 != 4 or packet[9] != UDP:
-        return False
+        return None
     udp = packet[(packet[0] & 15) * 4 :]
-    return udp[port_at : port_at + 2] == PORT and len(udp) > BYTE_OF_UDP and udp[BYTE_OF_UDP] < int(below)
+    if udp[port_at : port_at + 2] != PORT:
+        return None
+    is_selected = len(udp) > BYTE_OF_UDP and udp[BYTE_OF_UDP] < int(below)
+    if milliseconds:
+        return (milliseconds[0] + 5 * is_selected) / 1000
+    return random.uniform(0.005, 0.020) if is_selected else None
 
 
 waiting = []
@@ -46,5 +53,6 @@ while True:
         packet, address = tap.recvfrom(65_535)
     except BlockingIOError:
         continue
-    if is_taken(packet, address):
-        heapq.heappush(waiting, (time.monotonic() + random.uniform(0.005, 0.020), packet))
+    late_by = delay(packet, address)
+    if late_by is not None:
+        heapq.heappush(waiting, (time.monotonic() + late_by, packet))
