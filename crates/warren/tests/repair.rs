@@ -66,7 +66,7 @@ fn tcp_over_a_lossy_path_comes_in_order() {
     };
 
     let (queued, filled, late) = download(&profile);
-    let (queued_without, filled_without, _) = download(&without_repair(profile.clone()));
+    let (queued_without, filled_without, _) = download(&without_repair(profile));
 
     println!(
         "measured: {DOWNLOAD} bytes at 1 % loss: {filled} holes were filled, {late} came late, the kernel put {queued} in order; without \
@@ -103,7 +103,7 @@ fn a_queue_that_is_full_drops_no_more_because_of_repair() {
     };
 
     let with = upload(&profile);
-    let without = upload(&without_repair(profile.clone()));
+    let without = upload(&without_repair(profile));
 
     println!(
         "measured: dropped of the full queue's packets {:.2} %, without repair {:.2} %",
