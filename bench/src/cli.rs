@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{ab, bare, copier, quic, setup, soak, sweep, vpn, wire};
+use crate::{ab, bare, copier, path, quic, setup, soak, sweep, vpn, wire};
 
 /// Benchmarks of Warren and its peers. bench/README.md explains the figures.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Bare(bare::Args),
     /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
     Vpn(vpn::Args),
+    /// Compare whole tunnels over emulated paths: loss, bursts, delay, reordering, full queues
+    Path(path::Args),
     /// Try Warren's settings on clean, long and lossy networks: a heat map, and the best defaults
     Sweep(sweep::Args),
     /// Load a Warren tunnel for minutes: does it grow, lose count or complain?
@@ -42,6 +44,7 @@ impl Cli {
             Command::Copier(args) => copier::run(&args),
             Command::Bare(args) => bare::run(&args),
             Command::Vpn(args) => vpn::run(&args),
+            Command::Path(args) => path::run(&args),
             Command::Sweep(args) => sweep::run(&args),
             Command::Soak(args) => soak::run(&args),
             Command::Setup(args) => setup::run(&args),

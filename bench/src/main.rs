@@ -9,6 +9,7 @@ mod cli;
 mod copier;
 mod interrupt;
 mod namespace;
+mod path;
 mod plot;
 mod progress;
 mod quic;

@@ -6,7 +6,7 @@
 //! takes everything down. The first round is discarded. Figures are medians over the others (`results`, `report`, `plots`).
 
 pub(crate) mod load;
-mod measure;
+pub(crate) mod measure;
 pub(crate) mod peers;
 pub(crate) mod plan;
 mod plots;

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 
-use self::request::{DirectionState, State};
 pub(crate) use self::{
     emulator::{Ends, Wire},
-    settings::Change,
+    request::{DirectionState, Handle, State},
+    settings::{Change, Settings},
 };
 use crate::{
     interrupt::Interrupt,
@@ -183,6 +183,7 @@ fn table(state: &State) -> Table {
     row("+ lost in bursts", |of| of.account.lost_in_burst);
     row("+ blacked out", |of| of.account.blacked_out);
     row("+ too large", |of| of.account.too_large);
+    row("+ policed", |of| of.account.policed);
     row("+ queue full", |of| of.account.queue_full);
     row("+ refused by the device", |of| of.account.refused);
     row("+ queued now", |of| of.account.queued);

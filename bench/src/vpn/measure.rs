@@ -43,10 +43,19 @@ impl Used {
 
 /// Returns the sum of the processes' peak resident memory in MiB. None without a process.
 pub(crate) fn peak_rss_mib(pids: &[u32]) -> Option<f64> {
+    memory_mib(pids, "VmHWM:")
+}
+
+/// Returns the sum of the processes' resident memory now in MiB. None without a process.
+pub(crate) fn rss_mib(pids: &[u32]) -> Option<f64> {
+    memory_mib(pids, "VmRSS:")
+}
+
+fn memory_mib(pids: &[u32], field: &str) -> Option<f64> {
     let mut sum = None;
     for pid in pids {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        if let Some(kib) = status_field(&status, "VmHWM:") {
+        if let Some(kib) = status_field(&status, field) {
             sum = Some(sum.unwrap_or(0.0) + f64::from(u32::try_from(kib).unwrap_or(u32::MAX)) / 1024.0);
         }
     }
@@ -94,6 +103,7 @@ mod tests {
     #[test]
     fn memory_is_that_of_all_processes_that_exist() {
         assert!(peak_rss_mib(&[std::process::id()]).unwrap() > 0.5);
+        assert!(rss_mib(&[std::process::id()]).unwrap() <= peak_rss_mib(&[std::process::id()]).unwrap());
         assert_eq!(peak_rss_mib(&[]), None);
         assert_eq!(peak_rss_mib(&[u32::MAX]), None);
     }

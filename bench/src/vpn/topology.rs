@@ -62,9 +62,14 @@ impl Topology {
 
     /// Makes the hosts and a wire between them with these settings in each direction.
     pub(crate) fn create_over(settings: &Change) -> anyhow::Result<Self> {
+        Self::create_over_seeded(settings, 1)
+    }
+
+    /// As [`Self::create_over`]. The seed decides the wire's random choices.
+    pub(crate) fn create_over_seeded(settings: &Change, seed: u64) -> anyhow::Result<Self> {
         let mut topology = Self::hosts()?;
         let ends = Ends { client: &topology.client, exit: &topology.exit, device: DEVICE };
-        let wire = Wire::start(&ends, 1_500, 1)?;
+        let wire = Wire::start(&ends, 1_500, seed)?;
         wire.handle.change(&settings.each_way(Ways::Both))?;
         topology.wire = Some(wire);
         topology.with_addresses()

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counts of frames since the start. [`Account::is_balanced`] holds at any moment.
 ///
-/// It has 17 fields because each is one thing that can happen to a frame, and a key of the JSON.
+/// It has 18 fields because each is one thing that can happen to a frame, and a key of the JSON.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Account {
     /// Frames that the wire read.
@@ -23,6 +23,8 @@ pub(crate) struct Account {
     pub(crate) blacked_out: u64,
     /// Dropped because the packet was larger than the MTU.
     pub(crate) too_large: u64,
+    /// Dropped because the policer's bucket was empty.
+    pub(crate) policed: u64,
     /// Dropped because the queue before the rate was full.
     pub(crate) queue_full: u64,
     /// Refused by the device at the other end.
@@ -43,7 +45,8 @@ pub(crate) struct Account {
 impl Account {
     /// Returns the frames that were dropped for any reason.
     pub(crate) fn dropped(&self) -> u64 {
-        self.lost + self.lost_in_burst + self.blacked_out + self.too_large + self.queue_full + self.refused
+        let by_link = self.lost + self.lost_in_burst + self.blacked_out + self.too_large + self.policed;
+        by_link + self.queue_full + self.refused
     }
 
     /// Returns whether every frame is accounted for: delivered, dropped, queued or in flight.

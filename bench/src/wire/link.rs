@@ -1,6 +1,6 @@
 //! One direction of the wire as a pure state machine: frames and times in, frames and deadlines out.
 //!
-//! A frame passes blackout, MTU, the queue before the rate, loss, corruption and delay (with jitter, reordering and
+//! A frame passes blackout, MTU, policer, the queue before the rate, loss, corruption and delay (with jitter, reordering and
 //! duplication). Events count from the time at which they were due, not from the call that noticed them, so a late
 //! caller does not slow the link. Frames that are not held back keep their order, even if settings change.
 
@@ -13,10 +13,13 @@ use std::{
 use super::{
     account::Account,
     frame::{self, Frame},
-    settings::{Blackout, Burst, Change, Reorder, Setting, Settings},
+    settings::{Blackout, Burst, Change, Police, Reorder, Setting, Settings},
     too_big,
 };
-use crate::random::{self, Random};
+use crate::{
+    random::{self, Random},
+    stats::float,
+};
 
 /// One direction of the wire.
 #[derive(Debug)]
@@ -27,6 +30,7 @@ pub(super) struct Link {
     seed: u64,
     start: Instant,
     blackout_set: Instant,
+    bucket: Bucket,
     /// Frames that wait for the rate, with their times of arrival. The first one is on the line.
     queue: VecDeque<(Instant, Frame)>,
     queued_bytes: u64,
@@ -48,6 +52,7 @@ impl Link {
             seed,
             start: now,
             blackout_set: now,
+            bucket: Bucket { bytes: 0.0, at: now },
             queue: VecDeque::new(),
             queued_bytes: 0,
             line_free: now,
@@ -64,6 +69,9 @@ impl Link {
         for &setting in &change.0 {
             if matches!(setting, Setting::Blackout(_)) {
                 self.blackout_set = now;
+            }
+            if let Setting::Police(Some(police)) = setting {
+                self.bucket = Bucket { bytes: float(police.bucket), at: now };
             }
             self.settings.apply(setting);
         }
@@ -96,6 +104,10 @@ impl Link {
             let told = if mtu.loud { too_big::message(&frame, mtu.bytes) } else { None };
             self.account.told += u64::from(told.is_some());
             return told;
+        }
+        if self.settings.police.is_some_and(|police| !self.bucket.take(police, bytes(&frame), now)) {
+            self.account.policed += 1;
+            return None;
         }
         let rate = self.settings.rate;
         let packets = u64::try_from(self.queue.len()).unwrap_or(u64::MAX).saturating_add(1);
@@ -230,6 +242,26 @@ impl Link {
             Blackout::Once(time) => since < time,
             Blackout::Every { dark, period } => since.as_nanos() % period.as_nanos().max(1) < dark.as_nanos(),
         }
+    }
+}
+
+/// The tokens of a policer.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    bytes: f64,
+    /// When it had so many.
+    at: Instant,
+}
+
+impl Bucket {
+    /// Takes the tokens of a frame. Returns false if there are too few, and then takes none.
+    fn take(&mut self, police: Police, frame: u64, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        let full = float(police.bucket);
+        *self = Self { bytes: (self.bytes + passed * float(police.rate) / 8.0).min(full), at: now };
+        let passes = self.bytes >= float(frame);
+        self.bytes -= if passes { float(frame) } else { 0.0 };
+        passes
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) rate: Option<u64>,
     /// How much may wait for the rate, including the frame on the line. Beyond it, the newest frame is dropped.
     pub(crate) queue: Length,
+    /// Drops what exceeds a rate, without a queue. It acts before the rate.
+    pub(crate) police: Option<Police>,
     /// Beyond this backlog, ECN-capable packets are marked "congestion experienced" (RFC 3168).
     pub(crate) ecn: Option<Length>,
     pub(crate) delay: Duration,
@@ -29,6 +31,15 @@ pub(crate) struct Settings {
     pub(crate) corrupt_udp: Share,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) blackout: Blackout,
+}
+
+/// A policer: a token bucket, which drops the frames that it has no tokens for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Police {
+    /// Bits of frames per second that fill the bucket.
+    pub(crate) rate: u64,
+    /// Bytes that the bucket holds.
+    pub(crate) bucket: u64,
 }
 
 /// Loss in bursts by the model of Gilbert and Elliott: a Markov chain with a good state without loss and a bad state.
@@ -75,12 +86,27 @@ impl Settings {
     /// The default length of Linux's queues.
     const QUEUE: Length = Length::Packets(1_000);
 
+    /// Returns the settings of a new link after a change.
+    pub(crate) fn after(change: &Change) -> Self {
+        let mut settings = Self::default();
+        for &setting in &change.0 {
+            settings.apply(setting);
+        }
+        settings
+    }
+
+    /// Returns the bits of frames that pass per second at most. None without a limit.
+    pub(crate) fn bottleneck(&self) -> Option<u64> {
+        self.rate.into_iter().chain(self.police.map(|police| police.rate)).min()
+    }
+
     pub(super) fn apply(&mut self, setting: Setting) {
         match setting {
             Setting::Clear => *self = Self::default(),
             Setting::Rate(rate) => self.rate = rate,
             Setting::Queue(queue) => self.queue = queue,
             Setting::Ecn(ecn) => self.ecn = ecn,
+            Setting::Police(police) => self.police = police,
             Setting::Delay(delay) => self.delay = delay,
             Setting::Jitter(jitter) => self.jitter = jitter,
             Setting::Loss(loss) => self.loss = loss,
@@ -101,6 +127,7 @@ impl Default for Settings {
             rate: None,
             queue: Self::QUEUE,
             ecn: None,
+            police: None,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             loss: Share::NONE,
@@ -127,6 +154,8 @@ impl fmt::Display for Settings {
         word("rate", self.rate.map(show_rate));
         word("queue", (self.queue != Self::QUEUE).then(|| self.queue.to_string()));
         word("ecn", self.ecn.map(|ecn| ecn.to_string()));
+        let police = |Police { rate, bucket }| format!("{}:{}", show_rate(rate), Length::Bytes(bucket));
+        word("police", self.police.map(police));
         word("delay", time(self.delay));
         word("jitter", time(self.jitter));
         word("loss", share(self.loss));
@@ -159,6 +188,7 @@ pub(crate) enum Setting {
     Rate(Option<u64>),
     Queue(Length),
     Ecn(Option<Length>),
+    Police(Option<Police>),
     Delay(Duration),
     Jitter(Duration),
     Loss(Share),
@@ -176,6 +206,17 @@ pub(crate) enum Setting {
 pub(crate) struct Change(pub(super) Vec<Setting>);
 
 impl Change {
+    /// Returns the change that resets all settings.
+    pub(crate) fn clear() -> Self {
+        Self(vec![Setting::Clear])
+    }
+
+    /// Returns this change followed by another one.
+    pub(crate) fn and(mut self, then: &Self) -> Self {
+        self.0.extend(&then.0);
+        self
+    }
+
     /// Returns the change for each of the directions.
     pub(crate) fn each_way(&self, ways: Ways) -> Vec<(Way, Self)> {
         ways.each().iter().map(|&way| (way, self.clone())).collect()
@@ -193,7 +234,8 @@ impl FromStr for Change {
 }
 
 /// The names and values of all settings.
-pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, delay=30ms, \
+pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, \
+    police=RATE:BUCKET|off, delay=30ms, \
     jitter=5ms, loss=1%, burst=ENTER%:LEAVE%[:LOSS%]|off, reorder=10%:5ms|off, duplicate=1%, corrupt=1%, \
     corrupt-udp=1%, mtu=1300[:loud]|off, blackout=on|off|2s|2s/5s";
 
@@ -211,6 +253,7 @@ impl FromStr for Setting {
             "rate" => unless_off(value, parse_rate).map(Self::Rate),
             "queue" => parse_length(value).map(Self::Queue),
             "ecn" => unless_off(value, parse_length).map(Self::Ecn),
+            "police" => unless_off(value, parse_police).map(Self::Police),
             "delay" => parse_duration(value).map(Self::Delay),
             "jitter" => parse_duration(value).map(Self::Jitter),
             "loss" => parse_share(value).map(Self::Loss),
@@ -229,6 +272,15 @@ impl FromStr for Setting {
 
 fn unless_off<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
     if text == "off" { Ok(None) } else { parse(text).map(Some) }
+}
+
+fn parse_police(text: &str) -> Result<Police, String> {
+    let wrong = || format!("\"{text}\" is not RATE:BUCKET, as in 100mbit:250k");
+    let (rate, bucket) = text.split_once(':').ok_or_else(wrong)?;
+    match parse_length(bucket)? {
+        Length::Bytes(bucket) => Ok(Police { rate: parse_rate(rate)?, bucket }),
+        Length::Packets(_) | Length::Time(_) => Err(wrong()),
+    }
 }
 
 fn parse_burst(text: &str) -> Result<Burst, String> {
@@ -277,16 +329,12 @@ mod tests {
     use super::*;
 
     fn settings(text: &str) -> Settings {
-        let mut settings = Settings::default();
-        for setting in text.parse::<Change>().unwrap().0 {
-            settings.apply(setting);
-        }
-        settings
+        Settings::after(&text.parse().unwrap())
     }
 
     #[test]
     fn settings_are_written_as_they_are_read() {
-        let text = "rate=50mbit queue=64k ecn=5ms delay=30ms jitter=0.5ms loss=1% burst=0.1%:25%:100% \
+        let text = "rate=50mbit queue=64k ecn=5ms police=40mbit:64k delay=30ms jitter=0.5ms loss=1% burst=0.1%:25%:100% \
                     reorder=10%:5ms duplicate=0.5% corrupt=2% corrupt-udp=3% mtu=1300:loud blackout=2s/5s";
         assert_eq!(settings(text).to_string(), text);
         assert_eq!(settings("").to_string(), "clear");
@@ -312,6 +360,8 @@ mod tests {
             ("loss=101%", "loss: \"101%\" is not a share"),
             ("rate=fast", "rate: \"fast\" is not a rate"),
             ("queue=9", "queue: \"9\" is not a length"),
+            ("police=1mbit", "police: \"1mbit\" is not RATE:BUCKET"),
+            ("police=1mbit:5p", "police: \"1mbit:5p\" is not RATE:BUCKET"),
             ("burst=1%", "burst: \"1%\" is not ENTER%:LEAVE%"),
             ("reorder=1%", "reorder: \"1%\" is not SHARE%:TIME"),
             ("mtu=67", "mtu: \"67\" is not an MTU"),

@@ -12,6 +12,10 @@ impl Share {
     pub(super) fn value(self) -> f64 {
         self.0
     }
+
+    pub(crate) fn percent(self) -> f64 {
+        self.0 * 100.0
+    }
 }
 
 impl fmt::Display for Share {

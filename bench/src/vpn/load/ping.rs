@@ -27,9 +27,7 @@ use warren_packet::checksum::Sum;
 use super::super::topology::Topology;
 use crate::{interrupt::Interrupt, namespace::join};
 
-/// Echo requests per second.
-const PER_SECOND: u32 = 100;
-const INTERVAL: Duration = Duration::from_millis(1_000 / PER_SECOND as u64);
+const INTERVAL: Duration = Duration::from_millis(1_000 / Ping::PER_SECOND as u64);
 /// Time for the answers to the last requests.
 const DRAIN: Duration = Duration::from_millis(500);
 /// Bytes of an echo request: its header and a payload as long as ping(8)'s.
@@ -46,12 +44,15 @@ pub(crate) struct Ping {
 }
 
 impl Ping {
+    /// Echo requests per second.
+    pub(crate) const PER_SECOND: u32 = 100;
+
     /// Starts to ping for a time. The time is limited, because a request has a number of two bytes.
     pub(crate) fn start(topology: &Topology, address: &str, seconds: u32) -> anyhow::Result<Self> {
         let address: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
         let stop = Interrupt::default();
         let asked = stop.clone();
-        let requests = seconds.saturating_mul(PER_SECOND);
+        let requests = seconds.saturating_mul(Self::PER_SECOND);
         anyhow::ensure!(requests <= u16::MAX.into(), "cannot ping for {seconds} s; the maximum is 655 s");
         let thread = topology.client.enter(move || {
             let mut echo = Echo::new(address)?;

@@ -102,6 +102,27 @@ fn queue_drops_the_newest_and_counts_it() {
 }
 
 #[test]
+fn policer_passes_a_burst_and_then_its_rate_without_a_delay() {
+    // 1,000 bytes take 1 ms.
+    let (mut link, now) = link("police=8mbit:4000b");
+    let mut passed = |at: Instant, count: u64| {
+        (0..count)
+            .filter(|&index| {
+                link.offer(numbered(index, 1_000), at);
+                link.take(at).is_some()
+            })
+            .count()
+    };
+    assert_eq!(passed(now, 10), 4);
+    assert_eq!(passed(now + ms(2.5), 10), 2);
+    assert_eq!(passed(now + ms(3.0), 10), 1);
+    // An idle policer saves up no more than its bucket holds.
+    assert_eq!(passed(now + ms(1_000.0), 10), 4);
+    let account = link.account();
+    assert!(account.is_balanced() && account.policed == 29, "{account:?}");
+}
+
+#[test]
 fn backlog_marks_packets_of_ecn_senders_and_drops_nothing() {
     let (mut link, now) = link("rate=8mbit ecn=2p");
     for _ in 0..4 {
@@ -279,6 +300,7 @@ fn settings() -> impl Strategy<Value = String> {
         "queue=4k",
         "queue=3ms",
         "ecn=2p",
+        "police=5mbit:3k",
         "delay=10ms",
         "delay=0",
         "jitter=3ms",
