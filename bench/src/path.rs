@@ -11,6 +11,7 @@ mod flows;
 mod meter;
 mod named;
 mod outcome;
+mod plots;
 mod report;
 mod results;
 mod stream;
@@ -26,7 +27,7 @@ use self::{
     named::Path,
     results::{Plan, Results, Visit},
     subject::Subject,
-    test::Test,
+    test::{Congestion, Test},
 };
 use crate::{
     interrupt::Interrupt,
@@ -95,23 +96,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     topology::remove_leftovers();
     let mut session = Session::new(args, &interrupt)?;
     let ended = session.run();
-    let names: Vec<_> = session.paths.iter().map(|path| path.name.clone()).collect();
-    let results = session.results;
+    let Session { paths, results, .. } = session;
     if results.visits.is_empty() && ended.is_ok() {
         anyhow::bail!("no tunnel gave a figure: {}", results.remarks.join("; "));
     }
-    publish(&results, &names, args)?;
+    publish(&results, &paths, args)?;
     ended
 }
 
-fn publish(results: &Results, paths: &[String], args: &Args) -> anyhow::Result<()> {
+fn publish(results: &Results, paths: &[Path], args: &Args) -> anyhow::Result<()> {
     results.write(&args.output.join(FILE))?;
-    report::write(results, paths, &args.output)?;
+    let mut names: Vec<_> = paths.iter().map(|path| path.name.clone()).collect();
+    // A resumed run may have measured others before.
+    names.extend(results.paths.keys().filter(|name| paths.iter().all(|path| path.name != **name)).cloned());
+    report::write(results, &names, &args.output)?;
+    plots::write(results, paths, &args.output)?;
     if args.json {
         return print_json(results);
     }
-    print(&format!("{}\n\n{}", report::conditions(results), report::medians(results, paths)))?;
-    for line in report::shortfalls(results, paths).iter().chain(&results.remarks) {
+    print(&format!("{}\n\n{}", report::conditions(results), report::medians(results, &names)))?;
+    for line in report::shortfalls(results, &names).iter().chain(&results.remarks) {
         print(line)?;
     }
     print(&format!("{FILE}, path.md and plots are in {}", args.output.display()))
@@ -151,7 +155,14 @@ impl<'a> Session<'a> {
         for path in &paths {
             results.add_path(&path.name, &path.to_string())?;
         }
-        let tests = chosen(&args.tests, args.subset, Test::all, Test::subset);
+        let mut tests = chosen(&args.tests, args.subset, Test::all, Test::subset);
+        if let Err(error) = Congestion::Bbr.check() {
+            let all = tests.len();
+            tests.retain(|test| !matches!(test, Test::Tcp { congestion: Congestion::Bbr, .. }));
+            if tests.len() < all {
+                remark(&mut results, format!("the tests with BBR are left out: {error:#}"));
+            }
+        }
         let subjects = chosen(&args.tunnels, false, Subject::of_default_run, Vec::new);
         let mut installed = Vec::new();
         for subject in subjects {

@@ -7,8 +7,8 @@ use plotters::{
     chart::ChartContext,
     coord::{CoordTranslate, Shift},
     prelude::{
-        BLACK, Color as _, DrawingArea, IntoDrawingArea as _, RGBColor, SVGBackend, SeriesLabelPosition,
-        WHITE,
+        BLACK, ChartBuilder, Color as _, DrawingArea, IntoDrawingArea as _, IntoLogRange as _, LineSeries,
+        PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
     },
 };
 
@@ -22,6 +22,10 @@ pub(crate) const BLUE: RGBColor = RGBColor(0, 114, 178);
 pub(crate) const GREEN: RGBColor = RGBColor(0, 158, 115);
 pub(crate) const PURPLE: RGBColor = RGBColor(204, 121, 167);
 pub(crate) const ORANGE: RGBColor = RGBColor(230, 159, 0);
+
+/// The colours of what is compared, which repeat if there is more.
+const COLOURS: [RGBColor; 8] = [GREY, SKY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK];
+const SIZE: (u32, u32) = (960, 480);
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -51,4 +55,82 @@ pub(crate) fn draw_legend<'a, C: CoordTranslate>(
         .label_font((FONT, 13))
         .draw()?;
     Ok(())
+}
+
+/// Returns the colour of the peer or tunnel at a place.
+pub(crate) fn colour(place: usize) -> RGBColor {
+    COLOURS.iter().cycle().nth(place).copied().unwrap_or(BLACK)
+}
+
+/// Converts a count to a coordinate.
+pub(crate) fn position(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::MAX, f64::from)
+}
+
+/// Writes a plot with a line for each name: the share of round-trip times up to each time. No file without times.
+pub(crate) fn write_distributions(
+    path: &Path,
+    title: &str,
+    times: Vec<(String, Vec<f64>)>,
+) -> anyhow::Result<()> {
+    let lines: Vec<_> = times.into_iter().map(|(name, times)| (name, distribution(times))).collect();
+    if lines.iter().all(|(_, points)| points.is_empty()) {
+        return Ok(());
+    }
+    write(path, SIZE, |area| draw_distributions(area, title, &lines))
+}
+
+fn draw_distributions(
+    area: &Area<'_>,
+    title: &str,
+    lines: &[(String, Vec<(f64, f64)>)],
+) -> anyhow::Result<()> {
+    let times = || lines.iter().flat_map(|(_, points)| points.iter().map(|(time, _)| *time));
+    let shortest = times().fold(f64::INFINITY, f64::min).max(1e-3);
+    let longest = times().fold(shortest * 2.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 20))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(56)
+        .build_cartesian_2d((shortest..longest).log_scale(), 0.0..1.0)?;
+    chart
+        .configure_mesh()
+        .x_desc("milliseconds, logarithmic")
+        .y_desc("part of echo requests")
+        .label_style((FONT, 13))
+        .light_line_style(BLACK.mix(0.06))
+        .draw()?;
+    for (place, (name, points)) in lines.iter().enumerate().filter(|(_, (_, points))| !points.is_empty()) {
+        let colour = colour(place);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
+            .label(name.clone())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+    }
+    draw_legend(&mut chart, SeriesLabelPosition::LowerRight)
+}
+
+/// Returns the cumulative distribution in about 500 points at most.
+fn distribution(mut times: Vec<f64>) -> Vec<(f64, f64)> {
+    const POINTS: usize = 500;
+    times.sort_by(f64::total_cmp);
+    let count = times.len();
+    let step = count.div_ceil(POINTS).max(1);
+    let chosen = times.iter().enumerate().filter(|(index, _)| index % step == 0 || index + 1 == count);
+    chosen.map(|(index, &time)| (time, position(index + 1) / position(count))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distribution_rises_from_the_shortest_time_to_one() {
+        let points = distribution(vec![3.0, 1.0, 2.0, 4.0]);
+        assert_eq!(points, [(1.0, 0.25), (2.0, 0.5), (3.0, 0.75), (4.0, 1.0)]);
+        let many = distribution((0..10_000).map(f64::from).collect());
+        assert!(many.len() <= 501 && many.last() == Some(&(9_999.0, 1.0)), "{}", many.len());
+        assert!(distribution(Vec::new()).is_empty());
+    }
 }

@@ -3,7 +3,6 @@
 //! As in `vpn`, connections are opened from the exit to the client, whichever way the data goes.
 
 use std::{
-    ffi::OsString,
     io::{ErrorKind, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -65,8 +64,7 @@ impl Flows {
                 Way::Down => (at_exit, at_client),
                 Way::Up => (at_client, at_exit),
             };
-            setsockopt(&sender, sockopt::TcpCongestion, &OsString::from(congestion.name()))
-                .with_context(|| format!("the kernel lacks TCP's {}", congestion.name()))?;
+            congestion.set(&sender)?;
             this.segment = getsockopt(&sender, sockopt::TcpMaxSeg).context("cannot get a segment's size")?;
             let stop = this.stop.clone();
             this.threads.push(std::thread::spawn(move || send(&sender, &stop)));

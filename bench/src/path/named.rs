@@ -81,7 +81,7 @@ impl Path {
     pub(super) fn pure_loss_percent(&self) -> Option<f64> {
         let clean = Settings::after(&PATHS.first()?.1.parse().ok()?);
         let own = Settings::after(&self.settings);
-        let without = Settings { loss: clean.loss, ..own.clone() };
+        let without = Settings { loss: clean.loss, ..own };
         (without == clean && self.script == Script::Nothing).then(|| own.loss.percent())
     }
 }

@@ -1,6 +1,15 @@
 //! All tests by name.
 
-use std::{fmt, str::FromStr};
+use std::{
+    ffi::OsString,
+    fmt,
+    net::{Ipv4Addr, TcpListener},
+    os::fd::AsFd,
+    str::FromStr,
+};
+
+use anyhow::Context as _;
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::outcome::Figure;
 use crate::way::Way;
@@ -45,6 +54,18 @@ impl Congestion {
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
         }
+    }
+
+    /// Makes a socket use it. Fails if the kernel lacks it.
+    pub(super) fn set(self, socket: &impl AsFd) -> anyhow::Result<()> {
+        setsockopt(socket, sockopt::TcpCongestion, &OsString::from(self.name()))
+            .with_context(|| format!("the kernel lacks TCP's {}", self.name()))
+    }
+
+    /// Fails if the kernel lacks it.
+    pub(super) fn check(self) -> anyhow::Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
+        self.set(&listener)
     }
 }
 

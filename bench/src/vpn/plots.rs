@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use plotters::prelude::{
-    BLACK, ChartBuilder, Color as _, IntoLogRange as _, LineSeries, PathElement, RGBColor, Rectangle,
-    SeriesLabelPosition, Text,
-};
+use plotters::prelude::{ChartBuilder, Color as _, Rectangle, SeriesLabelPosition, Text};
 
 use super::{
     load::{Rate, Sizes},
@@ -14,13 +11,10 @@ use super::{
     results::{Figure, Metric, round_trip_times},
 };
 use crate::{
-    plot::{self, Area, FONT},
+    plot::{self, Area, FONT, colour, position},
     way::Ways,
 };
 
-/// The colours of peers, which repeat if there are more peers.
-const COLOURS: [RGBColor; 8] =
-    [plot::GREY, plot::SKY, plot::VERMILION, plot::BLUE, plot::GREEN, plot::PURPLE, plot::ORANGE, BLACK];
 const SIZE: (u32, u32) = (960, 480);
 /// The share of a bar chart's width, at its right, that is left free for the legend.
 const LEGEND: f64 = 0.16;
@@ -67,14 +61,13 @@ pub(super) fn write(report: &Report, directory: &Path) -> anyhow::Result<()> {
         ("rtt-loaded", "Round-trip time under TCP x8 up", loaded),
         ("rtt-idle", "Round-trip time, idle", Test::IdleRtt),
     ] {
-        let lines: Vec<_> = (0..report.peers.len())
-            .map(|peer| (peer, distribution(round_trip_times(test, peer, &report.visits))))
-            .filter(|(_, points)| !points.is_empty())
+        let lines: Vec<_> = report
+            .peers
+            .iter()
+            .enumerate()
+            .map(|(peer, of)| (of.name.clone(), round_trip_times(test, peer, &report.visits)))
             .collect();
-        if !lines.is_empty() {
-            let path = directory.join(format!("{name}.svg"));
-            plot::write(&path, SIZE, |area| draw_distributions(area, report, title, &lines))?;
-        }
+        plot::write_distributions(&directory.join(format!("{name}.svg")), title, lines)?;
     }
     Ok(())
 }
@@ -125,59 +118,6 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
     plot::draw_legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
-/// Draws a line for each peer: the share of round-trip times up to each time.
-fn draw_distributions(
-    area: &Area<'_>,
-    report: &Report,
-    title: &str,
-    lines: &[(usize, Vec<(f64, f64)>)],
-) -> anyhow::Result<()> {
-    let times = || lines.iter().flat_map(|(_, points)| points.iter().map(|(time, _)| *time));
-    let shortest = times().fold(f64::INFINITY, f64::min).max(1e-3);
-    let longest = times().fold(shortest * 2.0, f64::max);
-    let mut chart = ChartBuilder::on(area)
-        .caption(title, (FONT, 20))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(56)
-        .build_cartesian_2d((shortest..longest).log_scale(), 0.0..1.0)?;
-    chart
-        .configure_mesh()
-        .x_desc("milliseconds, logarithmic")
-        .y_desc("part of echo requests")
-        .label_style((FONT, 13))
-        .light_line_style(BLACK.mix(0.06))
-        .draw()?;
-    for (peer, points) in lines {
-        let (peer, colour) = (*peer, colour(*peer));
-        let name = report.peers.get(peer).map(|peer| peer.name.clone()).unwrap_or_default();
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
-    }
-    plot::draw_legend(&mut chart, SeriesLabelPosition::LowerRight)
-}
-
-/// Returns the cumulative distribution in about 500 points at most.
-fn distribution(mut times: Vec<f64>) -> Vec<(f64, f64)> {
-    const POINTS: usize = 500;
-    times.sort_by(f64::total_cmp);
-    let count = times.len();
-    let step = count.div_ceil(POINTS).max(1);
-    let chosen = times.iter().enumerate().filter(|(index, _)| index % step == 0 || index + 1 == count);
-    chosen.map(|(index, &time)| (time, position(index + 1) / position(count))).collect()
-}
-
-fn colour(peer: usize) -> RGBColor {
-    COLOURS.iter().cycle().nth(peer).copied().unwrap_or(BLACK)
-}
-
-/// Converts a count to a coordinate.
-fn position(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::MAX, f64::from)
-}
-
 #[expect(clippy::cast_possible_truncation, reason = "a picture has fewer than 1,000 pixels")]
 fn round(pixel: f64) -> i32 {
     pixel.round() as i32
@@ -196,15 +136,6 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distribution_rises_from_the_shortest_time_to_one() {
-        let points = distribution(vec![3.0, 1.0, 2.0, 4.0]);
-        assert_eq!(points, [(1.0, 0.25), (2.0, 0.5), (3.0, 0.75), (4.0, 1.0)]);
-        let many = distribution((0..10_000).map(f64::from).collect());
-        assert!(many.len() <= 501 && many.last() == Some(&(9_999.0, 1.0)), "{}", many.len());
-        assert!(distribution(Vec::new()).is_empty());
-    }
 
     #[test]
     fn plots_are_written_for_what_was_measured_and_name_the_peers() {
