@@ -31,6 +31,7 @@ use self::{
 };
 use crate::{
     interrupt::Interrupt,
+    progress,
     report::{Machine, commit, make_directory, print, print_json},
     vpn::{
         measure,
@@ -40,10 +41,16 @@ use crate::{
     },
 };
 
-/// The file with all results, which `--resume` reads.
+/// The file with all results, which `--resume` reads, and where a new run moves it.
 const FILE: &str = "path.json";
+const OLD_FILE: &str = "path.old.json";
 /// A tunnel that does not come up is tried so often.
 const ATTEMPTS: u32 = 3;
+
+/// What a test takes beyond its seconds on average, to start, end and wait for late packets.
+const TEST_OVERHEAD: Duration = Duration::from_millis(1_300);
+/// Time to make hosts, bring a tunnel up and take both down.
+const VISIT_OVERHEAD: Duration = Duration::from_secs(4);
 
 /// The tunnels, the paths, the tests and the duration.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_name = "PATHS")]
     paths: Vec<Path>,
     /// Tests, separated by commas; an unknown name lists them. Without -up or -down a test goes down [default: all; with
-    /// --subset six]
+    /// --subset five]
     #[arg(long, value_delimiter = ',', value_name = "TESTS")]
     tests: Vec<Test>,
     /// Measured seconds of each test [default: 8; with --subset 4]
@@ -97,7 +104,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut session = Session::new(args, &interrupt)?;
     let ended = session.run();
     let Session { paths, results, .. } = session;
-    if results.visits.is_empty() && ended.is_ok() {
+    if results.visits.iter().all(|visit| visit.outcomes.is_empty()) {
+        ended?;
         anyhow::bail!("no tunnel gave a figure: {}", results.remarks.join("; "));
     }
     publish(&results, &paths, args)?;
@@ -127,6 +135,8 @@ struct Session<'a> {
     installed: Vec<(Subject, Installed)>,
     paths: Vec<Path>,
     tests: Vec<Test>,
+    /// Whether the user named the tests.
+    tests_are_given: bool,
     rounds: u32,
     results: Results,
     file: PathBuf,
@@ -137,7 +147,13 @@ impl<'a> Session<'a> {
     fn new(args: &Args, interrupt: &'a Interrupt) -> anyhow::Result<Self> {
         let or = |given: Option<u32>, full, subset| given.unwrap_or(if args.subset { subset } else { full });
         let file = args.output.join(FILE);
-        let mut results = if args.resume { Results::read(&file)? } else { empty() };
+        let mut results = if args.resume {
+            Results::read(&file)?
+        } else {
+            // It may have taken hours. Most often there is none.
+            let _ = std::fs::rename(&file, args.output.join(OLD_FILE));
+            empty()
+        };
         let seed = args.seed.unwrap_or(if args.resume { results.plan.seed } else { 1 });
         let plan = Plan { seconds: or(args.seconds, 8, 4), warm_up: args.warm_up, seed };
         anyhow::ensure!(
@@ -181,7 +197,9 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        Ok(Self { interrupt, installed, paths, tests, rounds: or(args.rounds, 3, 2), results, file })
+        let rounds = or(args.rounds, 3, 2);
+        let tests_are_given = !args.tests.is_empty();
+        Ok(Self { interrupt, installed, paths, tests, tests_are_given, rounds, results, file })
     }
 
     fn run(&mut self) -> anyhow::Result<()> {
@@ -191,11 +209,12 @@ impl<'a> Session<'a> {
             for path in &paths {
                 for (subject, found) in in_turn(&installed, round) {
                     let name = subject.to_string();
-                    let tests = self.results.left((&path.name, &name, round), &self.tests);
+                    let tests = self.left(&path.name, &name, round);
                     if tests.is_empty() {
                         continue;
                     }
-                    eprintln!("round {round} of {}, {}, {name}", self.rounds, path.name);
+                    let left = progress::left(self.planned());
+                    eprintln!("round {round} of {}, {}, {name}, about {left}", self.rounds, path.name);
                     let tests = self.shuffled(&tests, round);
                     let plan = self.results.plan;
                     let visit = self.visit((path, found), &name, round, (&tests, plan));
@@ -206,6 +225,30 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the tests that are left for a visit.
+    fn left(&self, path: &str, tunnel: &str, round: u32) -> Vec<Test> {
+        let here = |test: &&Test| self.tests_are_given || test.runs_on(path);
+        let tests: Vec<_> = self.tests.iter().filter(here).copied().collect();
+        self.results.left((path, tunnel, round), &tests)
+    }
+
+    /// Returns the planned time of everything that is left.
+    fn planned(&self) -> Duration {
+        let Plan { seconds, warm_up, .. } = self.results.plan;
+        let test = Duration::from_secs((seconds + warm_up).into()) + TEST_OVERHEAD;
+        let mut time = Duration::ZERO;
+        for round in 1..=self.rounds {
+            for (path, (subject, _)) in
+                self.paths.iter().flat_map(|path| self.installed.iter().map(move |one| (path, one)))
+            {
+                let tests = self.left(&path.name, &subject.to_string(), round).len();
+                let visit = if tests == 0 { Duration::ZERO } else { VISIT_OVERHEAD };
+                time += visit + test * u32::try_from(tests).unwrap_or(u32::MAX);
+            }
+        }
+        time
     }
 
     /// Visits each tunnel once for a second, which is not counted: programs and caches get warm.

@@ -1,4 +1,4 @@
-//! Ctrl-C during `vpn`, `soak` and `sweep`, at random moments, leaves no namespace, process, device, rule or file behind.
+//! Ctrl-C during `vpn`, `path`, `soak` and `sweep`, at random moments, leaves no namespace, process, device, rule or file behind.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
 
 mod support;
@@ -23,12 +23,18 @@ const LATEST: u64 = 4_000;
 const VPN: &str = "vpn --seconds 2 --rounds 3 --tests tcp1-both,udp120-20k,rtt-idle --peers tun-copy,WARREN";
 const SOAK: &str = "soak --minutes 1 --capacity-seconds 1 --peer WARREN";
 const SWEEP: &str = "sweep --seconds 2 --nets 30ms,clean --caps 40/80 --mtus 1280 --connections 1,4 --no-lesson --peer WARREN";
+const PATH: &str = "path --seconds 1 --warm-up 1 --rounds 3 --paths 1%,black-out --tests tcp8-up,voice,native --tunnels none,WARREN";
 /// An environment variable of every process that a run starts.
 const MARK: &str = "WARREN_BENCH_TEST_RUN";
 
 #[test]
 fn interrupted_comparison_leaves_nothing_at_any_moment() {
     leaves_nothing(VPN, MOMENTS);
+}
+
+#[test]
+fn interrupted_paths_leave_nothing_at_any_moment() {
+    leaves_nothing(PATH, MOMENTS / 2);
 }
 
 #[test]
@@ -68,7 +74,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
 #[test]
 fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     let Some(host) = Host::new() else { return };
-    for arguments in [VPN, SOAK, SWEEP] {
+    for arguments in [VPN, PATH, SOAK, SWEEP] {
         let directory = tempfile::tempdir().unwrap();
         let mark = format!("{}-{}-running", std::process::id(), arguments.len());
         let mut run = host.start(arguments, directory.path(), &mark);

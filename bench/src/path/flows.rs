@@ -118,6 +118,11 @@ fn connect(
     let connecting = (0..flows)
         .map(|_| exit.enter(move || TcpStream::connect_timeout(&to, CONNECT).context("cannot connect")))
         .collect::<Result<Vec<_>, _>>()?;
+    while !connecting.iter().all(JoinHandle::is_finished) {
+        // The threads end by themselves.
+        interrupt.check()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let connected = connecting.into_iter().map(join).collect::<Vec<_>>();
     let connected = connected.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut accepted: Vec<(SocketAddr, TcpStream)> = Vec::new();
