@@ -123,6 +123,7 @@ fn publish(results: &Results, paths: &[Path], args: &Args) -> anyhow::Result<()>
         return print_json(results);
     }
     print(&format!("{}\n\n{}", report::conditions(results), report::medians(results, &names)))?;
+    print(&report::memory(results).to_string())?;
     for line in report::shortfalls(results, &names).iter().chain(&results.remarks) {
         print(line)?;
     }
@@ -165,6 +166,8 @@ impl<'a> Session<'a> {
             results.plan.seed
         );
         results.plan = plan;
+        // What failed before is tried again.
+        results.remarks.clear();
         let paths = chosen(&args.paths, args.subset, Path::all, || {
             ["clean", "0.1%", "1%", "5%"].iter().filter_map(|name| name.parse().ok()).collect()
         });

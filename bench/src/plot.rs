@@ -5,7 +5,10 @@ use std::path::Path;
 use anyhow::anyhow;
 use plotters::{
     chart::ChartContext,
-    coord::{CoordTranslate, Shift},
+    coord::{
+        CoordTranslate, Shift,
+        ranged1d::{AsRangedCoord, Ranged, ValueFormatter},
+    },
     prelude::{
         BLACK, ChartBuilder, Color as _, DrawingArea, IntoDrawingArea as _, IntoLogRange as _, LineSeries,
         PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
@@ -67,36 +70,54 @@ pub(crate) fn position(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 
+/// The axis of times.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Axis {
+    Logarithmic,
+    /// From zero.
+    Linear,
+}
+
 /// Writes a plot with a line for each name: the share of round-trip times up to each time. No file without times.
 pub(crate) fn write_distributions(
     path: &Path,
     title: &str,
+    axis: Axis,
     times: Vec<(String, Vec<f64>)>,
 ) -> anyhow::Result<()> {
     let lines: Vec<_> = times.into_iter().map(|(name, times)| (name, distribution(times))).collect();
     if lines.iter().all(|(_, points)| points.is_empty()) {
         return Ok(());
     }
-    write(path, SIZE, |area| draw_distributions(area, title, &lines))
-}
-
-fn draw_distributions(
-    area: &Area<'_>,
-    title: &str,
-    lines: &[(String, Vec<(f64, f64)>)],
-) -> anyhow::Result<()> {
     let times = || lines.iter().flat_map(|(_, points)| points.iter().map(|(time, _)| *time));
     let shortest = times().fold(f64::INFINITY, f64::min).max(1e-3);
     let longest = times().fold(shortest * 2.0, f64::max);
+    let (log, linear) = ("milliseconds, logarithmic", "milliseconds");
+    write(path, SIZE, |area| match axis {
+        Axis::Logarithmic => draw_distributions(area, title, ((shortest..longest).log_scale(), log), &lines),
+        Axis::Linear => draw_distributions(area, title, (0.0..longest * 1.05, linear), &lines),
+    })
+}
+
+fn draw_distributions<A, X>(
+    area: &Area<'_>,
+    title: &str,
+    (axis, name): (A, &str),
+    lines: &[(String, Vec<(f64, f64)>)],
+) -> anyhow::Result<()>
+where
+    A: AsRangedCoord<CoordDescType = X, Value = f64>,
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 20))
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(56)
-        .build_cartesian_2d((shortest..longest).log_scale(), 0.0..1.0)?;
+        .build_cartesian_2d(axis, 0.0..1.0)?;
     chart
         .configure_mesh()
-        .x_desc("milliseconds, logarithmic")
+        .x_desc(name)
         .y_desc("part of echo requests")
         .label_style((FONT, 13))
         .light_line_style(BLACK.mix(0.06))

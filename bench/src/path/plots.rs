@@ -8,7 +8,7 @@ use plotters::prelude::{
 
 use super::{named::Path, outcome::Figure, results::Results, test::Test};
 use crate::{
-    plot::{self, Area, FONT, colour, position},
+    plot::{self, Area, Axis, FONT, colour, position},
     report::number,
 };
 
@@ -40,7 +40,7 @@ pub(super) fn write(results: &Results, paths: &[Path], directory: &FilePath) -> 
                 let name = path.name.replace('%', "-percent");
                 let title = format!("Round-trip time, {}, path {}", test.title(), path.name);
                 let file = directory.join(format!("rtt-{name}-{test}.svg"));
-                plot::write_distributions(&file, &title, times.collect())?;
+                plot::write_distributions(&file, &title, Axis::Linear, times.collect())?;
             }
         }
     }
@@ -79,6 +79,7 @@ fn draw(
         .configure_mesh()
         .disable_x_mesh()
         .x_labels(0)
+        .y_label_formatter(&|rate| format!("{rate:.0}"))
         .label_style((FONT, 13))
         .light_line_style(BLACK.mix(0.06))
         .draw()?;

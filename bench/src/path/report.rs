@@ -96,7 +96,7 @@ pub(super) fn medians(results: &Results, paths: &[String]) -> Table {
 }
 
 /// Returns the table of the most memory of each tunnel.
-fn memory(results: &Results) -> Table {
+pub(super) fn memory(results: &Results) -> Table {
     let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), cell);
     let mut table = Table::new(["peak RSS over all paths, MiB", "client", "exit"]);
     for tunnel in &results.tunnels {

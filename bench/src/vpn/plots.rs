@@ -11,7 +11,7 @@ use super::{
     results::{Figure, Metric, round_trip_times},
 };
 use crate::{
-    plot::{self, Area, FONT, colour, position},
+    plot::{self, Area, Axis, FONT, colour, position},
     way::Ways,
 };
 
@@ -67,7 +67,7 @@ pub(super) fn write(report: &Report, directory: &Path) -> anyhow::Result<()> {
             .enumerate()
             .map(|(peer, of)| (of.name.clone(), round_trip_times(test, peer, &report.visits)))
             .collect();
-        plot::write_distributions(&directory.join(format!("{name}.svg")), title, lines)?;
+        plot::write_distributions(&directory.join(format!("{name}.svg")), title, Axis::Logarithmic, lines)?;
     }
     Ok(())
 }
