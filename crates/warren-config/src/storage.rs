@@ -1,15 +1,16 @@
-//! Durable and atomic file writes. After a crash, a reader gets either the old content or the new.
+//! Durable writes of files that may belong to another user, the lock on such a file, and its directory.
 
-use std::fs::{self, File, Metadata, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Gid, Uid};
-use tempfile::NamedTempFile;
+use rustix::fs::FlockOperation;
 use tokio::signal::unix::{SignalKind, signal};
-use warren_host::{follows_links_at, make_lock_file, open_plain};
+use warren_host::durable_file::{Owner, Unfinished, replace};
+pub use warren_host::durable_file::{create_new, remove_abandoned, remove_leftovers};
+use warren_host::{directory_of, follows_links_at, make_lock_file};
 
 /// Replaces a file's content and keeps its mode and owner. A new file gets `mode`, and its directory's owner if root
 /// writes it.
@@ -18,64 +19,12 @@ use warren_host::{follows_links_at, make_lock_file, open_plain};
 /// Another user's link could make root replace any file.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
-    let directory = directory_of(&path);
     let (mode, owner) = match fs::symlink_metadata(&path) {
         Ok(replaced) => (replaced.mode() & 0o777, Owner::of(&replaced)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => (mode, Owner::of_new_file_in(&directory)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (mode, owner_of_new_file_at(&path)?),
         Err(error) => return Err(error),
     };
-    let file = temporary(&directory, content, mode, Some(owner))?;
-    file.persist(&path).map_err(|error| error.error)?;
-    sync_directory(&directory)
-}
-
-/// Creates a file that must not exist yet. Never replaces a file or a dangling link.
-///
-/// # Errors
-///
-/// `AlreadyExists` if anything has that name.
-pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let directory = directory_of(path);
-    // The file belongs to this process's user, so no owner has to be set.
-    let file = temporary(&directory, content, mode, None)?;
-    file.persist_noclobber(path).map_err(|error| error.error)?;
-    sync_directory(&directory)
-}
-
-/// Removes temporary files of killed writers in a directory. Nobody else may be writing there.
-pub fn remove_leftovers(directory: &Path) {
-    for path in leftovers(directory) {
-        // A file that remains takes space but does no harm.
-        drop(fs::remove_file(path));
-    }
-}
-
-/// Removes temporary files of killed writers in a directory where others may be writing: those that nobody holds
-/// locked. They may contain private keys.
-pub fn remove_abandoned(directory: &Path) {
-    for path in leftovers(directory) {
-        let is_abandoned = open_plain(&path).is_ok_and(|file| {
-            let age = file.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
-            // A younger file may not be locked yet.
-            matches!(age, Ok(Ok(age)) if age > Duration::from_secs(2))
-                && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-        });
-        if is_abandoned {
-            drop(fs::remove_file(path));
-        }
-    }
-}
-
-/// Files in a directory that have only their temporary name.
-fn leftovers(directory: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter(is_leftover).map(|entry| entry.path())
-}
-
-fn is_leftover(entry: &fs::DirEntry) -> bool {
-    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-    let name = entry.file_name();
-    is_file && name.to_str().is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1))
+    replace(&path, Unfinished::Random, content, mode, Some(owner))
 }
 
 /// From now on, a write beyond the process's file size limit fails like one to a full disk. Without this, it ends the
@@ -114,7 +63,7 @@ impl LockFile {
         const PAUSE: Duration = Duration::from_millis(20);
         let (file, is_new) = make_lock_file(path)?;
         if is_new {
-            Owner::of_new_file_in(&directory_of(path))?.give(&file)?;
+            owner_of_new_file_at(path)?.give(&file)?;
         }
         let deadline = Instant::now() + wait;
         loop {
@@ -128,69 +77,13 @@ impl LockFile {
     }
 }
 
-/// The user and group of a file.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Owner {
-    user: u32,
-    group: u32,
-}
-
-impl Owner {
-    fn of(metadata: &Metadata) -> Self {
-        Self { user: metadata.uid(), group: metadata.gid() }
+/// The owner for a new file. Root writes files for the service that owns the directory; other users can write only
+/// their own.
+fn owner_of_new_file_at(path: &Path) -> io::Result<Owner> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(Owner::of(&fs::metadata(directory_of(path))?));
     }
-
-    /// The owner for a new file. Root writes files for the service that owns the directory; other users can write only
-    /// their own.
-    fn of_new_file_in(directory: &Path) -> io::Result<Self> {
-        if rustix::process::geteuid().is_root() {
-            return Ok(Self::of(&fs::metadata(directory)?));
-        }
-        Ok(Self { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() })
-    }
-
-    fn give(self, file: &File) -> io::Result<()> {
-        if Self::of(&file.metadata()?) == self {
-            return Ok(());
-        }
-        let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
-        Ok(rustix::fs::fchown(file, Some(user), Some(group))?)
-    }
-}
-
-/// The beginning and end of a temporary file's name.
-const TEMPORARY: (&str, &str) = (".warren-", ".tmp");
-
-/// A complete file in `directory` that has only a temporary name. It is deleted unless it is renamed.
-fn temporary(directory: &Path, content: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<NamedTempFile> {
-    let mut file = tempfile::Builder::new()
-        .prefix(TEMPORARY.0)
-        .suffix(TEMPORARY.1)
-        .permissions(Permissions::from_mode(0o600))
-        .tempfile_in(directory)?;
-    // Held until it is closed, so that it is not taken for a killed writer's. A file system without locks is not an
-    // obstacle.
-    let _ = rustix::fs::flock(file.as_file(), FlockOperation::NonBlockingLockExclusive);
-    file.write_all(content)?;
-    if let Some(owner) = owner {
-        owner.give(file.as_file())?;
-    }
-    // The umask has no effect here. The owner comes first: nobody else may read the file in between.
-    file.as_file().set_permissions(Permissions::from_mode(mode))?;
-    file.as_file().sync_all()?;
-    Ok(file)
-}
-
-/// A rename is durable once its directory is synced.
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
-fn directory_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
+    Ok(Owner::own())
 }
 
 fn follow_link(path: &Path) -> io::Result<PathBuf> {
@@ -320,59 +213,6 @@ mod tests {
         assert!(write_atomic(&path, b"new", 0o600).is_err());
 
         assert_eq!(names_in(directory.path()), ["occupied"]);
-    }
-
-    #[test]
-    fn what_a_killed_writer_left_is_removed_and_nothing_else() {
-        let directory = tempfile::tempdir().unwrap();
-        let left = temporary(directory.path(), b"half", 0o600, None).unwrap();
-        std::mem::forget(left.into_temp_path());
-        for name in ["clients.toml", "clients.toml.lock", ".warren-notes"] {
-            fs::write(directory.path().join(name), "").unwrap();
-        }
-        assert_eq!(names_in(directory.path()).len(), 4);
-
-        remove_leftovers(directory.path());
-
-        assert_eq!(names_in(directory.path()), [".warren-notes", "clients.toml", "clients.toml.lock"]);
-    }
-
-    #[test]
-    fn what_is_being_written_is_not_taken_for_what_a_killed_writer_left() {
-        let directory = tempfile::tempdir().unwrap();
-        let write = || temporary(directory.path(), b"key", 0o600, None).unwrap();
-        let (writing, young) = (write(), write());
-        let left = write();
-        let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
-        for file in [&writing, &left] {
-            file.as_file().set_modified(long_ago).unwrap();
-        }
-        // Both writers are killed.
-        let (_, left) = left.keep().unwrap();
-        let (_, young) = young.keep().unwrap();
-
-        remove_abandoned(directory.path());
-
-        assert!(!left.exists() && young.exists() && writing.path().exists());
-        remove_leftovers(directory.path());
-        assert!(names_in(directory.path()).is_empty());
-    }
-
-    #[test]
-    fn create_new_never_replaces_a_file_or_a_dangling_link() {
-        let directory = tempfile::tempdir().unwrap();
-        let (path, link) = (directory.path().join("exit.key"), directory.path().join("link"));
-        create_new(&path, b"first", 0o600).unwrap();
-        std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
-
-        for taken in [&path, &link] {
-            let error = create_new(taken, b"second", 0o600).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-        }
-
-        assert_eq!(fs::read(&path).unwrap(), b"first");
-        assert_eq!(mode_of(&path), 0o600);
-        assert_eq!(names_in(directory.path()), ["exit.key", "link"]);
     }
 
     #[test]

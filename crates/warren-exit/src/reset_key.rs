@@ -1,10 +1,10 @@
 //! The key of the stateless reset tokens, which the exit keeps in the directory of its clients' file.
 
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context as _;
+use warren_config::storage::create_new;
 use warren_host::read_plain;
 
 /// Reads the key, or makes it. It outlives the process, so that a restarted exit can tell clients at once that their old connections are
@@ -24,7 +24,7 @@ pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let key = warren_daemon::entropy::bytes::<64>()?;
-            write_new(&path, &key)
+            create_new(&path, &key, 0o600)
                 .with_context(|| format!("cannot write {}; check its directory", path.display()))?;
             Ok(key)
         }
@@ -32,12 +32,6 @@ pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
             format!("cannot read {}; give it to the user that the exit runs as", path.display())
         }),
     }
-}
-
-fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod client_ruleset;
 pub mod connections;
 pub mod device;
 pub mod dns;
+pub mod durable_file;
 mod exit_forwarding;
 pub mod exit_hold;
 mod exit_host;
@@ -63,7 +64,7 @@ pub use nft::{
     NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, is_installed as has_nft,
     set_nft_runner,
 };
-pub use plain_file::{follows_links_at, open_plain, read_plain};
+pub use plain_file::{directory_of, follows_links_at, open_plain, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use surroundings::{OnLink, Surroundings};

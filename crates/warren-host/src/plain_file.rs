@@ -69,7 +69,8 @@ pub(crate) fn told(error: io::Error) -> io::Error {
     error
 }
 
-fn directory_of(path: &Path) -> &Path {
+/// The directory of `path`, which is the current one if the path is a bare name.
+pub fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -11,13 +11,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{Gid, Uid},
-    io::Errno,
-};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{DnsError, error::is};
+use crate::durable_file::{self, Owner, Unfinished, sync_directory_of};
 
 /// The object at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,16 +92,14 @@ impl Standing {
                 removed => removed.map_err(failed)?,
             },
             Self::Link { target } => {
-                let temporary = temporary(path);
-                clear(&temporary).map_err(failed)?;
-                symlink(target, &temporary).map_err(failed)?;
-                rename(&temporary, path).map_err(failed)?;
+                put_link(path, target).map_err(failed)?;
             }
             Self::File { content, mode, user, group } => {
-                put_file(path, content.bytes(), *mode, (*user, *group)).map_err(failed)?;
+                let owner = Owner { user: *user, group: *group };
+                put_file(path, content.bytes(), *mode, owner).map_err(failed)?;
             }
         }
-        sync_directory(path).map_err(failed)
+        sync_directory_of(path).map_err(failed)
     }
 
     /// The text, if it is a file with one.
@@ -118,11 +114,11 @@ impl Standing {
 /// Writes `text` to `path` durably: into an existing file, or as a new file if there is a link or nothing.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
     let (mode, owner) = match Standing::at(path)? {
-        Standing::File { mode, user, group, .. } => (mode, (user, group)),
-        Standing::Link { .. } | Standing::Missing => (0o644, own_owner()),
+        Standing::File { mode, user, group, .. } => (mode, Owner { user, group }),
+        Standing::Link { .. } | Standing::Missing => (0o644, Owner::own()),
     };
     put_file(path, text.as_bytes(), mode, owner)
-        .and_then(|()| sync_directory(path))
+        .and_then(|()| sync_directory_of(path))
         .map_err(|source| DnsError::of_write(path, source))
 }
 
@@ -147,19 +143,20 @@ impl From<Vec<u8>> for Content {
     }
 }
 
-fn put_file(path: &Path, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<()> {
+fn put_file(path: &Path, content: &[u8], mode: u32, owner: Owner) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         overwrite(path, content)?;
         return give(&File::open(path)?, mode, owner);
     }
-    let temporary = temporary(path);
-    clear(&temporary)?;
     // There is no regular file to keep, so a new one takes the path's place in one step.
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    file.write_all(content)?;
-    give(&file, mode, owner)?;
-    file.sync_all()?;
-    rename(&temporary, path)
+    durable_file::replace(path, Unfinished::At(&unfinished(path)), content, mode, Some(owner))
+}
+
+fn put_link(path: &Path, target: &Path) -> io::Result<()> {
+    let unfinished = unfinished(path);
+    durable_file::remove(&unfinished)?;
+    symlink(target, &unfinished)?;
+    fs::rename(&unfinished, path).inspect_err(|_| drop(fs::remove_file(&unfinished)))
 }
 
 /// Overwrites a file's content in place. The new content's first bytes are written first, so a concurrent reader sees
@@ -171,41 +168,18 @@ fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn give(file: &File, mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
-    let metadata = file.metadata()?;
-    if (metadata.uid(), metadata.gid()) != (user, group) {
-        rustix::fs::fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
-    }
-    if metadata.mode() & 0o7777 != mode {
+fn give(file: &File, mode: u32, owner: Owner) -> io::Result<()> {
+    owner.give(file)?;
+    if file.metadata()?.mode() & 0o7777 != mode {
         file.set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(())
 }
 
 /// The temporary name beside `path`. It is always the same, so that a killed daemon leaves at most one such file.
-fn temporary(path: &Path) -> PathBuf {
+fn unfinished(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!(".{name}.warren"))
-}
-
-fn clear(temporary: &Path) -> io::Result<()> {
-    match fs::remove_file(temporary) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
-
-fn rename(temporary: &Path, path: &Path) -> io::Result<()> {
-    fs::rename(temporary, path).inspect_err(|_| drop(fs::remove_file(temporary)))
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-fn own_owner() -> (u32, u32) {
-    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 /// O_NOFOLLOW: between check and write, nobody may redirect the text elsewhere.

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::rules::KillSwitchRules;
-use crate::open_lock_file;
+use crate::durable_file::{Unfinished, replace};
 
 /// The record of one kill switch. It is valid only while the journal lists the kill switch as closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,10 +33,8 @@ impl Record {
     pub(super) fn write(&self, journal: &Path) -> io::Result<()> {
         let unfinished = journal.with_extension("rules-unfinished");
         // Only its owner may read it: the mark in it is a secret.
-        let made = open_lock_file(&unfinished)?;
-        made.set_len(0)?;
-        io::Write::write_all(&mut &made, &serde_json::to_vec(self)?)?;
-        fs::rename(unfinished, file(journal))
+        let mode = 0o600;
+        replace(&file(journal), Unfinished::At(&unfinished), &serde_json::to_vec(self)?, mode, None)
     }
 
     /// Removes the record beside a journal, if there is one.
