@@ -209,7 +209,7 @@ ROWS = [
         "loss",
         "F2",
         "60 % of capacity, full packets, at 0, 5, 13, 15 % loss, 20 s each; bursts; no congestion control",
-        "MTU kept, no black hole, nothing too large; 0.9 of what can arrive does",
+        "MTU kept, no black hole, nothing too large; of the packets that can arrive, 0.9 do",
         2.4,
         end_to_end("lossy_path::no_loss_for_however_long_costs_the_mtu_whatever_the_controller"),
         {"WARREN_LOSS_SECONDS": "20"},
