@@ -246,7 +246,7 @@ impl HostSetup {
                 true => "; run `warren down` and `warren up` again",
                 false => "",
             };
-            anyhow::bail!("{missing}, and cannot be made so: {error}{advice}");
+            anyhow::bail!("{missing}, and cannot be repaired: {error}{advice}");
         }
         repaired.extend(found.repaired);
         if self.device_is_new {

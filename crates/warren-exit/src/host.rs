@@ -152,7 +152,7 @@ impl HostSetup {
     fn log_links(&mut self, are_too_many: bool) {
         if are_too_many && !self.has_too_many_links {
             tracing::warn!(
-                "this host has more than 4,096 networks on its links, so clients are kept from wider ones around them; look for a neighbour \
+                "this host has more than 4,096 networks on its links, so clients do not reach wider networks that contain them; look for a neighbour \
                  that sends too many router advertisements, or set accept_ra to 0"
             );
         }

@@ -53,7 +53,7 @@ impl InTheWay {
             Hook::Forward => "that clients send to the internet",
         };
         format!(
-            "the chain {} drops packets {what}: it drops whatever no rule accepts, and has no rule for them",
+            "the chain {} drops packets {what}: it drops every packet that no rule accepts, and no rule accepts these",
             self.chain
         )
     }

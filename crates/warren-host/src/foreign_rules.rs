@@ -135,7 +135,7 @@ impl fmt::Display for Bypass {
         write!(f, "the {version} policy rule `{}` of another program ", self.listed)?;
         match self.how {
             How::Leads(network) => write!(f, "leads {network} around the tunnel"),
-            How::Skips(_) => f.write_str("passes by the tunnel's rules"),
+            How::Skips(_) => f.write_str("skips the tunnel's rules"),
         }
     }
 }

@@ -107,7 +107,7 @@ fn a_firewall_that_drops_keeps_clients_out_until_the_lines_that_the_exit_names_a
     exit.run();
     assert!(!client.warren.run("up home --timeout 3s").succeeded());
     let said = exit.daemon().output();
-    let lines = said.lines().filter(|line| line.contains("has no rule for")).collect::<Vec<_>>();
+    let lines = said.lines().filter(|line| line.contains("no rule accepts these")).collect::<Vec<_>>();
     assert_eq!(lines.len(), 2, "{said}");
     let found = findings(&exit.warren.run("doctor --json"));
     assert_eq!(verdict(&found, "other firewalls"), "problem", "{found:#?}");

@@ -33,7 +33,7 @@ impl Daemon {
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
         if let Err(error) = self.give_session_up(&sentence).await {
-            tracing::debug!("the host is closed with the next look: {error:#}");
+            tracing::debug!("cannot close the host yet, and tries again at the next check: {error:#}");
         }
         self.host.not_applied(sentence.clone());
         self.note_host_trouble(Some(sentence));

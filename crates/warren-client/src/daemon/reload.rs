@@ -32,7 +32,7 @@ impl Daemon {
         let changed = what_takes_a_restart(&self.start.profile, &profile);
         if !changed.is_empty() {
             bail!(
-                "{}: {} changed, which takes `warren down` and `warren up`; nothing was changed",
+                "{}: {} changed, which needs `warren down` and `warren up`; nothing was changed",
                 self.start.file.display(),
                 changed.join(" and ")
             );

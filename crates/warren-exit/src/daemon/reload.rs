@@ -67,7 +67,7 @@ fn refuse_what_takes_a_restart(before: &ExitSettings, after: &ExitSettings) -> a
         return Ok(());
     }
     bail!(
-        "{}: {} changed, which takes a restart of the exit (`systemctl restart warren-exit`); nothing was changed",
+        "{}: {} changed, which needs a restart of the exit (`systemctl restart warren-exit`); nothing was changed",
         after.path.display(),
         changed.join(" and ")
     )

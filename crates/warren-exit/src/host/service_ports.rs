@@ -98,7 +98,7 @@ impl ServicePorts {
             self.published.clear();
         } else if unread != self.unread {
             tracing::warn!(
-                "cannot tell every port that this host's NAT publishes: {}; see `warren doctor`",
+                "cannot determine every port that this host's NAT publishes: {}; see `warren doctor`",
                 unread.join(", ")
             );
         }

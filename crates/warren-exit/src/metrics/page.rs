@@ -38,21 +38,20 @@ pub(crate) struct ClientFigures {
 }
 
 /// The totals of `docs/counters.md`, each with its description. Those in [`GAUGES`] can also fall.
-const TOTALS: [(&str, &str); 32] = [
-    ("tun_reads", "Reads of the TUN that brought something."),
-    ("handed_over", "Reads of the TUN that another worker was to have."),
+const TOTALS: [(&str, &str); 21] = [
+    ("tun_reads", "Reads of the TUN that returned packets."),
+    ("handed_over", "Reads of the TUN that were handed to another worker."),
     ("tun_read_packets", "Packets cut from reads of the TUN."),
     ("tun_read_bytes", "Bytes of packets cut from reads of the TUN."),
-    ("tun_writes", "Writes that the TUN took."),
+    ("tun_writes", "Writes that the TUN accepted."),
     ("tun_written_packets", "Packets written to the TUN, merged or not."),
     ("tun_written_bytes", "Bytes of packets written to the TUN."),
     ("carrier_sent_packets", "Packets handed to a QUIC connection, whole or as all of their fragments."),
     ("marked_packets", "Packets marked (ECN) because they had waited too long."),
-    ("too_big_answers", "ICMP messages that told a sender how large a packet goes in one piece."),
+    ("too_big_answers", "ICMP messages that told a sender the largest packet that passes in one piece."),
     ("carrier_sent_datagrams", "Datagrams handed to QUIC connections."),
     ("carrier_received_datagrams", "Datagrams that QUIC delivered."),
     ("carrier_received_packets", "Packets that came out of datagrams."),
-    ("repairs_sent", "Datagrams sent again because the path lost them."),
     ("fragments_sent", "Fragments among the datagrams sent."),
     ("fragments_received", "Fragments among the datagrams received."),
     ("queued_packets", "Packets that wait for a connection now."),
@@ -60,19 +59,9 @@ const TOTALS: [(&str, &str); 32] = [
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
     ("quic_lost_packets", "QUIC packets that were never acknowledged."),
-    ("quic_spurious_losses", "QUIC packets that were taken for lost and acknowledged after all."),
-    ("quic_returned_datagrams", "Kept datagrams that QUIC returned because their packets were lost."),
-    ("quic_forgotten_datagrams", "Kept datagrams that QUIC forgot because too many bytes were kept."),
-    ("quic_kept_bytes", "Bytes of datagrams that are kept now, to be sent again if they are lost."),
-    ("repaired_datagrams", "Lost datagrams that were sent again, each counted once a repair."),
-    ("given_up_datagrams", "Lost datagrams that were not sent again."),
-    ("filled_datagrams", "Missing datagrams that arrived while others waited for them."),
-    ("late_datagrams", "Datagrams that arrived after others had stopped waiting for them."),
-    ("missing_datagrams", "Missing datagrams that others waited for and that never arrived."),
-    ("waiting_datagrams", "Datagrams received that wait for an earlier one now."),
     ("connections_ended", "Connections that are gone."),
 ];
-const GAUGES: [&str; 4] = ["queued_packets", "assemblies_pending", "quic_kept_bytes", "waiting_datagrams"];
+const GAUGES: [&str; 2] = ["queued_packets", "assemblies_pending"];
 
 impl MetricsPage {
     /// The page as OpenMetrics text.
@@ -186,7 +175,7 @@ impl MetricsPage {
             .map(|(bound, count)| (bound.map_or(f64::MAX, |bound| bound.as_secs_f64()), count))
             .collect();
         let sum = snapshot.totals.waits.sum().as_secs_f64();
-        let help = "How long packets waited that were handed to a connection.";
+        let help = "How long packets waited before they were handed to a connection.";
         families.histogram("warren_queue_wait_seconds", help, sum, &places)
     }
 

@@ -86,7 +86,7 @@ impl WebServer {
                 made.listen().with_context(|| format!("cannot serve {WHAT} on {}", path.display()))?
             }
             (WebListen::Unix(path), _) => bail!(
-                "{WHAT} on {} takes a restart of the exit (`systemctl restart warren-exit`)",
+                "{WHAT} on {} needs a restart of the exit (`systemctl restart warren-exit`)",
                 path.display()
             ),
         };

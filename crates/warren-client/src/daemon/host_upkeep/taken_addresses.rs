@@ -22,7 +22,7 @@ impl HostUpkeep {
     ) -> TakenAddresses {
         let own = facts::own_addresses().await.unwrap_or_else(|error| {
             tracing::warn!(
-                "cannot look at this host's addresses, so what the exit gives is not compared: {error}"
+                "cannot list this host's addresses, so the exit's addresses are not compared with them: {error}"
             );
             OwnAddresses::default()
         });
@@ -54,7 +54,7 @@ impl HostUpkeep {
         let entered = entered_network(&leased, &self.networks_at_welcome, networks);
         Ok(entered.map(|(network, address)| {
             format!(
-                "this host has come into the network {network}, where {address}, this client's inner address, may be another's"
+                "this host has joined the network {network}, where another host may have this client's inner address {address}"
             )
         }))
     }

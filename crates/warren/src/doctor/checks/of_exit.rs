@@ -76,7 +76,7 @@ fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
     let Some((pool, network)) = clash else {
         return Finding::good(CHECK, "nothing else on this host uses the inner prefixes");
     };
-    let why = "packets for clients would go to that network, or the other way round";
+    let why = "packets for clients would go to that network, or packets for that network to clients";
     let fix = "choose another prefix in [addresses] of exit.toml, and restart the exit";
     Finding::problem(
         CHECK,
@@ -197,10 +197,12 @@ fn other_firewalls(exit: &ExitFacts) -> Finding {
 fn published_ports(exit: &ExitFacts) -> Finding {
     const CHECK: &str = "published ports";
     if exit.unread_ports.is_empty() {
-        return Finding::good(CHECK, "every port that this host's NAT publishes can be told");
+        return Finding::good(CHECK, "Warren can determine every port that this host's NAT publishes");
     }
-    let found =
-        format!("this host's NAT publishes ports that cannot be told: {}", exit.unread_ports.join(", "));
+    let found = format!(
+        "this host's NAT publishes ports that Warren cannot determine: {}",
+        exit.unread_ports.join(", ")
+    );
     let why =
         "NAT may give such a port to a client, which then gets what the published service's peers send to it";
     let fix =
