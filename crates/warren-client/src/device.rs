@@ -77,6 +77,7 @@ impl TunDevice {
             }
             Err(error) => {
                 if !is_there {
+                    // Another device has the name, so the substitute takes any that is free.
                     let any = DeviceSettings { name: None, ..settings.clone() };
                     let (device, queues) = Self::make(&any, mtu)?;
                     *self = Self { stand_in: Some(queues), ..device };

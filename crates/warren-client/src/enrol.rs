@@ -86,6 +86,7 @@ impl Enrolment<'_> {
         let mut decoder = MessageDecoder::new();
         loop {
             poll_fn(|context| endpoint.poll(context, &mut inbox)).await;
+            // There is no session, so datagrams mean nothing here.
             inbox.datagrams.clear();
             for event in inbox.events.drain(..) {
                 match event {

@@ -250,11 +250,13 @@ impl HostSetup {
         }
         repaired.extend(found.repaired);
         if self.device_is_new {
+            // systemd-resolved keeps resolvers for each link, and has forgotten those of the deleted device.
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
+        // Last, so that one rule that cannot be overtaken keeps nothing else from being repaired.
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }

@@ -46,7 +46,9 @@ pub async fn client_run(
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
+    // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
+    // Before anything is sent, so that nothing leaves outside from here on.
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
@@ -72,6 +74,7 @@ pub async fn client_run(
         // While `up` or systemd still listens. The log does not suffice, since it may be on a full disk.
         notify::status(&output::sentence(error));
     }
+    // The helper holds the lock as well. The next daemon can start only once the helper has ended.
     process.end().await;
     directory.clear(&lock);
     if is_closed {

@@ -57,6 +57,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     let name = profile.name.as_str();
     let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
+    // Two starts at once would take the notify socket and the log from each other.
     let Some(lock) = directory.start_lock()? else {
         let sentence =
             format!("another `warren up {name}` is starting it already; see `warren status {name}`");
@@ -86,6 +87,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     }
     let outcome = start(directories, &options, &profile, &directory, &lock).await;
     if outcome.is_err() {
+        // A failed `up` leaves the kill switch as it found it.
         if opened_on_failure {
             kill_switch::open(&directory).await?;
         }
@@ -170,6 +172,7 @@ fn spawn(
                 )
             },
         )?;
+    // The daemon works in `/`, where a relative path would lead elsewhere.
     let profile = std::path::absolute(&options.profile)?;
     own_program::command_like_this(directories, &options.log)
         .args(["client", "run", "--detached", "--"])

@@ -324,6 +324,7 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>>
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let directory = DaemonDirectory::new(runtime_dir, &name);
+        // The lock file tells a daemon's directory from others, because every daemon makes it first.
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}

@@ -80,6 +80,7 @@ impl Watchdog {
     /// Three times as often as the watchdog demands, so that one delay does no harm.
     fn ticks(allowed: Duration) -> Interval {
         let mut ticks = tokio::time::interval((allowed / 3).max(Duration::from_millis(1)));
+        // One notice is enough after a time in which the process did not run.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks
     }

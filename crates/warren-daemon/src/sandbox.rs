@@ -41,6 +41,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
         return Ok(());
     }
     let refused = || format!("cannot enter the sandbox; {SWITCH}=off in the environment runs without it");
+    // First, because landlock and seccomp take only processes that cannot gain privileges, or have CAP_SYS_ADMIN.
     hide().with_context(refused)?;
     let are_anothers = files.are_anothers();
     let files = files::confine(files).with_context(refused)?;
@@ -50,6 +51,7 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
         );
     }
     capabilities::keep_network_administration_for_good(are_anothers).with_context(refused)?;
+    // Last, because the filter forbids the system calls of the steps above.
     let system_calls = system_calls::confine().with_context(refused)?;
     if !system_calls {
         tracing::warn!(

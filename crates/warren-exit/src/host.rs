@@ -23,8 +23,7 @@ use warren_daemon::helper::Helper;
 
 /// The exit's TUN device.
 pub const DEVICE: &str = "warren-exit";
-/// The inner MTU that is granted: a 1500-byte path's QUIC datagram, less the slack that keeps GSO batches whole
-/// (`noq-hot-path.md` section 3).
+/// The inner MTU that is granted: a 1500-byte path's QUIC datagram, less the slack that keeps GSO batches whole.
 pub(crate) const INNER_MTU: u16 = 1380;
 
 /// The host as it was found, before the exit changes anything.
@@ -59,6 +58,7 @@ impl FoundHost {
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
         let Self { mut host, facts, services } = self;
         let mut hold = Hold::open(hold_journal).await?;
+        // Before forwarding is turned on: an exit that is killed at any moment after that leaves this table in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
         let plan = exit_plan::exit(&facts);
         let upkeep = match host.apply(&plan).await {

@@ -59,6 +59,7 @@ async fn prepare_and_run(
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
     let path = config.clients_path(&directories.state);
+    // Held until the exit ends: commands then ask the exit instead of writing the file.
     let _clients_lock = lock_clients(&path, CLIENTS_LOCK_WAIT)?;
     let state = path.parent().unwrap_or(&directories.state).to_owned();
     refuse_others_directory(&state)?;

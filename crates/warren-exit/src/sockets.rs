@@ -31,9 +31,11 @@ fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket
     if workers == 1 {
         return Ok(vec![alone]);
     }
+    // It must not stay: a port can be shared only if each of its sockets asks for that.
     drop(alone);
     let config = SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
     let first = bind_one(config.clone())?;
+    // The program belongs to the port. It is in place before a second socket could get packets of the first one's connections.
     socket::steer(&first, workers).with_context(|| {
         format!("cannot steer UDP {address} to workers; write workers = 1 in [transport] of exit.toml")
     })?;

@@ -315,6 +315,7 @@ impl Host {
         entries.sort_unstable();
         let mut undone = Vec::new();
         let mut left = Vec::new();
+        // In reverse, because a later step may depend on an earlier one, as a route does on its device's address.
         for entry in entries.into_iter().rev() {
             let Some(undo) = self.journal.outstanding().get(&entry).cloned() else { continue };
             let owner = self.owners.remove(&entry).map(|table| table.owner);

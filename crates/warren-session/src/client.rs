@@ -209,10 +209,10 @@ impl ClientSession {
         if any_up {
             return;
         }
+        // Connection 0 must report each failure: it is the only one that retries while nothing carries traffic.
         if was_up || index == 0 {
             self.say_down(now, &loss);
         }
-        // Connection 0 must report Down too: it is the only one that retries while nothing carries traffic.
         if index != 0 {
             // Connection 0 reconnects for all of them.
             self.park(index);

@@ -209,6 +209,7 @@ impl ExitSessions {
             for (_, connection) in session.attached() {
                 self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
             }
+            // There is nobody to tell, and the session would only delay the end of the drain.
             if self.actions.len() == before {
                 empty.push(session.id);
             }

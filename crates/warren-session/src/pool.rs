@@ -284,6 +284,7 @@ impl AddressPool {
             Presence::Online => None,
         });
         let (_, loser, address) =
+            // The time is compared first, so this is the key that has been offline longest.
             longest_offline.min().ok_or(PoolError::Exhausted { network: range.network() })?;
         Ok(Some(Choice::TakenFrom(loser, address)))
     }

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 /// # Errors
 /// The future's own, or that no runtime can be started.
 pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    // A daemon enters its sandbox in here, which confines the calling thread and those that it starts later.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

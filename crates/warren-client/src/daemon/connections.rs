@@ -158,6 +158,7 @@ impl Connections {
 
     /// Closes one of the session's connections, or stops trying to open it.
     pub(super) async fn close(&mut self, worker: &WorkerHandle, index: u32, reason: Goodbye) {
+        // An order cannot be taken back. The worker answers it, and the connection is closed then.
         self.ordered.cancel(index);
         // Until somebody wins, the race is all there is of connection 0.
         if index == 0 && self.races_for(Purpose::Attempt) {
@@ -180,6 +181,7 @@ impl Connections {
     pub(super) async fn detach(&mut self, worker: &WorkerHandle, index: u32) {
         self.silence.detached(Instant::now(), index);
         if let Some(connection) = self.with_index(index) {
+            // Every worker reads packets of the session, so each has to stop using this connection.
             worker.send_all(SharedCommand::Detach { connection }).await;
         }
     }

@@ -32,6 +32,7 @@ impl Daemon {
         let is_told = self.health.refused(Instant::now(), reason, self.connections.refusal_of(reason));
         self.host.forget_unapplied();
         self.look_after_host().await;
+        // Only now, because users rely on the message that the host is closed.
         self.health.say_refusal(&self.start.name, is_told);
         true
     }

@@ -73,6 +73,7 @@ impl Daemon {
 
     /// Sets the host up as the exit's Welcome asks, and lets the workers carry the session's packets.
     async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
+        // The exit has replaced that session, and the new one may have other addresses.
         if let Some(session) = self.session.take_welcome() {
             self.worker.send_all(SharedCommand::EndSession { session }).await;
         }
@@ -101,6 +102,7 @@ impl Daemon {
             repair: welcome.features & NUMBERED != 0,
         };
         let session = SessionId(welcome.session);
+        // Before the device opens, so that its first packets find a session.
         self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
         if let Some(queues) = queues {
             self.worker.open_device(queues, &Forwarding::Client).await;
@@ -139,6 +141,7 @@ impl Daemon {
 
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         self.session.abort_probe();
+        // This exit is about to be away, so the others come first for a while.
         if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
             self.connections.exits.avoid_current(Instant::now());
         }
@@ -147,6 +150,7 @@ impl Daemon {
             self.health.refusal.take_empty_pool(|| connections.refusal_of(Goodbye::PoolEmpty));
         }
         self.health.down(reason, goodbye);
+        // An exit that said goodbye has named the reason itself.
         if goodbye.is_none() {
             self.start_diagnosis();
         }

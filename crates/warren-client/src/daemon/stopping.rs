@@ -52,6 +52,7 @@ impl Daemon {
         // The exit is told, so that it does not keep a session for a client that is gone.
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;
+        // The workers run on until then: queries still go through the tunnel while the resolvers are put back.
         let undone = self.host.setup.undo().await;
         let goodbye = Goodbye::ClientStopped;
         self.worker.stop(goodbye.code(), goodbye.to_string()).await;

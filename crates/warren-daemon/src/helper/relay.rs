@@ -121,6 +121,7 @@ fn wait_until_heard() -> io::Result<()> {
     let descriptors = [theirs.as_fd()];
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
     sendmsg(&socket, &[io::IoSlice::new(b"BARRIER=1")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    // The starter has the only other copy now. It closes that copy once it has read everything before it.
     drop(theirs);
     let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
     poll(&mut [PollFd::new(&ours, PollFlags::empty())], Some(&patience))?;
@@ -138,6 +139,7 @@ fn is_journal() -> bool {
 fn keep_log(channel: &OwnedFd) {
     loop {
         let log = io::stderr();
+        // With no events asked for, poll(2) returns once the other end has hung up.
         let closed = poll(&mut [PollFd::new(&log, PollFlags::empty())], None);
         if closed.is_ok()
             && let Ok(log) = connect_to_journal()

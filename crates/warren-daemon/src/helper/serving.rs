@@ -194,6 +194,7 @@ fn release_hold(directories: &Directories) -> std::io::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
+        // A Ctrl-C that stops the exit must not end this process before its time.
         .process_group(0)
         .env_remove(SOCKET)
         .spawn()

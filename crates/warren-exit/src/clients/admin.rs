@@ -87,6 +87,7 @@ impl Clients {
 
     /// Removes a client, which ends its session, or withdraws the invitation of that name.
     pub(crate) fn remove(&mut self, name: &str) -> Result<serde_json::Value, RequestRefused> {
+        // Asked first, because a removal that cannot be saved is not taken back.
         self.file.refuse_if_edited().map_err(RequestRefused::new)?;
         let removed = self.sessions.remove_client(Instant::now(), name).map_err(RequestRefused::new)?;
         self.limits.follow(self.sessions.registry());

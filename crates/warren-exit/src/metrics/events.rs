@@ -26,6 +26,7 @@ impl Default for EventCounts {
             handshakes: 0,
             sessions_opened: 0,
             enrolments: 0,
+            // Prometheus sees no increase in a series that begins above zero, so it would miss each reason's first event.
             sessions_ended: EndReason::NAMES.into_iter().map(|name| (name, 0)).collect(),
             connections_closed: goodbyes.map(|reason| (reason.name(), 0)).collect(),
         }

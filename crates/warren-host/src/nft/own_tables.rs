@@ -25,6 +25,7 @@ impl OwnTables {
 
     /// Whether a table is one of these.
     pub(super) fn has(&self, name: &str) -> bool {
+        // nft joins its arguments into one text, so a name must not contain anything that would end it.
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         match self {
             Self::All => name.starts_with("warren") && name.bytes().all(allowed),

@@ -33,6 +33,8 @@ impl Process {
             command
                 .arg("-i")
                 .stdin(Stdio::piped())
+                // One pipe for both: errors come on standard error, and the line that ends an answer on standard
+                // output.
                 .stdout(writer.try_clone()?)
                 .stderr(writer.try_clone()?)
                 // A Ctrl-C in the terminal must end only the daemon, which still needs the table while it stops.

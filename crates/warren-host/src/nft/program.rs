@@ -39,6 +39,7 @@ pub(super) async fn run_with(
         command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(writer.try_clone()?);
         Ok(())
     })?;
+    // A copy that stays open here would keep the read below from ending.
     drop(writer);
     let stdin = child.stdin.take();
     let mut output = pipe::Receiver::from_owned_fd(reader.into())?;

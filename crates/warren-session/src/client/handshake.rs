@@ -24,6 +24,7 @@ impl ClientSession {
             }
             (None, 0) => (Message::Hello(self.hello()), Phase::Hello { deadline }),
             (None, _) => {
+                // The session ended while this connection was being made. Only connection 0 opens another.
                 self.drop_link(index, Some(Goodbye::Superseded));
                 return;
             }

@@ -42,6 +42,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
     /// When [`Self::begin`] has a candidate to start, unless an event happens first.
     pub fn due(&self) -> Option<Instant> {
         let (not_before, _) = self.waiting.front()?;
+        // Nothing runs, and no better candidate can come, so waiting would only lose time.
         if self.running.is_empty() && !self.expecting {
             return Some(self.last_begun.map_or(*not_before, |last| last.min(*not_before)));
         }

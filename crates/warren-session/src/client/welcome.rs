@@ -91,6 +91,7 @@ impl SessionGrant {
         let keep_alive = Duration::from_millis(message.keep_alive_milliseconds.into());
         let dns = parse_all(&message.dns, MAX_DNS_SERVERS, |bytes| ip_from_wire(bytes).filter(is_unicast));
         let routes = parse_all(&message.routes, MAX_ROUTES, Network::network);
+        // An exit must not make this host forward for a network that it did not offer.
         let is_granted = |prefix: &IpNet| config.prefixes.contains(prefix);
         let prefixes =
             parse_all(&message.prefixes, config.prefixes.len(), |prefix| prefix.network().filter(is_granted));

@@ -90,6 +90,7 @@ impl ClientRegistry {
     pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
         let before = self.by_name(&client.name).cloned();
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
+        // Taken out first, because it would conflict with itself.
         self.names.remove(&before.name);
         self.take(before.public_key);
         let added = self.add(client);
@@ -238,6 +239,7 @@ impl ClientRegistry {
         }
         self.removed.add(RemovedKey { name: client.name.clone(), public_key: key, removed: now });
         self.insert(Client { public_key: next, next_public_key: None, ..client });
+        // Removing the client later deletes the invitation that it used, which it must find by the new key.
         for invitation in self.invitations.values_mut().filter(|invitation| invitation.used_by == Some(key)) {
             invitation.used_by = Some(next);
         }
@@ -388,6 +390,7 @@ impl TryFrom<ClientsFile> for ClientRegistry {
 
     fn try_from(file: ClientsFile) -> Result<Self, RegistryError> {
         let mut registry = Self::new();
+        // Before the clients, so that one with a removed key is refused.
         for removed in file.removed {
             if !is_valid_name(&removed.name) {
                 return Err(RegistryError::BadName { name: removed.name });

@@ -119,6 +119,7 @@ impl ExitSessions {
     ) -> Result<Option<Client>, RegistryError> {
         let key = self.registry.by_name(name).map(|client| client.public_key);
         if let Some(key) = key {
+            // The session ends before its addresses are free for others.
             self.cut_off(now, key, reason);
             self.predecessors.remove(&key);
             self.pool.remove(key);
@@ -190,6 +191,7 @@ impl ExitSessions {
     ) -> Result<(), AdminError> {
         let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
         let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
+        // On a copy, because the change may still not fit the pool.
         let mut registry = self.registry.clone();
         change(&mut registry, &before)?;
         let key = before.public_key;
@@ -251,6 +253,7 @@ impl ExitSessions {
     }
 
     fn take_over(&mut self, now: Instant, edited: &ClientRegistry) -> Result<(), AdminError> {
+        // First: a client that is listed with its next key only would otherwise look like one removed and one added.
         self.finish_rotations(now, edited);
         let current: Vec<Client> = self.registry.iter().cloned().collect();
         let mut taken_out = ClientRegistry::new();

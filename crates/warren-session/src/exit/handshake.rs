@@ -26,6 +26,7 @@ struct Wish {
 impl ExitSessions {
     /// Answers the first message of a connection.
     pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PublicKey, message: Message) {
+        // A client with a new key has no session to attach to, so it begins with Hello.
         if matches!(message, Message::Hello(_)) && self.registry.by_key(key).is_none() {
             self.take_next_key(now, key);
         }
@@ -48,6 +49,7 @@ impl ExitSessions {
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         let wish = Wish::parse(hello)?;
+        // Otherwise two hosts with one key would take the session from each other for ever.
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
         }

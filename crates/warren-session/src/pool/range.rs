@@ -80,6 +80,7 @@ impl Range {
     /// The next free address, if any.
     pub(super) fn free(&self) -> Option<u128> {
         let mut candidate = self.next;
+        // Static addresses may be taken beyond `next`.
         for taken in self.taken.range(self.next..).map(|(number, _)| *number) {
             if taken != candidate {
                 break;

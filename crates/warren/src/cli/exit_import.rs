@@ -81,6 +81,8 @@ pub(crate) fn run(
         };
         clients.push(NewClient { public_key, ..client.clone() });
     }
+    // After all profiles: if this command is killed earlier, no enrolled key is lost, and the next import continues
+    // with the profiles.
     store.add_all(&clients)?;
     // From here on the exit knows the keys, so the profiles must stay.
     written.keep();

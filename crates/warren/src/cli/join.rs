@@ -39,6 +39,7 @@ pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyho
                 directories.command("up")
             ))
         }
+        // The exit may have enrolled the key before its answer was lost, so the key has to stay.
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(
                 "{sentence}; the new key is kept in {}: run the same command again to continue with it",
@@ -120,6 +121,7 @@ impl Joining {
         if let Some(key) = key {
             return Ok(Self { profile, before, key_file, key, is_new: false });
         }
+        // An earlier attempt left it, and the exit may know this key already.
         if fs::symlink_metadata(&key_file).is_ok() {
             let key = read_key_file(&key_file)?;
             return Ok(Self { profile, before, key_file, key, is_new: false });

@@ -28,6 +28,7 @@ pub(super) fn to_any(hosts: &[IpAddr], link_mtu: u32) -> Option<Path> {
 /// Bisects the range of lengths until it is narrow.
 fn measure(to: IpAddr, link_mtu: u32, is_answered: impl Fn(u32) -> bool) -> Option<Path> {
     let asked = link_mtu.min(MOST);
+    // A host that does not answer the smallest packet says nothing about larger ones.
     if asked < LEAST || !is_answered(LEAST) {
         return None;
     }

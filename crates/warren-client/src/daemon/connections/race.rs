@@ -26,6 +26,7 @@ impl Connections {
         lockdown: &Lockdown,
         purpose: Purpose,
     ) {
+        // There is one race at a time, because its winner becomes the one connection 0.
         self.abort_race(worker).await;
         let now = Instant::now();
         let places = match purpose {

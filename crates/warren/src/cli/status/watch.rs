@@ -39,6 +39,7 @@ pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Resu
     );
     let mut terminal = Terminal::open()?;
     let mut notice = None;
+    // Kept over several turns of the loop: a key press must not begin the pause anew.
     let mut next = Box::pin(look(directory, EVERY));
     loop {
         if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {
