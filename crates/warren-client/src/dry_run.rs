@@ -75,19 +75,21 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
 
 fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
     let mut unknown = vec![format!(
-        "the inner addresses, {EXAMPLE_IPV4} and {EXAMPLE_IPV6} (a version of IP that the exit does not lease gets an \
-         unreachable route)"
+        "the inner addresses, {EXAMPLE_IPV4} and {EXAMPLE_IPV6} (without an address, an IP version gets an unreachable \
+         route)"
     )];
     if profile.tun.mtu.is_none() {
         unknown.push(format!("the MTU, {}", welcome.mtu));
     }
     if let (Servers::Exit, Some(resolver)) = (&profile.dns, welcome.dns.first()) {
-        unknown.push(format!("the exit's resolver, {resolver} (without one DNS is left as it is)"));
+        unknown.push(format!(
+            "the exit's resolver, {resolver} (if the exit names none, the host's DNS stays as it is)"
+        ));
     }
     let unknown: String = unknown.iter().map(|what| format!("#   {what}\n")).collect();
     format!(
         "# What `warren up {}` would do on this host as it is now. Nothing was changed.\n\
-         # What the exit will say is not known yet; these are examples:\n{unknown}\
+         # The exit's values are not known yet. These are examples:\n{unknown}\
          \n# carrier: {} UDP sockets to {}, with the mark {CARRIER_MARK:#x}\n",
         profile.name, profile.transport.connections, profile.exit.endpoint
     )

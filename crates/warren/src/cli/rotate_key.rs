@@ -83,10 +83,10 @@ async fn retire(
         Told::NotRunning => "The exit is not running.".to_owned(),
         Told::TakenOver(ended) if end_sessions => {
             let sessions = if ended == 1 { "session" } else { "sessions" };
-            format!("The running exit has taken this over and ended {ended} {sessions}.")
+            format!("The running exit now serves the new key alone, and has ended {ended} {sessions}.")
         }
         Told::TakenOver(_) => {
-            "The running exit has taken this over; connected clients stay connected.".to_owned()
+            "The running exit now serves the new key alone. Connected clients stay connected.".to_owned()
         }
     };
     output::print(&format!(

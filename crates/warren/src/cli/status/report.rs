@@ -91,10 +91,14 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
 fn add_refused(fields: &mut Fields, client: &ClientStatus, refused: &RefusedStatus) {
     let name = &client.profile;
     fields.add("refused", refused.message.clone());
-    let at_once = format!("`warren up {name}` asks the exit again");
     let again = match refused.asked_again_in_seconds {
-        Some(seconds) => format!("{at_once} at once, the daemon does in {}", time(seconds)),
-        None => at_once,
+        Some(seconds) => {
+            format!(
+                "the daemon asks the exit again in {}, or at once if you run `warren up {name}`",
+                time(seconds)
+            )
+        }
+        None => format!("`warren up {name}` asks the exit again"),
     };
     fields.add("closed", format!("traffic for the tunnel goes nowhere until `warren down {name}`; {again}"));
 }
@@ -111,7 +115,7 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
 
 /// How strangers are treated, and how many were turned away.
 fn strangers(exit: &ExitStatus) -> String {
-    let mut text = if exit.silent { "no answer".to_owned() } else { "answered".to_owned() };
+    let mut text = if exit.silent { "get no answer".to_owned() } else { "get an answer".to_owned() };
     for (reason, count) in exit.strangers.iter().filter(|(_, count)| **count > 0) {
         text += &format!(", {reason} {count}");
     }
