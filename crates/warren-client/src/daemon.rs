@@ -72,7 +72,7 @@ pub(crate) async fn run(start: ClientStart, control: ControlSocket) -> anyhow::R
     daemon.end(outcome).await
 }
 
-/// The daemon's loop, and what it carries events between.
+/// The daemon's loop, and the types between which it carries events.
 struct Daemon {
     start: ClientStart,
     tuning: Tuning,

@@ -29,8 +29,8 @@ pub(crate) struct Restored {
 pub(crate) struct TunDevice {
     device: warren_tun::Device,
     name: DeviceName,
-    /// The queues of a device that stands in for the profile's, whose name is taken. Nobody reads them, so the kernel discards what
-    /// is routed there.
+    /// The queues of a substitute for the profile's device, whose name is taken. Nobody reads them, so the kernel discards packets that
+    /// are routed there.
     stand_in: Option<Vec<Queue>>,
     /// Whether one of its descriptors has failed for good.
     has_failed: bool,
@@ -112,8 +112,8 @@ impl TunDevice {
     }
 }
 
-/// A device that nobody reads, so that the kernel discards what is routed there. The kernel deletes it with this process, however
-/// that ends.
+/// A device that nobody reads, so that the kernel discards packets that are routed there. The kernel deletes it with this process,
+/// however the process ends.
 #[derive(Debug)]
 pub(crate) struct Void {
     device: warren_tun::Device,
@@ -127,7 +127,7 @@ impl Void {
     /// # Errors
     /// When the kernel refuses, or every name is taken.
     pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
-        // Without offload the queue holds single packets, so that little memory is taken by what nobody reads.
+        // Nobody reads the queue. Without offload it fills with single packets instead of super-packets, which takes less memory.
         let create = |name| {
             warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
         };

@@ -43,7 +43,7 @@ pub(crate) struct HostSetup {
     dns: Option<Vec<String>>,
     /// Why look-ups may fail or leave outside the tunnel, and what to do.
     dns_warning: Option<String>,
-    /// That the LAN has the address of a listed resolver, and what to do.
+    /// A warning that the LAN has the address of a listed resolver.
     claimed_warning: Option<String>,
     /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,

@@ -1,4 +1,4 @@
-//! Clients on the control socket: a client to enrol, and what is known of one.
+//! Clients on the control socket: a client to enrol, and the view of an enrolled one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::SystemTime;

@@ -36,7 +36,7 @@ pub enum Request {
     ClientAddAll { clients: Vec<NewClient> },
     /// Exit: every enrolled client.
     ClientList,
-    /// Exit: let whoever has an invitation's token enrol a key.
+    /// Exit: take in an invitation, whose token enrols a key.
     ClientInvite { invitation: Invitation },
     /// Exit: the unused invitations.
     InvitationList,

@@ -1,4 +1,4 @@
-//! The helper: a process beside a sandboxed daemon that does what takes other programs or the host's files.
+//! The helper: a process beside a sandboxed daemon that does everything that needs other programs or the host's files.
 //!
 //! It starts before the daemon hears from the network, reads nothing from a network itself, and does only what
 //! [`protocol::HelperRequest`] lists. It also passes on the daemon's notices to its starter, and reconnects the log to a

@@ -1,4 +1,4 @@
-//! The exit daemon: one loop that takes what happens to clients, host, and operators' requests, and passes it to its owner.
+//! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
 
 mod keys;
 mod reload;
@@ -81,7 +81,7 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
     outcome
 }
 
-/// The running exit. Clients, host and reports have owners of their own; here is what coordinates them.
+/// The running exit. Clients, host and reports have owners of their own; this type coordinates them.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -284,7 +284,7 @@ struct Signals {
     hangup: Signal,
 }
 
-/// What a signal orders.
+/// The meaning of a signal.
 enum Order {
     End(Ending),
     Reload,

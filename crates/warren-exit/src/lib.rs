@@ -1,8 +1,8 @@
 //! The exit: a daemon that takes clients' sessions and passes their packets on to the internet.
 //!
 //! - [`exit_run`] (`run.rs`) makes everything the daemon needs: sockets, device, rules on the host, and the helper process.
-//! - `daemon.rs` is the loop. It coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has what is
-//!   changed on the host; `reporting.rs` has what is measured and told.
+//! - `daemon.rs` is the loop. It coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has the
+//!   changes on the host; `reporting.rs` has status, metrics and page.
 //! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
 //! - `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
 #![forbid(unsafe_code)]

@@ -16,7 +16,7 @@ use warren_control::status::{
 use warren_tunnel::tuning::Tuning;
 use warren_tunnel::{Snapshot, Traffic};
 
-/// The servers for metrics and page, and what reports are measured by.
+/// The servers for metrics and page, and the meter for the rates in reports.
 pub(crate) struct Reporting {
     metrics: Option<Server<Scrape>>,
     web: Option<WebServer>,
@@ -58,7 +58,7 @@ impl Reporting {
     /// Serves metrics and page where the configuration says.
     ///
     /// # Errors
-    /// When an address or a file cannot be had. The sentence says what to do.
+    /// When an address or a file cannot be used. The sentence says what to do.
     pub(crate) async fn start(
         config: &ExitSettings,
         web_socket: Option<UnixSocket>,

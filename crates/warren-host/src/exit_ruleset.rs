@@ -80,7 +80,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
 }
 
 /// The networks on the host's links that are part of the internet. A neighbour can advertise any number of networks.
-/// Beyond [`MOST_ON_LINK`], wider networks stand for them, so clients still reach none of them.
+/// If there are more than [`MOST_ON_LINK`], this returns wider networks that contain them, so clients still reach none of them.
 fn on_link(host: &ExitHost) -> Vec<IpNet> {
     let mut networks = all_on_link(host);
     for length in (0..=IPV6_LENGTH).rev() {

@@ -1,7 +1,7 @@
-//! Ports that this host's NAT publishes: what comes to one goes to a container or to a virtual machine, and no socket shows it.
+//! Ports that this host's NAT publishes. Their packets go on to a container or virtual machine, so no socket of this host has them.
 //!
-//! They are destination ports that lead to a DNAT or a redirect from a hook at which packets come in. Rules of nftables are read as
-//! JSON, and those of iptables as `iptables-save` prints them, since nft does not show all of an iptables rule.
+//! These are destination ports that rules at a hook for incoming packets lead to a DNAT or a redirect. Rules of nftables are read as
+//! JSON, and those of iptables as `iptables-save` prints them, because nft does not show all of an iptables rule.
 
 mod iptables;
 mod nftables;
@@ -26,7 +26,7 @@ pub async fn look() -> Published {
         .unwrap_or_else(|_| Published::unread(format!("its rules take more than {PATIENCE:?} to list")))
 }
 
-/// The tables of iptables from before nftables that this host has: who lists them needs CAP_NET_RAW, which the exit's service has not.
+/// This host's tables of the older, legacy iptables. Listing their rules needs CAP_NET_RAW, which the exit's service lacks.
 pub fn legacy_tables() -> Vec<String> {
     let legacy = iptables::VERSIONS.iter().filter(|version| version.has_legacy_rules());
     legacy.map(|version| format!("the rules of {}-legacy", version.name)).collect()
@@ -46,7 +46,7 @@ async fn look_at_all() -> Published {
             continue;
         }
         match nft::said_by(&version.programs, &["-t", "nat"], MOST_BYTES).await {
-            // It ends well although it shows none of a table that nft has changed, or is the program of the other kind.
+            // The program succeeds without showing any rule if nft has changed the table, or if it is the other iptables.
             Ok(text) if is_seen_by_nft && !iptables::has_rules(&text) => {
                 published.unread.push(format!("the rules of {}, which it does not show", version.name));
             }
@@ -61,7 +61,7 @@ async fn look_at_all() -> Published {
     published
 }
 
-/// Also the families in whose NAT tables iptables has rules, which nft shows in part.
+/// Also returns the families in whose NAT tables iptables has rules. nft shows these rules only in part.
 async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     let text = nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?;
     let listing = Listing::parse(&text)?;
@@ -69,7 +69,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     let mut unlisted = Vec::new();
     loop {
         let found = nftables::published(&listing, &sets);
-        // What a set refers to is no other set, so that this ends after the second time.
+        // A set does not refer to other sets, so this ends in the second turn.
         if found.wanted.is_empty() || sets.len() + found.wanted.len() > MOST_SETS {
             let mut published = found.published;
             published.unread.append(&mut unlisted);
@@ -90,9 +90,9 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     }
 }
 
-/// How long all of it may take.
+/// How long the whole look may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Some twenty thousand rules.
+/// Room for some twenty thousand rules.
 const MOST_BYTES: u64 = 8 * 1024 * 1024;
 /// Sets that are asked for one by one.
 const MOST_SETS: usize = 64;

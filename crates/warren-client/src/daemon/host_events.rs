@@ -7,7 +7,7 @@ use warren_control::status::State;
 use warren_tunnel::SharedCommand;
 
 impl Daemon {
-    /// Something on the host has changed. Whatever is still wrong afterwards is tried again with the next look.
+    /// Something on the host has changed. Repairs that fail now are tried again at the next look.
     pub(super) async fn look_after_host(&mut self) {
         let mut trouble = self.host.repair(&self.worker, self.health.refusal.is_refused()).await;
         if let Err(error) = self.give_up_taken_lease().await {

@@ -102,7 +102,7 @@ impl HostUpkeep {
         Ok(())
     }
 
-    /// The kill switch lets out what goes to the resolvers and the LAN of the network that this host is on now, and to its
+    /// Makes the kill switch follow this host to other networks: it lets out packets to their resolvers and LAN, and to this host's
     /// containers.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
         self.lockdown.allow_resolvers(&self.listed_resolvers().await).await?;

@@ -38,7 +38,7 @@ impl Daemon {
             );
         }
         self.host.setup.follow(&profile, self.session.welcome()).await?;
-        // After the routes. The kill switch then never allows outside what the routes lead into the tunnel.
+        // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
         self.host.put_off_look();

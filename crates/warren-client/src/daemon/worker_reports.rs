@@ -136,7 +136,7 @@ impl Daemon {
             return Ok(());
         }
         self.run_race().await?;
-        // One of the addresses may be what the exit in use has leased to this client.
+        // The exit in use may have leased one of these addresses to this client.
         if let Err(error) = self.give_up_taken_lease().await {
             tracing::warn!("{error:#}");
         }
@@ -173,7 +173,7 @@ impl Daemon {
         self.health.up(self.connections.endpoint());
     }
 
-    /// Begins to find out why what was tried last does not answer, unless that was done lately.
+    /// Starts a diagnosis of the address that was tried last, unless there was one lately.
     pub(super) fn start_diagnosis(&mut self) {
         let Self { start, host, connections, health, .. } = self;
         health.diagnosis.start(connections.last_tried(), || KillSwitches {

@@ -1,4 +1,4 @@
-//! What an exit that grants nothing would say: the tunnel's networks are unreachable until an exit grants a lease.
+//! A grant without addresses. It makes the tunnel's networks unreachable until an exit grants a lease.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What a daemon sends to sockets of other programs, which it cannot reach itself: notices to its starter, and a log
-//! that is reconnected when the journal was restarted.
+//! Passes a daemon's notices on to its starter, and reconnects its log when the journal was restarted. The daemon itself
+//! cannot reach the sockets of other programs.
 
 use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
@@ -60,7 +60,7 @@ pub(super) fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<Option<Ow
     taken.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no descriptor came"))
 }
 
-/// Passes on what a daemon says.
+/// Passes on a daemon's notices, and hands it new log sockets.
 #[derive(Debug)]
 pub(super) struct Relay {
     channel: OwnedFd,

@@ -58,8 +58,9 @@ impl ServicePorts {
         self.kept.clone()
     }
 
-    /// Looks again, and keeps another set of ports if the exit's rules give away one that was in use at two looks in a row. A query to a
-    /// resolver holds its socket for less, and each change of the rules resets the counters of dropped packets.
+    /// Looks again, and keeps another set of ports if the exit's rules give away a port that was in use at two looks in a row. One look
+    /// is not enough: a query to a resolver holds its socket only briefly, and each change of the rules resets the counters of dropped
+    /// packets.
     pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if self.listing.is_none() && now >= self.due {
             self.due = now + EVERY;
@@ -83,8 +84,8 @@ impl ServicePorts {
         self.seen = seen;
     }
 
-    /// Notes what a look has found. While some rules cannot be read, ports that were found before stay: a list that somebody made fail
-    /// must not give them away.
+    /// Notes the result of a look. While some rules cannot be read, ports that were found before stay. Otherwise somebody who makes the
+    /// listing fail could have them given away.
     fn note(&mut self, Listed { sockets, published }: Listed) {
         match sockets {
             Ok(sockets) => self.sockets = sockets,

@@ -23,9 +23,9 @@ const REST: u64 = 64 * 1024;
 /// Wait after a connection could not be accepted, for instance because the process has no descriptor left.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// What is served: it turns requests into answers.
+/// A site turns requests into answers.
 pub(crate) trait Site: Send + Sync + 'static {
-    /// What it is called in the log.
+    /// Its name in the log.
     const NAME: &'static str;
 
     /// Answers one request.

@@ -1,4 +1,4 @@
-//! What `iptables-save -t nat` prints.
+//! Parses the output of `iptables-save -t nat`.
 
 use std::ops::RangeInclusive;
 
@@ -10,10 +10,10 @@ use super::{
 /// One of the two iptables.
 pub(super) struct Version {
     pub(super) name: &'static str,
-    /// What nft calls its tables' family.
+    /// nft's name for the family of its tables.
     pub(super) family: &'static str,
     pub(super) programs: [&'static str; 2],
-    /// The tables of iptables before nftables, which are there once somebody has used them.
+    /// The file that lists the tables of legacy iptables. The kernel has it once somebody has used them.
     tables: &'static str,
 }
 
@@ -38,7 +38,7 @@ impl Version {
     }
 }
 
-/// Whether any rule was printed. Of a table that nft has changed too, iptables prints "incompatible" and no rule.
+/// Whether any rule was printed. For a table that nft has changed too, iptables prints "incompatible" and no rule.
 pub(super) fn has_rules(saved: &str) -> bool {
     saved.lines().any(|line| line.starts_with("-A "))
 }

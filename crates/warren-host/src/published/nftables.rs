@@ -1,4 +1,4 @@
-//! What `nft -j list ruleset` prints (libnftables-json(5)).
+//! Parses the output of `nft -j list ruleset` (libnftables-json(5)).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::nft::NftError;
 
-/// All objects of a ruleset, without what its named sets hold.
+/// All objects of a ruleset, without the elements of its named sets.
 pub(super) struct Listing {
     objects: Vec<Value>,
 }
@@ -32,9 +32,9 @@ pub(super) struct SetName {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) published: Published,
-    /// Sets of ports that have to be known first.
+    /// Sets of ports whose elements must be listed first.
     pub(super) wanted: BTreeSet<SetName>,
-    /// The families whose NAT tables have rules of iptables, of which nft shows a part.
+    /// The families whose NAT tables have rules of iptables. nft shows these only in part.
     pub(super) with_iptables: BTreeSet<String>,
 }
 
@@ -60,7 +60,7 @@ impl Listing {
         Ok(Self { objects: printed.nftables })
     }
 
-    /// The objects of a kind with their tables, but Warren's own.
+    /// The objects of a kind with their tables, except Warren's own.
     fn of_kind<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = (Table, &'a Value)> {
         self.objects.iter().filter_map(move |object| {
             let object = object.get(kind)?;
@@ -71,7 +71,7 @@ impl Listing {
     }
 }
 
-/// What the rules publish, given what is known of named sets.
+/// The ports that the rules publish, given the elements of named sets that are known so far.
 pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, Vec<Value>>) -> Found {
     let mut reading = Reading { listing, sets, found: Found::default() };
     let mut rules = Rules::new();
@@ -143,7 +143,7 @@ impl Reading<'_> {
         rules
     }
 
-    /// The destination ports that a condition picks, if it does and they can be told.
+    /// The destination ports that a condition picks, if it picks any and they can be determined.
     fn matched(&mut self, table: &Table, condition: &Value) -> Option<Vec<RangeInclusive<u16>>> {
         let place = place_of_port(condition.get("left")?)?;
         let right = condition.get("right")?;
@@ -158,7 +158,7 @@ impl Reading<'_> {
         }
     }
 
-    /// What a map leads to, each with the ports that it is for if the map goes by ports.
+    /// The values of a map, each with its ports if the map's key has ports.
     fn elements(&mut self, table: &Table, map: &Value) -> Vec<(Option<Ports>, Value)> {
         let place = map.get("key").and_then(place_of_port);
         let Some(data) = map.get("data") else { return Vec::new() };
@@ -175,7 +175,7 @@ impl Reading<'_> {
         read
     }
 
-    /// The ports in a value, which stand at this place of it where it is of several fields.
+    /// The ports in a value. If the value has several fields, `place` is the position of the ports among them.
     fn ports(&mut self, table: &Table, value: &Value, place: usize) -> Option<Vec<RangeInclusive<u16>>> {
         if let Some(elements) = self.held(table, value) {
             let mut ports = Vec::new();
@@ -192,7 +192,7 @@ impl Reading<'_> {
         }
         match value.get("range") {
             Some(range) => {
-                // Between values of several fields it is of all of them.
+                // A range of values with several fields has all fields at both ends.
                 let end = |at: usize| {
                     let end = range.get(at)?;
                     port(end.get("concat").map_or(Some(end), |fields| fields.get(place))?)
@@ -222,7 +222,7 @@ impl Reading<'_> {
     }
 }
 
-/// Where a destination port stands among the fields that an expression reads, if it does.
+/// The position of a destination port among the fields that an expression reads, if there is one.
 fn place_of_port(expression: &Value) -> Option<usize> {
     let is_port = |field: &Value| {
         field.get("payload").and_then(|payload| payload.get("field")).and_then(Value::as_str) == Some("dport")
@@ -243,10 +243,10 @@ impl SetName {
         ["-j", "list", self.kind, &self.table.family, &self.table.name, &self.name]
     }
 
-    /// The elements of the set in what nft prints to [`Self::arguments`]. An empty set has none.
+    /// The elements of the set, from nft's output for [`Self::arguments`]. An empty set has none.
     ///
     /// # Errors
-    /// When that is not nft's JSON.
+    /// When the output is not nft's JSON.
     pub(super) fn elements(&self, text: &str) -> Result<Vec<Value>, NftError> {
         let listing = Listing::parse(text)?;
         let elements =
@@ -279,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// What the rules of a chain publish, given as their expressions.
+    /// The ports that the rules of a chain publish, given as their expressions.
     fn found(rules: &[Value]) -> Found {
         published(&listing(rules), &BTreeMap::new())
     }

@@ -1,15 +1,15 @@
-//! What was found of published ports.
+//! The result of a look at published ports.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-/// What this host's rules publish.
+/// The ports that this host's rules publish.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// Destination ports, of whatever protocol.
+    /// Destination ports of any protocol.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// Rules that may publish further ports and whose ports cannot be told, each in a few words.
+    /// Rules that may publish further ports, but whose ports cannot be determined, each in a few words.
     pub unread: Vec<String>,
 }
 
@@ -39,9 +39,9 @@ impl Published {
     }
 }
 
-/// Rules that are named.
+/// The most rules that are named.
 const MOST_UNREAD: usize = 8;
-/// Ports of the widest range that is kept from clients: with more, NAT would have no room beside it.
+/// The number of ports in the widest range that is kept from clients. A wider one would leave NAT no room.
 const WIDEST: usize = 16_384;
 
 #[cfg(test)]

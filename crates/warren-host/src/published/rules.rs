@@ -1,4 +1,4 @@
-//! Rules of NAT as far as they matter here: which ports they pick, and where they lead.
+//! NAT rules, reduced to the ports that they pick and to where they lead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,14 +7,14 @@ use std::{
 
 use super::report::Published;
 
-/// Chains with their rules, and those that packets come to first.
+/// Chains with their rules, and the chains that packets enter first.
 #[derive(Debug)]
 pub(super) struct Rules<Chain> {
     pub(super) chains: BTreeMap<Chain, Vec<Rule<Chain>>>,
     pub(super) first: BTreeSet<Chain>,
 }
 
-/// A rule that leads somewhere. One with several ways is several rules.
+/// A rule that leads somewhere. A rule with several targets counts as several rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rule<Chain> {
     pub(super) ports: Ports,
@@ -24,7 +24,7 @@ pub(super) struct Rule<Chain> {
 /// The destination ports that a rule picks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ports {
-    /// It asks for none, or in a way that is not understood.
+    /// The rule has no condition on ports, or one that is not understood.
     Any,
     These(Vec<RangeInclusive<u16>>),
 }
@@ -41,7 +41,7 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
         Self { chains: BTreeMap::new(), first: BTreeSet::new() }
     }
 
-    /// What is published on all ways from the first chains.
+    /// Everything that is published on the ways from the first chains.
     pub(super) fn published(&self) -> Published {
         let mut walk = Walk { rules: self, seen: BTreeMap::new(), published: Published::default() };
         for chain in &self.first {
@@ -63,7 +63,7 @@ impl<'a, Chain: Ord + Clone + std::fmt::Display> Walk<'a, Chain> {
         if let Some(known) = self.seen.get(&(chain, are_picked)) {
             return *known;
         }
-        // The kernel has no loops; whoever prints one is not followed.
+        // The kernel allows no loops. If a listing has one, it is not followed.
         self.seen.insert((chain, are_picked), false);
         let mut leads_elsewhere = false;
         for Rule { ports, way } in self.rules.chains.get(chain).into_iter().flatten() {

@@ -91,7 +91,7 @@ impl Connections {
             && let Some(way) = race.race.begin(Instant::now())
         {
             let ordered = Ordered::for_race(race.number, way);
-            // What cannot be opened has failed in the race; the session hears only of the race's end.
+            // A connection that cannot be opened has failed in the race. The session hears only of the race's end.
             self.open(worker, lockdown, 0, ordered).await?;
         }
         let Some(lost) = self.race.take_if(|race| race.race.is_lost()) else { return Ok(None) };
@@ -113,7 +113,7 @@ impl Connections {
         Some((race.purpose, way))
     }
 
-    /// What it means that a way has won a race.
+    /// What a race's winner means for the session.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
         self.exits.works(way);
         if purpose == Purpose::Failback && !self.failback.answered(true) {

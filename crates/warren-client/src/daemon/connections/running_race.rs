@@ -8,7 +8,7 @@ use warren_session::client::{ConnectionEnd, Race};
 
 use crate::exits::Way;
 
-/// What a race is run for.
+/// The purpose of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::daemon) enum Purpose {
     /// The session has no connection 0.
