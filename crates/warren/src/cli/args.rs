@@ -128,21 +128,21 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Change a setting of a running client or exit, until it ends.
     ///
-    /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion. To change them
-    /// for good, write them under `[transport]` in the configuration. `warren status --json` shows the values in force.
+    /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion. To keep a change,
+    /// write it under `[transport]` in the configuration. `warren status --json` shows the values in force.
     #[command(after_help = "Examples:\n  warren set max_transmit_segments 10\n  \
                             warren set congestion bbr3 --profile exit")]
     Set(SetArgs),
     /// Tell a running daemon to read its configuration again.
     ///
-    /// Sessions that the change does not concern continue. If the new configuration has an error, the command prints it
+    /// Sessions that the change does not affect continue. If the new configuration has an error, the command prints it
     /// and the old configuration stays in force.
     #[command(after_help = "Examples:\n  warren reload\n  warren reload home\n  warren reload exit")]
     Reload(ReloadArgs),
     /// Find what keeps Warren from working, or from working well, on this host.
     ///
-    /// Checks the kernel, TUN, nft, configuration, clock, resolver, MTU, queue discipline and idle states. Where an
-    /// exit is set up, also its port, inner prefixes, forwarding, other firewalls, offloads and connection tracking.
+    /// Checks the kernel, TUN, nft, configuration, clock, resolver, MTU, queue discipline and idle states. If an exit is
+    /// set up here, also checks its port, inner prefixes, forwarding, other firewalls, offloads and connection tracking.
     /// Exits with 1 if there is a problem.
     ///
     /// With --path, it measures the path of a running tunnel to its exit instead.
@@ -169,8 +169,8 @@ pub(crate) enum Command {
     Pubkey,
     /// Remove what a killed daemon left on this host.
     ///
-    /// Routes, rules, devices and firewall tables of other programs stay, and so does everything that a running daemon
-    /// uses. A kill switch that a killed daemon left closed is opened.
+    /// Leaves alone routes, rules, devices and firewall tables of other programs, and everything that a running daemon
+    /// uses. Opens a kill switch that a killed daemon left closed.
     #[command(after_help = "Examples:\n  warren cleanup\n  warren cleanup home")]
     Cleanup(CleanupArgs),
     /// Write a shell's completions to standard output.
@@ -328,8 +328,9 @@ pub(crate) struct LookUpArgs {
 /// `warren client close`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientCloseArgs {
-    /// Keep running, like warren-lockdown@.service, and close the kill switch again whenever its table is deleted or
-    /// changed. Ends once `warren down` opens it and it is closed anew. The kill switch stays closed when this ends.
+    /// Keep running, like warren-lockdown@.service, and close the kill switch again whenever another program deletes
+    /// or changes its table. After `warren down`, wait until it is closed anew. SIGTERM ends this command, and leaves
+    /// the kill switch closed.
     #[arg(long)]
     pub(crate) watch: bool,
     /// The profile's file, or a profile's name in the configuration directory. Can be left out if there is only one

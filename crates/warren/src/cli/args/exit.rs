@@ -24,7 +24,8 @@ pub(crate) enum ExitCommand {
     Init(ExitInitArgs),
     /// Run the exit daemon in the foreground, as systemd does.
     Run,
-    /// Two seconds from now, remove what a stopped exit left for its successor, unless a successor has started.
+    /// Wait two seconds, then remove the table that a stopped exit left for its successor, unless a successor has
+    /// started.
     #[command(hide = true)]
     Release,
     /// Print a line that enrols another machine with a key of its own.
@@ -39,7 +40,7 @@ pub(crate) enum ExitCommand {
     Drain(ExitDrainArgs),
     /// Give the exit a second key. Both are served until the old one is retired.
     ///
-    /// A running exit takes the new key over at once, and connected clients stay connected. Clients pin the exit's key,
+    /// A running exit uses the new key at once, and connected clients stay connected. Clients pin the exit's key,
     /// so give them the new key before you retire the old one. If the old key was stolen, give them the new key alone.
     #[command(
         after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
@@ -146,7 +147,7 @@ pub(crate) enum ExitClientCommand {
     /// Change a client's addresses, prefixes, rate limit or key.
     ///
     /// With new addresses or prefixes, a connected client reconnects at once. A new rate limit or key does not end its
-    /// session. Whoever connects with the new key has the client's name and addresses from then on.
+    /// session. The first connection with the new key takes over the client's name and addresses.
     #[command(after_help = "Examples:\n  warren exit client set laptop --ipv4 10.66.0.10 --ipv6 auto\n  \
                             warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
                             warren exit client set phone --rate-limit 20mbit")]
@@ -249,8 +250,8 @@ pub(crate) struct ClientSetArgs {
     /// The most that the client may send, and receive, per second, such as 50mbit, or "off". Its session continues.
     #[arg(long, value_name = "RATE|off", value_parser = values::rate_or_off)]
     pub(crate) rate_limit: Option<RateChoice>,
-    /// Another key for the client, as "warren pubkey" prints it there. The old key works until the client connects with
-    /// the new one.
+    /// A new key for the client, as "warren pubkey" prints it on the client. The old key works until the client
+    /// connects with the new one.
     #[arg(long, value_name = "KEY", value_parser = values::public_key)]
     pub(crate) public_key: Option<PublicKey>,
     /// Use the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
