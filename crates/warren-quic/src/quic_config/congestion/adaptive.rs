@@ -39,22 +39,29 @@ const INITIAL_PACKETS: u64 = 128;
 const CUT: f64 = 0.85;
 /// Growth of a round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
+/// The window stops growing at this many times of what a round delivers.
+const UNFILLED: u64 = 4;
 const GROWTH_SHARE: u64 = 8;
 
-/// Rounds with a queue before the connection stops feeding it to see whose it is.
-const ROUNDS_BEFORE_DRAIN: u32 = 4;
-/// Rounds after which that is judged. What left before is acknowledged in the first.
+/// Rounds with a queue, and with less to feed it, after which it is judged whose queue it is.
+const ROUNDS_BEFORE_VERDICT: u32 = 3;
+/// Rounds with a small window after which it is judged whose loss it is. What left before is acknowledged in the first.
 const DRAIN_ROUNDS: u32 = 3;
-/// How long CUBIC competes until the next drain. Each drain in vain doubles it.
+/// A queue is a rival's if less than this share of it goes with what this connection gives up.
+const OWN_SHARE: f64 = 0.7;
+/// How long CUBIC competes until the next look at whose queue it is. Each look in vain doubles it.
 const FIRST_COMPETITION: Duration = Duration::from_secs(5);
 const LONGEST_COMPETITION: Duration = Duration::from_secs(40);
-/// A queue that comes back within this time after a competition is the rival's again, and needs no drain to be known.
+/// A queue that comes back within this time after a competition is the rival's again, and needs no look to be known.
 const RIVAL_MEMORY: Duration = Duration::from_secs(10);
 /// What CUBIC leaves of its window after a loss (RFC 9438 section 4.6).
 const CUBIC_CUT: f64 = 0.7;
 
-/// A loss is congestion if the queue is at least this share of its recent maximum: only full queues drop.
+/// A loss is congestion if the queue is at least this share of its recent maximum, since only full queues drop,
 const FULL_SHARE: f64 = 0.7;
+/// and if the round has lost more than this many packets and this many times the usual loss.
+const STRAY_LOSSES: f64 = 4.0;
+const UNUSUAL: f64 = 3.0;
 /// Loss of a round, beyond twice the usual, that is congestion without a queue (a policer, a very short queue) if it comes twice.
 const EXCESS_LOSS: f64 = 0.05;
 /// Rounds over which the usual loss is averaged.
@@ -73,10 +80,14 @@ pub(super) struct Adaptive {
     full_queue: Duration,
     /// Share of packets that the path loses as a rule.
     usual_loss: f64,
+    /// Rounds of which that is the average.
+    calm_rounds: f64,
     lossy_rounds: u32,
     competition: Duration,
     /// Whether a queue ended slow start, and nobody has looked yet whose it was.
     is_cut_short: bool,
+    /// When the last competition ended, or will end.
+    last_competition: Option<Instant>,
     /// Until when a queue counts as somebody else's.
     rival_until: Option<Instant>,
     /// Packets that left before are of before the last cut.
@@ -92,13 +103,13 @@ enum Phase {
     Bounded {
         /// Bytes that the next round adds.
         step: u64,
-        /// Rounds in a row with a queue, and the window before the first.
-        queued: u32,
-        before: u64,
+        /// The queue of the last rounds, while there is one.
+        queue: Option<Queue>,
     },
-    /// It is a little less than the path holds without a queue, to see whether the queue, or the loss, goes with it.
+    /// It is a little less than the path holds without a queue, to see whether the loss goes with it.
     Draining {
-        why: Trouble,
+        /// The share of packets that was lost before.
+        loss: f64,
         /// Rounds until that is judged.
         left: u32,
         /// The window to return to.
@@ -115,12 +126,24 @@ enum Phase {
     },
 }
 
-/// What this connection may cause or not.
+/// A queue that may be this connection's own or not: its own shrinks with the window.
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
-    Queue,
-    /// Share of packets that are lost.
-    Loss(f64),
+struct Queue {
+    /// Rounds in a row.
+    rounds: u32,
+    /// The window and the round-trip time when it was first seen.
+    window: u64,
+    rtt: Duration,
+    /// The window of the round before, to which this round's round-trip time belongs.
+    last_window: u64,
+}
+
+impl Queue {
+    /// Whether somebody else fills it too: the round-trip time fell clearly less than it would have fallen alone.
+    fn is_rivals(&self, rtt: Duration, base: Duration) -> bool {
+        let alone = self.rtt.mul_f64(self.last_window as f64 / self.window.max(1) as f64).max(base);
+        self.rtt.saturating_sub(rtt) < self.rtt.saturating_sub(alone).mul_f64(OWN_SHARE)
+    }
 }
 
 impl Adaptive {
@@ -135,9 +158,11 @@ impl Adaptive {
             base: BaseRtt::default(),
             full_queue: Duration::ZERO,
             usual_loss: 0.0,
+            calm_rounds: 0.0,
             lossy_rounds: 0,
             competition: FIRST_COMPETITION,
             is_cut_short: false,
+            last_competition: None,
             rival_until: None,
             last_cut: None,
         }
@@ -182,53 +207,65 @@ impl Adaptive {
     fn bound(&mut self, now: Instant, window: u64) {
         self.window = window;
         self.last_cut = Some(now);
-        self.phase = Phase::Bounded { step: self.first_step(), queued: 0, before: window };
+        self.phase = Phase::Bounded { step: self.first_step(), queue: None };
     }
 
     fn on_round(&mut self, now: Instant, round: Round) {
         self.base.add(now, round.least_rtt);
         let queue = round.least_rtt.saturating_sub(self.base());
-        let has_queue = queue > self.allowed_queue();
+        // Without anything held back, a longer round trip is jitter or somebody else's queue.
+        let has_queue = round.was_limited && queue > self.allowed_queue();
         self.full_queue = queue.max(self.full_queue - self.full_queue / 64);
         let excess = self.judge_loss(&round, has_queue);
+        // A window that is never filled says nothing about the path.
+        let most = UNFILLED.saturating_mul(round.bytes);
+        let base = self.base();
         let (first_step, has_rival) = (self.first_step(), self.rival_until.is_some_and(|until| now < until));
+        if has_queue && matches!(self.phase, Phase::SlowStart) {
+            self.is_cut_short = true;
+            let window = self.window;
+            self.bound(now, window);
+        }
         match &mut self.phase {
-            Phase::SlowStart if has_queue => {
-                self.is_cut_short = true;
-                let window = self.filled_path().min(self.window);
-                self.bound(now, window);
-            }
             Phase::SlowStart | Phase::Bounded { .. } if !has_queue && excess.is_some() => {
-                self.drain(now, Trouble::Loss(excess.unwrap_or_default()));
+                self.drain(excess.unwrap_or_default());
             }
-            Phase::SlowStart => {}
+            Phase::SlowStart => {
+                self.window = self.window.min(most).max(self.initial_window.min(self.window));
+            }
             Phase::Bounded { .. } if has_queue && has_rival => {
                 let window = self.window;
                 self.compete(now, window);
             }
-            Phase::Bounded { queued, .. } if has_queue && *queued >= ROUNDS_BEFORE_DRAIN => {
-                self.drain(now, Trouble::Queue)
-            }
-            Phase::Bounded { step, queued, before } if has_queue => {
-                if *queued == 0 {
-                    *before = self.window;
-                }
-                *queued += 1;
+            Phase::Bounded { step, queue } if has_queue => {
                 *step = first_step;
-                self.cut(now, &round);
+                let (window, rtt) = (self.window, round.least_rtt);
+                let seen = queue.unwrap_or(Queue { rounds: 0, window, rtt, last_window: window });
+                if seen.rounds < ROUNDS_BEFORE_VERDICT {
+                    *queue = Some(Queue { rounds: seen.rounds + 1, last_window: window, ..seen });
+                    self.cut(now, &round);
+                } else if seen.is_rivals(rtt, base) {
+                    self.compete(now, seen.window);
+                } else {
+                    self.is_cut_short = false;
+                    *queue = None;
+                    self.cut(now, &round);
+                }
             }
-            Phase::Bounded { step, queued, .. } => {
-                *queued = 0;
-                if round.was_limited {
+            Phase::Bounded { step, queue } => {
+                *queue = None;
+                if round.was_limited && self.window < most {
                     self.window += *step;
                     *step = (*step * 2).min(self.window / GROWTH_SHARE).max(first_step);
                 }
             }
-            Phase::Draining { .. } => self.judge_drain(now, &round, has_queue),
+            Phase::Draining { .. } => self.judge_drain(now, &round),
             Phase::Competing { cubic, until } => {
                 self.window = cubic.window();
                 if now >= *until {
-                    self.drain(now, Trouble::Queue);
+                    let window = self.window;
+                    self.rival_until = None;
+                    self.bound(now, window);
                 }
             }
         }
@@ -240,64 +277,56 @@ impl Adaptive {
         let exceeds = round.lost >= MIN_PACKETS && loss > 2.0 * self.usual_loss + EXCESS_LOSS;
         self.lossy_rounds = if exceeds { self.lossy_rounds + 1 } else { 0 };
         if !has_queue && !exceeds {
-            self.usual_loss += (loss - self.usual_loss) / LOSS_ROUNDS;
+            self.calm_rounds = (self.calm_rounds + 1.0).min(LOSS_ROUNDS);
+            self.usual_loss += (loss - self.usual_loss) / self.calm_rounds;
         }
         (self.lossy_rounds >= 2).then_some(loss)
     }
 
-    fn judge_drain(&mut self, now: Instant, round: &Round, has_queue: bool) {
-        let Phase::Draining { why, left, before, delivered, lost } = &mut self.phase else { return };
+    /// Whether this round has lost clearly more packets than the path loses as a rule.
+    fn is_unusual_loss(&self) -> bool {
+        let (delivered, lost) = self.rounds.so_far();
+        lost as f64 > STRAY_LOSSES + UNUSUAL * self.usual_loss * (delivered + lost) as f64
+    }
+
+    fn judge_drain(&mut self, now: Instant, round: &Round) {
+        let Phase::Draining { loss: usual, left, before, delivered, lost } = &mut self.phase else { return };
         *left = left.saturating_sub(1);
         // What was lost in the first round had left before.
         if *left + 1 < DRAIN_ROUNDS {
             *delivered += round.delivered;
             *lost += round.lost;
         }
-        let (why, is_over, before, loss) = (*why, *left == 0, *before, share(*lost, *delivered));
-        match why {
-            Trouble::Queue if !has_queue => {
-                self.is_cut_short = false;
-                let window = self.filled_path();
-                self.bound(now, window);
-            }
-            Trouble::Queue if is_over => {
-                self.compete(now, before);
-                self.competition = (self.competition * 2).min(LONGEST_COMPETITION);
-            }
-            Trouble::Loss(usual) if is_over => {
-                self.lossy_rounds = 0;
-                let is_own = loss < usual / 2.0;
-                if !is_own {
-                    self.usual_loss = usual;
-                }
-                let window = if is_own { self.window } else { before };
-                self.bound(now, window);
-            }
-            Trouble::Queue | Trouble::Loss(_) => {}
+        if *left > 0 {
+            return;
         }
+        let (usual, before, loss) = (*usual, *before, share(*lost, *delivered));
+        self.lossy_rounds = 0;
+        let is_own = loss < usual / 2.0;
+        if !is_own {
+            self.usual_loss = usual;
+        }
+        let window = if is_own { self.window } else { before };
+        self.bound(now, window);
     }
 
     /// Takes away what stands in the queue, and not too much at a time: a longer round-trip time may have other causes.
     fn cut(&mut self, now: Instant, round: &Round) {
         let used = self.window.min(round.in_flight.max(self.filled_path()));
         #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
-        let least = (used as f64 * CUT) as u64;
+        let mut least = (used as f64 * CUT) as u64;
+        // A round that left most of the window unused says little about the path.
+        if round.in_flight < self.window / 2 {
+            least = least.max(self.initial_window.min(self.window));
+        }
         self.window = self.filled_path().clamp(least, used.max(least)).max(self.least());
         self.last_cut = Some(now);
     }
 
-    fn drain(&mut self, now: Instant, why: Trouble) {
-        if self.rival_until.is_none_or(|until| now >= until) {
-            self.competition = FIRST_COMPETITION;
-        }
-        let before = match &self.phase {
-            Phase::Bounded { before, queued: 1.., .. } => *before,
-            Phase::Bounded { .. } | Phase::SlowStart | Phase::Draining { .. } | Phase::Competing { .. } => {
-                self.window
-            }
-        };
+    fn drain(&mut self, loss: f64) {
+        let before = self.window;
         self.window = (self.rounds.carried_in(self.base()) / 10 * 9).max(self.least()).min(self.window);
-        self.phase = Phase::Draining { why, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
+        self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
 
     /// Lets CUBIC go on from a window. It begins with a slow start if the rival's queue cut ours short. Otherwise a loss that did not
@@ -313,7 +342,12 @@ impl Adaptive {
             cubic.on_congestion_event(now, now, false, false, 0, 0);
         }
         self.window = cubic.window();
+        self.competition = match self.last_competition {
+            Some(last) if now < last + RIVAL_MEMORY => (self.competition * 2).min(LONGEST_COMPETITION),
+            _ => FIRST_COMPETITION,
+        };
         let until = now + self.competition;
+        self.last_competition = Some(until);
         self.rival_until = Some(until + RIVAL_MEMORY);
         self.phase = Phase::Competing { cubic, until };
     }
@@ -322,6 +356,8 @@ impl Adaptive {
     fn start_again(&mut self, now: Instant) {
         self.window = self.initial_window.min(self.window / 2).max(self.least());
         self.rounds.forget_rates();
+        self.base = BaseRtt::default();
+        self.full_queue = Duration::ZERO;
         self.phase = Phase::SlowStart;
         self.last_cut = Some(now);
     }
@@ -354,7 +390,7 @@ impl Controller for Adaptive {
             self.rounds.on_limited();
         }
         match &mut self.phase {
-            Phase::SlowStart if self.rounds.is_limited() => self.window += bytes,
+            Phase::SlowStart if self.rounds.is_limited() => self.window = self.window.saturating_add(bytes),
             Phase::Competing { cubic, .. } => cubic.on_ack(now, sent, bytes, number, app_limited, rtt),
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } => {}
         }
@@ -389,16 +425,29 @@ impl Controller for Adaptive {
         let is_full = self.latest_queue() > self.allowed_queue()
             && self.latest_queue() >= self.full_queue.mul_f64(FULL_SHARE);
         let is_filling = self.latest_queue() > self.allowed_queue();
+        // A short queue may be full before it is long.
+        let is_unusual = self.is_unusual_loss();
+        let is_filled = is_unusual
+            && self.latest_queue() > self.allowed_queue() / 2
+            && self.latest_queue() >= self.full_queue.mul_f64(FULL_SHARE);
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
         match &mut self.phase {
-            Phase::Competing { cubic, .. } if is_ecn || is_full => {
+            Phase::Competing { cubic, .. } if is_ecn || is_full || is_unusual => {
                 cubic.on_congestion_event(now, sent, false, is_ecn, lost_bytes, largest_lost);
                 self.window = cubic.window();
             }
             Phase::SlowStart if is_ecn || is_filling => {
                 self.is_cut_short = true;
-                let window = self.filled_path().min(self.window);
-                self.bound(now, window);
+                #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
+                let window = (self.window as f64 * CUBIC_CUT) as u64;
+                self.bound(now, window.max(self.least()));
+            }
+            Phase::Bounded { .. } if is_filled && is_recent => {
+                #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
+                let window = (self.window as f64 * CUBIC_CUT) as u64;
+                self.last_cut = Some(now);
+                self.is_cut_short = false;
+                self.compete(now, window.max(self.least()));
             }
             Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn && is_recent => {
                 #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]

@@ -18,10 +18,12 @@ impl BaseRtt {
     /// Takes a sample.
     pub(super) fn add(&mut self, now: Instant, sample: Duration) {
         let began = *self.began.get_or_insert(now);
-        if now.saturating_duration_since(began) >= BUCKET {
+        let passed = now.saturating_duration_since(began).as_secs() / BUCKET.as_secs();
+        if passed > 0 {
             self.began = Some(now);
-            self.buckets.rotate_right(1);
-            self.buckets[0] = None;
+            let gone = usize::try_from(passed).unwrap_or(BUCKETS).min(BUCKETS);
+            self.buckets.rotate_right(gone % BUCKETS);
+            self.buckets.iter_mut().take(gone).for_each(|bucket| *bucket = None);
         }
         let newest = &mut self.buckets[0];
         *newest = Some(newest.map_or(sample, |least| least.min(sample)));

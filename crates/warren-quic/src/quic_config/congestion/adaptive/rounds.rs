@@ -10,6 +10,8 @@ const RATES: usize = 4;
 pub(super) struct Round {
     /// The smallest round-trip time, the peer's delay of acknowledgements included.
     pub(super) least_rtt: Duration,
+    /// Bytes that were acknowledged.
+    pub(super) bytes: u64,
     /// Packets that were acknowledged, and that were lost.
     pub(super) delivered: u64,
     pub(super) lost: u64,
@@ -91,10 +93,11 @@ impl Rounds {
         }
         self.ends_with = Some(self.last_sent);
         let bytes = std::mem::take(&mut self.bytes);
-        let round = std::mem::replace(
+        let mut round = std::mem::replace(
             &mut self.round,
             Round { least_rtt: Duration::MAX, in_flight, ..Round::default() },
         );
+        round.bytes = bytes;
         let began = self.began.replace(now)?;
         let seconds = now.saturating_duration_since(began).as_secs_f64();
         if seconds <= 0.0 || round.least_rtt == Duration::MAX {
@@ -103,6 +106,11 @@ impl Rounds {
         self.rates.rotate_right(1);
         self.rates[0] = bytes as f64 / seconds;
         Some(round)
+    }
+
+    /// Packets that were acknowledged, and that were lost, since the round began.
+    pub(super) fn so_far(&self) -> (u64, u64) {
+        (self.round.delivered, self.round.lost)
     }
 
     /// The round-trip time of the last acknowledgement.
