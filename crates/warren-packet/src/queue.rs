@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use self::codel::Codel;
+use self::codel::{Codel, Patience};
 pub use self::waits::Waits;
 use crate::datagram::PACKET_OVERHEAD;
 use crate::ecn::mark_congestion;
@@ -32,8 +32,7 @@ const SHORT: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct FlowQueue {
     limit: usize,
-    /// CoDel's interval.
-    interval: Duration,
+    patience: Patience,
     flows: Box<[Flow]>,
     /// Buckets of the flows that have just become active, and of the others with a backlog (RFC 8290 section 4.1).
     new: VecDeque<usize>,
@@ -76,7 +75,7 @@ impl FlowQueue {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            interval: codel::INTERVAL,
+            patience: Patience::default(),
             flows: Box::default(),
             new: VecDeque::new(),
             old: VecDeque::new(),
@@ -86,9 +85,9 @@ impl FlowQueue {
         }
     }
 
-    /// Sets the round-trip time of the path, by which CoDel knows how long a burst of the flows may last.
+    /// Sets the round-trip time of the path, by which CoDel knows how long a burst of its flows may last.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
-        self.interval = codel::interval(round_trip);
+        self.patience = Patience::for_path(round_trip);
     }
 
     /// Whether the queue is empty.
@@ -154,7 +153,7 @@ impl FlowQueue {
             let taken = if is_spent {
                 None
             } else {
-                flow.take((now, self.interval), signals, &mut self.bytes, &mut self.packets)
+                flow.take((now, self.patience), signals, &mut self.bytes, &mut self.packets)
             };
             if let Some((packet, wait)) = taken {
                 self.longest_wait = self.longest_wait.max(wait);
@@ -176,7 +175,7 @@ impl FlowQueue {
     /// Empties the queue and returns the number of packets that were in it.
     pub fn clear(&mut self) -> u64 {
         let packets = self.packets;
-        *self = Self { interval: self.interval, ..Self::new(self.limit) };
+        *self = Self { patience: self.patience, ..Self::new(self.limit) };
         packets as u64
     }
 
@@ -193,7 +192,7 @@ impl Flow {
     /// Takes the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
-        (now, interval): (Instant, Duration),
+        (now, patience): (Instant, Patience),
         signals: &mut Signals,
         bytes: &mut usize,
         packets: &mut usize,
@@ -203,7 +202,7 @@ impl Flow {
             *bytes -= framed.len();
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
-            let is_signal = self.codel.signals((now, interval), sojourn, self.bytes <= SHORT);
+            let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;
                 continue;

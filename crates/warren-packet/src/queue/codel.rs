@@ -2,15 +2,35 @@
 
 use std::time::{Duration, Instant};
 
-/// Longest wait that does not count as a standing queue (RFC 8289 section 4.3).
-pub(super) const TARGET: Duration = Duration::from_millis(5);
-/// How long waits may exceed the target before the first signal, at least: about the longest round trip of most flows (section 4.2).
-pub(super) const INTERVAL: Duration = Duration::from_millis(100);
+/// How long packets may wait before CoDel signals.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Longest wait that does not count as a standing queue (RFC 8289 section 4.3).
+    target: Duration,
+    /// How long waits may exceed the target before the first signal: about the longest round trip of the flows (section 4.2).
+    interval: Duration,
+}
 
-/// The interval of a path. The flows' own round trips are longer than the path's by what lies beyond the exit and by what repairs hold
-/// back.
-pub(super) fn interval(round_trip: Duration) -> Duration {
-    INTERVAL.max(2 * round_trip.min(Duration::from_secs(1)))
+impl Default for Patience {
+    fn default() -> Self {
+        Self { target: Duration::from_millis(5), interval: Duration::from_millis(100) }
+    }
+}
+
+impl Patience {
+    /// The patience for flows over a path with this round-trip time.
+    ///
+    /// The target is two thirds of it, so that one CUBIC flow, which gives up three tenths of its window at a signal, fills the
+    /// path. Other flows do not wait behind it. The flows' own round trips are longer than the path's by what lies beyond the
+    /// exit and by what repairs hold back.
+    pub(super) fn for_path(round_trip: Duration) -> Self {
+        let Self { target, interval } = Self::default();
+        let round_trip = round_trip.min(Duration::from_secs(1));
+        Self {
+            target: (round_trip * 2 / 3).clamp(target, 10 * target),
+            interval: (2 * round_trip).max(interval),
+        }
+    }
 }
 
 /// The state of one flow.
@@ -30,11 +50,12 @@ impl Codel {
     /// is at most one send, which is not congestion.
     pub(super) fn signals(
         &mut self,
-        (now, interval): (Instant, Duration),
+        now: Instant,
+        patience: Patience,
         sojourn: Duration,
         is_short: bool,
     ) -> bool {
-        let is_above = self.has_been_above((now, interval), sojourn, is_short);
+        let is_above = self.has_been_above(now, patience, sojourn, is_short);
         if !is_above {
             self.dropping = false;
             return false;
@@ -42,31 +63,32 @@ impl Codel {
         if self.dropping {
             let Some(next) = self.drop_next.filter(|next| *next <= now) else { return false };
             self.count = self.count.saturating_add(1);
-            self.drop_next = Some(control_law(next, interval, self.count));
+            self.drop_next = Some(control_law(next, patience.interval, self.count));
             return true;
         }
         self.dropping = true;
         // A queue that builds up again soon needs about the previous signalling rate (section 5.4).
         let was_recent =
-            self.drop_next.is_some_and(|next| now.saturating_duration_since(next) < 16 * interval);
+            self.drop_next.is_some_and(|next| now.saturating_duration_since(next) < 16 * patience.interval);
         let delta = self.count.saturating_sub(self.last_count);
         self.count = if was_recent && delta > 1 { delta } else { 1 };
         self.last_count = self.count;
-        self.drop_next = Some(control_law(now, interval, self.count));
+        self.drop_next = Some(control_law(now, patience.interval, self.count));
         true
     }
 
     fn has_been_above(
         &mut self,
-        (now, interval): (Instant, Duration),
+        now: Instant,
+        patience: Patience,
         sojourn: Duration,
         is_short: bool,
     ) -> bool {
-        if sojourn < TARGET || is_short {
+        if sojourn < patience.target || is_short {
             self.first_above = None;
             return false;
         }
-        now >= *self.first_above.get_or_insert(now + interval)
+        now >= *self.first_above.get_or_insert(now + patience.interval)
     }
 }
 
@@ -82,22 +104,38 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
+    fn a_long_path_has_more_patience() {
+        let of = |ms: u32| {
+            let Patience { target, interval } = Patience::for_path(ms * MS);
+            (target, interval)
+        };
+        assert_eq!(of(0), (5 * MS, 100 * MS));
+        assert_eq!(of(30), (20 * MS, 100 * MS));
+        assert_eq!(of(150), (50 * MS, 300 * MS));
+        assert_eq!(of(30_000), (50 * MS, 2_000 * MS));
+    }
+
+    #[test]
     fn a_burst_shorter_than_an_interval_is_let_through() {
         let (mut codel, start) = (Codel::default(), Instant::now());
         for ms in 0..99 {
-            assert!(!codel.signals((start + ms * MS, INTERVAL), 50 * MS, false));
+            assert!(!codel.signals(start + ms * MS, Patience::default(), 50 * MS, false));
         }
-        assert!(!codel.signals((start + 99 * MS, INTERVAL), 4 * MS, false));
-        assert!(!codel.signals((start + 150 * MS, INTERVAL), 50 * MS, false), "the interval starts anew");
+        assert!(!codel.signals(start + 99 * MS, Patience::default(), 4 * MS, false));
+        assert!(
+            !codel.signals(start + 150 * MS, Patience::default(), 50 * MS, false),
+            "the interval starts anew"
+        );
     }
 
     #[test]
     fn a_standing_queue_is_signalled_ever_faster_until_it_is_short() {
         let (mut codel, start) = (Codel::default(), Instant::now());
-        let signals: Vec<u32> =
-            (0..1_000).filter(|ms| codel.signals((start + *ms * MS, INTERVAL), 20 * MS, false)).collect();
+        let signals: Vec<u32> = (0..1_000)
+            .filter(|ms| codel.signals(start + *ms * MS, Patience::default(), 20 * MS, false))
+            .collect();
         assert_eq!(signals[..4], [100, 200, 271, 329]);
-        assert!(!codel.signals((start + 1_000 * MS, INTERVAL), 20 * MS, true));
+        assert!(!codel.signals(start + 1_000 * MS, Patience::default(), 20 * MS, true));
         assert!(!codel.dropping);
     }
 
@@ -106,11 +144,11 @@ mod tests {
         let (mut codel, start) = (Codel::default(), Instant::now());
         let run = |codel: &mut Codel, from: u32| {
             (from..from + 600)
-                .filter(|ms| codel.signals((start + *ms * MS, INTERVAL), 20 * MS, false))
+                .filter(|ms| codel.signals(start + *ms * MS, Patience::default(), 20 * MS, false))
                 .count()
         };
         let first = run(&mut codel, 0);
-        codel.signals((start + 600 * MS, INTERVAL), MS, false);
+        codel.signals(start + 600 * MS, Patience::default(), MS, false);
         assert!(run(&mut codel, 601) > first);
     }
 }
