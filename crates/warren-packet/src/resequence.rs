@@ -137,6 +137,11 @@ impl Resequencer {
         }
     }
 
+    /// Memory of what is held, in bytes, with what keeps track of it.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
     /// What happened so far.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -41,7 +41,7 @@ const HOLD: Duration = Duration::from_millis(100);
 /// What a repair takes beyond 9/8 of a round trip: the peer's delay of acknowledgements and a copy's delay.
 const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
-/// One connection's state on the packet path.
+/// One connection's state on the packet path. It has 17 fields because each step of a packet's way owns one or two.
 pub(crate) struct Pump {
     pub connection: ConnectionId,
     /// The session and the connection's index in it, once attached.
@@ -228,10 +228,16 @@ impl Pump {
                 self.blocked = true;
                 self.repair.put_back(Outgoing { datagram, context });
             }
-            // Its packet was counted when it was first sent. The peer stops waiting for it in time.
-            Err((SendError::TooLarge(_) | SendError::Closed(_), _)) => {}
+            // Its packet was counted when it was first sent.
+            Err((SendError::TooLarge(datagram), _)) => self.repair.refused(datagram),
+            Err((SendError::Closed(_), _)) => {}
         }
         true
+    }
+
+    /// When a copy is to be sent. While the transport has no room, it waits for that and not for time.
+    pub(crate) fn copy_due(&self) -> Option<Instant> {
+        self.repair.next_due().filter(|_| !self.blocked)
     }
 
     pub(crate) fn repair_snapshot(&self) -> RepairSnapshot {
@@ -275,8 +281,11 @@ impl Pump {
                 self.fragments.push_front(Outgoing { datagram, context });
             }
             // The path shrank between two fragments of a packet: the rest of it cannot follow.
-            Err((SendError::TooLarge(_), _)) => {
-                self.fragments.clear();
+            Err((SendError::TooLarge(first), _)) => {
+                self.repair.refused(first);
+                for rest in self.fragments.drain(..) {
+                    self.repair.refused(rest.datagram);
+                }
                 drops.count_to_carrier(DropReason::TooLarge);
             }
             Err((SendError::Closed(_), _)) => {

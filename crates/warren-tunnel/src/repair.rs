@@ -73,7 +73,7 @@ impl Repair {
 
     /// Whether datagrams are numbered and kept now.
     pub(crate) fn is_on(&self) -> bool {
-        (self.is_agreed || is_planted(Bug::OldPeerNumbered)) && self.watch.is_lossy()
+        (self.is_agreed || is_planted(Bug::OldPeerNumbered)) && self.watch.needs_numbers()
     }
 
     /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
@@ -105,6 +105,13 @@ impl Repair {
             && !is_planted(Bug::NumberNotTakenBack)
         {
             *next = place.number;
+        }
+    }
+
+    /// Gives up a datagram that no longer fits the path.
+    pub(crate) fn refused(&mut self, mut datagram: Bytes) {
+        if let Ok(Numbering::Numbered(place)) = Numbering::cut(&mut datagram) {
+            self.give_up(place);
         }
     }
 

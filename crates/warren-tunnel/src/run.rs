@@ -88,8 +88,12 @@ pub(super) struct Worker {
     /// When the timer will wake the worker, if it is set.
     timer_due: Option<Instant>,
     last_expiry: Instant,
+    /// Memory of what all connections hold for order. Exact every 250 ms, and never too small by much between.
+    held: usize,
     /// When something that repair put off is due: a copy to send, or a missing datagram to go on without.
     repair_due: Option<Instant>,
+    /// When that was last looked at.
+    last_repairs: Instant,
     /// Whether some pump may have an unfinished assembly.
     assembling: bool,
     stopping: Option<(u32, String)>,
@@ -141,7 +145,9 @@ impl Worker {
             timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
             timer_due: None,
             last_expiry: Instant::now(),
+            held: 0,
             repair_due: None,
+            last_repairs: Instant::now(),
             assembling: false,
             stopping: None,
             rest: Rest::new(Instant::now()),
@@ -241,10 +247,13 @@ impl Worker {
                 pump.note_datagram_size(&self.endpoint, now);
                 pump.note_losses(&self.endpoint, now);
             }
+            self.held = self.pumps.iter().flatten().map(|pump| pump.resequencer.size()).sum();
             self.assembling = self.pumps.iter().flatten().any(|pump| pump.assembler.pending() > 0);
         }
         if self.repair_due.is_some_and(|due| due <= now) {
             self.run_repairs(now);
+            // What that queued came after this turn's flush.
+            self.endpoint.flush(cx);
         }
         let Some(wait) = self.longest_sleep(now) else {
             self.timer_due = None;

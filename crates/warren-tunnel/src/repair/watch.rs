@@ -52,11 +52,19 @@ pub(super) struct LossWatch {
     windows: [Window; 2],
     began: Option<Instant>,
     is_lossy: bool,
+    /// Whether packets overtake each other. Flows that need order are as slow then as with losses.
+    reorders: bool,
 }
 
 impl Default for LossWatch {
     fn default() -> Self {
-        Self { seen: Window::default(), windows: Default::default(), began: None, is_lossy: true }
+        Self {
+            seen: Window::default(),
+            windows: Default::default(),
+            began: None,
+            is_lossy: true,
+            reorders: false,
+        }
     }
 }
 
@@ -76,12 +84,14 @@ impl LossWatch {
         let loss = self.loss();
         let is_too_lossy = loss.sent >= FEW && loss.share() > TOO_LOSSY && !is_planted(Bug::TooLossyRepaired);
         let from = if self.is_lossy { CLEAN } else { LOSSY };
+        self.reorders = !counts.reordering.is_zero() && !is_too_lossy;
         self.is_lossy =
             (loss.sent < KNOWN || loss.share() >= from || is_planted(Bug::NeverOff)) && !is_too_lossy;
     }
 
-    pub(super) fn is_lossy(&self) -> bool {
-        self.is_lossy
+    /// Whether datagrams need numbers: the path loses some, or changes their order.
+    pub(super) fn needs_numbers(&self) -> bool {
+        self.is_lossy || self.reorders
     }
 
     pub(super) fn loss(&self) -> PathLoss {
@@ -108,20 +118,20 @@ mod tests {
     fn a_path_is_lossy_until_it_is_known_to_be_clean() {
         let (mut watch, mut counts, mut now) = (LossWatch::default(), LossCounts::default(), Instant::now());
         pass(&mut watch, &mut counts, &mut now, 2, 0);
-        assert!(watch.is_lossy(), "little is known");
+        assert!(watch.needs_numbers(), "little is known");
         pass(&mut watch, &mut counts, &mut now, 8, 0);
-        assert!(!watch.is_lossy());
+        assert!(!watch.needs_numbers());
         pass(&mut watch, &mut counts, &mut now, 1, 10);
-        assert!(watch.is_lossy());
+        assert!(watch.needs_numbers());
         pass(&mut watch, &mut counts, &mut now, 4, 0);
-        assert!(watch.is_lossy());
+        assert!(watch.needs_numbers());
         pass(&mut watch, &mut counts, &mut now, 7, 0);
-        assert!(!watch.is_lossy());
+        assert!(!watch.needs_numbers());
         now += 2 * WINDOW;
         watch.observe(&counts, now);
         now += 2 * WINDOW;
         watch.observe(&counts, now);
-        assert!(watch.is_lossy(), "nothing was sent for a while");
+        assert!(watch.needs_numbers(), "nothing was sent for a while");
     }
 
     #[test]
@@ -130,12 +140,23 @@ mod tests {
         pass(&mut watch, &mut counts, &mut now, 4, 0);
         counts.spurious_losses = 5;
         pass(&mut watch, &mut counts, &mut now, 1, 5);
-        assert!(!watch.is_lossy(), "they arrived after all");
+        assert!(!watch.needs_numbers(), "they arrived after all");
         pass(&mut watch, &mut counts, &mut now, 6, 0);
         pass(&mut watch, &mut counts, &mut now, 1, 1);
-        assert!(!watch.is_lossy(), "one in seven thousand");
+        assert!(!watch.needs_numbers(), "one in seven thousand");
         pass(&mut watch, &mut counts, &mut now, 10, 200);
-        assert!(!watch.is_lossy(), "a fifth");
+        assert!(!watch.needs_numbers(), "a fifth");
         assert!(watch.loss().share() > 0.15);
+    }
+
+    #[test]
+    fn a_path_that_changes_the_order_needs_numbers() {
+        let (mut watch, mut counts, mut now) = (LossWatch::default(), LossCounts::default(), Instant::now());
+        counts.reordering = Duration::from_millis(5);
+        pass(&mut watch, &mut counts, &mut now, 4, 0);
+        assert!(watch.needs_numbers());
+        counts.reordering = Duration::ZERO;
+        pass(&mut watch, &mut counts, &mut now, 1, 0);
+        assert!(!watch.needs_numbers());
     }
 }

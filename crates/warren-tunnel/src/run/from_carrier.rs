@@ -18,6 +18,8 @@ use crate::pump::Pump;
 
 /// Time between two looks at what repair put off.
 const REPAIR_PAUSE: Duration = Duration::from_millis(1);
+/// Most memory of what all connections of a worker hold for order. Beyond it, a connection that adds to it waits for nothing.
+const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 
 impl Worker {
     /// Takes what the carrier brought and writes it to the TUN; true when it brought something.
@@ -53,26 +55,27 @@ impl Worker {
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         if let Some(pump) = self.pump_mut(slot) {
             pump.repair.take_lost(lost, now);
-            let due = pump.repair.next_due();
+            let due = pump.copy_due();
             self.note_repair_due(due);
         }
         self.list(slot, now);
     }
 
     fn note_repair_due(&mut self, due: Option<Instant>) {
+        let due = due.map(|due| due.max(self.last_repairs + REPAIR_PAUSE));
         self.repair_due = self.repair_due.into_iter().chain(due).min();
     }
 
     /// Does what repair put off until now.
     pub(super) fn run_repairs(&mut self, now: Instant) {
+        self.last_repairs = now;
         self.expire_held(now);
         for slot in 0..self.pumps.len() {
             self.list(slot, now);
         }
         let pumps = self.pumps.iter().flatten();
         self.repair_due =
-            pumps.flat_map(|pump| [pump.repair.next_due(), pump.resequencer.next_deadline()]).flatten().min();
-        // A copy that the transport has no room for waits for that, not for time.
+            pumps.flat_map(|pump| [pump.copy_due(), pump.resequencer.next_deadline()]).flatten().min();
         self.repair_due = self.repair_due.map(|due| due.max(now + REPAIR_PAUSE));
         self.fill_connections(now);
     }
@@ -86,9 +89,11 @@ impl Worker {
             Event::Control { connection, data } => self.report(Report::Control { connection, data }),
             Event::Writable { connection } => {
                 let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-                if let Some(pump) = self.pump_mut(slot) {
+                let due = self.pump_mut(slot).and_then(|pump| {
                     pump.blocked = false;
-                }
+                    pump.copy_due()
+                });
+                self.note_repair_due(due);
                 self.list(slot, now);
             }
             Event::Answers { connection, answers } => {
@@ -151,8 +156,19 @@ impl Worker {
         };
         match Numbering::cut(&mut datagram) {
             Ok(Numbering::Unnumbered) => {}
+            // The peer was told that this side does not know numbers.
+            Ok(_) if !self.sessions.repairs(session) => {
+                self.refuse(DropReason::BadDatagram);
+                return;
+            }
             Ok(Numbering::Numbered(place)) => {
+                let before = pump.resequencer.size();
                 let taken = pump.resequencer.take(now, place, datagram, pump.hold, &mut self.released);
+                self.held = (self.held + pump.resequencer.size()).saturating_sub(before);
+                if self.held > HELD_BY_ALL {
+                    self.held = self.held.saturating_sub(pump.resequencer.size());
+                    pump.resequencer.release_all(&mut self.released);
+                }
                 let due = pump.resequencer.next_deadline();
                 self.note_repair_due(due);
                 self.take_released(slot, session, now);
