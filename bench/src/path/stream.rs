@@ -24,8 +24,8 @@ use nix::{
     },
 };
 
-use self::heard::Heard;
 pub(super) use self::heard::Quality;
+use self::heard::{Heard, MAGIC, MARK};
 use super::flows::Route;
 use crate::{
     interrupt::Interrupt,
@@ -33,10 +33,6 @@ use crate::{
     way::Way,
 };
 
-/// The start of each packet, which tells the test's packets from others.
-const MAGIC: [u8; 4] = *b"wbpt";
-/// Bytes of the start, the number and the time of sending.
-const MARK: usize = 4 + 4 + 8;
 /// Large enough for the receiver not to drop packets.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// How often a sender wakes up, and how many packets a late one sends at once.

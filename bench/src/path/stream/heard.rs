@@ -2,8 +2,12 @@
 
 use std::{collections::HashSet, ops::Range, time::Duration};
 
-use super::{MAGIC, MARK};
 use crate::stats::{Sample, share};
+
+/// The start of each packet, which tells the test's packets from others.
+pub(super) const MAGIC: [u8; 4] = *b"wbpt";
+/// Bytes of the start, the number and the time of sending.
+pub(super) const MARK: usize = 4 + 4 + 8;
 
 /// A packet that arrived.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
