@@ -105,7 +105,7 @@ impl Findings {
             }
             Self { tcp: Answer::Open | Answer::Refused, .. } => format!(
                 "{remote} is there, but does not answer on UDP: allow UDP port {port} in the exit's firewall; or check public_key in \
-                 the profile, because an exit answers only clients that know its key; or try another network, because this one may block UDP"
+                 the profile, because an exit does not answer a client that has another key for it; or try another network, because this one may block UDP"
             ),
             Self { .. } if kill_switches.is_closed => format!(
                 "{remote} does not answer: {}; if this network wants a login first, its page cannot be seen while the kill switch is \

@@ -38,7 +38,7 @@ pub(crate) struct ClientFigures {
 }
 
 /// The totals of `docs/counters.md`, each with its description. Those in [`GAUGES`] can also fall.
-const TOTALS: [(&str, &str); 21] = [
+const TOTALS: [(&str, &str); 32] = [
     ("tun_reads", "Reads of the TUN that returned packets."),
     ("handed_over", "Reads of the TUN that were handed to another worker."),
     ("tun_read_packets", "Packets cut from reads of the TUN."),
@@ -52,6 +52,7 @@ const TOTALS: [(&str, &str); 21] = [
     ("carrier_sent_datagrams", "Datagrams handed to QUIC connections."),
     ("carrier_received_datagrams", "Datagrams that QUIC delivered."),
     ("carrier_received_packets", "Packets that came out of datagrams."),
+    ("repairs_sent", "Datagrams sent again because the path lost them."),
     ("fragments_sent", "Fragments among the datagrams sent."),
     ("fragments_received", "Fragments among the datagrams received."),
     ("queued_packets", "Packets that wait for a connection now."),
@@ -59,9 +60,19 @@ const TOTALS: [(&str, &str); 21] = [
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
     ("quic_lost_packets", "QUIC packets that were never acknowledged."),
+    ("quic_spurious_losses", "QUIC packets that were taken for lost and acknowledged after all."),
+    ("quic_returned_datagrams", "Kept datagrams that QUIC returned because their packets were lost."),
+    ("quic_forgotten_datagrams", "Kept datagrams that QUIC forgot because too many bytes were kept."),
+    ("quic_kept_bytes", "Bytes of datagrams that are kept now, to be sent again if they are lost."),
+    ("repaired_datagrams", "Lost datagrams that were sent again, each counted once a repair."),
+    ("given_up_datagrams", "Lost datagrams that were not sent again."),
+    ("filled_datagrams", "Missing datagrams that arrived while others waited for them."),
+    ("late_datagrams", "Datagrams that arrived after others had stopped waiting for them."),
+    ("missing_datagrams", "Missing datagrams that others waited for and that never arrived."),
+    ("waiting_datagrams", "Datagrams received that wait for an earlier one now."),
     ("connections_ended", "Connections that are gone."),
 ];
-const GAUGES: [&str; 2] = ["queued_packets", "assemblies_pending"];
+const GAUGES: [&str; 4] = ["queued_packets", "assemblies_pending", "quic_kept_bytes", "waiting_datagrams"];
 
 impl MetricsPage {
     /// The page as OpenMetrics text.
