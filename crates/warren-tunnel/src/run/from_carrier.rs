@@ -149,8 +149,7 @@ impl Worker {
             self.refuse(DropReason::NotAttached);
             return;
         };
-        let attached = pump.attached.map(|(session, _)| session);
-        let Some(session) = attached.or_else(|| only_session(self.device.as_ref(), &self.sessions)) else {
+        let Some(session) = session_of(pump, self.device.as_ref(), &self.sessions) else {
             self.refuse(DropReason::NotAttached);
             return;
         };
@@ -212,9 +211,9 @@ impl Worker {
 
     /// Takes the numbered datagrams for which the connection waits no longer. It may have lost its session meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
-        let attached = self.pump_mut(slot).and_then(|pump| pump.attached);
-        let only = || only_session(self.device.as_ref(), &self.sessions);
-        if let Some(session) = attached.map(|(session, _)| session).or_else(only) {
+        let pump = self.pumps.get(slot).and_then(Option::as_ref);
+        let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));
+        if let Some(session) = session {
             self.take_released(slot, session, now);
         }
         while self.released.pop_front().is_some() {
@@ -303,9 +302,10 @@ impl Worker {
     }
 }
 
-/// A client's session. An exit may use a connection before its `Attached` has come from the control stream to the client's worker. A
-/// client has one session, and only an exit that it pinned can send on its connection.
-fn only_session(device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
-    let is_client = device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
-    sessions.only().filter(|_| is_client)
+/// The session that a connection's packets belong to. An exit may use a connection before its `Attached` has come from the control
+/// stream to the client's worker. A client has one session, and only an exit that it pinned can send on its connection.
+fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
+    let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
+    let attached = pump.attached.map(|(session, _)| session);
+    attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

@@ -2,8 +2,9 @@
 //!
 //! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip time
 //! of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's own queue,
-//! where flows are kept apart. A queue that stays although this connection stops feeding it belongs to another flow. CUBIC
-//! (RFC 9438) then competes for a fair share, and losses count while the queue is full.
+//! where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow. CUBIC
+//! (RFC 9438) then competes for a fair share, and losses count while the queue is full. They also count, with any queue, if the path
+//! loses far more than usual.
 
 use std::{
     any::Any,
@@ -39,9 +40,9 @@ const INITIAL_PACKETS: u64 = 128;
 const CUT: f64 = 0.85;
 /// Growth of a round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
-/// The window stops growing at this many times of what a round delivers.
-const UNFILLED: u64 = 4;
 const GROWTH_SHARE: u64 = 8;
+/// The window stops growing at this many times what a round delivers.
+const UNFILLED: u64 = 4;
 
 /// Rounds with a queue, and with less to feed it, after which it is judged whose queue it is.
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
@@ -49,10 +50,10 @@ const ROUNDS_BEFORE_VERDICT: u32 = 3;
 const DRAIN_ROUNDS: u32 = 3;
 /// A queue is a rival's if less than this share of it goes with what this connection gives up.
 const OWN_SHARE: f64 = 0.7;
-/// How long CUBIC competes until the next look at whose queue it is. Each look in vain doubles it.
+/// How long CUBIC competes until the next look at whose queue it is. Each look that finds the rival again doubles it.
 const FIRST_COMPETITION: Duration = Duration::from_secs(5);
 const LONGEST_COMPETITION: Duration = Duration::from_secs(40);
-/// A queue that comes back within this time after a competition is the rival's again, and needs no look to be known.
+/// A competition this soon after the last one is with the same rival, and lasts twice as long.
 const RIVAL_MEMORY: Duration = Duration::from_secs(10);
 /// What CUBIC leaves of its window after a loss (RFC 9438 section 4.6).
 const CUBIC_CUT: f64 = 0.7;
@@ -88,8 +89,6 @@ pub(super) struct Adaptive {
     is_cut_short: bool,
     /// When the last competition ended, or will end.
     last_competition: Option<Instant>,
-    /// Until when a queue counts as somebody else's.
-    rival_until: Option<Instant>,
     /// Packets that left before are of before the last cut.
     last_cut: Option<Instant>,
 }
@@ -163,7 +162,6 @@ impl Adaptive {
             competition: FIRST_COMPETITION,
             is_cut_short: false,
             last_competition: None,
-            rival_until: None,
             last_cut: None,
         }
     }
@@ -220,7 +218,7 @@ impl Adaptive {
         // A window that is never filled says nothing about the path.
         let most = UNFILLED.saturating_mul(round.bytes);
         let base = self.base();
-        let (first_step, has_rival) = (self.first_step(), self.rival_until.is_some_and(|until| now < until));
+        let first_step = self.first_step();
         if has_queue && matches!(self.phase, Phase::SlowStart) {
             self.is_cut_short = true;
             let window = self.window;
@@ -232,10 +230,6 @@ impl Adaptive {
             }
             Phase::SlowStart => {
                 self.window = self.window.min(most).max(self.initial_window.min(self.window));
-            }
-            Phase::Bounded { .. } if has_queue && has_rival => {
-                let window = self.window;
-                self.compete(now, window);
             }
             Phase::Bounded { step, queue } if has_queue => {
                 *step = first_step;
@@ -264,7 +258,6 @@ impl Adaptive {
                 self.window = cubic.window();
                 if now >= *until {
                     let window = self.window;
-                    self.rival_until = None;
                     self.bound(now, window);
                 }
             }
@@ -313,8 +306,7 @@ impl Adaptive {
     /// Takes away what stands in the queue, and not too much at a time: a longer round-trip time may have other causes.
     fn cut(&mut self, now: Instant, round: &Round) {
         let used = self.window.min(round.in_flight.max(self.filled_path()));
-        #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
-        let mut least = (used as f64 * CUT) as u64;
+        let mut least = scaled(used, CUT);
         // A round that left most of the window unused says little about the path.
         if round.in_flight < self.window / 2 {
             least = least.max(self.initial_window.min(self.window));
@@ -334,8 +326,7 @@ impl Adaptive {
     fn compete(&mut self, now: Instant, window: u64) {
         let is_newcomer = std::mem::take(&mut self.is_cut_short);
         let mut config = CubicConfig::default();
-        #[expect(clippy::cast_possible_truncation, reason = "a window fits")]
-        config.initial_window(if is_newcomer { window } else { (window as f64 / CUBIC_CUT) as u64 });
+        config.initial_window(if is_newcomer { window } else { scaled(window, 1.0 / CUBIC_CUT) });
         let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
         let mut cubic = Arc::new(config).build(now, mtu);
         if !is_newcomer {
@@ -348,7 +339,6 @@ impl Adaptive {
         };
         let until = now + self.competition;
         self.last_competition = Some(until);
-        self.rival_until = Some(until + RIVAL_MEMORY);
         self.phase = Phase::Competing { cubic, until };
     }
 
@@ -361,6 +351,14 @@ impl Adaptive {
         self.phase = Phase::SlowStart;
         self.last_cut = Some(now);
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "windows are far below 2^53, and a float is cut to what fits"
+)]
+fn scaled(window: u64, factor: f64) -> u64 {
+    (window as f64 * factor) as u64
 }
 
 fn share(lost: u64, delivered: u64) -> f64 {
@@ -422,37 +420,31 @@ impl Controller for Adaptive {
         if is_persistent_congestion {
             return self.start_again(now);
         }
-        let is_full = self.latest_queue() > self.allowed_queue()
-            && self.latest_queue() >= self.full_queue.mul_f64(FULL_SHARE);
-        let is_filling = self.latest_queue() > self.allowed_queue();
-        // A short queue may be full before it is long.
+        let (queue, allowed) = (self.latest_queue(), self.allowed_queue());
+        let is_long = queue > allowed;
+        let is_near_full = queue >= self.full_queue.mul_f64(FULL_SHARE);
         let is_unusual = self.is_unusual_loss();
-        let is_filled = is_unusual
-            && self.latest_queue() > self.allowed_queue() / 2
-            && self.latest_queue() >= self.full_queue.mul_f64(FULL_SHARE);
+        // A short queue may be full before it is long.
+        let is_filled = is_unusual && is_near_full && queue > allowed / 2;
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
         match &mut self.phase {
-            Phase::Competing { cubic, .. } if is_ecn || is_full || is_unusual => {
+            Phase::Competing { cubic, .. } if is_ecn || is_unusual || is_long && is_near_full => {
                 cubic.on_congestion_event(now, sent, false, is_ecn, lost_bytes, largest_lost);
                 self.window = cubic.window();
             }
-            Phase::SlowStart if is_ecn || is_filling => {
+            Phase::SlowStart if is_ecn || is_long => {
                 self.is_cut_short = true;
-                #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
-                let window = (self.window as f64 * CUBIC_CUT) as u64;
-                self.bound(now, window.max(self.least()));
+                let window = scaled(self.window, CUBIC_CUT).max(self.least());
+                self.bound(now, window);
             }
             Phase::Bounded { .. } if is_filled && is_recent => {
-                #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
-                let window = (self.window as f64 * CUBIC_CUT) as u64;
                 self.last_cut = Some(now);
                 self.is_cut_short = false;
-                self.compete(now, window.max(self.least()));
+                let window = scaled(self.window, CUBIC_CUT).max(self.least());
+                self.compete(now, window);
             }
             Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn && is_recent => {
-                #[expect(clippy::cast_possible_truncation, reason = "smaller than the window")]
-                let window = (self.window as f64 * CUT) as u64;
-                self.window = window.max(self.least());
+                self.window = scaled(self.window, CUT).max(self.least());
                 self.last_cut = Some(now);
             }
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing { .. } => {}
