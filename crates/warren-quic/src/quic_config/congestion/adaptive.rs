@@ -215,8 +215,9 @@ impl Adaptive {
         let has_queue = round.was_limited && queue > self.allowed_queue();
         self.full_queue = queue.max(self.full_queue - self.full_queue / 64);
         let excess = self.judge_loss(&round, has_queue);
+        let filled_path = self.filled_path();
         // A window that is never filled says nothing about the path.
-        let most = UNFILLED.saturating_mul(round.bytes);
+        let most = UNFILLED.saturating_mul(round.bytes).max(filled_path);
         let base = self.base();
         let first_step = self.first_step();
         if has_queue && matches!(self.phase, Phase::SlowStart) {
@@ -249,7 +250,8 @@ impl Adaptive {
             Phase::Bounded { step, queue } => {
                 *queue = None;
                 if round.was_limited && self.window < most {
-                    self.window += *step;
+                    // On a path without delay the window must hold more than a round does, or it cuts batches short.
+                    self.window = (self.window + *step).max(filled_path);
                     *step = (*step * 2).min(self.window / GROWTH_SHARE).max(first_step);
                 }
             }
