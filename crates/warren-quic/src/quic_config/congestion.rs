@@ -106,13 +106,9 @@ impl Running {
 
     /// A copy for a new path.
     fn copy(&self) -> Self {
-        let copy = self.clone_box();
         match self {
-            Self::Adaptive(_) => match copy.into_any().downcast() {
-                Ok(adaptive) => Self::Adaptive(adaptive),
-                Err(_) => unreachable!("a copy has the type of its original"),
-            },
-            Self::Other(_) => Self::Other(copy),
+            Self::Adaptive(adaptive) => Self::Adaptive(Box::new(adaptive.copy())),
+            Self::Other(other) => Self::Other(other.clone_box()),
         }
     }
 }

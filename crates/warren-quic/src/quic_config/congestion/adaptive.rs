@@ -166,6 +166,12 @@ impl Adaptive {
         }
     }
 
+    /// A controller for a new path, which begins with this one's window.
+    pub(super) fn copy(&self) -> Self {
+        let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
+        Self { window: self.window, ..Self::new(mtu) }
+    }
+
     pub(super) fn state(&self) -> ControllerState {
         match self.phase {
             Phase::SlowStart => ControllerState::Starting,
@@ -218,6 +224,7 @@ impl Adaptive {
         let filled_path = self.filled_path();
         // A window that is never filled says nothing about the path.
         let most = UNFILLED.saturating_mul(round.bytes).max(filled_path);
+        let used = self.used(&round);
         let base = self.base();
         let first_step = self.first_step();
         if has_queue && matches!(self.phase, Phase::SlowStart) {
@@ -234,7 +241,7 @@ impl Adaptive {
             }
             Phase::Bounded { step, queue } if has_queue => {
                 *step = first_step;
-                let (window, rtt) = (self.window, round.least_rtt);
+                let (window, rtt) = (used, round.least_rtt);
                 let seen = queue.unwrap_or(Queue { rounds: 0, window, rtt, last_window: window });
                 if seen.rounds < ROUNDS_BEFORE_VERDICT {
                     *queue = Some(Queue { rounds: seen.rounds + 1, last_window: window, ..seen });
@@ -305,9 +312,14 @@ impl Adaptive {
         self.bound(now, window);
     }
 
+    /// What of the window a round used, about.
+    fn used(&self, round: &Round) -> u64 {
+        self.window.min(round.in_flight.max(self.filled_path()))
+    }
+
     /// Takes away what stands in the queue, and not too much at a time: a longer round-trip time may have other causes.
     fn cut(&mut self, now: Instant, round: &Round) {
-        let used = self.window.min(round.in_flight.max(self.filled_path()));
+        let used = self.used(round);
         let mut least = scaled(used, CUT);
         // A round that left most of the window unused says little about the path.
         if round.in_flight < self.window / 2 {
@@ -466,9 +478,7 @@ impl Controller for Adaptive {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        let mut copy = Self::new(u16::try_from(self.mtu).unwrap_or(u16::MAX));
-        copy.window = self.window;
-        Box::new(copy)
+        Box::new(self.copy())
     }
 
     fn initial_window(&self) -> u64 {
