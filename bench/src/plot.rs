@@ -8,10 +8,11 @@ use plotters::{
     coord::{
         CoordTranslate, Shift,
         ranged1d::{AsRangedCoord, Ranged, ValueFormatter},
+        types::RangedCoordf64,
     },
     prelude::{
-        BLACK, ChartBuilder, Color as _, DrawingArea, IntoDrawingArea as _, IntoLogRange as _, LineSeries,
-        PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
+        BLACK, Cartesian2d, ChartBuilder, Color as _, DrawingArea, IntoDrawingArea as _, IntoLogRange as _,
+        LineSeries, PathElement, RGBColor, SVGBackend, SeriesLabelPosition, WHITE,
     },
 };
 
@@ -43,6 +44,21 @@ pub(crate) fn write(
     area.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
     draw(&area).map_err(|error| failed(error.to_string()))?;
     area.present().map_err(|error| failed(error.to_string()))
+}
+
+/// Draws a labelled line through the points of each series that has any, in the colour of its place.
+pub(crate) fn draw_lines<'a, X: Ranged<ValueType = f64>>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, RangedCoordf64>>,
+    lines: &[(String, Vec<(f64, f64)>)],
+) -> anyhow::Result<()> {
+    for (place, (name, points)) in lines.iter().enumerate().filter(|(_, (_, points))| !points.is_empty()) {
+        let colour = colour(place);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
+            .label(name.clone())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
+    }
+    Ok(())
 }
 
 /// Draws the legend with the labels of all series.
@@ -122,13 +138,7 @@ where
         .label_style((FONT, 13))
         .light_line_style(BLACK.mix(0.06))
         .draw()?;
-    for (place, (name, points)) in lines.iter().enumerate().filter(|(_, (_, points))| !points.is_empty()) {
-        let colour = colour(place);
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-            .label(name.clone())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
-    }
+    draw_lines(&mut chart, lines)?;
     draw_legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 pub(crate) use self::{
     commit::commit,
     machine::Machine,
-    table::{Table, number, number_or_dash},
+    table::{Table, figure, number, number_or_dash},
 };
 
 /// Prints a result. A closed pipe (`| head`) is not an error.

@@ -2,9 +2,7 @@
 
 use std::path::Path as FilePath;
 
-use plotters::prelude::{
-    BLACK, ChartBuilder, Circle, Color as _, LineSeries, PathElement, SeriesLabelPosition, Text,
-};
+use plotters::prelude::{BLACK, ChartBuilder, Circle, Color as _, SeriesLabelPosition, Text};
 
 use super::{named::Path, outcome::Figure, results::Results, test::Test};
 use crate::{
@@ -83,12 +81,9 @@ fn draw(
         .label_style((FONT, 13))
         .light_line_style(BLACK.mix(0.06))
         .draw()?;
-    for (place, (name, points)) in lines.iter().enumerate().filter(|(_, (_, points))| !points.is_empty()) {
+    plot::draw_lines(&mut chart, lines)?;
+    for (place, (_, points)) in lines.iter().enumerate() {
         let colour = colour(place);
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-            .label(name.clone())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, colour.filled())))?;
     }
     for (place, (loss, _)) in by_loss.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::Path as FilePath};
 
 use super::{outcome::Figure, results::Results, test::Test};
 use crate::{
-    report::{self, Table, number},
+    report::{self, Table, figure},
     stats::{Better, Comparison, Sample, Verdict},
 };
 
@@ -165,16 +165,8 @@ pub(super) fn write(results: &Results, paths: &[String], directory: &FilePath) -
     report::write(&directory.join("path.md"), &markdown(results, paths))
 }
 
-/// Formats a number with about three significant digits.
 fn cell(value: f64) -> String {
-    match value.abs() {
-        size if size >= 1_000.0 => number(value),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        0.0 => "0".to_owned(),
-        size if size < 0.1 => format!("{value:.3}"),
-        _ => format!("{value:.2}"),
-    }
+    figure(value, (0.1, 3))
 }
 
 #[cfg(test)]

@@ -67,6 +67,19 @@ pub(crate) fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// Formats a figure with about three significant digits. A figure smaller than
+/// `below` has `places` decimal places.
+pub(crate) fn figure(value: f64, (below, places): (f64, usize)) -> String {
+    match value.abs() {
+        size if size >= 1_000.0 => number(value),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        0.0 => "0".to_owned(),
+        size if size < below => format!("{value:.places$}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
 pub(crate) fn number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }

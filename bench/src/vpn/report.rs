@@ -9,7 +9,7 @@ use super::{
     plan::Test,
     results::{Figure, Metric, Visit},
 };
-use crate::report::{Machine, Table, commit, json, number, write};
+use crate::report::{Machine, Table, commit, figure, json, write};
 
 /// A higher load before the run means that other programs are running.
 const BUSY: f64 = 0.7;
@@ -179,16 +179,8 @@ impl Report {
     }
 }
 
-/// Formats a number with about three significant digits.
 fn cell(value: f64) -> String {
-    match value.abs() {
-        size if size >= 1_000.0 => number(value),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        0.0 => "0".to_owned(),
-        size if size < 0.01 => format!("{value:.4}"),
-        _ => format!("{value:.2}"),
-    }
+    figure(value, (0.01, 4))
 }
 
 #[cfg(test)]
