@@ -218,7 +218,7 @@ ROWS = [
         "loss",
         "F2 again",
         "the same for 60 s each, also with cubic and bbr3",
-        "the same; the share that arrives only without congestion control",
+        "the same; with congestion control, any share may arrive",
         15,
         end_to_end("lossy_path::no_loss_for_however_long_costs_the_mtu_whatever_the_controller"),
         {"WARREN_LOSS_SECONDS": "60", "WARREN_CONTROLLERS": "off,cubic,bbr3"},
