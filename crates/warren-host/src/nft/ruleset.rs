@@ -36,8 +36,8 @@ pub enum RulesetError {
 impl<'text> Ruleset<'text> {
     /// Reads a ruleset about `tables`.
     ///
+    /// # Errors
     /// If anything in the text is outside of this language, or is about another table.
-    /// If anything in it is not of this language, or is about another table.
     pub fn parse(text: &'text str, tables: &OwnTables) -> Result<Self, RulesetError> {
         let tokens = tokens(text)?;
         Reader { rest: &tokens, tables }.ruleset()?;

@@ -42,7 +42,7 @@ fn queue(controller: ControllerStatus) -> &'static str {
     match controller {
         ControllerStatus::Starting => "looking for the path's rate",
         ControllerStatus::ShortQueue => "short queue",
-        ControllerStatus::Probing => "looking whose queue or loss it is",
+        ControllerStatus::Probing => "finding out whose queue or loss it is",
         ControllerStatus::Sharing => "shares a full queue with another flow",
     }
 }
