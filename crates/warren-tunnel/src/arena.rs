@@ -35,6 +35,7 @@ enum Filling {
 impl Arena {
     /// Returns an empty buffer with room for `bytes`. The caller fills it and takes the packet out with [`BytesMut::split`].
     pub(crate) fn room(&mut self, bytes: usize) -> &mut BytesMut {
+        // What is left of the slab. Its earlier packets share the memory, so it becomes free only once all of them are gone.
         if self.filling.capacity() < bytes {
             self.next(bytes);
         }
@@ -54,12 +55,14 @@ impl Arena {
         let slab = if left.is_none() { self.slab(SLAB.max(bytes)) } else { None };
         (self.filling, self.is) = match slab {
             Some(slab) => (slab, Filling::Slab),
+            // The search goes over all slabs, so it is repeated only after another 64 KiB.
             None => (BytesMut::with_capacity(bytes), Filling::Alone(left.unwrap_or(SLAB))),
         };
     }
 
     /// Returns the slab filled last of those with nothing under way, which the cache knows best, or a new one if it may.
     fn slab(&mut self, bytes: usize) -> Option<BytesMut> {
+        // `try_reclaim` succeeds only if no packet of the slab is left.
         let free = self.filled.iter_mut().rposition(|slab| slab.try_reclaim(bytes));
         match free {
             Some(index) => self.filled.remove(index),

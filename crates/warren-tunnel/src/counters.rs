@@ -165,13 +165,13 @@ pub struct WorkerShare {
     pub connections: usize,
     /// Reads of its TUN queue.
     pub tun_reads: u64,
-    /// Packets that it gave to another worker.
+    /// Reads that it gave to another worker.
     pub handed_over: u64,
     /// Writes to its TUN queue.
     pub tun_writes: u64,
-    /// UDP payloads sent.
+    /// Inner packets handed to connections.
     pub carrier_sent_packets: u64,
-    /// UDP payloads received.
+    /// Inner packets that came from connections.
     pub carrier_received_packets: u64,
 }
 

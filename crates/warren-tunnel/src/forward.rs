@@ -91,6 +91,7 @@ impl Sessions {
     pub(crate) fn open(&mut self, id: SessionId, route: SessionRoute) {
         let old = self.by_id.remove(&id);
         let (slots, silent) = old.map(|old| (old.slots, old.silent)).unwrap_or_default();
+        // A session that is opened again may have other addresses.
         self.forget_addresses(id);
         for address in route.addresses() {
             self.by_address.insert(address, id);
@@ -130,6 +131,7 @@ impl Sessions {
     /// Takes a place away from whatever connection index of the session has it.
     pub(crate) fn detach(&mut self, id: SessionId, place: Place) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
+        // A newer connection may have the index already. It stays.
         for slot in session.slots.iter_mut().filter(|slot| **slot == Some(place)) {
             *slot = None;
         }
@@ -158,6 +160,7 @@ impl Sessions {
     ) -> Result<Option<&ClientLimit>, DropReason> {
         let Some(session) = self.by_id.get(&session) else { return Err(DropReason::NotAttached) };
         match forwarding {
+            // The source may be anybody on the internet, so a client checks the destination alone.
             Forwarding::Client if session.route.owns(destination) => Ok(None),
             Forwarding::Client => Err(DropReason::WrongDestination),
             Forwarding::Exit { .. } if !session.route.owns(source) => Err(DropReason::SpoofedSource),
@@ -219,6 +222,7 @@ impl Session {
         };
         let answered = || self.slots.iter().flatten().copied().filter(|place| !self.silent.contains(place));
         let live = || self.slots.iter().flatten().copied();
+        // If all are silent, the flow stays on its own connection, which may still deliver.
         spread(&mut answered(), answered().count()).or(own).or_else(|| spread(&mut live(), live().count()))
     }
 }

@@ -79,6 +79,8 @@ impl HandOver {
         arena: &mut Arena,
     ) -> bool {
         let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
+        // Only this worker adds to `waiting`. A subtraction that is seen late makes the way look fuller, never emptier, so
+        // `Relaxed` is enough.
         if way.waiting.load(Relaxed) + way.bytes + packet.len() > LIMIT {
             return false;
         }
@@ -96,7 +98,9 @@ impl HandOver {
             way.waiting.fetch_add(bytes, Relaxed);
             let reads = std::mem::take(&mut way.reads);
             let batch = Batch { reads, bytes, waiting: way.waiting.clone() };
+            // Never waits: two workers that wait for each other would both stand still.
             if let Err(unsent) = way.to.try_send(batch) {
+                // Dropping the batch takes its bytes off `waiting` again.
                 unsent.into_inner().take_reads().for_each(&mut lost);
             }
         }
@@ -110,6 +114,7 @@ impl HandOver {
         }
         match self.inbox.poll_recv(cx) {
             Poll::Ready(Some(batch)) => Poll::Ready(batch),
+            // All other workers have ended. The control plane learns of it from their reports.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
@@ -117,6 +122,7 @@ impl HandOver {
     /// Whether so much waits for some worker that the senders should be held back.
     pub(crate) fn is_filling(&self) -> bool {
         let is_full = |way: &Way| way.waiting.load(Relaxed) + way.bytes >= HIGH_WATER;
+        // Many small batches fill the channel before they reach the limit of bytes.
         self.ways.iter().flatten().any(|way| is_full(way) || way.to.capacity() < BATCHES / 2)
     }
 }

@@ -95,6 +95,7 @@ impl WorkerHandle {
     /// Every counter of all workers, or none when one has ended.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let mut answers = Vec::new();
+        // All are asked before the first answer is awaited, so that they count at about the same moment.
         for number in 0..self.workers.len() {
             let (answer, snapshot) = oneshot::channel();
             self.send_to(number, Command::Snapshot(answer)).await;
@@ -123,6 +124,7 @@ impl WorkerHandle {
         self.send_all(SharedCommand::Stop { code, reason }).await;
         for worker in &mut self.workers {
             let Some(thread) = worker.thread.take() else { continue };
+            // A join blocks, and the daemon's own thread has other work meanwhile.
             if tokio::task::spawn_blocking(move || thread.join()).await.is_err() {
                 tracing::error!("cannot wait for the worker thread");
             }

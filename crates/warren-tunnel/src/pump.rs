@@ -100,6 +100,7 @@ impl Pump {
     /// Puts a framed packet at the end of its flow.
     pub(crate) fn enqueue(&mut self, flow_hash: u32, framed: BytesMut, now: Instant, drops: &mut Drops) {
         if self.is_idle() {
+            // An empty queue makes no progress, so a stall is counted from its first packet.
             self.last_progress = now;
         }
         let dropped = self.queue.push(flow_hash, framed, now);
@@ -157,6 +158,7 @@ impl Pump {
 
     /// Bytes that a number may take in each datagram.
     fn trailer(&self) -> usize {
+        // Also while repair is off: it may begin at any moment, and the size that senders learnt should stay the same.
         if self.repair.is_agreed { TRAILER } else { 0 }
     }
 
@@ -184,6 +186,7 @@ impl Pump {
     ) {
         let mut signals = Signals::default();
         while !self.blocked {
+            // A repair is a round trip late already, and the receiver may hold back others for it.
             if self.send_urgent(endpoint, now, totals) {
                 continue;
             }
@@ -192,6 +195,7 @@ impl Pump {
                 self.last_progress = now;
                 continue;
             }
+            // Numbered as late as possible: a packet that CoDel drops must not leave a gap that the receiver would wait for.
             let queued = || Some(self.repair.prepare(self.queue.pop(now, &mut signals)?, lane_of));
             let Some(outgoing) = self.held.take().or_else(queued) else { break };
             self.last_progress = now;
@@ -206,6 +210,7 @@ impl Pump {
                     self.held = Some(Outgoing { datagram, context });
                 }
                 Err((SendError::TooLarge(mut framed), _)) => {
+                    // Each fragment gets a number of its own. The packet's would be missing at the receiver.
                     self.repair.take_back(&mut framed);
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
                 }
@@ -258,6 +263,7 @@ impl Pump {
         self.queue.clear();
         self.held = None;
         self.fragments.clear();
+        // Counts nothing: these packets were counted when they were first sent.
         self.repair.abandon();
     }
 
@@ -273,6 +279,7 @@ impl Pump {
                 totals.carrier_sent_datagrams += 1;
                 totals.fragments_sent += 1;
                 if self.fragments.is_empty() {
+                    // A packet counts once, with its last fragment. `cut` has counted its bytes.
                     self.count_packet(0, totals);
                 }
             }
@@ -303,6 +310,7 @@ impl Pump {
             drops.count_to_carrier(DropReason::TooLarge);
             return;
         };
+        // From the whole packet, because only its first fragment has ports.
         let lane = Lane::of_packet(packet);
         let room = max_datagram.saturating_sub(self.trailer());
         for (header, range) in self.fragmenter.fragments(flags, packet.len(), room) {
@@ -326,6 +334,7 @@ impl Pump {
 
 /// How long a missing datagram holds back its lane on a path with this round-trip time.
 pub(crate) fn hold(round_trip: Duration) -> Duration {
+    // 9/8 of a round trip is QUIC's time threshold, after which it declares a packet lost (RFC 9002 section 6.1.2).
     2 * (round_trip / 8 * 9 + REPAIR_DELAY) + HOLD
 }
 

@@ -78,6 +78,7 @@ impl Repair {
 
     /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
     pub(crate) fn prepare(&mut self, mut framed: BytesMut, lane: impl FnOnce(&[u8]) -> Lane) -> Outgoing {
+        // Also while repair is off, so that the first losses find a budget.
         self.budget.earn(framed.len());
         if !self.is_on() {
             return Outgoing { datagram: framed.freeze(), context: None };
@@ -101,6 +102,7 @@ impl Repair {
     pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
+            // Otherwise a later number is out already, and this one would be given twice.
             && *next == place.number.plus(1)
             && !is_planted(Bug::NumberNotTakenBack)
         {
@@ -128,6 +130,7 @@ impl Repair {
             is_ordered || now.saturating_duration_since(lost.sent) < FRESH || is_planted(Bug::StaleRepaired);
         let is_last = kept.rounds + 1 == rounds;
         let has_copy = is_ordered && is_last && !is_planted(Bug::CopyNeverSent);
+        // The copy leaves whether or not its repair arrives, so both are paid for.
         let is_charged = has_copy && !is_planted(Bug::CopyFree);
         let cost = if is_charged { 2 * lost.data.len() } else { lost.data.len() };
         let has_rounds = kept.rounds < rounds || is_planted(Bug::RoundsIgnored);
@@ -147,11 +150,13 @@ impl Repair {
     /// Tells the peer not to wait for a datagram.
     fn give_up(&mut self, place: Place) {
         self.counts.given_up += 1;
+        // In the unordered lane nothing waits, so the peer need not know.
         if place.lane.is_ordered() && !is_planted(Bug::GivenUpUntold) {
             let steps = if is_planted(Bug::GivenUpTooFar) { 2 } else { 1 };
             let next = Place { number: place.number.plus(steps), ..place };
             let mut datagram = BytesMut::with_capacity(NOTHING_BELOW_LEN);
             write_nothing_below(next, &mut datagram);
+            // Not kept: if it is lost, the receiver's deadline does the same a little later.
             self.urgent.push_back(Outgoing { datagram: datagram.freeze(), context: None });
         }
     }

@@ -37,13 +37,13 @@ use crate::tuning::Tuning;
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// How soon to look again at a TUN that this worker's own queues hold back. They also wake the worker when they have room.
 const HELD_BACK: Duration = Duration::from_millis(20);
+/// The same for a TUN that another worker's full inbox holds back. That inbox wakes nobody when it has room.
+const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 /// Turns before the runtime looks at sockets and timers again, which costs a system call. Most wake-ups take two turns, and the second
 /// finds nothing. With more turns than this, the other direction waits too long.
 const TURNS_IN_A_ROW: u32 = 4;
 /// No further turn begins after this long.
 const ROW: Duration = Duration::from_millis(2);
-/// The same for a TUN that another worker's full inbox holds back, which wakes nobody.
-const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 
 /// What became of a turn.
 enum Turn {
@@ -88,7 +88,7 @@ pub(super) struct Worker {
     /// When the timer will wake the worker, if it is set.
     timer_due: Option<Instant>,
     last_expiry: Instant,
-    /// Memory of what all connections hold for order. Exact every 250 ms, and never too small by much between.
+    /// Bytes that all connections hold to put datagrams in order. Exact every 250 ms, and never much too small in between.
     held: usize,
     /// When something that repair put off is due: a copy to send, or a missing datagram to go on without.
     repair_due: Option<Instant>,
@@ -184,6 +184,7 @@ impl Worker {
                 Turn::Idle => {
                     let due = did_something.then(|| self.rest.due(Instant::now(), &self.totals));
                     if let Some(length) = due.flatten() {
+                        // Blocks the whole thread on purpose: packets are to gather in the sockets meanwhile.
                         std::thread::sleep(length);
                     }
                     return Poll::Pending;
@@ -191,12 +192,14 @@ impl Worker {
                 Turn::Last => return Poll::Ready(()),
             }
         }
+        // There may be more to do, but the runtime looks at sockets and timers first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
         let now = Instant::now();
+        // Commands first, so that packets find a session that has just been opened.
         let mut busy = self.take_commands(cx);
         if self.stopping.is_some() {
             return Turn::Last;
@@ -207,6 +210,7 @@ impl Worker {
         busy |= self.take_device(cx, now);
         self.hand_over();
         self.fill_connections(now);
+        // Last, so that a drive sends whole batches.
         self.endpoint.flush(cx);
         self.count_drives();
         self.run_timer(cx, now);
@@ -259,6 +263,7 @@ impl Worker {
             self.timer_due = None;
             return;
         };
+        // A timer that fires too early costs one empty turn, so it is set anew only if it would fire too late.
         if self.timer_due.is_none_or(|due| due > now + wait) {
             self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
             self.timer_due = Some(now + wait);
@@ -274,12 +279,14 @@ impl Worker {
         let held_back = self
             .is_held_back(now)
             .then(|| if self.hand_over.is_filling() { HAND_OVER_FILLING } else { HELD_BACK });
+        // Datagram sizes and losses need no timer: a worker without traffic has no use for them.
         let assembling = self.assembling.then_some(EXPIRE_EVERY);
         let repair = self.repair_due.map(|due| due.saturating_duration_since(now));
         [held_back, assembling, repair].into_iter().flatten().min()
     }
 
     fn report(&mut self, report: Report) {
+        // Reports stay in order, so none may overtake those that wait.
         if !self.unsent_reports.is_empty() {
             self.unsent_reports.push_back(report);
             return;
@@ -287,6 +294,7 @@ impl Worker {
         match self.reports.try_send(report) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(report)) => self.unsent_reports.push_back(report),
+            // Without the control plane nobody would ever stop this worker.
             Err(mpsc::error::TrySendError::Closed(_)) => self.stopping = Some((0, String::new())),
         }
     }

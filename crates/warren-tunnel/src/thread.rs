@@ -77,6 +77,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
     let thread = std::thread::Builder::new()
         .name(format!("warren-worker-{number}"))
         .spawn(move || {
+            // Here, because an affinity is set for the calling thread.
             if share.tuning.pin {
                 pin(usize::from(number));
             }
@@ -89,6 +90,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
                 Ok(runtime) => runtime,
                 Err(error) => return drop(started.send(Err(error))),
             };
+            // The endpoint registers its sockets with this thread's runtime, so it is made inside.
             runtime.block_on(async move {
                 let tuning = share.tuning.clone();
                 match share.endpoint() {

@@ -55,6 +55,7 @@ impl TunBatches {
 
     /// The limit now.
     pub fn get(&self) -> usize {
+        // A worker may see a change one turn later, which does no harm.
         self.0.load(Relaxed)
     }
 

@@ -30,7 +30,7 @@ const SEEDS_FOR_A_BUG: u64 = 70;
 const TICK: Duration = Duration::from_millis(1);
 /// How often the sender looks at what was lost.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long packets are sent, and how long what is under way may take afterwards.
+/// How long packets are sent, and how long the last of them may take to arrive.
 const TIME: Duration = Duration::from_secs(20);
 const QUIET: Duration = Duration::from_secs(3);
 /// How long it takes until a path is known to be clean, and until it is known to lose too much.

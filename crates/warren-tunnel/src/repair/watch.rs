@@ -24,7 +24,7 @@ const FEW: u64 = 200;
 /// What a path loses, and whether that is repaired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathLoss {
-    /// Packets of the last seconds, and those of them that were lost.
+    /// Packets of the last five to ten seconds.
     pub sent: u64,
     /// Lost packets among them. Late ones do not count.
     pub lost: u64,
@@ -72,6 +72,7 @@ impl LossWatch {
     /// Takes the connection's counts.
     pub(super) fn observe(&mut self, counts: &LossCounts, now: Instant) {
         let lost = counts.lost_packets.saturating_sub(counts.spurious_losses);
+        // The difference falls when a loss proves spurious later. The total must not.
         let total = Window { sent: counts.sent_packets, lost: lost.max(self.seen.lost) };
         if now.saturating_duration_since(*self.began.get_or_insert(now)) >= WINDOW {
             self.began = Some(now);
@@ -83,6 +84,7 @@ impl LossWatch {
         self.seen = total;
         let loss = self.loss();
         let is_too_lossy = loss.sent >= FEW && loss.share() > TOO_LOSSY && !is_planted(Bug::TooLossyRepaired);
+        // Two thresholds, so that repair does not go on and off at one of them.
         let from = if self.is_lossy { CLEAN } else { LOSSY };
         self.reorders = !counts.reordering.is_zero() && !is_too_lossy;
         self.is_lossy =

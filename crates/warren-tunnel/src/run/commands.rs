@@ -104,6 +104,7 @@ impl Worker {
                 }
             }
             SharedCommand::CloseDevice { device } => {
+                // Its successor may be open already.
                 self.device.take_if(|own| own.queue.device_index() == device);
             }
             SharedCommand::SetIdentities { identities, close_others } => {

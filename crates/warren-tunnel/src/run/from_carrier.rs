@@ -24,13 +24,16 @@ const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 impl Worker {
     /// Takes what the carrier brought and writes it to the TUN; true when it brought something.
     pub(super) fn take_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        // Events become reports. If the control plane is behind, the carrier waits, or a peer could fill the memory with them.
         if !self.unsent_reports.is_empty() {
             return true;
         }
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
         }
+        // Taken out while `self` is needed for its contents. Its memory is kept for the next turn.
         let mut inbox = std::mem::take(&mut self.inbox);
+        // Events first: a new connection's pump must exist before its datagrams come.
         for event in inbox.events.drain(..) {
             self.take_event(event, now);
         }
@@ -62,6 +65,7 @@ impl Worker {
     }
 
     fn note_repair_due(&mut self, due: Option<Instant>) {
+        // Each run looks at every connection, so runs are at least a millisecond apart.
         let due = due.map(|due| due.max(self.last_repairs + REPAIR_PAUSE));
         self.repair_due = self.repair_due.into_iter().chain(due).min();
     }
@@ -125,6 +129,7 @@ impl Worker {
     fn remove_pump(&mut self, connection: ConnectionId, now: Instant) {
         let Some(slot) = self.by_connection.remove(&connection) else { return };
         if let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) {
+            // What it holds has arrived. It is delivered while the connection is still known.
             pump.resequencer.release_all(&mut self.released);
             self.settle_released(slot, now);
         }
@@ -226,6 +231,7 @@ impl Worker {
         let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
         match Datagram::parse_without_trailer(&datagram) {
             Ok(Datagram::Packet { flags, packet }) => {
+                // Before the checks: this counts what the connection carried.
                 pump.traffic.packets_in += 1;
                 pump.traffic.bytes_in += packet.len() as u64;
                 datagram.advance(PACKET_OVERHEAD);
@@ -238,6 +244,7 @@ impl Worker {
                     pump.traffic.packets_in += 1;
                     pump.traffic.bytes_in += whole.packet.len() as u64;
                 }
+                // The insert may have dropped older assemblies.
                 let expired = pump.assembler.expire(now);
                 self.count_expired(expired);
                 match inserted {
@@ -286,6 +293,7 @@ impl Worker {
             view.source(),
             view.destination(),
         )?;
+        // After the other checks, so that a packet that is dropped anyway uses up nothing of the limit.
         if limit.is_some_and(|limit| !limit.from_client.admits(packet.len(), now)) {
             return Err(DropReason::RateLimit);
         }

@@ -61,6 +61,7 @@ impl Worker {
                 // A single bad read says nothing about the next, unless the device is gone.
                 Poll::Ready(Err(error)) if device.failed_reads < FAILED_READS && may_pass(&error) => {
                     device.failed_reads += 1;
+                    // A failed read counts as one packet, so that the sums of docs/counters.md hold.
                     self.totals.tun_read_packets += 1;
                     self.drops.count_to_carrier(DropReason::TunRead);
                 }
@@ -114,6 +115,7 @@ impl Worker {
     pub(super) fn hand_over(&mut self) {
         let (totals, drops) = (&mut self.totals, &mut self.drops);
         self.hand_over.send(|HandedOver { header, packet, .. }| {
+            // It was counted when it was put into the batch.
             totals.handed_over -= 1;
             count_refused(header, &packet, DropReason::HandOverFull, totals, drops);
         });
@@ -187,6 +189,7 @@ impl Worker {
                 attached(&self.by_connection, &self.pumps, named).ok_or(DropReason::NoConnection)?
             }
         };
+        // Counted by the worker that has the connection: it also writes the flow's answers, and so chooses the lane.
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
@@ -202,6 +205,7 @@ impl Worker {
             Framing { pump, arena, totals, drops, limit, flow_hash, largest_whole, too_large: None, now };
         let cut = segment(header, super_packet, &mut |packet| framing.take(&packet));
         let too_large = framing.too_large;
+        // Nothing was emitted then, so all of it counts as one packet.
         if cut.is_err() {
             self.totals.tun_read_packets += 1;
             self.totals.tun_read_bytes += super_packet.len() as u64;
@@ -282,6 +286,7 @@ impl Framing<'_> {
             return;
         }
         if self.too_large.is_none() && self.largest_whole.is_some_and(|largest| packet.len() > largest) {
+            // One answer for a super-packet is enough, because all of its packets have one sender.
             self.too_large = Some(packet.parts().concat());
         }
         let buffer = self.arena.room(PACKET_OVERHEAD + packet.len() + TRAILER);
@@ -299,6 +304,7 @@ fn count_refused(
     drops: &mut Drops,
 ) {
     let mut packets = 0_u64;
+    // Cut only to be counted: a drop counts as many packets as would have been sent.
     let cut = segment(header, super_packet, &mut |_| packets += 1);
     let packets = if cut.is_ok() { packets.max(1) } else { packets + 1 };
     totals.tun_read_packets += packets;

@@ -39,6 +39,7 @@ impl Rest {
         let is_answered = totals.tun_read_packets > self.read_packets;
         let are_large = written > 0 && bytes / written >= LARGE;
         let since = now.saturating_duration_since(self.ended);
+        // `FREQUENT` includes a short rest. What a long one takes beyond that is added.
         let is_frequent = since < FREQUENT + self.length.saturating_sub(REST);
         let length = if is_answered || written > FEW { REST } else { ONE_WAY_REST };
         let due = (are_large && is_frequent).then_some(length);

@@ -23,6 +23,7 @@ impl Worker {
         };
         write_all(coalescer, &mut self.totals, &mut self.drops, &mut self.occupancy, write);
         let after = coalescer.merge();
+        // Each worker finds it out by itself, and only the first one warns.
         if after != before && self.tuning.tun_offload.restrict(after) {
             tracing::warn!(
                 "the TUN device refused a super-packet; packets of its kind are written one by one from now on"
