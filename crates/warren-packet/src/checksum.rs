@@ -16,8 +16,10 @@ impl Sum {
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let mut last = [0; 4];
+        // Zeros behind the rest do not change the sum.
         last[..rest.len()].copy_from_slice(rest);
         sum += u64::from(u32::from_ne_bytes(last));
+        // The words were read in the machine's order, which swaps the bytes of the sum on a little-endian one.
         Self(u64::from(u16::from_be(fold(sum))))
     }
 
@@ -62,6 +64,7 @@ pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8) -> Sum {
 
 /// Returns the checksum after one of its words changed from `old` to `new` (RFC 1624 equation 3).
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    // RFC 1141's shorter form can give the wrong one of the two zeros of ones' complement.
     (Sum::from(!checksum) + Sum::from(!old) + Sum::from(new)).checksum()
 }
 

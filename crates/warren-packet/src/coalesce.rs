@@ -146,6 +146,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             let mut next = Some(item.first);
             while let Some(index) = next {
                 next = self.packets[index].next;
+                // If single packets fail too, it is not about super-packets: the device may be down.
                 if self.write_single(index, item, &mut write) == Outcome::Written {
                     let udp = header.gso_type == GSO_UDP_L4;
                     refused = Merge { tcp: refused.tcp || !udp, udp: refused.udp || udp };
@@ -201,6 +202,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         let sum = transport.partial_checksum(packet, packet.len()).to_be_bytes();
         write(GatherWrite {
             header: transport.completion(),
+            // The sum is gathered in between, because the packet's buffer is shared and stays as it is.
             parts: &[&packet[..field], &sum, &packet[field + 2..]],
             packets,
             bytes,

@@ -195,11 +195,13 @@ impl Fragmenter {
     pub fn fragments(&mut self, flags: Flags, packet_len: usize, max_datagram: usize) -> Fragments {
         let room = max_datagram.saturating_sub(FRAGMENT_OVERHEAD);
         let total = match u16::try_from(packet_len) {
+            // A packet of one byte cannot have two fragments.
             Ok(total) if total >= 2 && room.saturating_mul(MAX_FRAGMENTS) >= packet_len => total,
             _ => return Fragments { flags, id: self.next_id, total: 0, count: 0, next: 0 },
         };
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
+        // Never one alone: a receiver refuses a fragment that is the whole packet.
         Fragments { flags, id, total, count: packet_len.div_ceil(room).max(2), next: 0 }
     }
 }
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn the_largest_packet_in_the_smallest_datagrams_is_cut() {
-        // The room in 1,200 bytes beside QUIC's overhead with the longest connection IDs, and the smallest size that works.
+        // What QUIC leaves free in 1,200 bytes if connection IDs have their maximum length; and the smallest size that works.
         for (max_datagram, count, smallest) in [(1_150, 58, 1_129), (1_024 + FRAGMENT_OVERHEAD, 64, 1_023)] {
             let fragments = Fragmenter::new().fragments(Flags::NONE, 65_535, max_datagram);
             assert_eq!(fragments.len(), count);

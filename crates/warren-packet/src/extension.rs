@@ -31,6 +31,7 @@ pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
     for _ in 0..=MAX_HEADERS {
         let rest = bytes.get(offset..).unwrap_or_default();
         let length = match (next, rest) {
+            // Only the first fragment has what follows, so no fragment is looked into.
             (FRAGMENT, _) => {
                 let protocol = if rest.len() >= FRAGMENT_LENGTH { rest[0] } else { FRAGMENT };
                 return Chain { protocol, transport: None, is_fragment: true, plain_addresses };
@@ -42,9 +43,12 @@ pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
                 8 + 8 * usize::from(*units)
             }
             (ROUTING, [_, units, _, segments_left, ..]) => {
+                // While segments are left, the checksum covers the final destination, which this header has (RFC 8200 section
+                // 8.1).
                 plain_addresses &= *segments_left == 0;
                 8 + 8 * usize::from(*units)
             }
+            // This length counts units of 4 bytes and leaves out two of them (RFC 4302 section 2.2).
             (AUTHENTICATION, [_, units, ..]) => {
                 plain_addresses = false;
                 8 + 4 * usize::from(*units)

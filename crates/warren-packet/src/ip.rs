@@ -134,6 +134,7 @@ impl<'a> IpPacket<'a> {
         if header_length < IPV4_HEADER || header_length > length {
             return Err(Malformed::HeaderLength { header_length });
         }
+        // A TUN device adds no padding, unlike Ethernet, so both lengths must agree.
         let claimed = usize::from(u16_at(bytes, 2));
         if claimed != length {
             return Err(Malformed::TotalLength { claimed, actual: length });
@@ -182,6 +183,7 @@ fn has_source_route(mut options: &[u8]) -> bool {
             [] | [END, ..] => return false,
             [NO_OPERATION, rest @ ..] => rest,
             [LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE, ..] => return true,
+            // Invalid options count as a source route: nobody can tell which addresses the checksum covers.
             [_, length, ..] => match options.get(usize::from(*length)..) {
                 Some(rest) if *length >= 2 => rest,
                 _ => return true,

@@ -21,6 +21,7 @@ impl Lane {
         let length = packet.bytes().len();
         let flow = FiveTuple::of(&packet);
         let needs_order = match header.kind {
+            // Acknowledgements without data need no order, because each one replaces those before it.
             TransportKind::Tcp => length > header.end,
             TransportKind::Udp => {
                 length >= FULL_PACKET && [flow.source_port, flow.destination_port].contains(&QUIC_PORT)

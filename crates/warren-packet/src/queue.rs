@@ -115,10 +115,12 @@ impl FlowQueue {
     /// because their senders notice a head drop soonest.
     pub fn push(&mut self, flow_hash: u32, framed: BytesMut, now: Instant) -> u64 {
         let mut dropped = 0;
+        // A packet that is larger than the limit is taken if the queue is empty.
         while self.bytes + framed.len() > self.limit && !self.is_empty() {
             self.drop_from_longest();
             dropped += 1;
         }
+        // Made for the first packet: an exit may have thousands of connections that carry nothing.
         if self.flows.is_empty() {
             self.flows = (0..FLOWS).map(|_| Flow::default()).collect();
         }
@@ -147,6 +149,7 @@ impl FlowQueue {
             };
             let flow = &mut self.flows[place];
             let is_spent = flow.deficit <= 0;
+            // A spent flow gets its next quantum and goes to the end of the old list (RFC 8290 section 4.2).
             if is_spent {
                 flow.deficit += QUANTUM;
             }
@@ -175,6 +178,7 @@ impl FlowQueue {
     /// Empties the queue and returns the number of packets that were in it.
     pub fn clear(&mut self) -> u64 {
         let packets = self.packets;
+        // Frees the flows' memory too.
         *self = Self { patience: self.patience, ..Self::new(self.limit) };
         packets as u64
     }
@@ -202,6 +206,7 @@ impl Flow {
             *bytes -= framed.len();
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
+            // Before the limit is looked at: CoDel has to see every packet that leaves, or its state would be wrong.
             let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;

@@ -55,6 +55,7 @@ impl RateLimiter {
         let now = nanoseconds(now.saturating_duration_since(self.epoch));
         let cost = time_of(bytes, rate);
         let burst = time_of(MINIMUM_BURST, rate).max(nanoseconds(BURST_TIME));
+        // `Relaxed`: no other memory is read on the strength of this value.
         let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
             let after = full_at.max(now).saturating_add(cost);
             (after - now <= burst).then_some(after)

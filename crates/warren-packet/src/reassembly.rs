@@ -56,6 +56,7 @@ impl Assembler {
     pub fn new(limits: Limits) -> Self {
         let limits = Limits {
             max_assemblies: limits.max_assemblies.max(1),
+            // Otherwise `open` could not make room for the largest packet.
             max_bytes: limits.max_bytes.max(MAX_PACKET),
         };
         Self { limits, assemblies: VecDeque::new(), bytes: 0, history: History::new(), dropped: 0 }
@@ -87,12 +88,14 @@ impl Assembler {
             }
             Place::Open => {}
         }
+        // `place` may have taken this id as the newest, which makes others too old.
         self.drop_overtaken();
 
         let has_it = |assembly: &Assembly| {
             let is_alike = assembly.total() == usize::from(fragment.total);
             assembly.id() == fragment.id || is_alike && is_planted(Bug::FragmentsMergedAcrossPackets)
         };
+        // From the newest, to which most fragments belong.
         let index = match self.assemblies.iter().rposition(has_it) {
             Some(index) => index,
             None if fragment.is_large_enough() => self.open(now, &fragment),
@@ -107,6 +110,7 @@ impl Assembler {
             Ok(false) => Ok(None),
             Ok(true) => Ok(self.remove(index).map(Assembly::into_packet)),
             Err(reason) => {
+                // Which of the fragments is the wrong one cannot be told, so the whole packet goes.
                 self.remove(index);
                 Err(reason)
             }

@@ -156,6 +156,7 @@ impl Resequencer {
         let past = self.unordered.get_or_insert_default();
         match past.position(number) {
             Position::Ahead(steps) => {
+                // A larger step is no loss: such a peer lies, or counts anew.
                 if steps <= MAX_AHEAD {
                     self.counters.given_up += u64::from(steps);
                 }

@@ -123,6 +123,7 @@ impl IpFields {
                 if !is_planted(Bug::SegmentIpChecksumKept) {
                     put_u16(header, 10, (*sum + Sum::from(total) + Sum::from(*identification)).checksum());
                 }
+                // The kernel numbers the segments of a super-packet in the same way (`inet_gso_segment`).
                 let step = if is_planted(Bug::IdentificationRepeated) { 0 } else { 1 };
                 *identification = identification.wrapping_add(step);
             }

@@ -58,6 +58,7 @@ pub fn segment(
     emit: &mut dyn FnMut(Segment<'_>),
 ) -> Result<(), Malformed> {
     let packet = IpPacket::parse(super_packet)?;
+    // The ECN bit says only that CWR is set, which the packet's own header shows as well.
     let kind = match (header.gso_type & !GSO_ECN, packet.version()) {
         (GSO_NONE, _) if header.needs_checksum() => return finish_checksum(header, &packet, emit),
         (GSO_NONE, _) => {
@@ -93,6 +94,7 @@ fn finish_checksum(
         }
     }
 
+    // The checksum is further inside, as in VXLAN or IP in IP, or cannot stay partial. No receiver would complete it.
     let end = field + 2;
     if start < packet.header_length() || end > bytes.len() {
         return Err(Malformed::ChecksumPosition { start, field });

@@ -62,6 +62,7 @@ fn may_be_answered(packet: &IpPacket<'_>) -> bool {
             fragment & DONT_FRAGMENT != 0 && fragment & OFFSET == 0 && !is_error
         }
         IpVersion::V6 => {
+            // Errors are the types below 128 (RFC 4443 section 2.1).
             let is_error = packet.protocol() == protocol::ICMPV6 && icmp_type.is_none_or(|kind| kind < 128);
             !is_error && !packet.is_fragment()
         }

@@ -61,6 +61,7 @@ impl TransportHeader {
     pub(crate) fn may_be_partial(&self, packet: &IpPacket<'_>) -> bool {
         let length = packet.bytes().len() - self.start;
         let fills_packet = match self.kind {
+            // TCP has no length field: the IP header's counts.
             TransportKind::Tcp => true,
             TransportKind::Udp => usize::from(u16_at(packet.bytes(), self.start + 4)) == length,
         };

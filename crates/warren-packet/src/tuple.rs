@@ -54,6 +54,7 @@ impl FiveTuple {
     pub fn symmetric_hash(&self) -> u32 {
         let source = (self.source, self.source_port);
         let destination = (self.destination, self.destination_port);
+        // Sorted, so that both directions give the same hash.
         let (low, high) = if source <= destination { (source, destination) } else { (destination, source) };
         let ports = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(self.protocol);
         let mixed = match (low.0, high.0) {

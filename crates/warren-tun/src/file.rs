@@ -31,6 +31,7 @@ pub(crate) fn register(file: Arc<SyncDevice>) -> io::Result<AsyncFd<Arc<SyncDevi
 pub(crate) fn claim(driver: &str, name: &str) -> io::Result<OwnedFd> {
     let file = open(driver, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mut request = InterfaceRequest { name: [0; 16], flags: EXCLUSIVE_TUN, rest: [0; 22] };
+    // The last byte stays 0, which ends the name.
     for (to, from) in request.name.iter_mut().zip(name.bytes().take(15)) {
         *to = from;
     }

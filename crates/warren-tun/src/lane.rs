@@ -42,6 +42,7 @@ impl OpenLane {
         let readiness = self.registered()?;
         loop {
             let mut guard = ready!(readiness.poll_read_ready(context))?;
+            // A read that would block takes the readiness back, and the loop waits for the next.
             let read = guard.try_io(|file| Ok(rustix::io::read(file.get_ref(), &mut *buffer)?));
             if let Ok(result) = read {
                 return Poll::Ready(result);

@@ -57,7 +57,9 @@ impl Shape {
             IpVersion::V6 => transport.start == IPV6_HEADER,
         };
         let allowed = match transport.kind {
+            // CWR, URG, SYN and RST act on one packet alone. GRO does not merge them either (`tcp_gro_receive`).
             TransportKind::Tcp => merge.tcp && bytes[transport.start + 13] & !(ECE | PSH | FIN) == ACK,
+            // The kernel gives every segment a checksum. A packet that was sent without one must arrive without one.
             TransportKind::Udp => merge.udp && !transport.has_no_checksum(packet),
         };
         let carries_data = bytes.len() > transport.end;
@@ -177,6 +179,7 @@ impl Run {
             IpVersion::V6 => put_u16(header, 4, length(total - IPV6_HEADER)),
         }
         match transport.kind {
+            // The kernel sets PSH and FIN in the last segment only, which is where they came from.
             TransportKind::Tcp => header[transport.start + 13] |= self.closing_flags,
             TransportKind::Udp => put_u16(header, transport.start + 4, length(total - transport.start)),
         }
@@ -234,6 +237,7 @@ impl Run {
         }
         let (first, next) = (&first[start..end], &next[start..end]);
         let due = u64::from(u32_at(first, 4)) + self.payload as u64;
+        // Sequence numbers wrap.
         let is_due = u64::from(u32_at(next, 4)) == due & u64::from(u32::MAX);
         (is_due || is_planted(Bug::MergedAcrossGap))
             && first[8..13] == next[8..13]
@@ -248,6 +252,7 @@ impl Run {
             return Some(self.identification);
         }
         let step = usize::from(u16_at(next, 4).wrapping_sub(u16_at(first, 4)));
+        // The second packet decides which of the two sequences the run has.
         let may_be_fixed = self.identification == Identification::Fixed
             || (self.packets == 1 && u16_at(first, 6) & DONT_FRAGMENT != 0);
         match step {

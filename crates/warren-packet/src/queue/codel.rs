@@ -25,6 +25,7 @@ impl Patience {
     /// exit and by what repairs hold back.
     pub(super) fn for_path(round_trip: Duration) -> Self {
         let Self { target, interval } = Self::default();
+        // An estimate that is far too large must not turn CoDel off.
         let round_trip = round_trip.min(Duration::from_secs(1));
         Self {
             target: (round_trip * 2 / 3).clamp(target, 10 * target),
@@ -63,6 +64,7 @@ impl Codel {
         if self.dropping {
             let Some(next) = self.drop_next.filter(|next| *next <= now) else { return false };
             self.count = self.count.saturating_add(1);
+            // Counted from when the signal was due, so that packets that leave late do not slow the law.
             self.drop_next = Some(control_law(next, patience.interval, self.count));
             return true;
         }

@@ -62,6 +62,7 @@ impl Assembly {
         let start = usize::from(fragment.offset);
         let end = start + fragment.payload.len();
         for (word, mask) in masks(start, end) {
+            // The bits that were set before do no harm: the caller drops the assembly.
             if self.filled[word] & mask != 0 && !is_planted(Bug::OverlapTaken) {
                 return Err(DropReason::BadFragment);
             }

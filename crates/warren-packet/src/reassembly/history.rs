@@ -65,6 +65,7 @@ impl History {
     fn advance(&mut self, id: u32) {
         let newest = *self.newest.get_or_insert(id);
         let ahead = id.wrapping_sub(newest);
+        // More than half of the numbers ahead means behind (RFC 1982).
         if ahead == 0 || ahead > u32::MAX / 2 {
             return;
         }

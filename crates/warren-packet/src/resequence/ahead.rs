@@ -79,6 +79,7 @@ impl Ahead {
             return false;
         }
         page.held |= bit;
+        // 0, unless a planted bug replaces a held datagram.
         self.bytes -= page.datagrams[slot].len();
         page.datagrams[slot] = Bytes::copy_from_slice(datagram);
         self.datagrams += usize::from(!is_held);
@@ -111,6 +112,7 @@ impl Ahead {
         self.datagrams -= 1;
         if self.datagrams == 0 {
             self.pages.clear();
+            // A lane would keep the ring of its longest gap for the life of the connection.
             self.pages.shrink_to(KEPT_PLACES);
         }
         Some(datagram)

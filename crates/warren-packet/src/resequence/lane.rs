@@ -143,6 +143,7 @@ impl Lane {
             return Err(DropReason::Repeated);
         }
         if is_above {
+            // Without a gap before it, the number waits for the same ones as the highest that is held.
             if number != self.end {
                 self.gaps.push_back(Gap { end: number, deadline });
             }

@@ -33,6 +33,7 @@ impl Past {
 
     pub(super) fn position(&self, number: Number) -> Position {
         let ahead = number.since(self.next);
+        // Numbers wrap, so half of them are ahead and the other half behind.
         if ahead < Number::COUNT / 2 {
             return Position::Ahead(ahead);
         }
@@ -71,6 +72,7 @@ impl Past {
             let (word, lowest) = bit_of(self.next);
             let span = left.min(WORD - lowest.trailing_zeros());
             let ones = u64::MAX >> (WORD - span);
+            // `lowest` has one bit set, so the product moves the ones there.
             self.arrived[word] &= !(ones * lowest);
             self.next = self.next.plus(span);
             left -= span;
