@@ -56,6 +56,7 @@ impl<'a> Attempt<'a> {
         let mut tls = tls::client(identity, exit_keys, presented.clone(), settings.cipher)?;
         tls.enable_sni = server_name.is_some();
         let mut reset_key = Zeroizing::new([0; 64]);
+        // A client sends no resets, so its key need not outlive the connection.
         getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
         let mut config = quic_config::client(settings, remote, tls);
         introduce(&mut config, exit_keys)?;
@@ -70,6 +71,7 @@ pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> s
     let exit_keys = if is_planted(Bug::ProofLeftOut) { &[] } else { exit_keys };
     let token = strangers::token(exit_keys, &first_id).into();
     let first_id = ConnectionId::new(&first_id);
+    // The proof covers this ID, so the library must not draw one of its own.
     config.initial_dst_cid_provider(Arc::new(move || first_id)).token_store(Arc::new(OneToken(token)));
     Ok(())
 }
@@ -78,6 +80,7 @@ pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> s
 struct OneToken(Bytes);
 
 impl TokenStore for OneToken {
+    // An exit's tokens are not used: each attempt brings a proof.
     fn insert(&self, _server_name: &str, _token: Bytes) {}
 
     fn take(&self, _server_name: &str) -> Option<Bytes> {

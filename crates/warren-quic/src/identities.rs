@@ -42,6 +42,7 @@ impl Identities {
             kept.map_or_else(|| OfKey::new(&base, key), Ok)
         };
         let of_keys: Vec<OfKey> = keys.iter().map(of_key).collect::<Result<_, _>>()?;
+        // All of them: the keys that stay are set again below, because their configurations share the identity.
         self.0.iter().for_each(|old| old.identity.forget());
         // The same key may have been read again. Sharing keeps one copy in memory.
         of_keys.iter().zip(keys).for_each(|(of_key, key)| of_key.identity.hold(key));

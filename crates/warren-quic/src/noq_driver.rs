@@ -214,6 +214,7 @@ impl NoqEndpoint {
     }
 
     pub(crate) fn rebind(&self, id: ConnectionId, socket: UdpSocket) -> std::io::Result<()> {
+        // A connection that has ended needs no socket. Its event tells the caller.
         let Some(endpoint) = self.connections.get(&id).and_then(NoqConnection::own_endpoint) else {
             return Ok(());
         };
@@ -243,6 +244,7 @@ impl NoqEndpoint {
             connection.close(0, "", CloseReason::Local);
         }
         let _timed_out = timeout_at(deadline, self.all_closed()).await;
+        // noq's tasks send the closes, so the endpoints must live until the peers have answered.
         for endpoint in endpoints {
             endpoint.close(0_u32.into(), b"");
             let _timed_out = timeout_at(deadline, endpoint.wait_all_draining()).await;

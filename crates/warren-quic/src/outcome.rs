@@ -39,6 +39,7 @@ pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedK
             CloseReason::NoCommonProtocol
         }
         ConnectionError::TransportError(error) if error.code == no_protocol => CloseReason::NoCommonProtocol,
+        // The verifier refuses a key by a TLS error, which does not name the key.
         ConnectionError::TransportError(error) => match refused_key() {
             Some(presented) => CloseReason::WrongPeerKey { presented },
             None => CloseReason::Transport(printable(&error.to_string())),

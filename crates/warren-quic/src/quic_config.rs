@@ -135,6 +135,7 @@ pub(crate) fn endpoint(
     config
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
+        // The gate in front of an exit reads no other version.
         .supported_versions(vec![1])
         // Greasing costs a random draw per packet. It has no use here, because nothing between the peers should depend on the
         // bit.
@@ -185,11 +186,13 @@ pub(crate) fn exit(
     let mut config = ServerConfig::new(exit_crypto(tls), Arc::new(secrets.retry_tokens.clone()));
     config
         .transport_config(Arc::new(transport))
+        // A client gets a new address when it roams, or when its NAT forgets it.
         .migration(true)
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size(INCOMING_BYTES)
         .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
         .retry_token_lifetime(RETRY_TOKEN_LIFETIME_IN_LIBRARY);
+    // No NEW_TOKEN: a silent exit lets in only proofs and Retry tokens.
     config.validation_token.sent(0);
     config
 }
@@ -228,7 +231,9 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
         .datagram_send_buffer_size(settings.datagram_send_buffer())
         .datagram_receive_buffer_size(Some(settings.datagram_receive_buffer))
         .enable_segmentation_offload(settings.udp_gso)
+        // The bit shows the round-trip time to anybody on the path (RFC 9000 section 17.4).
         .allow_spin(false)
+        // Extensions of noq's that a tunnel has no use for. Unless they are off, the transport parameters offer them.
         .send_observed_address_reports(false)
         .receive_observed_address_reports(false)
         .max_concurrent_multipath_paths(0)

@@ -90,7 +90,7 @@ pub enum ControllerState {
     Starting,
     /// The window follows what the path holds, and keeps the queue short.
     ShortQueue,
-    /// The window is a little smaller for a few rounds, to see whose queue or loss it is.
+    /// The window is a little smaller for a few rounds, to find out whose queue or loss it is.
     Probing,
     /// Another flow keeps the queue full, and CUBIC competes for a fair share.
     Competing,
@@ -324,6 +324,7 @@ impl SocketCounters {
     }
 
     pub(crate) fn snapshot(&self) -> SocketStats {
+        // Each counter is read by itself. Together they need not be of one moment.
         let read = |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
         let segments_per_send = read(&self.segments_per_send);
         let datagrams_per_receive = read(&self.datagrams_per_receive);

@@ -58,6 +58,7 @@ pub fn client(
         Pinned { keys: pinned.to_vec(), presented, algorithms: provider.signature_verification_algorithms };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
+        // Raw keys have no chain of certificates. `Pinned` compares the key itself.
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity))));
@@ -88,6 +89,7 @@ pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
+    // The client's order decides: it names the cipher first that is fastest on its CPU.
     config.ignore_client_order = false;
     Ok(config)
 }
@@ -191,6 +193,7 @@ impl ClientCertVerifier for AnyKey {
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         public_key(end_entity).ok_or(CertificateError::BadEncoding)?;
+        // TLS itself checks the signature, so the client has this key.
         Ok(ClientCertVerified::assertion())
     }
 

@@ -56,8 +56,8 @@ use crate::{
     tls,
 };
 
-/// Most closed connections that still answer late packets. How long they do is three probe timeouts, which the peer influences by
-/// its announced acknowledgement delay. Each takes about 50 KiB. Late packets of connections beyond the limit find none.
+/// Most closed connections that still answer late packets. Each does for three probe timeouts, which a peer can lengthen by
+/// announcing a long acknowledgement delay, and takes about 50 KiB. Beyond the limit, the oldest are forgotten.
 const MAX_OVER: usize = 256;
 
 /// All connections of one worker.
@@ -299,12 +299,14 @@ impl WarrenEndpoint {
         let using = quic_config::socket_use(&self.settings, self.identity.is_none());
         let found =
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
+        // A connection that has ended needs no socket. Its event tells the caller.
         let Some((slot, connection)) = found else { return Ok(()) };
         let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else {
             return Ok(());
         };
         let stalled = port.replace_socket(socket, using, self.counters.clone())?;
         connection.rouse(Instant::now());
+        // They waited for the parked transmit, which is gone.
         self.work.to_send.extend(stalled);
         self.list(slot);
         self.wake();
@@ -371,10 +373,12 @@ impl WarrenEndpoint {
                 && let Some(port) = place
             {
                 if !is_gone {
+                    // The endpoint forgets it too, before its time for late packets is over.
                     port.endpoint.handle_event(handle, EndpointEvent::drained());
                 }
                 port.remove_route(handle, slot);
                 if self.identity.is_some() {
+                    // A client's port serves one connection and closes with it.
                     *place = None;
                 }
             }
@@ -400,6 +404,7 @@ impl Drop for WarrenEndpoint {
     fn drop(&mut self) {
         for (index, incoming) in self.attempts.drain(..) {
             if let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) {
+                // The library keeps an attempt until it is told what becomes of it.
                 port.endpoint.ignore(incoming);
             }
         }

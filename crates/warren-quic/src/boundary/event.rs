@@ -140,7 +140,7 @@ pub struct Inbox {
     pub events: Vec<Event>,
     /// Received datagrams, in order of arrival per connection.
     pub datagrams: Vec<(ConnectionId, Bytes)>,
-    /// Kept datagrams that were lost, in the order in which each connection found it out.
+    /// Kept datagrams that were lost, in the order in which each connection noticed it.
     pub lost: Vec<(ConnectionId, LostDatagram)>,
 }
 

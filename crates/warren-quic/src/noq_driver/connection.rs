@@ -114,6 +114,7 @@ impl NoqConnection {
             State::Abandoned(reason) => {
                 let reason = reason.clone();
                 self.state = State::Over(None);
+                // An exit has not reported the handshake, so nobody needs to hear of its end.
                 if self.client.is_none() {
                     tracing::debug!(connection = %self.id, %reason, "a handshake failed");
                     return Life::Over;

@@ -66,6 +66,7 @@ impl Listener {
                 }
             }
         }
+        // More attempts may wait than one batch holds.
         self.waker.wake_by_ref();
         taken
     }

@@ -150,6 +150,7 @@ impl Open {
                 let connection = self.connection.clone();
                 self.parked = Some(Box::pin(async move { connection.send_datagram_wait(kept).await }));
                 self.tally.accepted += 1;
+                // The new future has not been polled yet, so nothing else would wake it.
                 waker.wake_by_ref();
                 Ok(())
             }

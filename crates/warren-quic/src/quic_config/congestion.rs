@@ -33,8 +33,8 @@ const MAX_UNANSWERED: u64 = 32 * 1024;
 /// The window once that limit is reached: less than that many packets occupy, but enough that loss probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
-/// What the controller `adaptive` did when this copy of it was made. `None` of other controllers. The library shows a path's controller
-/// only as a trait object, whose type a copy alone gives away.
+/// Returns what the controller `adaptive` was doing when this copy of it was made; `None` for other controllers. The library shows a path's
+/// controller only as a trait object. A copy can be turned into its concrete type.
 pub(crate) fn state_of_original(copy: Box<dyn Controller>) -> Option<ControllerState> {
     copy.into_any().downcast::<Chosen>().ok()?.state_of_original
 }
@@ -89,7 +89,7 @@ impl LibraryFactory for ControllerFactory {
     }
 }
 
-/// A controller. That of tunnels keeps its type, because it can tell what it does.
+/// A running controller. `adaptive` keeps its type, because it can report its state.
 #[derive(Debug)]
 enum Running {
     Adaptive(Box<Adaptive>),
@@ -143,7 +143,7 @@ struct Chosen {
     mtu: u16,
     /// The latest acknowledgement frequency requested from the peer, for a new controller.
     ack_frequency: Option<(u64, Duration)>,
-    /// Of a copy, what the original did.
+    /// Only in a copy: the state of the original at that moment.
     state_of_original: Option<ControllerState>,
 }
 
@@ -156,6 +156,7 @@ impl Chosen {
         self.chosen = chosen;
         self.controller = self.factory.controller(chosen, now, self.mtu);
         if let Some((threshold, delay)) = self.ack_frequency {
+            // The library says it only when it changes.
             self.controller.on_ack_frequency_update(threshold, delay);
         }
     }
@@ -190,6 +191,7 @@ impl Controller for Chosen {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_pn: Option<u64>) {
         self.controller.on_end_acks(now, in_flight, app_limited, largest_pn);
+        // After the last call of an ACK frame, so that no controller gets half of one.
         self.follow_choice(now);
     }
 
@@ -287,6 +289,7 @@ impl Controller for Unlimited {
     fn on_mtu_update(&mut self, _: u16) {}
 
     fn answers_to_marks(&self) -> bool {
+        // Nothing here slows down for a mark, so packets are sent without ECN (patch `ecn-switch`).
         false
     }
 

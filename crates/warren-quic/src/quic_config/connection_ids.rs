@@ -63,6 +63,7 @@ impl ExitIds {
             return false;
         }
         let ListenerPlace { index, count } = self.listener;
+        // An earlier process's ID gives a random number here, which is hardly ever that of a listener.
         let named = self.process.listener(id);
         named == index || named >= count
     }
@@ -74,6 +75,7 @@ impl ConnectionIdGenerator for ExitIds {
         fill(&mut id);
         id[0] = self.worker.first_byte(id[0]);
         self.process.mark(&mut id, self.listener.index);
+        // Last, because the tag covers the mark.
         self.key.sign(&mut id);
         ConnectionId::new(&id)
     }
@@ -109,6 +111,7 @@ impl ConnectionIdGenerator for ClientIds {
     }
 
     fn validate(&self, _id: ConnectionId) -> Result<(), InvalidCid> {
+        // The library resets no ID that is invalid.
         Err(InvalidCid)
     }
 

@@ -1,5 +1,5 @@
-//! How often one connection ID is answered with a stateless reset. An endpoint has few resets a second for all who ask; whoever
-//! repeats the ID of a connection that is gone is not to have them all.
+//! How often one connection ID is answered with a stateless reset. An endpoint sends few resets a second. Somebody who repeats the ID of an
+//! ended connection must not use all of them up.
 
 use std::{
     collections::HashMap,
@@ -12,13 +12,14 @@ use crate::strangers::OWN_ID_LENGTH;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// An ID that was not answered for so long is like new. A pause is shorter, so that asking at its end begins no new row of pauses.
+/// An ID that was not answered for so long is like new. Every pause is shorter, so a packet at the end of a pause does not start the pauses
+/// anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
 
 /// IDs that are remembered at most: more than 50 a second until they are forgotten.
 const MOST: usize = 1_024;
 
-/// The IDs that were answered of late.
+/// The IDs that were answered recently.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resets(HashMap<[u8; OWN_ID_LENGTH], Answered>);
 
@@ -30,15 +31,16 @@ struct Answered {
 }
 
 impl Resets {
-    /// Whether a reset may be sent for this ID now; if so, it is taken to be sent.
+    /// Whether a reset may be sent for this ID now. If so, it counts as sent.
     pub(super) fn admit(&mut self, id: &[u8; OWN_ID_LENGTH], now: Instant) -> bool {
+        // Only then, because it looks at every ID.
         if self.0.len() >= MOST {
             self.0.retain(|_, answered| !answered.is_past(now));
         }
         let last = self.0.get(id).filter(|answered| !answered.is_past(now));
         let pause = last.map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
         let is_due = last.is_none_or(|last| last.age(now) >= last.pause);
-        // Where the endpoint sends at its rate there is always room.
+        // There is always room for an endpoint that keeps to its rate.
         let admitted = is_due && (self.0.len() < MOST || self.0.contains_key(id));
         if admitted {
             self.0.insert(*id, Answered { at: now, pause });

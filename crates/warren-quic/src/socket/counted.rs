@@ -53,6 +53,7 @@ impl CountedSocket {
                 );
             }
         } else if !gro {
+            // noq-udp has turned it on.
             set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 0)?;
         }
         if state.max_gso_segments() == NonZeroUsize::MIN && gso && lacking.found_no_gso() {
@@ -180,6 +181,7 @@ impl CountedSocket {
         let transmit = Transmit { src_ip: transmit.src_ip.filter(|_| self.keeps_source), ..transmit.clone() };
         let send = || self.state.try_send(self.io.get_ref().into(), &transmit);
         let result = match self.room.get() {
+            // Takes back the readiness if the socket is full, so that `poll_writable` waits for the next.
             Some(room) => room.try_io(Interest::WRITABLE, |_| send()),
             None => send(),
         };

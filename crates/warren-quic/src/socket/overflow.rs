@@ -54,6 +54,7 @@ impl Counts {
     fn read(&mut self) {
         for Watched { socket, seen } in &mut self.sockets {
             let Some(dropped) = socket.upgrade().and_then(|socket| dropped(&socket).ok()) else { continue };
+            // Kept as a sum, because a closed socket's count is lost.
             self.sum += u64::from(dropped.wrapping_sub(*seen));
             *seen = dropped;
         }

@@ -43,6 +43,7 @@ fn program(workers: u8) -> [sock_filter; 10] {
     let choice = |code, k, jt, jf| sock_filter { code, jt, jf, k };
     [
         step(LOAD_BYTE, 0),
+        // The long header bit. A jump counts from the next instruction.
         choice(IF_BITS, 0x80, 2, 0),
         // A short header: the connection ID follows.
         step(LOAD_BYTE, 1),
@@ -51,6 +52,7 @@ fn program(workers: u8) -> [sock_filter; 10] {
         step(AND, 0x30),
         choice(IF_EQUAL, 0x20, 0, 3),
         step(LOAD_BYTE, 6),
+        // Both headers meet here, with the first byte of our ID.
         step(MODULO, u32::from(workers.max(1))),
         step(RETURN_VALUE, 0),
         step(RETURN, BY_HASH),

@@ -63,7 +63,7 @@ async fn batch_is_one_send_and_counted_by_its_segments() {
 
 #[tokio::test]
 async fn batch_beyond_64_kib_is_counted_as_too_long() {
-    // The negative control of the caps test: what the clamp prevents is seen when it happens.
+    // The negative control of the test of caps: without the clamp, the test would see too long a batch.
     let receiver = bind(local()).unwrap();
     let (socket, counters) = quic_socket(bind(local()).unwrap());
     send(&socket, receiver.local_addr().unwrap(), &[1; 64 * 1_452], 1_452).await;

@@ -156,6 +156,7 @@ impl UnderWay {
             })
             .max_by_key(|(times, oldest, _)| (*times, *oldest));
         let Some((_, Reverse(number), network)) = longest else { return false };
+        // Without a place its worker has not settled it yet, and finds out in `settle`.
         if let Some(Handshake { worker, place: Some(place), .. }) = self.remove(network, number) {
             worker.push(place, number);
         }
@@ -210,6 +211,7 @@ impl Displaced {
 
     /// Takes the displaced handshakes: the worker's slot of each, and its number.
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
+        // A flag, so that a poll without displaced handshakes takes no lock.
         if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().lost) } else { Vec::new() }
     }
 

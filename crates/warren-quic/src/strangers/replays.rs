@@ -48,6 +48,7 @@ impl Replays {
     }
 
     fn shower(&self, address: SocketAddr) -> Shower {
+        // Canonical: a dual-stack socket shows an IPv4 address as an IPv6 one.
         self.hasher.hash_one((address.ip().to_canonical(), address.port()))
     }
 }

@@ -47,6 +47,7 @@ impl RetryTokens {
     }
 
     fn once() -> Nonce {
+        // Each key seals one token, so a constant nonce is used once for each.
         Nonce::assume_unique_for_key([0; NONCE_LEN])
     }
 }

@@ -85,16 +85,16 @@ struct Ending {
     reason: Option<CloseReason>,
     /// Whether the peer is known to have ended it too.
     draining: bool,
-    /// Whether late packets are over as well.
+    /// Whether the time for late packets is over too.
     drained: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// With the time by which an exit wants it done.
+    /// With the time by which an exit gives it up.
     Handshake(Option<Instant>),
     Open,
-    /// Told to be closed; what is left to do is to answer late packets. With its counters until the poll after.
+    /// Its end was delivered, and it only answers late packets. It has its final counters until the next poll.
     Over(Option<Box<ConnectionStats>>),
 }
 
@@ -135,7 +135,7 @@ impl WarrenConnection {
         }
     }
 
-    /// Keeps its place among the handshakes until it is done or given up.
+    /// Gives it a seat among the handshakes until the handshake is done or given up.
     pub(super) fn seated(self, seat: Seat) -> Self {
         Self { seating: Seating { seat: Some(seat), gave_way: false }, ..self }
     }
@@ -168,8 +168,8 @@ impl WarrenConnection {
         self.is_enrolled = true;
     }
 
-    /// Whose room and turn its packets take at an exit that is behind. What comes after its end takes no client's: its key may have been
-    /// removed.
+    /// Whose room and turn its packets take at an exit that is behind. After its end they no longer take the client's, because its key may
+    /// have been removed.
     pub(super) fn sender(&self) -> Sender {
         match self.peer {
             None => Sender::Stranger,
@@ -186,7 +186,7 @@ impl WarrenConnection {
         matches!(self.state, State::Handshake(_)) && self.news.ended.is_none()
     }
 
-    /// Whether its end was handed over.
+    /// Whether its end was delivered.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))
     }
@@ -237,6 +237,7 @@ impl WarrenConnection {
         let has_closed = self.try_closing(now);
         let has_answer = self.tell_endpoint(endpoint);
         self.judge_silence(now);
+        // Read here once, because `send_datagram` needs it for each datagram.
         self.max_datagram_size = match self.state {
             State::Open => self.quic.get_mut().datagrams().max_size(),
             State::Handshake(_) | State::Over(_) => None,
@@ -298,7 +299,7 @@ impl WarrenConnection {
         }
     }
 
-    /// Drops what has waited through a silence: it would go before all that is fresh.
+    /// Drops the datagrams that have waited through a silence. Otherwise they would leave before fresh ones.
     fn discard_stale(&mut self) {
         self.quic.get_mut().datagrams().discard_unsent();
         // The connection may have been found full here or by the library: both have room now.
@@ -338,6 +339,7 @@ impl WarrenConnection {
             QuicEvent::ConnectionLost { reason } => {
                 self.ending.closing = None;
                 let lost = || close_reason(reason, self.presented.as_ref());
+                // The first reason counts: a close of this side comes back as a lost connection.
                 self.news.ended.get_or_insert_with(|| self.ending.reason.take().unwrap_or_else(lost));
             }
             QuicEvent::Stream(event) => self.control.handle(quic, &event),
@@ -375,6 +377,7 @@ impl WarrenConnection {
             }
             Err(SendDatagramError::Blocked(datagram)) => Err(SendError::Blocked(datagram)),
             Err(error) => {
+                // The check above accepted it, so it counts as accepted and dropped.
                 tracing::debug!(%error, "a datagram became too large");
                 self.tally.accepted += 1;
                 self.tally.too_large += 1;
@@ -412,6 +415,7 @@ impl WarrenConnection {
             return;
         }
         if matches!(self.state, State::Handshake(_)) {
+            // No code: before the handshake is done, an application's may not be sent (RFC 9000 section 10.2.3).
             self.quic.get_mut().close(now, VarInt::from_u32(0), Bytes::new());
             self.news.ended = Some(CloseReason::Local);
             return;
@@ -465,6 +469,7 @@ impl WarrenConnection {
         let mut quic = self.quic.borrow_mut();
         let remote = quic.network_path(PathId::ZERO).map_or(self.remote, |path| path.remote());
         let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
+        // A copy, because only that can be turned into its concrete type.
         let controller = quic.congestion_state(PathId::ZERO).map(|controller| controller.clone_box());
         let controller = controller.and_then(state_of_original);
         connection_stats(remote, &quic.stats(), &path, controller, self.tally, last)

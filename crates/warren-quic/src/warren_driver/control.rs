@@ -56,6 +56,7 @@ impl Control {
             Side::Client => quic.streams().open(Dir::Bi),
             Side::Server => quic.streams().accept(Dir::Bi),
         };
+        // What arrived with the stream has no event of its own.
         self.readable = self.stream.is_some();
         self.write(quic);
     }

@@ -161,6 +161,7 @@ impl Intake {
         {
             dropped += oldest.datagrams() as u64;
         }
+        // At whose expense depends on who holds most, not on who sent last.
         while self.bytes > TOTAL {
             dropped += self.shorten_longest();
         }

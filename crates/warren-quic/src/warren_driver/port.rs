@@ -118,6 +118,7 @@ impl Port {
         counters: Arc<SocketCounters>,
     ) -> io::Result<Vec<usize>> {
         self.socket = CountedSocket::new(socket, using, counters)?;
+        // It would leave with the old socket's port, where the path seems broken.
         self.parked = None;
         self.forget_waker();
         Ok(std::mem::take(&mut self.stalled))

@@ -23,9 +23,11 @@ impl WarrenEndpoint {
         self.know_waker(cx);
         self.remove_retired();
         let now = Instant::now();
+        // A caller that does not flush is served by its next poll.
         let owed = !self.sending.flushed && self.has_to_send();
         self.sending.flushed = false;
         self.expire(now);
+        // What did not fit into the last inbox comes before anything new.
         self.deliver(inbox, now);
         let has_room = has_room(inbox);
         if self.intake.is_behind() {
@@ -83,6 +85,7 @@ impl WarrenEndpoint {
     fn expire(&mut self, now: Instant) {
         while let Some((slot, timer)) = self.timers.due(now) {
             let Some(connection) = self.connections.get_mut(slot) else { continue };
+            // Outdated: the deadline has moved, or the slot has another connection by now.
             if connection.place.timer != Some(timer) {
                 continue;
             }
@@ -169,6 +172,7 @@ impl WarrenEndpoint {
                 let quic = connection.quic();
                 let rest = quic.handle_plain_datagram(now, origin.path, origin.mark, route, datagram);
                 self.work.list(slot, &mut connection.place.listed);
+                // Only packets with other frames than datagrams go the long way (patch `datagram-fast-path`).
                 let Some(rest) = rest else { continue };
                 datagram = rest;
             }
@@ -239,6 +243,7 @@ impl WarrenEndpoint {
     /// Sends for each listed connection until it has nothing more to send or reaches the cap of a drive.
     fn transmit(&mut self, now: Instant) {
         self.unpark();
+        // One drive each. A connection that is not done goes to the end of the list.
         for _ in 0..self.work.to_send.len() {
             let Some(slot) = self.work.to_send.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(slot) else { continue };

@@ -48,7 +48,7 @@ const UNFILLED: u64 = 4;
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
 /// Rounds with a small window after which it is judged whose loss it is. What left before is acknowledged in the first.
 const DRAIN_ROUNDS: u32 = 3;
-/// A queue is a rival's if less than this share of it goes with what this connection gives up.
+/// A queue is a rival's if the round-trip time falls by less than this share of what it would fall if the queue were ours alone.
 const OWN_SHARE: f64 = 0.7;
 /// How long CUBIC competes until the next look at whose queue it is. Each look that finds the rival again doubles it.
 const FIRST_COMPETITION: Duration = Duration::from_secs(5);
@@ -58,9 +58,9 @@ const RIVAL_MEMORY: Duration = Duration::from_secs(10);
 /// What CUBIC leaves of its window after a loss (RFC 9438 section 4.6).
 const CUBIC_CUT: f64 = 0.7;
 
-/// A loss is congestion if the queue is at least this share of its recent maximum, since only full queues drop,
+/// A loss is congestion only if the queue is at least this share of its recent maximum, because only full queues drop.
 const FULL_SHARE: f64 = 0.7;
-/// and if the round has lost more than this many packets and this many times the usual loss.
+/// A loss is unusual if the round has lost more packets than this, beyond so many times the usual loss.
 const STRAY_LOSSES: f64 = 4.0;
 const UNUSUAL: f64 = 3.0;
 /// Loss of a round, beyond twice the usual, that is congestion without a queue (a policer, a very short queue) if it comes twice.
@@ -81,7 +81,7 @@ pub(super) struct Adaptive {
     full_queue: Duration,
     /// Share of packets that the path loses as a rule.
     usual_loss: f64,
-    /// Rounds of which that is the average.
+    /// The number of rounds in that average.
     calm_rounds: f64,
     lossy_rounds: u32,
     competition: Duration,
@@ -89,11 +89,11 @@ pub(super) struct Adaptive {
     is_cut_short: bool,
     /// When the last competition ended, or will end.
     last_competition: Option<Instant>,
-    /// Packets that left before are of before the last cut.
+    /// When the window was last cut. Losses of packets that left earlier belong to that cut.
     last_cut: Option<Instant>,
 }
 
-/// What becomes of the window.
+/// What happens to the window.
 #[derive(Debug)]
 enum Phase {
     /// It doubles each round until there is a queue.
@@ -125,7 +125,7 @@ enum Phase {
     },
 }
 
-/// A queue that may be this connection's own or not: its own shrinks with the window.
+/// A queue whose owner is not known yet. The connection's own queue shrinks with its window.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     /// Rounds in a row.
@@ -140,6 +140,7 @@ struct Queue {
 impl Queue {
     /// Whether somebody else fills it too: the round-trip time fell clearly less than it would have fallen alone.
     fn is_rivals(&self, rtt: Duration, base: Duration) -> bool {
+        // The path's rate stays, so the round-trip time of a queue that is ours alone is proportional to the window.
         let alone = self.rtt.mul_f64(self.last_window as f64 / self.window.max(1) as f64).max(base);
         self.rtt.saturating_sub(rtt) < self.rtt.saturating_sub(alone).mul_f64(OWN_SHARE)
     }
@@ -219,6 +220,7 @@ impl Adaptive {
         let queue = round.least_rtt.saturating_sub(self.base());
         // Without anything held back, a longer round trip is jitter or somebody else's queue.
         let has_queue = round.was_limited && queue > self.allowed_queue();
+        // Forgotten within some 64 rounds, because the path may have changed.
         self.full_queue = queue.max(self.full_queue - self.full_queue / 64);
         let excess = self.judge_loss(&round, has_queue);
         let filled_path = self.filled_path();
@@ -228,6 +230,7 @@ impl Adaptive {
         let base = self.base();
         let first_step = self.first_step();
         if has_queue && matches!(self.phase, Phase::SlowStart) {
+            // The window is cut below, as in every round with a queue.
             self.is_cut_short = true;
             let window = self.window;
             self.bound(now, window);
@@ -237,6 +240,7 @@ impl Adaptive {
                 self.drain(excess.unwrap_or_default());
             }
             Phase::SlowStart => {
+                // It grows in `on_ack`. Here it only loses what was never filled, down to the initial window.
                 self.window = self.window.min(most).max(self.initial_window.min(self.window));
             }
             Phase::Bounded { step, queue } if has_queue => {
@@ -244,6 +248,7 @@ impl Adaptive {
                 let (window, rtt) = (used, round.least_rtt);
                 let seen = queue.unwrap_or(Queue { rounds: 0, window, rtt, last_window: window });
                 if seen.rounds < ROUNDS_BEFORE_VERDICT {
+                    // The first window and round-trip time stay: the verdict compares with them.
                     *queue = Some(Queue { rounds: seen.rounds + 1, last_window: window, ..seen });
                     self.cut(now, &round);
                 } else if seen.is_rivals(rtt, base) {
@@ -265,6 +270,7 @@ impl Adaptive {
             Phase::Draining { .. } => self.judge_drain(now, &round),
             Phase::Competing { cubic, until } => {
                 self.window = cubic.window();
+                // Time to look again. If the rival is still there, the next rounds find its queue again.
                 if now >= *until {
                     let window = self.window;
                     self.bound(now, window);
@@ -278,6 +284,7 @@ impl Adaptive {
         let loss = share(round.lost, round.delivered);
         let exceeds = round.lost >= MIN_PACKETS && loss > 2.0 * self.usual_loss + EXCESS_LOSS;
         self.lossy_rounds = if exceeds { self.lossy_rounds + 1 } else { 0 };
+        // Losses of a full queue or of a policer are not what the path loses as a rule.
         if !has_queue && !exceeds {
             self.calm_rounds = (self.calm_rounds + 1.0).min(LOSS_ROUNDS);
             self.usual_loss += (loss - self.usual_loss) / self.calm_rounds;
@@ -312,7 +319,7 @@ impl Adaptive {
         self.bound(now, window);
     }
 
-    /// What of the window a round used, about.
+    /// About how much of the window a round used.
     fn used(&self, round: &Round) -> u64 {
         self.window.min(round.in_flight.max(self.filled_path()))
     }
@@ -335,8 +342,8 @@ impl Adaptive {
         self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
 
-    /// Lets CUBIC go on from a window. It begins with a slow start if the rival's queue cut ours short. Otherwise a loss that did not
-    /// happen ends it at once.
+    /// Lets CUBIC go on from a window. CUBIC begins with a slow start if the rival's queue cut ours short. Otherwise, a made-up loss ends
+    /// its slow start at once.
     fn compete(&mut self, now: Instant, window: u64) {
         let is_newcomer = std::mem::take(&mut self.is_cut_short);
         let mut config = CubicConfig::default();
@@ -356,7 +363,7 @@ impl Adaptive {
         self.phase = Phase::Competing { cubic, until };
     }
 
-    /// After silence from the path: what was known of it may be wrong.
+    /// Starts anew after silence from the path, because what was known of it may be wrong.
     fn start_again(&mut self, now: Instant) {
         self.window = self.initial_window.min(self.window / 2).max(self.least());
         self.rounds.forget_rates();
@@ -402,6 +409,7 @@ impl Controller for Adaptive {
             self.rounds.on_limited();
         }
         match &mut self.phase {
+            // A window that is not used must not grow (RFC 9002 section 7.8).
             Phase::SlowStart if self.rounds.is_limited() => self.window = self.window.saturating_add(bytes),
             Phase::Competing { cubic, .. } => cubic.on_ack(now, sent, bytes, number, app_limited, rtt),
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } => {}
@@ -431,6 +439,7 @@ impl Controller for Adaptive {
         lost_bytes: u64,
         largest_lost: u64,
     ) {
+        // Everything was lost for several probe timeouts (RFC 9002 section 7.6), so the path may be another one now.
         if is_persistent_congestion {
             return self.start_again(now);
         }
@@ -440,6 +449,7 @@ impl Controller for Adaptive {
         let is_unusual = self.is_unusual_loss();
         // A short queue may be full before it is long.
         let is_filled = is_unusual && is_near_full && queue > allowed / 2;
+        // What left before the last cut belongs to the event that caused it.
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
         match &mut self.phase {
             Phase::Competing { cubic, .. } if is_ecn || is_unusual || is_long && is_near_full => {

@@ -118,14 +118,14 @@ fn a_network_that_changed_after_a_silence_is_asked_and_not_flooded() {
     let sent = world.sent_by_client - before;
     assert!((1..=4).contains(&sent), "{sent} at once");
 
-    // Lost as they are, the next come soon, as on any path that has just come up.
+    // The probes are lost, so the next ones come soon, as on any path that has just come up.
     world.loss_per_mille = 0;
     world.run(Duration::from_millis(150), None);
     let quic = world.quic(CLIENT);
-    assert_eq!(quic.unanswered_probes(), 0, "answered after what a fresh path waits");
+    assert_eq!(quic.unanswered_probes(), 0, "the probes are answered as soon as on a fresh path");
 }
 
-/// A stranger may begin with its last word.
+/// A stranger may close a connection with its first packet.
 #[test]
 fn a_connection_whose_first_packet_closes_it_is_gone_in_seconds() {
     let mut world = World::beginning(&settings(), Configs::new(&settings()));

@@ -18,7 +18,7 @@ const ACK_DELAY: Duration = Duration::from_millis(6);
 /// Between two packets of FULL bytes at 140 Mbit/s.
 const GAP: Duration = Duration::from_micros(80);
 
-/// A client that has its datagrams kept.
+/// A client that sends kept datagrams.
 struct Repair {
     world: World,
     /// The context of the next datagram.

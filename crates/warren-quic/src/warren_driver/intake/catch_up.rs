@@ -1,4 +1,4 @@
-//! How an exit falls behind and catches up: it reads ahead for all clients, and deals with each one's share.
+//! How an exit that is behind catches up: it reads ahead for all clients, and processes each one's share.
 
 use std::{
     sync::atomic::Ordering::Relaxed,
@@ -14,18 +14,18 @@ use crate::{
     warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::WarrenConnection},
 };
 
-/// How long a poll empties the sockets before some of what waits is dealt with.
+/// How long a poll empties the sockets before it processes some of what waits.
 const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {
-    /// Whether more than one has something to bring: two clients, or strangers beside one.
+    /// Whether there is more than one sender: two clients, or strangers beside one.
     pub(in super::super) fn has_company(&self, now: Instant) -> bool {
         let mut peers = self.connections.iter().filter_map(|connection| connection.peer);
         let first = peers.next();
         self.intake.has_strangers(now) || peers.any(|peer| Some(peer) != first)
     }
 
-    /// Receives nothing, as what came before is enough for a poll: by that too an exit falls behind.
+    /// Receives nothing, because the inbox is full. An exit can fall behind in this way too.
     pub(in super::super) fn leave_unread(&mut self, now: Instant) {
         // A client has a socket for each connection.
         if self.is_exit() {
@@ -34,8 +34,8 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Receives where more comes than can be dealt with. The sockets are emptied in any case, unless whoever fills them is alone by
-    /// now; each client's share of it is dealt with if that `is_wanted`.
+    /// Receives more than can be processed now. The sockets are emptied in any case, unless only one sender is left. If `is_wanted`, each
+    /// client's share is then processed.
     pub(in super::super) fn catch_up(&mut self, now: Instant, is_wanted: bool) {
         let start = Instant::now();
         let mut emptied = false;

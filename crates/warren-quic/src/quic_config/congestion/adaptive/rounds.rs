@@ -58,6 +58,8 @@ impl Rounds {
     }
 
     pub(super) fn on_ack(&mut self, sent: Instant, bytes: u64) {
+        // Only the newest packet of an ACK frame gives a round-trip time: the others waited for the acknowledgement (RFC 9002
+        // section 5.1).
         self.newest = self.newest.max(Some(sent));
         self.bytes += bytes;
         self.round.delivered += 1;
@@ -98,6 +100,7 @@ impl Rounds {
             Round { least_rtt: Duration::MAX, in_flight, ..Round::default() },
         );
         round.bytes = bytes;
+        // The first round has no beginning that was measured.
         let began = self.began.replace(now)?;
         let seconds = now.saturating_duration_since(began).as_secs_f64();
         if seconds <= 0.0 || round.least_rtt == Duration::MAX {

@@ -114,7 +114,7 @@ impl Client {
         self.answers.contains(&speech.number)
     }
 
-    /// Checks what became of what was kept.
+    /// Checks that each kept datagram that did not arrive came back or was counted.
     pub(super) fn settle(&self, is_heard: impl Fn(Speech) -> bool) {
         self.links.values().for_each(|link| link.node.settle(&is_heard));
     }

@@ -87,7 +87,7 @@ impl Exit {
         self.heard.contains(&(speech.client, speech.number))
     }
 
-    /// Checks what became of what was kept.
+    /// Checks that each kept datagram that did not arrive came back or was counted.
     pub(super) fn settle(&self, is_heard: impl Fn(Speech) -> bool) {
         self.life.connections.values().for_each(|node| node.settle(&is_heard));
     }

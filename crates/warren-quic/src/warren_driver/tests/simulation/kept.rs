@@ -28,7 +28,7 @@ impl Ledger {
     /// Takes one that came back, which each does once at most, as it was and with its own context.
     pub(super) fn take_lost(&mut self, lost: &LostDatagram) {
         let (_, datagram) = self.0.remove(&lost.context).expect("it came back twice, or was not kept");
-        assert_eq!(lost.data, datagram, "the context is another one's");
+        assert_eq!(lost.data, datagram, "the context belongs to another datagram");
     }
 
     /// Checks that each one that did not arrive came back or was counted.
