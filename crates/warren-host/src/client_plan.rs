@@ -42,6 +42,7 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.push(Step::Nftables { family, table, ruleset, owned: false });
     }
     steps.extend(host.addresses().map(|address| Step::Address { device: host.device.clone(), address }));
+    // The kernel refuses a route to a device that is down, so both come up before their routes.
     for device in host.void.iter().chain([&host.device]) {
         let group = Some(crate::DEVICE_GROUP);
         steps.push(Step::LinkUp { device: device.clone(), mtu: host.mtu, group });
@@ -52,6 +53,7 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
         steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
+    // Nothing looks the table up before a rule stands, so no packet meets half of its routes.
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
     Plan { steps }
@@ -137,6 +139,7 @@ fn routes(host: &ClientPlanFacts, destination: IpNet, leased: bool) -> Vec<Step>
         let device = Some(device.clone());
         Step::Route(Route { destination, device, table, kind: RouteKind::Unicast, metric })
     };
+    // Its higher metric makes it count only once the route to `device` is gone.
     let into_void = host.void.as_ref().map(|void| through(void, VOID_METRIC));
     into_void.into_iter().chain([through(&host.device, 0)]).collect()
 }

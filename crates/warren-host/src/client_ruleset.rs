@@ -40,6 +40,7 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
 fn outside(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
+            // This host's own packets to the address arrive by `lo`, from a local address.
             format!("meta iifgroup != {DEVICE_GROUP} {family} daddr {address} fib saddr type != local counter drop")
         })
         .collect()

@@ -17,6 +17,7 @@ pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
     for family in [AddressFamily::INET, AddressFamily::INET6] {
         for protocol in [TCP, UDP] {
             for found in connections(family, protocol)? {
+                // A socket of IPv6 may carry IPv4: it has a mapped address then.
                 if addresses.contains(&found.source().to_canonical()) && found.end(family, protocol)? {
                     ended += 1;
                 }
@@ -50,11 +51,13 @@ impl DiagSocket {
 
     /// Returns whether the kernel ended it; the socket may be gone by now.
     fn end(&self, family: AddressFamily, protocol: u8) -> io::Result<bool> {
+        // The identity includes the kernel's cookie, so a later socket with the same addresses and ports stays.
         ask(SOCK_DESTROY, NLM_F_ACK, family, protocol, &self.id)?.is_done()
     }
 }
 
 fn connections(family: AddressFamily, protocol: u8) -> io::Result<Vec<DiagSocket>> {
+    // A port of zero stands for any.
     ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, protocol, &[0; ID])?
         .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
 }
@@ -62,6 +65,7 @@ fn connections(family: AddressFamily, protocol: u8) -> io::Result<Vec<DiagSocket
 /// Sends `struct inet_diag_req_v2`.
 fn ask(kind: u16, flags: u16, family: AddressFamily, protocol: u8, id: &[u8; ID]) -> io::Result<Asked> {
     let family = u8::try_from(family.as_raw()).map_err(io::Error::other)?;
+    // No extensions, and a byte of padding.
     let mut request = vec![family, protocol, 0, 0];
     request.extend(CONNECTED.to_ne_bytes());
     request.extend(id);

@@ -21,6 +21,7 @@ impl DeviceName {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         let valid = (1..=LONGEST).contains(&name.len())
             && name.bytes().all(allowed)
+            // A command would take such a name for an option.
             && !name.starts_with('-')
             && name != "."
             && name != "..";

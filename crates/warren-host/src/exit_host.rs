@@ -49,7 +49,7 @@ pub struct ExitHost {
 pub enum Egress {
     /// By any device but the TUN.
     Auto,
-    /// By this device only; others lead to allowed networks alone.
+    /// By this device. Any other device leads to allowed networks alone.
     Device(DeviceName),
 }
 

@@ -83,6 +83,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
 /// If there are more than [`MOST_ON_LINK`], this returns wider networks that contain them, so clients still reach none of them.
 fn on_link(host: &ExitHost) -> Vec<IpNet> {
     let mut networks = all_on_link(host);
+    // One bit at a time, so that no network gets wider than the bound requires.
     for length in (0..=IPV6_LENGTH).rev() {
         if networks.len() <= MOST_ON_LINK {
             break;
@@ -157,6 +158,7 @@ impl Pool {
         let networks = lengths.into_iter().map(|length| format!("flows_{family}_{length}"));
         iter::once(format!("flows_{family}"))
             .chain(networks)
+            // Packets add the elements, so the size bounds the kernel's memory.
             .map(|name| format!("set {name} {{\n\ttype {address}\n\tsize 65535\n\tflags dynamic\n}}\n"))
             .collect()
     }
@@ -408,6 +410,7 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     for source in pools.iter().flat_map(Pool::sources) {
         let from_clients = format!("{out} {source}");
         rules.push(format!("{from_clients} meta l4proto {{ {WITH_PORTS} }} masquerade to :{first}-{last}"));
+        // Other protocols have no ports. nft takes a range of ports only after a match of protocols that have them.
         rules.push(format!("{from_clients} masquerade"));
     }
     rules

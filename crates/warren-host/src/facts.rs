@@ -89,6 +89,7 @@ pub async fn outside_links() -> io::Result<Vec<OutsideLink>> {
 /// If `/proc/net` cannot be read.
 pub fn listening_ports() -> io::Result<Vec<u16>> {
     let mut ports = Vec::new();
+    // `/proc/net` would show the network namespace of the process's first thread.
     for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
         match std::fs::read_to_string(file) {
             Ok(text) => ports.extend(listening(&text)),
@@ -106,6 +107,7 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
 /// state.
 fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
     const LISTEN: &str = "0A";
+    // 127.0.0.1 and ::1 as a little-endian kernel prints them, in words of four bytes.
     const LOOPBACK: [&str; 2] = ["0100007F", "00000000000000000000000001000000"];
     table.lines().skip(1).filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -186,6 +188,7 @@ fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
         let line = line?;
         let mut words = line.split_whitespace().skip(1);
         let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
+        // Queues, timer and retransmissions stand between the state and the user.
         let is_system = words.nth(3).and_then(|user| user.parse().ok()).is_some_and(is_system_user);
         let Some((address, port)) = own else { continue };
         match state {
@@ -214,6 +217,7 @@ fn is_system_user(user: u32) -> bool {
 /// Whether an address in these tables' notation is reachable from this host alone.
 fn is_loopback(address: &str) -> bool {
     const OF_IPV6: &str = "00000000000000000000000001000000";
+    // The kernel prints the number that the address's bytes make in memory.
     let ipv4 = u32::from_str_radix(address, 16).ok().filter(|_| address.len() == 8);
     address == OF_IPV6 || ipv4.is_some_and(|bytes| bytes.to_ne_bytes().first() == Some(&127))
 }

@@ -165,7 +165,7 @@ impl Host {
         Ok(())
     }
 
-    /// Undoes an applied plan in reverse. Steps that are gone already are passed over.
+    /// Undoes an applied plan in reverse. Steps that are gone already are skipped.
     ///
     /// # Errors
     /// The steps that could not be undone; all others are undone.
@@ -302,6 +302,8 @@ impl Host {
     /// that is on was turned on by somebody else.
     fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
         let Some(undo) = undo.with_companions_put_back(step) else { return Ok(entry) };
+        // The new entry is written before the old one ends. After a kill in between, undoing both does no harm: the second undo
+        // finds the setting changed and leaves it.
         let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
         let noted = match known.map(|(entry, _)| *entry) {
             Some(entry) => entry,
@@ -407,6 +409,7 @@ pub async fn surroundings(tun: &DeviceName) -> Result<Surroundings, HostError> {
 
 async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
     for slot in 0..=u8::MAX {
+        // Rules in another band are found by the table that they look up.
         let (priorities, table) = (Band::USUAL.priorities(slot), client_plan::table(slot));
         let is_used = netlink.is_used(Family::Ipv4, priorities, table).await?
             || netlink.is_used(Family::Ipv6, priorities, table).await?;
@@ -446,6 +449,7 @@ async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostE
     let tables: Vec<Undo> = host.journal.outstanding().values().filter(is_table).cloned().collect();
     let entries = host.journal.outstanding().keys().copied().collect();
     let undone = host.undo_entries(entries).await?;
+    // Damaged lines are reported this once. If they stayed, the file would never be removed.
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
     // The journal stays locked until the end, so nobody has made the tables for themselves.
     for table in tables.iter().filter(|_| looks_again) {

@@ -51,6 +51,7 @@ impl Journal {
         let mut text = Vec::new();
         (&mut file).take(MOST_BYTES).read_to_end(&mut text)?;
         let contents = Contents::read(&text);
+        // The number of an ended entry may be used again, because the file is read in order.
         let next = contents.outstanding.last_key_value().map_or(0, |(entry, _)| entry + 1);
         let mut journal = Self { path: path.to_owned(), file, contents, next };
         journal.drop_torn_line(&text)?;

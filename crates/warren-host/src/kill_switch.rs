@@ -91,10 +91,12 @@ impl KillSwitch {
         let table = table_name(name);
         let mut journal = open_journal(path)?;
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
+        // Listed before it is made: if this process is killed in between, the kill switch counts as closed.
         let new = match is_in(&journal, &table) {
             true => None,
             false => Some(journal.begin(undo(&table)).map_err(failed)?),
         };
+        // Without an entry in the journal, a record is left over from an earlier closing.
         let before = Record::read(path).ok().flatten().filter(|_| new.is_none());
         match make(path, &table, rules, &journal).await {
             Ok(record) => Ok(Self { path: path.to_owned(), journal, table, record }),
@@ -235,6 +237,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     }
     let table = table_name(name);
     let text = table_text(FAMILY, &table, &ruleset::ruleset(&record.rules), false);
+    // The other process has the journal's lock, so there is none to hand on.
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
         // A process that opens it right now sees this table when it looks again, after emptying the journal.
@@ -252,6 +255,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
 pub async fn open(journal: impl AsRef<Path>) -> Result<bool, HostError> {
     let journal = journal.as_ref();
     let was_closed = !recover_and_look_again(journal).await?.undone.is_empty();
+    // If the journal is there again, somebody is closing the kill switch anew and needs the record.
     if !journal.exists() {
         Record::remove(journal);
     }

@@ -32,6 +32,7 @@ pub fn make_lock_file(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags);
     for _ in 0..ATTEMPTS {
+        // Two calls rather than `create(true)`, which does not tell whether it made the file.
         match options.open(path) {
             Ok(file) => {
                 check(&file, path)?;

@@ -27,6 +27,7 @@ pub(crate) fn ask(protocol: Protocol, kind: u16, flags: u16, body: &[u8]) -> io:
     request.extend(length.to_ne_bytes());
     request.extend(kind.to_ne_bytes());
     request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    // The sequence number and the port. A socket with one request needs neither.
     request.extend([0; 8]);
     request.extend(body);
     sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
@@ -52,6 +53,7 @@ impl Asked {
     /// If the kernel refuses for another reason.
     pub(crate) fn all<T>(&self, parse: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Vec<T>> {
         let mut found = Vec::new();
+        // The kernel puts at most 32 KiB of a dump into one datagram.
         let mut buffer = vec![0; 32 * 1024];
         loop {
             let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;

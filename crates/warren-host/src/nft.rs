@@ -48,6 +48,7 @@ pub(crate) async fn replace(
 pub(crate) async fn listing(family: TableFamily, table: &str) -> Result<Option<String>, NftError> {
     match service::make(NftCall::ListTable { family, table: table.into(), stateless: true }, None).await {
         Ok(listing) => Ok(Some(listing)),
+        // nft refuses for other reasons too, so the list of tables decides.
         Err(NftError::Refused(_)) if !has_table(family, table).await? => Ok(None),
         Err(error) => Err(error),
     }

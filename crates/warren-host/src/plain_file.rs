@@ -33,6 +33,7 @@ pub fn open_plain(path: &Path) -> io::Result<File> {
 /// As [`open_plain`], and if the file is longer.
 pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
+    // One more byte tells a file that is too long from one that just fits.
     open_plain(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("it has more than {most} bytes")));

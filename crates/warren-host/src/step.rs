@@ -188,6 +188,7 @@ async fn make_table(
     if owned {
         match make_owned_table(family, table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
+            // A table without an owner needs nft too.
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
             // Another table of that name stands there; a table without an owner would fail too.
             Err(NftError::Refused(reason)) if reason.ends_with("File exists") && !replaces => {

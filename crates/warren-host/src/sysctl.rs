@@ -11,6 +11,7 @@ use crate::DeviceName;
 
 /// The setting `name` of `device` for an IP version (`ipv4` or `ipv6`), as sysctl(8) writes it.
 pub(crate) fn device_key(family: &str, device: &DeviceName, name: &str) -> String {
+    // A VLAN's device has a dot in its name, such as `eth0.5`.
     format!("net.{family}.conf.{}.{name}", device.as_str().replace('.', "/"))
 }
 

@@ -42,6 +42,8 @@ impl Flow {
                         Attributes(addresses).filter_map(|(_, address, _)| ip(address)).collect();
                     flow.attributes.extend(whole);
                 }
+                // The number keeps the kernel from removing a later flow with the same addresses and ports. Without a zone, it
+                // would look in zone 0.
                 CTA_ID | CTA_ZONE => flow.attributes.extend(whole),
                 _ => {}
             }
@@ -88,6 +90,7 @@ impl<'m> Iterator for Attributes<'m> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let length = usize::from(u16::from_ne_bytes(*self.0.first_chunk()?));
+        // The two upper bits tell whether the attribute is nested and in network byte order.
         let kind = u16::from_ne_bytes(self.0.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
         let value = self.0.get(4..length)?;
         let whole = self.0.get(..length.next_multiple_of(4)).unwrap_or(self.0);

@@ -28,6 +28,7 @@ pub(crate) enum Undo {
         was_up: bool,
         mtu: u32,
         address_generation: Option<u8>,
+        // The journal of an older Warren lacks it: a daemon may be killed before an update and cleaned up after it.
         #[serde(default)]
         group: Option<u32>,
     },

@@ -50,10 +50,13 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     let mut command = Command::new(program);
     command
         .args(arguments)
+        // resolvconf runs scripts of other packages, which need nothing of a daemon's environment. What they say becomes a part
+        // of Warren's messages, so it should be English.
         .env_clear()
         .env("LC_ALL", "C")
         .env("PATH", search)
         .current_dir("/")
+        // The caller's timeout drops this future, which then ends a program that hangs.
         .kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;

@@ -83,6 +83,7 @@ impl Held {
     fn open(directory: &Path, owner: &str) -> Result<Self, DnsError> {
         let failed = |source| DnsError::State { path: directory.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        // A file of its own: each write replaces the note, and a lock stays with the replaced file.
         let lock = directory.join(format!("{owner}{LOCK}"));
         let alive = open_lock_file(&lock).map_err(failed)?;
         match flock(&alive, FlockOperation::NonBlockingLockExclusive) {
@@ -239,6 +240,7 @@ impl Method {
                 // A resolver on this host may be listed and forward to the others.
                 named.iter().all(IpAddr::is_loopback) || servers.iter().any(|server| named.contains(server))
             }
+            // The record of the file knows; `repair` asks it instead.
             Self::File { .. } => true,
         }
     }
@@ -248,6 +250,7 @@ impl Resolvconf {
     /// The options before an entry's name that add it.
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
+            // As wg-quick does: exclusive, so that no other entry's servers are used, and with the lowest metric.
             Self::Openresolv => &["-x", "-m", "0", "-a"],
             Self::Debian => &["-a"],
         }
@@ -255,6 +258,7 @@ impl Resolvconf {
 
     fn delete_options(self, entry: &str) -> Vec<&str> {
         match self {
+            // `-f` makes it succeed if the entry is gone already.
             Self::Openresolv => vec!["-f", "-d", entry],
             Self::Debian => vec!["-d", entry],
         }

@@ -81,6 +81,7 @@ impl Dns {
 }
 
 async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> Held {
+    // Watches before the first look, so that no change falls between the two.
     let watch = Watch::new(watched());
     let mut patience = Patience::default();
     loop {
@@ -103,6 +104,7 @@ async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> 
         };
         tokio::select! {
             () = next => {}
+            // Only the wait is cut short; a repair always runs to its end.
             _ = &mut stopped => return held,
         }
     }

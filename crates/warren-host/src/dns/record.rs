@@ -182,6 +182,8 @@ impl Record {
             }
             let is_untouched =
                 self.contents.written.is_none() || resolv_conf::stamp(&self.file) == self.contents.written;
+            // Another program has written Warren's text anew, as a VPN does that had saved it. What that program itself had
+            // written is no original any more.
             if !is_untouched && originals.len() > 1 {
                 originals.pop();
             }
@@ -192,6 +194,7 @@ impl Record {
         if is_empty && self.contents.written.is_none() {
             return Found::Garbled;
         }
+        // A network that the host comes back to counts as the newest.
         originals.retain(|original| *original != standing);
         originals.push(standing);
         if originals.len() > MOST_ORIGINALS {
@@ -203,6 +206,7 @@ impl Record {
     /// Writes the topmost layer's resolvers into the file; the record notes this first.
     fn write(&mut self) -> Result<(), DnsError> {
         let Some(top) = self.contents.layers.last().cloned() else { return Ok(()) };
+        // If this process is killed during the write, the next look has no stamp to compare. It takes the file for untouched.
         self.contents.written = None;
         self.keep()?;
         resolv_conf::write(&self.file, &text(&top.owner, &top.servers, &self.path))?;

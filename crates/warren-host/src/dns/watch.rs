@@ -34,6 +34,7 @@ impl Watch {
         if inotify.readable().await.is_err() {
             return sleep(LOOK_EVERY).await;
         }
+        // Bounded, so that a program which never stops writing cannot put off the repair.
         for _ in 0..MOST_PAUSES {
             drain(inotify);
             if timeout(PAUSE, inotify.readable()).await.is_err() {
@@ -53,6 +54,7 @@ impl Watch {
             | WatchFlags::MOVED_FROM
             | WatchFlags::CREATE
             | WatchFlags::DELETE;
+        // Adding a path that is already watched has no effect.
         let watched =
             self.paths.iter().filter(|path| inotify::add_watch(inotify, path.as_path(), events).is_ok());
         watched.count() > 0

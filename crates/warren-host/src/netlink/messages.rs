@@ -84,8 +84,10 @@ pub(super) fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) 
         && found.header.protocol == RouteProtocol::from(PROTOCOL)
         && table_of(found) == route.table
         && found.header.destination_prefix_length == route.destination.prefix_len()
+        // The kernel reports no destination for a default route.
         && (route.destination.prefix_len() == 0 || has(&RouteAttribute::Destination(network)))
         && index.is_none_or(|index| has(&RouteAttribute::Oif(index)))
+        // The kernel's own metric differs between IPv4 and IPv6.
         && (route.metric == 0 || has(&RouteAttribute::Priority(route.metric)))
 }
 
@@ -179,6 +181,7 @@ fn rule_attributes(rule: &Rule) -> Vec<RuleAttribute> {
 pub(super) fn is_rule(found: &RuleMessage, rule: &Rule) -> bool {
     found.header.action == RuleAction::ToTable
         && found.header.flags.contains(RuleFlags::Invert) == rule.invert
+        // The kernel reports further attributes, such as the value for a rule that suppresses nothing.
         && rule_attributes(rule).iter().all(|attribute| found.attributes.contains(attribute))
 }
 

@@ -98,6 +98,7 @@ impl Process {
     /// Ends the process, and its tables with it.
     pub(super) async fn end(self) {
         let Self { mut child, input, output } = self;
+        // An interactive nft ends with its input.
         drop((input, output));
         if timeout(PATIENCE, child.wait()).await.is_err() {
             // An error means that it has ended by itself in the meantime.

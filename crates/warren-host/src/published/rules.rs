@@ -41,7 +41,7 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
         Self { chains: BTreeMap::new(), first: BTreeSet::new() }
     }
 
-    /// Everything that is published on the ways from the first chains.
+    /// The ports that are published by the first chains and by the chains that these lead to.
     pub(super) fn published(&self) -> Published {
         let mut walk = Walk { rules: self, seen: BTreeMap::new(), published: Published::default() };
         for chain in &self.first {

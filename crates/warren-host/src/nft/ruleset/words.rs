@@ -1,6 +1,6 @@
 //! The words of Warren's rulesets.
 
-/// Words that names of devices may follow.
+/// Words after which the name of a device may come.
 pub(super) const DEVICE_WORDS: [&str; 4] = ["iif", "iifname", "oif", "oifname"];
 
 /// Words that may stand in place of a value.
@@ -15,7 +15,7 @@ pub(super) const PROTOCOLS: [&str; 9] =
 /// The names of chain priorities.
 pub(super) const PRIORITIES: [&str; 6] = ["dstnat", "filter", "mangle", "raw", "security", "srcnat"];
 
-/// Words that a list of states without braces follows.
+/// Words after which a list of states without braces comes.
 pub(super) const STATE_WORDS: [&str; 2] = ["state", "status"];
 
 /// The flags of TCP in Warren's rules.
