@@ -253,6 +253,7 @@ impl HostSetup {
             // systemd-resolved keeps resolvers for each link, and has forgotten those of the deleted device.
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
+            // Only now, so that the next look repeats whatever has failed above.
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();

@@ -164,6 +164,7 @@ async fn exchange(
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(std::io::Error::other)?;
     let Some(query) = query(id, host, record) else { return Ok(Vec::new()) };
+    // A server answers a query without EDNS in 512 bytes at most (RFC 1035 section 4.2.1).
     let mut buffer = [0; 1500];
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
@@ -173,6 +174,7 @@ async fn exchange(
         while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await
         {
             let message = buffer.get(..received?).unwrap_or_default();
+            // A message that is not the answer may be forged, so the wait goes on.
             if let Some(found) = addresses(message, id, host, record) {
                 return Ok(found);
             }

@@ -42,7 +42,7 @@ impl NetworkEvents {
         Self { network: network.ok(), readings, read: time_since_boot() }
     }
 
-    /// Waits for the next event. Nothing is lost when the wait is given up.
+    /// Waits for the next event. Cancelling the wait loses nothing.
     pub(crate) async fn next(&mut self) -> NetworkEvent {
         let Self { network, readings, read } = self;
         let changed = async {

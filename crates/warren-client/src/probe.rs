@@ -65,6 +65,7 @@ impl Probe {
         let socket =
             Socket::new(Domain::for_address(SocketAddr::new(self.gateway, 0)), Type::RAW, Some(protocol))?;
         socket.set_nonblocking(true)?;
+        // The probe is to show that the tunnel carries packets, wherever the routes lead.
         socket.bind_device(Some(device.as_bytes()))?;
         socket.bind(&SocketAddr::new(self.source, 0).into())?;
         socket.connect(&SocketAddr::new(self.gateway, 0).into())?;

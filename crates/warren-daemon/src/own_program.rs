@@ -27,7 +27,7 @@ pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Comman
     command
 }
 
-/// The program's file, which looks good in a list of processes. If the file was replaced, the kernel's link to the
+/// The program's file, whose name looks good in a list of processes. Once that file was replaced, it is the kernel's link to the
 /// running program.
 fn program() -> PathBuf {
     let link = Path::new("/proc/self/exe");

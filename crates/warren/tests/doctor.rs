@@ -54,7 +54,7 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     net.filter("ip saddr 198.51.100.2 ip length > 1400 drop;");
     let said = exit.warren.run("doctor").stdout;
     assert!(said.contains("forwarding: on, only for clients"), "{said}");
-    // It would turn it on again.
+    // A running daemon would turn forwarding on again.
     exit.daemon().signal(Signal::STOP);
     net.exit.sh("sysctl -qw net.ipv4.conf.warren-exit.forwarding=0").ok();
     net.exit.sh("nft add table ip other && nft add chain ip other f '{ type filter hook forward priority 0; policy drop; }'").ok();

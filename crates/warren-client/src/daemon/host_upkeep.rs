@@ -42,7 +42,7 @@ impl HostUpkeep {
         Ok(Self { setup, lockdown, watch, helper, unapplied: None, networks_at_welcome: Vec::new() })
     }
 
-    /// Waits until something on the host has changed. Nothing is lost when the wait is given up.
+    /// Waits until something on the host has changed. Cancelling the wait loses nothing.
     pub(super) async fn changed(&mut self) -> anyhow::Result<()> {
         self.watch.changed().await.map_err(cannot_watch)
     }

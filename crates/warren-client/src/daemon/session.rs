@@ -83,7 +83,7 @@ impl CurrentSession {
         true
     }
 
-    /// Waits for the probe's end, or for ever. Nothing is lost when the wait is given up.
+    /// Waits for the probe's end, or for ever. Cancelling the wait loses nothing.
     pub(super) async fn probed(&mut self) -> Result<io::Result<()>, JoinError> {
         let outcome = finished(&mut self.probe).await;
         self.probe = None;

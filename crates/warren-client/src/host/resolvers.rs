@@ -51,7 +51,8 @@ impl HostSetup {
         }
     }
 
-    /// Checks whether names can be looked up, and inside the tunnel. Warns when the answer has changed for the worse.
+    /// Checks whether names can be looked up, and whether that happens inside the tunnel. Warns when the answer has changed for
+    /// the worse.
     pub(super) async fn check_resolvers(&mut self, welcome: &SessionGrant) {
         self.check_claimed_resolvers();
         let listed = match &self.helper {

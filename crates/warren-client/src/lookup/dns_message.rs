@@ -31,6 +31,7 @@ pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordT
     let is_response = flags & 0x80 != 0;
     let asked = message.get(HEADER..HEADER + question.len())?;
     let is_answer = [id_high, id_low] == id && is_response && [q_high, q_low] == [0, 1];
+    // A server may write the name in another case (RFC 4343).
     if !is_answer || !asked.eq_ignore_ascii_case(&question) {
         return None;
     }
@@ -56,6 +57,7 @@ pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordT
 fn question(name: &str, record: RecordType) -> Option<Vec<u8>> {
     let mut question = Vec::with_capacity(name.len() + 6);
     for label in name.trim_end_matches('.').split('.') {
+        // The two upper bits of a length mark a pointer, so a label has at most 63 bytes (RFC 1035 section 4.1.4).
         let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
         question.push(length);
         question.extend(label.bytes());

@@ -66,6 +66,7 @@ impl Helper {
         let ours = UnixStream::from_std(ours).context(cannot)?;
         let mut command = own_program::command_like_this(directories, log);
         command.args(["helper", "--", name]);
+        // systemd expects signs of life from the daemon alone.
         command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         // The helper holds the daemon's lock too. So cleaning up after a killed daemon waits until the helper has
         // ended.

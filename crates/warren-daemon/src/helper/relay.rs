@@ -24,6 +24,7 @@ use crate::notify::{Notice, SOCKET};
 /// # Errors
 /// When no descriptor is left.
 pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
+    // Unlike a stream, this type keeps notices apart. Unlike datagrams, it tells when the other end is closed.
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
@@ -36,6 +37,7 @@ pub(super) fn send_descriptor(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    // A descriptor travels only with at least one byte of data (unix(7)).
     sendmsg(socket, &[io::IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }

@@ -138,6 +138,7 @@ impl Duties {
         let other = |error: &dyn std::fmt::Display| HelperError::Other(error.to_string());
         match request {
             HelperRequest::Nft(call) => {
+                // Standard output is the daemon's lock, which nft holds while it loads a ruleset.
                 let lock = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| other(&error))?;
                 Ok(Answer::Text(self.nft.run(call, Some(lock.into())).await?))
             }

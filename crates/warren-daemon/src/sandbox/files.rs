@@ -27,6 +27,7 @@ impl Files {
 
     /// Adds a file to read, and its directory, because files are replaced by new ones.
     pub fn reading(mut self, file: &Path) -> Self {
+        // landlock judges the file that is opened in the end, not the link to it.
         let behind_links = file.canonicalize().ok();
         for file in [Some(file), behind_links.as_deref()].into_iter().flatten() {
             self.readable.extend(file.parent().map(Path::to_owned));
@@ -72,6 +73,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         ruleset = allow_kept(ruleset, Path::new(directory), read)?;
     }
     ruleset = allow_kept(ruleset, Path::new(NETWORK_SETTINGS), set | AccessFs::ReadDir)?;
+    // An ioctl of this file makes a TUN device (TUNSETIFF).
     ruleset = allow(ruleset, Path::new(TUN), set | AccessFs::IoctlDev)?;
     let status = ruleset.restrict_self().context("landlock refuses")?;
     Ok(match status.ruleset {

@@ -31,7 +31,7 @@ impl Lookups {
         Self { servers, sender, answers, running: BTreeSet::new() }
     }
 
-    /// Looks the name of the exit at a place up, unless that is being done.
+    /// Looks up the name of the exit at `place`, unless a look-up for it is under way.
     pub(super) fn start(&mut self, place: usize, endpoint: &Endpoint, lockdown: &Lockdown) {
         if !self.running.insert(place) {
             return;
@@ -54,7 +54,7 @@ impl Lookups {
         });
     }
 
-    /// Waits for the next answer. Nothing is lost when the wait is given up.
+    /// Waits for the next answer. Cancelling the wait loses nothing.
     pub(in crate::daemon) async fn next(&mut self) -> Option<LookupAnswer> {
         self.answers.recv().await
     }

@@ -55,7 +55,7 @@ impl Connections {
         });
     }
 
-    /// Takes over the addresses of an exit. Returns whether a race is under way, which may have more to begin now.
+    /// Takes over the addresses of an exit. Returns whether a race is under way: it may have more ways to try now.
     pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);
@@ -106,7 +106,7 @@ impl Connections {
         Ok(None)
     }
 
-    /// Takes a connection whose handshake is done out of the race. None when it took no part.
+    /// Removes a connection from the race because its handshake is done. None when it took no part.
     pub(in crate::daemon) fn take_runner(&mut self, connection: ConnectionId) -> Option<(Purpose, Way)> {
         let race = self.race.as_mut()?;
         let way = race.runners.remove(&connection)?;

@@ -32,7 +32,7 @@ impl Diagnosis {
         }
     }
 
-    /// Waits for the end of the diagnosis, or for ever. Nothing is lost when the wait is given up.
+    /// Waits for the end of the diagnosis, or for ever. Cancelling the wait loses nothing.
     pub(in crate::daemon) async fn finished(&mut self) -> Option<String> {
         let outcome = finished(&mut self.running).await;
         self.running = None;

@@ -73,8 +73,8 @@ fn own_addresses(own: OwnAddresses, leased: &[IpAddr]) -> impl Iterator<Item = (
 
 /// A network with one of the leased addresses that this host is in now and was not in when the exit gave the lease.
 ///
-/// The address may be that of the network's gateway: the kernel then refuses the route to the gateway, or it leads into the tunnel.
-/// In a network that the host was in before it is not, because the Welcome was compared with that network's gateway.
+/// The address may be that of the network's gateway. The kernel then refuses the route to the gateway, or the route leads into
+/// the tunnel. In a network that the host was already in, that cannot be: the Welcome was compared with its gateway.
 fn entered_network(leased: &[IpAddr], before: &[IpNet], now: Vec<IpNet>) -> Option<(IpNet, IpAddr)> {
     now.into_iter().filter(|network| !before.contains(network)).find_map(|network| {
         let address = leased.iter().find(|address| network.contains(*address))?;

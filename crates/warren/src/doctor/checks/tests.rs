@@ -204,7 +204,7 @@ fn repairs_concern_what_was_found_and_nothing_else() {
     assert_eq!(
         (off.check, off.repairs),
         ("forwarding", Vec::new()),
-        "turned on for all, it would be for strangers too"
+        "if it were turned on for all devices, it would serve strangers too"
     );
     let offload = only(|facts| egress(facts).features = [("rx-udp-gro-forwarding".to_owned(), false)].into());
     let command = ["ethtool", "-K", "eth0", "rx-udp-gro-forwarding", "on", "rx-gro-list", "off"];
