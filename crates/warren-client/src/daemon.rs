@@ -57,7 +57,7 @@ pub(crate) struct ClientStart {
     pub lockdown: Lockdown,
     /// The other profiles whose kill switches were closed at the start.
     pub blocked_by: Vec<String>,
-    /// Records that outlive a boot stand here.
+    /// The directory of records that outlive a boot.
     pub state_dir: PathBuf,
     pub helper: Helper,
 }

@@ -257,7 +257,7 @@ impl HostSetup {
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
-        // Last, so that one rule that cannot be overtaken keeps nothing else from being repaired.
+        // Last, so that everything else is repaired even if Warren's rules cannot get in front of one.
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }

@@ -23,7 +23,7 @@ impl ClientLimit {
         limit
     }
 
-    /// Counts from the next packet on.
+    /// Changes the rate in both directions from the next packet on.
     pub fn set(&self, rate: Option<RateLimit>) {
         let rate = rate.map(RateLimit::bits_per_second);
         self.from_client.set(rate);

@@ -175,8 +175,8 @@ impl Sessions {
         }
     }
 
-    /// Where the connection is that carries a packet from the TUN: the flow's own, or, while that is lost, another
-    /// live one of the session that is the same for the whole flow. With it comes the limit that the packet counts against.
+    /// The place of the connection that carries a packet from the TUN, and the limit that the packet counts against. It is the
+    /// flow's own connection. While that is lost, it is another live one of the session, the same for the whole flow.
     ///
     /// # Errors
     /// The reason to count when there is none.

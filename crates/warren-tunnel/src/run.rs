@@ -256,7 +256,7 @@ impl Worker {
         }
         if self.repair_due.is_some_and(|due| due <= now) {
             self.run_repairs(now);
-            // What that queued came after this turn's flush.
+            // These repairs were queued after this turn's flush.
             self.endpoint.flush(cx);
         }
         let Some(wait) = self.longest_sleep(now) else {

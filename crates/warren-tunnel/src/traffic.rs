@@ -53,7 +53,7 @@ impl ClientTraffic {
         }
     }
 
-    /// Everything carried for each client, with what its connections of now have carried.
+    /// Everything carried for each client, including what its present connections have carried.
     pub(super) fn totals(
         &self,
         live: impl Iterator<Item = (SessionId, Traffic)>,

@@ -65,7 +65,8 @@ impl TunBatches {
     }
 }
 
-/// Which super-packets the TUN device takes: known once there is a device, and less after it refused some; clones share it.
+/// Which super-packets the TUN device takes. It is known once there is a device, and shrinks when the device refuses a kind.
+/// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TunOffload(Arc<AtomicU8>);
 
@@ -80,7 +81,7 @@ impl TunOffload {
         let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
     }
 
-    /// Notes that no more than this is taken; true if that is news.
+    /// Notes that the device takes no more than this. Returns whether that was unknown.
     pub fn restrict(&self, takes: Merge) -> bool {
         let before = self.0.fetch_and(Self::bits(takes), Relaxed);
         before & !Self::bits(takes) != 0

@@ -73,7 +73,7 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     client.down();
 }
 
-/// Also where that network is a client's: a service of the exit's host takes who has an address of it for the client.
+/// This also holds for a network behind a client: a service of the exit's host would take anybody with such an address for the client.
 #[test]
 fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs() {
     let Some(net) = Net::new() else { return };
@@ -101,7 +101,7 @@ fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs
     service.wait_for_output("late");
     assert!(!service.output().contains("as-"), "{}", service.output());
 
-    // The control: a network that somebody gave the exit's host for good is its neighbours'.
+    // The control: a network of a permanent address of the exit's host belongs to its neighbours.
     net.exit.sh("ip address add fd66:7::1/64 dev eth0").ok();
     eventually(seconds(15), "hosts of the host's own network reach it", || {
         send(site, "as-site");

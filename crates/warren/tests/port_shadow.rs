@@ -116,7 +116,8 @@ fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
     mallory.down();
 }
 
-/// The kernel takes every packet of UDP-Lite for broken that it did not make itself, unless checksums are left alone (seen with Linux 6.18).
+/// Unless checksums are left alone, the kernel takes every packet of UDP-Lite that it did not make itself for broken (seen with Linux
+/// 6.18).
 #[test]
 fn udp_lite_leaves_from_the_same_ports() {
     let Some(net) = Net::new() else { return };

@@ -146,7 +146,7 @@ fn what_is_only_late_is_not_repaired() {
 
 #[test]
 fn a_black_out_leaves_no_memory_behind_and_traffic_goes_on() {
-    /// What the memory of a daemon may be above its value before.
+    /// How much more memory a daemon may have than before.
     const BOUND_KIB: u64 = 2_048;
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);

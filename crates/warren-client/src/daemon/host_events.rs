@@ -14,7 +14,7 @@ impl Daemon {
             trouble.push(format!("{error:#}"));
         }
         if trouble.is_empty() && self.session.is_over() && self.host.is_retry_due() {
-            // Whether the host can be set up now shows with the next Welcome.
+            // Only the next Welcome shows whether the host can be set up now.
             self.begin_session(Instant::now());
         }
         trouble.extend(self.host.unapplied().map(str::to_owned));
@@ -39,8 +39,8 @@ impl Daemon {
         self.note_host_trouble(Some(sentence));
     }
 
-    /// Gives the session up if its lease is by now the address of somebody whom this host has to reach outside the tunnel. Asks for
-    /// another session at once, which is refused as long as the exit gives that address.
+    /// Gives the session up if its lease is by now the address of somebody whom this host has to reach outside the tunnel. Asks
+    /// for another session at once; as long as the exit gives that address, the daemon refuses the session.
     ///
     /// # Errors
     /// Why the lease is still on this host.

@@ -14,7 +14,7 @@ use warren_daemon::notify;
 /// How long a stop waits for the worker to send the last packets of the host's connections.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Without an answer both waits together leave the rest of a second for restoring the host.
+/// Even if both waits are in vain, some of the second is left for restoring the host.
 const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
 
 impl Daemon {

@@ -143,7 +143,7 @@ struct Chosen {
     mtu: u16,
     /// The latest acknowledgement frequency requested from the peer, for a new controller.
     ack_frequency: Option<(u64, Duration)>,
-    /// Only in a copy: the state of the original at that moment.
+    /// Set only in a copy: the state of the original when the copy was made.
     state_of_original: Option<ControllerState>,
 }
 

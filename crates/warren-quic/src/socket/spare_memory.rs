@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// In a process of its own the figures would be exact; beside other tests they are good for a fraction.
+    /// In a process of its own the figures would be exact. Beside other tests, only a fraction of the memory has to go back.
     #[test]
     fn memory_below_a_piece_that_stays_goes_back() {
         let resident_kib = || {
@@ -60,7 +60,7 @@ mod tests {
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
             line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
         };
-        // As connections: pieces too small to be mapped apart, of which one in a hundred stays.
+        // Like the memory of connections: pieces that are too small for mappings of their own, of which one in a hundred stays.
         let mut pieces: Vec<Vec<u8>> = (0..20_000).map(|_| vec![1; 4_096]).collect();
         let full = resident_kib();
         let mut number = 0;
@@ -74,7 +74,7 @@ mod tests {
         assert!(pieces.iter().flatten().all(|byte| *byte == 1));
     }
 
-    /// In a thread of its own, whose cache is empty and whose pieces no other thread's lie between.
+    /// In a thread of its own: its cache is empty, and no pieces of other threads lie between its own.
     #[test]
     fn pages_of_a_threads_own_cache_go_back() {
         let (kept, left) = thread::spawn(|| {
@@ -109,7 +109,7 @@ mod tests {
         places.iter().filter(|place| is_resident(place)).count()
     }
 
-    /// The least is what it takes by itself; what is above it is also what else runs on the machine.
+    /// The smallest figure is the time that the release itself takes. Whatever exceeds it may be due to other programs.
     #[test]
     #[ignore = "it measures: cargo test --release -p warren-quic --lib longest_wait -- --ignored --nocapture"]
     fn longest_wait_of_a_worker_while_memory_goes_back() {
@@ -130,8 +130,8 @@ mod tests {
         }
     }
 
-    /// Lets a thread have so much memory, in pieces as connections have, free all but one piece in a hundred, and allocate on and on
-    /// while `release` runs in another. Returns how long that took each time, and the thread's longest wait meanwhile.
+    /// Has a thread allocate this much memory in pieces like those of connections, free all but one in a hundred, and go on allocating
+    /// while `release` runs in another thread. Returns how long each release took, and the thread's longest wait during it.
     fn longest_waits(mebibytes: usize, release: fn()) -> (Vec<Duration>, Vec<Duration>) {
         (0..41)
             .map(|_| {

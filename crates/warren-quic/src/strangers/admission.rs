@@ -156,7 +156,7 @@ impl UnderWay {
             })
             .max_by_key(|(times, oldest, _)| (*times, *oldest));
         let Some((_, Reverse(number), network)) = longest else { return false };
-        // Without a place its worker has not settled it yet, and finds out in `settle`.
+        // If it has no place yet, its worker has still to settle it, and finds out then.
         if let Some(Handshake { worker, place: Some(place), .. }) = self.remove(network, number) {
             worker.push(place, number);
         }
@@ -272,7 +272,7 @@ mod tests {
             Self { crowd, worker, start: Instant::now(), seats: Vec::new() }
         }
 
-        /// Takes a handshake of a proven address, so many milliseconds after the start; its place is its number.
+        /// Admits a handshake of a proven address, this many milliseconds after the start. Its place is its number.
         fn take(&mut self, address: &str, at: u64) -> u64 {
             let now = self.start + Duration::from_millis(at);
             let Admission::Take { seat, .. } = self.crowd.admit(peer(address), true, &self.worker, now)
@@ -285,7 +285,7 @@ mod tests {
             number
         }
 
-        /// Takes so many, one from each network in turn, 500 a second.
+        /// Admits `count` handshakes, one from each network in turn, 500 a second.
         fn fill(&mut self, networks: usize, count: usize, from: u64) {
             for index in 0..count {
                 let at = from + 2 * u64::try_from(index).unwrap();

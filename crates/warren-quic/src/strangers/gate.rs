@@ -52,8 +52,8 @@ impl Gate {
         }
     }
 
-    /// Whether to buffer a datagram of no known connection until the exit handles it. It must be an Initial that is let in, which takes a
-    /// proof unless strangers are answered, or carry an ID with the exit's tag, like a client's packets after its Initials.
+    /// Whether to buffer a datagram of no known connection until the exit handles it. There are two kinds: an Initial that is let in, for
+    /// which a silent exit requires a proof, and a packet whose ID has the exit's tag, like a client's packets after its Initials.
     pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         let id = if is_long(datagram) {
             match LongHeader::read(datagram) {

@@ -228,8 +228,8 @@ impl WarrenConnection {
         }
     }
 
-    /// Turns what QUIC has to tell into news and passes on what concerns the endpoint. Returns whether that gave it
-    /// something to send.
+    /// Turns QUIC's events into news, and passes on those that concern the endpoint. Returns whether the connection has something to send
+    /// now.
     pub(super) fn absorb(&mut self, endpoint: &mut Endpoint, now: Instant) -> bool {
         while let Some(event) = self.quic.get_mut().poll() {
             self.absorb_event(event, now);

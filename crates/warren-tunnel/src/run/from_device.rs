@@ -111,7 +111,7 @@ impl Worker {
         true
     }
 
-    /// Hands the turn's reads for other workers' connections over.
+    /// Hands over the turn's reads that are for connections of other workers.
     pub(super) fn hand_over(&mut self) {
         let (totals, drops) = (&mut self.totals, &mut self.drops);
         self.hand_over.send(|HandedOver { header, packet, .. }| {
@@ -312,8 +312,9 @@ fn count_refused(
     drops.to_carrier.add_many(reason, packets);
 }
 
-/// Whether a read that failed so says nothing about the next: it brought no valid header, or the kernel could not tell what it had
-/// (`EINVAL` for a super-packet that virtio-net has no name for, `drivers/net/tun.c`). A device that is gone says `EBADFD`.
+/// Whether the next read may succeed after this error. Such an error comes from a read without a valid header, or from a packet that the
+/// kernel cannot describe (`EINVAL` for a super-packet that virtio-net has no name for, `drivers/net/tun.c`). A device that is gone says
+/// `EBADFD`.
 fn may_pass(error: &io::Error) -> bool {
     const PASSING: [Errno; 5] = [Errno::INVAL, Errno::IO, Errno::NOBUFS, Errno::NOMEM, Errno::INTR];
     match Errno::from_io_error(error) {

@@ -60,7 +60,8 @@ mod tests {
 
     const PIECES: u32 = 100;
 
-    /// The rests that are due after pieces of work, one each `apart` with so many packets of so many bytes, answered by as many.
+    /// The rests that are due after pieces of work, `apart` from each other. Each brings this many packets of this many bytes, and answers
+    /// leave.
     fn rests(apart: Duration, packets: u64, bytes: u64, answers: u64) -> Vec<Duration> {
         let start = Instant::now();
         let mut rest = Rest::new(start);

@@ -1,4 +1,4 @@
-//! Owns the connections that were ordered of the worker and have no identifier yet.
+//! Owns the connections that were ordered from the worker and have no identifier yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

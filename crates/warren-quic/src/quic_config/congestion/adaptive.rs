@@ -26,9 +26,9 @@ use self::{
 };
 use crate::stats::ControllerState;
 
-/// Queueing delay that is no concern: more than the peer's delay of acknowledgements (5 ms) and the jitter of timers.
+/// Queueing delay that is tolerated: more than the peer's delay of acknowledgements (5 ms) and the jitter of timers.
 const MIN_QUEUE: Duration = Duration::from_millis(7);
-/// On a long path an eighth of the round-trip time is no concern either.
+/// On a long path an eighth of the round-trip time is tolerated too.
 const QUEUE_SHARE: u32 = 8;
 
 /// Packets that may be under way whatever happens.
@@ -36,7 +36,7 @@ const MIN_PACKETS: u64 = 4;
 /// Packets that may be under way at the start. The pacer spreads them over a round trip. A drop of the tunnel's own while an inner
 /// flow is in its slow start costs that flow seconds on a long path.
 const INITIAL_PACKETS: u64 = 128;
-/// Most that one round leaves of the window where there is a queue.
+/// A cut leaves at least this share of the window that was used.
 const CUT: f64 = 0.85;
 /// Growth of a round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
@@ -44,11 +44,12 @@ const GROWTH_SHARE: u64 = 8;
 /// The window stops growing at this many times what a round delivers.
 const UNFILLED: u64 = 4;
 
-/// Rounds with a queue, and with less to feed it, after which it is judged whose queue it is.
+/// After this many rounds with a queue and a smaller window, it is judged whose queue it is.
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
-/// Rounds with a small window after which it is judged whose loss it is. What left before is acknowledged in the first.
+/// After this many rounds with a small window, it is judged whose loss it is. The first acknowledges packets that left before.
 const DRAIN_ROUNDS: u32 = 3;
-/// A queue is a rival's if the round-trip time falls by less than this share of what it would fall if the queue were ours alone.
+/// If the queue were ours alone, a smaller window would shorten the round-trip time by a known amount. The queue is a rival's if the time
+/// falls by less than this share of that.
 const OWN_SHARE: f64 = 0.7;
 /// How long CUBIC competes until the next look at whose queue it is. Each look that finds the rival again doubles it.
 const FIRST_COMPETITION: Duration = Duration::from_secs(5);
@@ -63,7 +64,7 @@ const FULL_SHARE: f64 = 0.7;
 /// A loss is unusual if the round has lost more packets than this, beyond so many times the usual loss.
 const STRAY_LOSSES: f64 = 4.0;
 const UNUSUAL: f64 = 3.0;
-/// Loss of a round, beyond twice the usual, that is congestion without a queue (a policer, a very short queue) if it comes twice.
+/// Two rounds in a row that lose this much beyond twice the usual mean congestion even without a queue: a policer, or a very short queue.
 const EXCESS_LOSS: f64 = 0.05;
 /// Rounds over which the usual loss is averaged.
 const LOSS_ROUNDS: f64 = 32.0;
@@ -186,7 +187,7 @@ impl Adaptive {
         self.base.get().unwrap_or_default()
     }
 
-    /// The queueing delay that is no concern on this path.
+    /// The queueing delay that is tolerated on this path.
     fn allowed_queue(&self) -> Duration {
         MIN_QUEUE.max(self.base() / QUEUE_SHARE)
     }
@@ -301,7 +302,7 @@ impl Adaptive {
     fn judge_drain(&mut self, now: Instant, round: &Round) {
         let Phase::Draining { loss: usual, left, before, delivered, lost } = &mut self.phase else { return };
         *left = left.saturating_sub(1);
-        // What was lost in the first round had left before.
+        // Packets that were lost in the first round had left before the window shrank.
         if *left + 1 < DRAIN_ROUNDS {
             *delivered += round.delivered;
             *lost += round.lost;

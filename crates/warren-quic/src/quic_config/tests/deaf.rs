@@ -28,7 +28,7 @@ fn sent_by_exit(world: &mut World, count: usize, side: usize) -> u64 {
     world.sent_by_exit() - before
 }
 
-/// Each that it sends takes a place until it is acknowledged.
+/// Each acknowledgement that the exit sends takes a place until it is acknowledged itself.
 #[test]
 fn an_exit_neither_goes_on_acknowledging_to_a_client_that_answers_nothing_nor_keeps_it_for_ever() {
     let mut world = deaf();

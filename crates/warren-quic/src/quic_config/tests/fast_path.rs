@@ -25,7 +25,7 @@ enum Fate {
     Arrives,
     Lost,
     Twice,
-    /// A byte of it, by its share of the length, is another.
+    /// One byte of it is changed: the one at this share of its length.
     Forged(u8),
     /// Behind the next one.
     Late,
@@ -78,7 +78,8 @@ proptest! {
         delivered.dedup();
         prop_assert_eq!(delivered.len(), count, "a datagram came twice");
         prop_assert!(delivered.iter().all(|data| sent.binary_search(data).is_ok()), "one that was not sent");
-        // Packets may hold several, hence no count of the missing; without harm none may be missing.
+        // A packet may hold several datagrams, so the missing ones are not counted. Where the wire did no harm, none may be
+        // missing.
         if pair.harmed == 0 {
             prop_assert_eq!(count, sent.len());
         }

@@ -20,7 +20,8 @@ fn an_idle_connection_sends_a_packet_in_ten_seconds_at_most() {
     world.assert_mtu_is_known(0);
 }
 
-/// What is acknowledged late is sent again, and on an idle connection an acknowledgement that waits for others is nearly late.
+/// A packet that is acknowledged late is sent again. On an idle connection an acknowledgement that waits for further packets is nearly
+/// late.
 #[test]
 fn an_idle_connection_sends_nothing_twice_when_an_answer_takes_some_milliseconds_more() {
     let mut world = World::connected(&settings());
@@ -57,7 +58,7 @@ fn an_idle_connection_outlives_a_hole_of_twenty_seconds_and_not_its_client() {
     }
 }
 
-/// A search for a wider path and a look whether it still is as wide are due at the same time.
+/// A search for a larger MTU and a check of the present one are due at the same time.
 #[test]
 fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought() {
     let mut world = World::beginning(&settings(), Configs::new(&settings()));
@@ -79,7 +80,8 @@ fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought(
     assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "and that it is wide again");
 }
 
-/// What an exit sent to the address before is acknowledged from a newer one, of which it knows no probe, and which it then gives up.
+/// What an exit has sent to an earlier address is acknowledged from a newer one. The exit knows no probe of the newer path, and then gives
+/// that path up.
 #[test]
 fn a_path_that_was_gone_back_to_is_watched_as_before() {
     let mut world = World::beginning(&settings(), Configs::new(&settings()));

@@ -32,11 +32,11 @@ const MIN_ACK_DELAY: u64 = 0xff04_de1b;
 
 const LARGEST: u64 = (1 << 62) - 1;
 
-/// The usual parameters, with some in place of others.
+/// Parameters that take the place of the usual ones.
 struct Chosen(Vec<(u64, u64)>);
 
 impl Chosen {
-    /// Returns the parameters with the chosen ones, as `reader` takes them.
+    /// Returns the usual parameters with the chosen ones in them, as `reader` parses them.
     fn put_into(&self, usual: &TransportParameters, reader: Side) -> TransportParameters {
         let mut bytes = Vec::new();
         usual.write(&mut bytes);
@@ -61,7 +61,7 @@ impl Chosen {
     }
 }
 
-/// Appends a variable-length integer (RFC 9000 section 16), in in the shortest encoding; parameters must use no other.
+/// Appends a variable-length integer (RFC 9000 section 16) in its shortest encoding. Parameters must use no other.
 fn write(integer: u64, out: &mut Vec<u8>) {
     VarInt::from_u64(integer).unwrap().encode(out);
 }
@@ -169,7 +169,7 @@ fn chosen_parameters_reach_the_peer() {
     }
 }
 
-/// Three probe timeouts are what a closed connection is kept for (RFC 9000 section 10.2), and the peer's longest delay is part of each.
+/// A closed connection is kept for three probe timeouts (RFC 9000 section 10.2). The peer's longest delay is a part of each.
 #[test]
 fn a_closed_connection_is_gone_in_seconds_however_slowly_its_peer_acknowledges() {
     let mut world = world(CLIENT, slow_to_acknowledge().last().unwrap());

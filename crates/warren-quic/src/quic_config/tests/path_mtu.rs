@@ -36,8 +36,9 @@ fn without_confirmation_loss_is_taken_for_a_black_hole() {
     assert!(is_taken);
 }
 
-/// The loss of half of all packets takes all eight probes of a confirmation in one of 256 cases: about one in twenty runs has one
-/// such. Taken for what it looks like, it would be some twenty a side; after two probes, three.
+/// Where half of all packets are lost, all eight probes of a confirmation are lost in one of 256 cases: about one run in twenty
+/// has such a case. If overload were taken for a black hole at once, there would be some twenty on each side; after two probes,
+/// three.
 #[test]
 fn bursts_of_overload_are_not_taken_for_black_holes() {
     let mut taken = 0;

@@ -13,7 +13,7 @@ use crate::settings::{Congestion, TransportSettings};
 
 /// The round-trip time of the worlds here.
 const RTT: Duration = Duration::from_millis(30);
-/// What the acknowledgement of a packet may take beyond it.
+/// The time that the acknowledgement of a packet may take beyond the round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);
 /// Between two packets of FULL bytes at 140 Mbit/s.
 const GAP: Duration = Duration::from_micros(80);
@@ -41,7 +41,7 @@ impl Repair {
         Self { world, next: 0, returned: Vec::new() }
     }
 
-    /// Sends a datagram that is known by its context. It leaves with the next step.
+    /// Queues a datagram with the next context, for the next step to send.
     fn send(&mut self, size: usize) {
         let data = content(self.next, size);
         self.world.quic(CLIENT).datagrams().send_kept(data, false, self.next).unwrap();
@@ -274,7 +274,7 @@ fn path_that_keeps_the_order_finds_a_loss_by_the_packets_after_it() {
     assert_eq!(repair.path().spurious_losses, 0);
 }
 
-/// A tenth of the packets comes 5 ms late, as some 60 others overtake each.
+/// A tenth of the packets arrive 5 ms late: some 60 others overtake each of them.
 #[test]
 fn packets_that_come_late_are_lost_only_until_that_is_known() {
     let mut repair = Repair::new();

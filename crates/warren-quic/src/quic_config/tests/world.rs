@@ -1,4 +1,4 @@
-//! Two connections of ours over a path made of numbers, in time made of numbers.
+//! Two of Warren's connections over a model of a path, in virtual time.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{
@@ -22,7 +22,7 @@ pub(super) const CLIENT: usize = 0;
 pub(super) const EXIT: usize = 1;
 pub(super) const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
 
-/// What a whole packet of the default TUN MTU is as a datagram.
+/// Bytes of the datagram that carries a full packet of the default TUN MTU.
 pub(super) const FULL: usize = 1_381;
 
 /// Packets of every size, the largest of them rare, as many flows make them.
@@ -52,19 +52,19 @@ pub(super) struct World {
     pub(super) late_by: Duration,
     random: u64,
     wire: BinaryHeap<Reverse<Underway>>,
-    /// What datagrams are received into, and how often it could not be used again because something kept a part of it.
+    /// The buffer that receives datagrams, and how often it could not be reused because something kept a part of it.
     buffer: BytesMut,
     pub(super) kept: u64,
     /// Whether what the client sends seems to come from another port. What is sent there reaches nobody.
     pub(super) strays: bool,
     /// What the exit sent that was longer than the path carries.
     pub(super) too_long: u64,
-    /// A client that sends on, whatever it does not hear and however long it does not.
+    /// Whether the client goes on sending however long it hears nothing.
     pub(super) is_deaf: bool,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,
     pub(super) marked: u64,
-    /// Batches in which the client sent its own, of one system call each.
+    /// Batches that the client sent, each with one system call.
     pub(super) batches: u64,
     pub(super) sent_by_client: u64,
 }
@@ -282,7 +282,7 @@ impl World {
         self.sides[side].speak(sizes);
     }
 
-    /// Does all there is to do now, then goes to the next time at which there is something.
+    /// Does everything that is due now, then goes on to the next moment at which something is due.
     pub(super) fn step(&mut self, sizes: Option<&[usize]>, end: Instant) {
         for side in [CLIENT, EXIT] {
             if let Some(sizes) = sizes {

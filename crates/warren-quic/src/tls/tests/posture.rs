@@ -70,7 +70,7 @@ fn an_exit_lets_nobody_resume_nor_send_before_the_handshake() {
     }
     assert_eq!(exit.max_early_data_size, 0);
 
-    // The control: one that lets them.
+    // The control: an exit that lets clients resume.
     exit.session_storage = ServerSessionMemoryCache::new(8);
     exit.send_tls13_tickets = 2;
     assert_eq!(kind(&exit), Some(HandshakeKind::Full));
@@ -82,7 +82,7 @@ struct Hello {
     /// The record that it comes in.
     bytes: Vec<u8>,
     ciphers: Vec<u16>,
-    /// Numbers, with what they say and where that begins.
+    /// Their numbers, their contents, and where each content begins in `bytes`.
     extensions: Vec<(u16, Vec<u8>, usize)>,
 }
 

@@ -31,7 +31,7 @@ impl WarrenConnection {
         if self.is_over() {
             return Left::Nothing;
         }
-        // Not later than the datagrams, because `Connected` makes the place for them.
+        // Before the datagrams, because `Connected` makes the place for them.
         self.deliver_events(&mut inbox.events);
         // First, so that datagrams that keep filling the inbox do not hold up repairs.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);

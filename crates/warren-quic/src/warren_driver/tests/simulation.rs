@@ -204,7 +204,7 @@ impl World {
         self.settle();
     }
 
-    /// Lets everything under way arrive or be lost, and checks what became of what was kept.
+    /// Lets everything under way arrive or be lost, and checks what became of the kept datagrams.
     fn settle(&mut self) {
         self.next_speech = self.now + 2 * QUIET;
         self.go_on(QUIET);

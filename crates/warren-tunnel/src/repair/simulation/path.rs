@@ -12,7 +12,7 @@ use super::super::Outgoing;
 
 /// What the acknowledgement of a packet may take beyond 9/8 of a round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);
-/// Until a datagram of a black-out is returned: nothing is acknowledged that would show the loss earlier.
+/// The time until a datagram of a black-out is returned. Nothing is acknowledged that would show its loss earlier.
 const PROBE: Duration = Duration::from_millis(500);
 
 /// What a path does to packets.

@@ -48,7 +48,7 @@ impl Change {
     }
 }
 
-/// How many numbers below this one the exit has left out, in the mean. Against peers that acknowledge what never arrived, QUIC leaves out a
+/// How many numbers below this one the exit has left out, on average. Against peers that acknowledge what never arrived, QUIC leaves out a
 /// random one of the first 64 and of each range that doubles (RFC 9000 section 21.4).
 fn skipped(number: u64) -> f64 {
     let range = number.max(64).ilog2();

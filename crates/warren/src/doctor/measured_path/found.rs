@@ -43,7 +43,7 @@ pub(super) struct RoundTrip {
     pub(super) queue_ms: f64,
 }
 
-/// Small echoes while nothing else was sent. Repair had its chance.
+/// Small echoes while nothing else was sent. Lost ones had time to be repaired.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct EchoCount {
     pub(super) sent: u64,
@@ -63,7 +63,7 @@ pub(super) struct Mtu {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) bits_per_second: f64,
-    /// Whether the path carries no more. If not, nothing more was tried.
+    /// Whether it is the most that the path carries. If not, the load did not go higher.
     pub(super) is_limit: bool,
 }
 

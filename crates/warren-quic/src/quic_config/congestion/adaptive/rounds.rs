@@ -29,7 +29,7 @@ pub(super) struct Rounds {
     ends_with: Option<u64>,
     began: Option<Instant>,
     bytes: u64,
-    /// When the newest of the packets left that the present ACK frame acknowledges.
+    /// When the newest packet left of those that the present ACK frame acknowledges.
     newest: Option<Instant>,
     latest_rtt: Duration,
     round: Round,

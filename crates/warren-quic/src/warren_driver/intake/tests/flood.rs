@@ -15,17 +15,17 @@ use crate::{
     warren_driver::{WarrenEndpoint, connection::WarrenConnection},
 };
 
-/// What any single wait may take.
+/// The longest time of a single wait.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Datagrams that a connection holds at most until they are handed over (`MAX_WAITING` of noq-proto).
 const MAX_WAITING: u64 = 8 * 1024;
-/// One batch on the wire, of some hundreds in each packet.
+/// Datagrams of one batch on the wire; each packet holds some hundreds.
 const BURST: u32 = 10_000;
 const TINY: &[u8] = &[0];
 const LARGE: &[u8] = &[0; 1_000];
-/// As large, and another one's.
+/// As large, but of the client that is watched.
 const OWN: &[u8] = &[7; 1_000];
-/// Keys that send as much as each may.
+/// The number of keys that send as much as they can.
 const STRANGERS: usize = 100;
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn a_connection_holds_so_many_datagrams_however_small_and_what_it_drops_is
     }
 }
 
-/// Of all clients one enrolled key's datagrams arrive, however many others there are.
+/// The datagrams of the one enrolled key arrive, however many other keys send.
 #[tokio::test]
 async fn keys_that_are_not_enrolled_share_the_room_and_the_turns_of_one() {
     for (enrolled, loses) in [(1, false), (STRANGERS, true)] {
@@ -103,7 +103,7 @@ async fn keys_that_are_not_enrolled_share_the_room_and_the_turns_of_one() {
             assert!(start.elapsed() < LONGEST);
             arrived += crowd.step().await.own;
         }
-        // The control: were all enrolled, each would have what it has.
+        // The control: if all keys are enrolled, each gets as much as the watched one, which then loses datagrams.
         assert_eq!(arrived < sent / 2, loses, "{arrived} of {sent} with {enrolled} enrolled");
         let stats = crowd.exit.socket_stats();
         assert!(loses || arrived + stats.dropped >= sent, "{arrived} of {sent}, {stats:?}");
@@ -217,7 +217,7 @@ impl Crowd {
         }
     }
 
-    /// All of those but the first `spared` send.
+    /// All keys but the first `spared` send.
     fn flood(&mut self, spared: usize) {
         for client in self.clients.iter_mut().take(STRANGERS).skip(spared) {
             client.send(LARGE, 4);

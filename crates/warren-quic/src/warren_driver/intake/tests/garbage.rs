@@ -60,7 +60,7 @@ fn exit(key: &PrivateKey) -> WarrenEndpoint {
     WarrenEndpoint::exit(settings, std::slice::from_ref(key), vec![socket], &RESET_KEY).unwrap()
 }
 
-/// Has datagrams wait that came together.
+/// Queues datagrams as if they had come in one batch.
 fn keep(exit: &mut WarrenEndpoint, bytes: &[u8]) {
     let mut meta = RecvMeta::default();
     meta.addr = ([192, 0, 2, 1], 1).into();

@@ -50,7 +50,7 @@ struct Link {
     address: SocketAddr,
     endpoint: Endpoint,
     node: Node,
-    /// Whether it took no more, and has not said that it does again.
+    /// Whether the connection refused a datagram and has not become writable since.
     is_blocked: bool,
 }
 

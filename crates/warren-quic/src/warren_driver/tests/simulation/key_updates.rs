@@ -1,4 +1,4 @@
-//! Keys that change under load (RFC 9001 section 6), past the short ways that packets of datagrams take.
+//! Keys that change under load (RFC 9001 section 6), while packets of datagrams take their short ways.
 
 use std::{
     fmt,

@@ -20,7 +20,7 @@ const OTHERS: usize = MAX_LOST_PER_POLL - 1;
 
 pub(super) struct Node {
     connection: WarrenConnection,
-    /// What it is to keep has not come back.
+    /// The kept datagrams that have not come back.
     pub(super) ledger: Ledger,
     due: Option<Instant>,
     is_stirred: bool,
@@ -94,7 +94,7 @@ impl Node {
         sent
     }
 
-    /// Checks what became of everything that was kept, if the connection lives and nothing is under way any more.
+    /// Checks what became of the kept datagrams, if the connection lives. Nothing may be under way any more.
     pub(super) fn settle(&self, is_heard: impl Fn(Speech) -> bool) {
         if let Some(stats) = self.connection.stats()
             && !self.connection.is_over()

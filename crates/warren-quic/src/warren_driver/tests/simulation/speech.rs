@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-/// Bytes behind the head, of most and of those in a burst.
+/// Bytes behind the head: of most datagrams, and of those in a burst.
 const TAIL: usize = 180;
 const LONG_TAIL: usize = 1_100;
 
-/// So many of so many come in one burst, which is more than a connection takes at once.
+/// Of every `BURST_OF` datagrams, `BURST` come in one burst, which is more than a connection takes at once.
 const BURST: u64 = 10;
 const BURST_OF: u64 = 64;
 
