@@ -48,6 +48,7 @@ fn ring_is_faster() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cpu_has_aes() -> bool {
+    // GCM needs both: AES for the text, and carry-less multiplication for the tag.
     std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
 }
 

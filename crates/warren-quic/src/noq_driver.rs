@@ -258,6 +258,7 @@ impl NoqEndpoint {
             loop {
                 inbox.clear();
                 let polled = self.poll(cx, &mut inbox);
+                // A retired connection is removed only by the next poll.
                 if self.connections.len() == self.retired.len() {
                     return Poll::Ready(());
                 }

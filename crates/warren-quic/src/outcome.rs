@@ -108,6 +108,7 @@ pub(crate) fn connection_stats(
         send_drops_stale: dropped.discarded,
         // While the connection lives, accepted datagrams that were not sent are still queued, not lost.
         send_drops_closed: if last { missing } else { 0 },
+        // What the connection still held for the worker is gone with it.
         receive_drops: if last {
             received.saturating_sub(tally.delivered)
         } else {

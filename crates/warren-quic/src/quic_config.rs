@@ -209,14 +209,16 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
     ack_frequency
         .ack_eliciting_threshold(VarInt::from_u32(settings.ack_threshold))
         .max_ack_delay(Some(settings.max_ack_delay))
-        // Acknowledge the packet at once whose acknowledgement lets the sender declare a loss (RFC 9002 section 6.1.1).
+        // A packet whose acknowledgement lets the sender declare a loss is acknowledged at once (RFC 9002 section 6.1.1).
         .reordering_threshold(VarInt::from_u32(settings.reordering_threshold));
 
     let mut config = TransportConfig::default();
     config
         .transmit_caps(settings.caps.shared())
+        // The control stream goes both ways, and everything else travels in datagrams.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(settings.stream_window))
+        // There is only one stream, so the connection needs no more room than the stream.
         .receive_window(VarInt::from_u32(settings.stream_window))
         .send_window(u64::from(settings.stream_window))
         .max_idle_timeout(Some(

@@ -63,6 +63,7 @@ pub fn client(
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity))));
     config.alpn_protocols = vec![ALPN.to_vec()];
+    // A resumed handshake proves no key, and early data can be replayed (RFC 8446 sections 2.2 and 8).
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
     config.enable_sni = false;

@@ -184,6 +184,7 @@ impl NoqConnection {
 
     pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
         match &mut self.state {
+            // Dropping the future ends the handshake.
             State::Handshake { .. } => self.state = State::Abandoned(reason),
             State::Open(open) => open.close(code, words, reason),
             State::Abandoned(_) | State::Over(_) => return,

@@ -137,6 +137,7 @@ impl Open {
         }
         // Keeps a reference for returning the datagram.
         let kept = datagram.clone();
+        // Nobody waits for this future: if there is no room, another one is parked below.
         let attempt =
             pin!(self.connection.send_datagram_wait(datagram)).poll(&mut Context::from_waker(Waker::noop()));
         match attempt {

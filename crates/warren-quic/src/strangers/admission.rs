@@ -211,7 +211,7 @@ impl Displaced {
 
     /// Takes the displaced handshakes: the worker's slot of each, and its number.
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
-        // A flag, so that a poll without displaced handshakes takes no lock.
+        // A flag, so that a poll without displaced handshakes takes no lock. `Relaxed`, because the list has a lock of its own.
         if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().lost) } else { Vec::new() }
     }
 

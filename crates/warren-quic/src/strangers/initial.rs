@@ -33,6 +33,7 @@ impl<'a> LongHeader<'a> {
     pub(super) fn read(datagram: &'a [u8]) -> Option<Self> {
         let (&first, rest) = datagram.split_first()?;
         let (version, rest) = rest.split_first_chunk()?;
+        // In other versions only the connection IDs are in a known place (RFC 8999).
         if u32::from_be_bytes(*version) != VERSION_1 {
             return None;
         }
@@ -55,6 +56,7 @@ fn id(from: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Parses a variable-length integer (RFC 9000 section 16).
 fn variable_length_integer(from: &[u8]) -> Option<(u64, &[u8])> {
     let first = *from.first()?;
+    // The two upper bits say how long the integer is: 1, 2, 4 or 8 bytes.
     let (bytes, rest) = from.split_at_checked(1 << (first >> 6))?;
     let value =
         bytes.iter().skip(1).fold(u64::from(first & 0x3f), |value, byte| value << 8 | u64::from(*byte));

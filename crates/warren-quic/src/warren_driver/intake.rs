@@ -183,6 +183,7 @@ impl Intake {
     /// Returns how many datagrams this poll may take to spend about [`AIM`] on them. Call it only in polls that take some: asking
     /// for the next share ends the measurement of the last one.
     pub(super) fn share(&mut self, now: Instant) -> usize {
+        // Without a measurement the share stays as it is.
         let last = self.served.take().map_or(AIM, |served| now.saturating_duration_since(served));
         // The share doubles and halves. Between AIM and twice AIM it stays, so that it does not oscillate.
         if last > AIM * 2 {
@@ -206,6 +207,7 @@ impl Intake {
             }
             let sender = *self.turns.front().filter(|sender| of_strangers || **sender != Sender::Stranger)?;
             let line = self.lines.get_mut(&sender)?;
+            // Each round gives every sender in it another turn, so the loop ends.
             if line.credit <= 0 {
                 line.credit = line.credit.saturating_add_unsigned(TURN);
                 self.turns.rotate_left(1);

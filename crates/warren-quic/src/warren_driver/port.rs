@@ -244,6 +244,7 @@ impl Port {
         if left {
             self.parked = None;
             self.writable_is_awaited = false;
+            // If the waker stayed registered, each packet that leaves would wake the worker.
             self.socket.forget_room();
         }
         left

@@ -312,7 +312,9 @@ impl Adaptive {
         }
         let (usual, before, loss) = (*usual, *before, share(*lost, *delivered));
         self.lossy_rounds = 0;
+        // If this connection's packets caused the loss, it goes down with the window.
         let is_own = loss < usual / 2.0;
+        // Then it is what the path loses as a rule, and is not judged again.
         if !is_own {
             self.usual_loss = usual;
         }
@@ -348,6 +350,7 @@ impl Adaptive {
     fn compete(&mut self, now: Instant, window: u64) {
         let is_newcomer = std::mem::take(&mut self.is_cut_short);
         let mut config = CubicConfig::default();
+        // The made-up loss below cuts a larger window to this one.
         config.initial_window(if is_newcomer { window } else { scaled(window, 1.0 / CUBIC_CUT) });
         let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
         let mut cubic = Arc::new(config).build(now, mtu);
@@ -468,6 +471,7 @@ impl Controller for Adaptive {
                 let window = scaled(self.window, CUBIC_CUT).max(self.least());
                 self.compete(now, window);
             }
+            // A mark means a queue, however short it still is (RFC 3168).
             Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn && is_recent => {
                 self.window = scaled(self.window, CUT).max(self.least());
                 self.last_cut = Some(now);
