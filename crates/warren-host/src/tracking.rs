@@ -90,7 +90,7 @@ impl<'m> Iterator for Attributes<'m> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let length = usize::from(u16::from_ne_bytes(*self.0.first_chunk()?));
-        // The two upper bits tell whether the attribute is nested and in network byte order.
+        // The two upper bits are flags: whether the attribute is nested, and whether it is in network byte order.
         let kind = u16::from_ne_bytes(self.0.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
         let value = self.0.get(4..length)?;
         let whole = self.0.get(..length.next_multiple_of(4)).unwrap_or(self.0);

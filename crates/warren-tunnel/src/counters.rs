@@ -108,7 +108,7 @@ pub struct Occupancy {
     pub packets_per_tun_read: Histogram,
     /// Packets merged into one write to the TUN.
     pub packets_per_tun_write: Histogram,
-    /// Drives of connections in one turn; nothing with a driver that does not tell.
+    /// Drives of connections in one turn. Empty with a driver that does not count them.
     pub drives_per_wakeup: Histogram,
 }
 

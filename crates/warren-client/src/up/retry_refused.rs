@@ -38,7 +38,7 @@ pub(super) async fn up(
     let deadline = Instant::now() + timeout;
     loop {
         let status = match status(directory).await {
-            // A profile that was changed to when_refused = "open" lets the daemon end at another refusal.
+            // If the profile says when_refused = "open" by now, the daemon ends at the next refusal.
             Err(AskError::NotRunning) => {
                 let ended =
                     "the daemon ended before traffic flowed; run `warren up` again to connect".to_owned();

@@ -118,7 +118,7 @@ impl Rules {
         assert!(self.budget >= 0.0, "more is repaired than the budget allows");
     }
 
-    /// The sender decided to give a lost datagram up.
+    /// The sender decided to give up a lost datagram.
     pub(super) fn given_up(&mut self, now: Instant, mut datagram: Bytes) {
         let Ok(Numbering::Numbered(place)) = Numbering::cut(&mut datagram) else { panic!("it has no place") };
         if place.lane.is_ordered() {
