@@ -73,7 +73,7 @@ pub struct ConnectionStats {
     pub udp_datagrams_received: u64,
     /// UDP payload bytes received.
     pub udp_bytes_received: u64,
-    /// Largest number of the peer's packets that arrived. 0 before the first.
+    /// Highest packet number of the peer's that arrived. 0 before the first.
     pub largest_received: u64,
     /// ACK frames sent.
     pub acks_sent: u64,
