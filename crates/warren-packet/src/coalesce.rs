@@ -136,6 +136,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         let mut refused = Merge::NOTHING;
         for item in &self.items {
             let Some(run) = item.run.as_ref().filter(|_| item.packets > 1) else {
+                // Nothing was merged here, so the outcome says nothing about merging.
                 let _ = self.write_single(item.first, item, &mut write);
                 continue;
             };
@@ -153,6 +154,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
                 }
             }
         }
+        // Not before the end: the items that were left in the loop had been merged already.
         self.merge = Merge { tcp: self.merge.tcp && !refused.tcp, udp: self.merge.udp && !refused.udp };
         self.items.clear();
         self.packets.clear();

@@ -168,6 +168,7 @@ pub fn write_fragment(
     out.put_slice(header);
     let mut part_start = 0;
     for part in parts {
+        // A part outside the range yields an empty slice.
         let start = range.start.saturating_sub(part_start).min(part.len());
         let end = range.end.saturating_sub(part_start).min(part.len());
         out.put_slice(&part[start..end.max(start)]);

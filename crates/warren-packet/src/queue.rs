@@ -124,6 +124,7 @@ impl FlowQueue {
         if self.flows.is_empty() {
             self.flows = (0..FLOWS).map(|_| Flow::default()).collect();
         }
+        // The hash's low bits, because the high ones choose the connection.
         let place = flow_hash as usize % FLOWS;
         let flow = &mut self.flows[place];
         self.bytes += framed.len();

@@ -83,6 +83,7 @@ impl Assembler {
             Place::Finished => return Ok(None),
             Place::Forgotten => return Err(DropReason::FragmentTimeout),
             Place::TooOld => {
+                // Its other fragments must not be counted again.
                 self.history.finish(fragment.id);
                 return Err(DropReason::FragmentTimeout);
             }
@@ -161,6 +162,7 @@ impl Assembler {
     }
 
     fn drop_overtaken(&mut self) {
+        // From the end, because dropping one moves those behind it.
         for index in (0..self.assemblies.len()).rev() {
             if self.history.newer_than(self.assemblies[index].id()) >= MAX_NEWER_IDS {
                 self.drop_at(index);

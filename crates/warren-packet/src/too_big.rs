@@ -90,6 +90,7 @@ fn fragmentation_needed(packet: &IpPacket<'_>, mtu: u16) -> Vec<u8> {
     let sum = Sum::of(&answer);
     put_u16(&mut answer, 10, sum.checksum());
 
+    // The MTU is in the last two bytes of the header (RFC 1191 section 4).
     answer.extend_from_slice(&[UNREACHABLE, FRAGMENTATION_NEEDED, 0, 0, 0, 0]);
     answer.extend_from_slice(&mtu.to_be_bytes());
     answer.extend_from_slice(quoted);
@@ -110,6 +111,7 @@ fn packet_too_big(packet: &IpPacket<'_>, mtu: u16) -> Vec<u8> {
     answer[8..24].copy_from_slice(&bytes[24..40]);
     answer[24..40].copy_from_slice(&bytes[8..24]);
 
+    // The MTU has 32 bits here, of which the upper 16 are zero (RFC 4443 section 3.2).
     answer.extend_from_slice(&[PACKET_TOO_BIG, 0, 0, 0, 0, 0]);
     answer.extend_from_slice(&mtu.to_be_bytes());
     answer.extend_from_slice(quoted);

@@ -59,6 +59,7 @@ impl Ahead {
 
     /// Copies a datagram in, unless its number is held already. `next` is the lane's next number. Says whether it did.
     pub(super) fn insert(&mut self, next: Number, number: Number, datagram: &[u8]) -> bool {
+        // An empty ring has no places, so it may begin with any page.
         if self.datagrams == 0 {
             self.first = page_of(next);
         }

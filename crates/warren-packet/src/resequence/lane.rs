@@ -67,6 +67,7 @@ impl Lane {
     ) -> Result<(), DropReason> {
         match self.past.position(number) {
             Position::Ahead(0) => {
+                // If anything is held, it was held for this number.
                 outlet.counters.filled += u64::from(self.holds_any());
                 self.past.pass();
                 outlet.released.push_back(datagram);
