@@ -76,6 +76,7 @@ impl PrivateKey {
 
     /// Takes the 32-byte seed of RFC 8032.
     fn of_seed(seed: &[u8; KEY_LENGTH]) -> Self {
+        // Unchecked, because a key file has no public key to compare with.
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are an Ed25519 seed");
         Self(Arc::new(pair))
     }
@@ -131,6 +132,7 @@ fn read_private(path: &Path, length: usize) -> Result<Zeroizing<String>, KeyErro
         return Err(KeyError::NotAFile { path: at() });
     }
     let mode = metadata.mode() & 0o7777;
+    // Bits for the group and for others.
     if mode & 0o077 != 0 {
         return Err(KeyError::Mode { path: at(), mode });
     }

@@ -74,6 +74,7 @@ impl Gate {
     pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(first_id) = first_id.try_into() else { return 0 };
+        // With one key there is no choice, so the proofs need not be locked.
         if keys.len() < 2 {
             return 0;
         }
@@ -118,6 +119,7 @@ impl Gate {
         }
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let known = keys.iter().map(|key| key.proof(id)).find(|proof| has(token, proof));
+        // The lock on the keys ends before the one on the proofs begins.
         drop(keys);
         let Some(proof) = known else { return Err(Turned::NoProof) };
         if !self.strangers.replays().admit(proof, from) {

@@ -103,6 +103,7 @@ impl Control {
         let Some(stream) = self.stream else { return true };
         if !self.finished {
             self.finished = true;
+            // An error means that the peer has stopped reading.
             self.sending_is_over = quic.send_stream(stream).finish().is_err();
         }
         self.sending_is_over

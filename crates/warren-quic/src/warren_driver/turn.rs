@@ -136,6 +136,7 @@ impl WarrenEndpoint {
             let received =
                 self.receiving.slabs.lend(left, |buffers| port.socket.receive(buffers, &mut metas));
             let Some(received) = received else { continue };
+            // If every buffer was filled, the socket may have more.
             emptied &= received < left;
             port.was_readable();
             for meta in metas.iter().take(received) {
@@ -200,6 +201,7 @@ impl WarrenEndpoint {
                     .connections
                     .insert(|id| WarrenConnection::new(id, index, accepted, remote, None, now).seated(seat));
                 port.add_route(handle, slot);
+                // Only now is the slot known by which the crowd names the handshake to this worker.
                 if let Some(connection) = self.connections.get(slot) {
                     connection.settle(slot);
                 }
@@ -222,6 +224,7 @@ impl WarrenEndpoint {
 
     /// Delivers pending events and datagrams of connections as far as the inbox has room.
     fn deliver(&mut self, inbox: &mut Inbox, now: Instant) {
+        // Only those that are listed now: a connection with more news is listed again, behind the others.
         for _ in 0..self.work.with_news.len() {
             if !has_room(inbox) {
                 return;
@@ -351,6 +354,7 @@ fn drive(connection: &mut WarrenConnection, port: &mut Port, buffer: &mut Vec<u8
     let quic = connection.quic();
     let mut sent = 0;
     loop {
+        // Asked before each send, because another thread may have changed the cap (`warren set`).
         let segments = port.segments(quic.transmit_caps().segments(), quic.current_mtu());
         buffer.clear();
         let Some(transmit) = quic.poll_transmit(now, segments, buffer) else { return Drive::Done };

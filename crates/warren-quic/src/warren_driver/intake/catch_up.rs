@@ -53,6 +53,7 @@ impl WarrenEndpoint {
         let mut share = self.intake.share(now);
         self.intake.serve(Instant::now());
         while share > 0
+            // While as many attempts wait as a poll handles, strangers get no turn: they would only add further ones.
             && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
         {
             let (slot, datagrams) = (batch.slot, batch.datagrams());
