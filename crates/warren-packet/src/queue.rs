@@ -90,6 +90,11 @@ impl FlowQueue {
         self.patience = Patience::for_path(round_trip);
     }
 
+    /// Sets the most bytes in the queue. Packets beyond a lower limit stay until the next one comes.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.packets == 0

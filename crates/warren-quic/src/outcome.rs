@@ -136,6 +136,7 @@ pub(crate) fn loss_counts(stats: &noq_proto::ConnectionStats, path: &PathStats) 
         kept_bytes: kept.bytes,
         forgotten: kept.forgotten,
         returned: kept.lost,
+        window: path.cwnd,
         rtt: path.rtt,
         reordering: path.reordering_window,
     }

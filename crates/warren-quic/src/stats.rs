@@ -114,6 +114,8 @@ pub struct LossCounts {
     pub forgotten: u64,
     /// Kept datagrams that were returned as lost.
     pub returned: u64,
+    /// Congestion window in bytes.
+    pub window: u64,
     /// Smoothed round-trip time.
     pub rtt: Duration,
     /// How much longer than that a packet may take before it counts as lost. Zero if the path keeps the order.

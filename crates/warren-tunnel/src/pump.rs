@@ -19,8 +19,11 @@ use super::counters::{Drops, RepairSnapshot, Totals};
 use super::repair::{Outgoing, Repair, RepairCounts, lane_of};
 use super::traffic::Traffic;
 
-/// Most bytes in a queue. A packet beyond it makes the longest flow lose packets, counted as `queue_full`.
-const QUEUE_LIMIT: usize = 512 * 1024;
+/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. It is twice the congestion window within
+/// these bounds: an inner flow's slow start has that much on its way when it learns of the path's end. Losing it in one burst costs
+/// the flow seconds.
+const LEAST_QUEUE_LIMIT: usize = 512 * 1024;
+const MOST_QUEUE_LIMIT: usize = 4 * 1024 * 1024;
 /// A client stops reading its TUN from this many bytes on, so that the kernel holds back the senders.
 const QUEUE_HIGH_WATER: usize = 256 * 1024;
 /// Senders learn a connection's datagram size only after it has been the same for this long, because discovery takes a moment to
@@ -84,7 +87,7 @@ impl Pump {
             hold: HOLD,
             repair: Repair::default(),
             fragmenter: Fragmenter::default(),
-            queue: FlowQueue::new(QUEUE_LIMIT),
+            queue: FlowQueue::new(LEAST_QUEUE_LIMIT),
             held: None,
             fragments: VecDeque::new(),
             last_progress: now,
@@ -140,12 +143,14 @@ impl Pump {
         }
     }
 
-    /// Notes what the path has lost, and how long it takes.
+    /// Notes what the path has lost, how long it takes, and how much it holds.
     pub(crate) fn note_losses(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some(counts) = endpoint.loss_counts(self.connection) else { return };
         self.repair.observe(&counts, now);
         self.hold = hold(counts.rtt);
         self.queue.set_round_trip(counts.rtt);
+        let twice = usize::try_from(2 * counts.window).unwrap_or(usize::MAX);
+        self.queue.set_limit(twice.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
     }
 
     /// The largest packet that the connection carries in one datagram; `None` until that has been the same for a while.
