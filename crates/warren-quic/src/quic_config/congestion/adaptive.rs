@@ -19,10 +19,12 @@ use noq_proto::{
 
 mod base_rtt;
 mod rounds;
+mod usual_loss;
 
 use self::{
     base_rtt::BaseRtt,
-    rounds::{Round, Rounds},
+    rounds::{Round, Rounds, loss_share},
+    usual_loss::UsualLoss,
 };
 use crate::stats::ControllerState;
 
@@ -61,13 +63,8 @@ const CUBIC_CUT: f64 = 0.7;
 
 /// A loss is congestion only if the queue is at least this share of its recent maximum, because only full queues drop.
 const FULL_SHARE: f64 = 0.7;
-/// A loss is unusual if the round has lost more packets than this, beyond so many times the usual loss.
-const STRAY_LOSSES: f64 = 4.0;
-const UNUSUAL: f64 = 3.0;
-/// Two rounds in a row that lose this much beyond twice the usual mean congestion even without a queue: a policer, or a very short queue.
-const EXCESS_LOSS: f64 = 0.05;
-/// Rounds over which the usual loss is averaged.
-const LOSS_ROUNDS: f64 = 32.0;
+/// Rounds within which a second overflow of a queue means that it is full.
+const OVERFLOW_ROUNDS: u32 = 8;
 
 /// The controller of one path. Bytes are those of UDP payload.
 #[derive(Debug)]
@@ -80,11 +77,11 @@ pub(super) struct Adaptive {
     base: BaseRtt,
     /// Largest queueing delay of recent rounds.
     full_queue: Duration,
-    /// Share of packets that the path loses as a rule.
-    usual_loss: f64,
-    /// The number of rounds in that average.
-    calm_rounds: f64,
+    usual_loss: UsualLoss,
+    /// Rounds in a row that lost much more than usual.
     lossy_rounds: u32,
+    /// Rounds during which one more overflow means that a queue is full.
+    overflow_rounds: u32,
     competition: Duration,
     /// Whether a queue ended slow start, and nobody has looked yet whose it was.
     is_cut_short: bool,
@@ -158,9 +155,9 @@ impl Adaptive {
             rounds: Rounds::default(),
             base: BaseRtt::default(),
             full_queue: Duration::ZERO,
-            usual_loss: 0.0,
-            calm_rounds: 0.0,
+            usual_loss: UsualLoss::default(),
             lossy_rounds: 0,
+            overflow_rounds: 0,
             competition: FIRST_COMPETITION,
             is_cut_short: false,
             last_competition: None,
@@ -282,21 +279,14 @@ impl Adaptive {
 
     /// Returns the share of packets that are lost, if for the second round in a row it is much more than usual.
     fn judge_loss(&mut self, round: &Round, has_queue: bool) -> Option<f64> {
-        let loss = share(round.lost, round.delivered);
-        let exceeds = round.lost >= MIN_PACKETS && loss > 2.0 * self.usual_loss + EXCESS_LOSS;
+        let exceeds = self.usual_loss.is_exceeded(round);
         self.lossy_rounds = if exceeds { self.lossy_rounds + 1 } else { 0 };
+        self.overflow_rounds = self.overflow_rounds.saturating_sub(1);
         // Losses of a full queue or of a policer are not what the path loses as a rule.
         if !has_queue && !exceeds {
-            self.calm_rounds = (self.calm_rounds + 1.0).min(LOSS_ROUNDS);
-            self.usual_loss += (loss - self.usual_loss) / self.calm_rounds;
+            self.usual_loss.add(round);
         }
-        (self.lossy_rounds >= 2).then_some(loss)
-    }
-
-    /// Whether this round has lost clearly more packets than the path loses as a rule.
-    fn is_unusual_loss(&self) -> bool {
-        let (delivered, lost) = self.rounds.so_far();
-        lost as f64 > STRAY_LOSSES + UNUSUAL * self.usual_loss * (delivered + lost) as f64
+        (self.lossy_rounds >= 2).then(|| round.loss())
     }
 
     fn judge_drain(&mut self, now: Instant, round: &Round) {
@@ -310,13 +300,13 @@ impl Adaptive {
         if *left > 0 {
             return;
         }
-        let (usual, before, loss) = (*usual, *before, share(*lost, *delivered));
+        let (usual, before, loss) = (*usual, *before, loss_share(*lost, *delivered));
         self.lossy_rounds = 0;
         // If this connection's packets caused the loss, it goes down with the window.
         let is_own = loss < usual / 2.0;
         // Then it is what the path loses as a rule, and is not judged again.
         if !is_own {
-            self.usual_loss = usual;
+            self.usual_loss.set(usual);
         }
         let window = if is_own { self.window } else { before };
         self.bound(now, window);
@@ -386,10 +376,6 @@ fn scaled(window: u64, factor: f64) -> u64 {
     (window as f64 * factor) as u64
 }
 
-fn share(lost: u64, delivered: u64) -> f64 {
-    lost as f64 / (lost + delivered).max(1) as f64
-}
-
 impl Controller for Adaptive {
     fn on_packet_sent(&mut self, _: Instant, _: u16, number: u64) {
         self.rounds.on_packet_sent(number);
@@ -430,8 +416,8 @@ impl Controller for Adaptive {
         }
     }
 
-    fn on_packet_lost(&mut self, _: u16, _: u64, _: Instant) {
-        self.rounds.on_packet_lost();
+    fn on_packet_lost(&mut self, _: u16, number: u64, _: Instant) {
+        self.rounds.on_packet_lost(number);
     }
 
     fn on_congestion_event(
@@ -450,7 +436,8 @@ impl Controller for Adaptive {
         let (queue, allowed) = (self.latest_queue(), self.allowed_queue());
         let is_long = queue > allowed;
         let is_near_full = queue >= self.full_queue.mul_f64(FULL_SHARE);
-        let is_unusual = self.is_unusual_loss();
+        let (delivered, lost) = self.rounds.so_far();
+        let is_unusual = self.usual_loss.is_unusual(delivered, lost);
         // A short queue may be full before it is long.
         let is_filled = is_unusual && is_near_full && queue > allowed / 2;
         // What left before the last cut belongs to the event that caused it.
@@ -465,13 +452,18 @@ impl Controller for Adaptive {
                 let window = scaled(self.window, CUBIC_CUT).max(self.least());
                 self.bound(now, window);
             }
+            // A burst of random loss hardly comes twice within so few rounds, when the window is smaller.
+            Phase::Bounded { .. } if is_filled && is_recent && self.overflow_rounds == 0 => {
+                self.last_cut = Some(now);
+                self.overflow_rounds = OVERFLOW_ROUNDS;
+                self.window = scaled(self.window, CUT).max(self.least());
+            }
             Phase::Bounded { .. } if is_filled && is_recent => {
                 self.last_cut = Some(now);
                 self.is_cut_short = false;
                 let window = scaled(self.window, CUBIC_CUT).max(self.least());
                 self.compete(now, window);
             }
-            // A mark means a queue, however short it still is (RFC 3168).
             Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn && is_recent => {
                 self.window = scaled(self.window, CUT).max(self.least());
                 self.last_cut = Some(now);

@@ -69,6 +69,20 @@ fn random_loss_does_not_throttle() {
 }
 
 #[test]
+fn bursts_of_loss_do_not_throttle() {
+    for burst in [4, 10] {
+        let mut world = connected(Congestion::Adaptive);
+        world.bottleneck = Some(Bottleneck { rate: RATE, queue: Duration::from_millis(30) });
+        (world.loss_per_mille, world.loss_burst) = (10, burst);
+        flood(&mut world, Duration::from_secs(3));
+        let before = delivered(&mut world);
+        flood(&mut world, Duration::from_secs(20));
+        let share = (delivered(&mut world) - before) as f64 / (f64::from(RATE) * 20.0);
+        assert!(share > 0.9, "{share:.2} of the link with bursts of {burst}");
+    }
+}
+
+#[test]
 fn queue_stays_short_whatever_the_bottleneck_holds() {
     for queue in [20, 100, 400] {
         let Outcome { share, rtt, overflowed } =

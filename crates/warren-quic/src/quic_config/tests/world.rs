@@ -41,6 +41,10 @@ pub(super) struct World {
     pub(super) limit: usize,
     pub(super) delay: Duration,
     pub(super) loss_per_mille: u64,
+    /// How many packets follow each other when some are lost.
+    pub(super) loss_burst: u64,
+    /// How many packets of the present burst are still to be lost.
+    burst_left: u64,
     /// What the path carries each way; without it the path is as fast as its senders.
     pub(super) bottleneck: Option<Bottleneck>,
     /// Packets that were dropped by a full queue.
@@ -194,6 +198,8 @@ impl World {
             limit: 1_500,
             delay: DELAY,
             loss_per_mille: 0,
+            loss_burst: 1,
+            burst_left: 0,
             bottleneck: None,
             overflowed: 0,
             free: [now; 2],
@@ -336,7 +342,7 @@ impl World {
             if arrives
                 && is_heard
                 && datagram.len() <= self.limit
-                && self.random(1_000) >= self.loss_per_mille
+                && !self.loses()
                 && let Some(leaves) = self.pass_bottleneck(from, datagram.len())
             {
                 let is_late = self.late_per_mille > 0 && self.random(1_000) < self.late_per_mille;
@@ -393,6 +399,19 @@ impl World {
             None => {}
         }
         self.sides[to].settle();
+    }
+
+    /// Whether the path loses the next packet, and with it those that follow in its burst.
+    fn loses(&mut self) -> bool {
+        if self.burst_left > 0 {
+            self.burst_left -= 1;
+            return true;
+        }
+        let begins = self.random(1_000 * self.loss_burst) < self.loss_per_mille;
+        if begins {
+            self.burst_left = self.loss_burst - 1;
+        }
+        begins
     }
 
     /// A number below `bound`, by xorshift.

@@ -15,16 +15,31 @@ pub(super) struct Round {
     /// Packets that were acknowledged, and that were lost.
     pub(super) delivered: u64,
     pub(super) lost: u64,
+    /// Lost packets whose predecessor was not lost.
+    pub(super) bursts: u64,
     /// Most bytes that were under way.
     pub(super) in_flight: u64,
     /// Whether the window or the pacer held packets back.
     pub(super) was_limited: bool,
 }
 
+impl Round {
+    /// Share of its packets that were lost.
+    pub(super) fn loss(&self) -> f64 {
+        loss_share(self.lost, self.delivered)
+    }
+}
+
+/// Share of packets that were lost.
+pub(super) fn loss_share(lost: u64, delivered: u64) -> f64 {
+    lost as f64 / (lost + delivered).max(1) as f64
+}
+
 /// Divides acknowledgements into rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds {
     last_sent: u64,
+    last_lost: Option<u64>,
     /// Number of the packet whose acknowledgement ends the round.
     ends_with: Option<u64>,
     began: Option<Instant>,
@@ -41,6 +56,7 @@ impl Default for Rounds {
     fn default() -> Self {
         Self {
             last_sent: 0,
+            last_lost: None,
             ends_with: None,
             began: None,
             bytes: 0,
@@ -65,8 +81,10 @@ impl Rounds {
         self.round.delivered += 1;
     }
 
-    pub(super) fn on_packet_lost(&mut self) {
+    pub(super) fn on_packet_lost(&mut self, number: u64) {
         self.round.lost += 1;
+        let before = self.last_lost.replace(number);
+        self.round.bursts += u64::from(before.is_none_or(|before| before + 1 != number));
     }
 
     pub(super) fn on_limited(&mut self) {
