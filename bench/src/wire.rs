@@ -185,6 +185,7 @@ fn table(state: &State) -> Table {
     row("+ too large", |of| of.account.too_large);
     row("+ policed", |of| of.account.policed);
     row("+ queue full", |of| of.account.queue_full);
+    row("+ waited too long", |of| of.account.codel);
     row("+ refused by the device", |of| of.account.refused);
     row("+ queued now", |of| of.account.queued);
     row("+ in flight now", |of| of.account.in_flight);

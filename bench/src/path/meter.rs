@@ -56,7 +56,7 @@ impl Meter<'_> {
         let (bytes, seconds) = (count() - first, start.elapsed().as_secs_f64());
         let after = self.wire()?;
         let frames = after.account.received - wire.account.received;
-        let dropped = |of: &DirectionState| of.account.queue_full + of.account.policed;
+        let dropped = |of: &DirectionState| of.account.queue_full + of.account.codel + of.account.policed;
         let wire_bytes = after.account.received_bytes - wire.account.received_bytes;
         let missed = after.missed - wire.missed;
         anyhow::ensure!(

@@ -26,7 +26,7 @@ enum Script {
 }
 
 /// All paths: name, settings in each direction, script.
-const PATHS: [(&str, &str, Script); 17] = [
+const PATHS: [(&str, &str, Script); 18] = [
     ("clean", "delay=15ms rate=200mbit queue=30ms", Script::Nothing),
     ("0.1%", "delay=15ms rate=200mbit queue=30ms loss=0.1%", Script::Nothing),
     ("1%", "delay=15ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
@@ -42,6 +42,7 @@ const PATHS: [(&str, &str, Script); 17] = [
     ("queue-10", "delay=15ms rate=200mbit queue=10ms", Script::Nothing),
     ("queue-100", "delay=15ms rate=200mbit queue=100ms", Script::Nothing),
     ("queue-200", "delay=10ms rate=50mbit queue=200ms", Script::Nothing),
+    ("ecn", "delay=15ms rate=200mbit queue=100ms codel=5ms", Script::Nothing),
     ("policer", "delay=15ms rate=1gbit queue=30ms police=100mbit:250k", Script::Nothing),
     ("rate-change", "delay=15ms rate=200mbit queue=30ms", Script::Rates),
     ("black-out", "delay=15ms rate=200mbit queue=30ms", Script::BlackOut),

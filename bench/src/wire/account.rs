@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counts of frames since the start. [`Account::is_balanced`] holds at any moment.
 ///
-/// It has 18 fields because each is one thing that can happen to a frame, and a key of the JSON.
+/// It has 19 fields because each is one thing that can happen to a frame, and a key of the JSON.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Account {
     /// Frames that the wire read.
@@ -27,6 +27,8 @@ pub(crate) struct Account {
     pub(crate) policed: u64,
     /// Dropped because the queue before the rate was full.
     pub(crate) queue_full: u64,
+    /// Dropped by CoDel, because the sender does not use ECN.
+    pub(crate) codel: u64,
     /// Refused by the device at the other end.
     pub(crate) refused: u64,
     /// Frames that are waiting for the rate.
@@ -46,7 +48,7 @@ impl Account {
     /// Returns the frames that were dropped for any reason.
     pub(crate) fn dropped(&self) -> u64 {
         let by_link = self.lost + self.lost_in_burst + self.blacked_out + self.too_large + self.policed;
-        by_link + self.queue_full + self.refused
+        by_link + self.queue_full + self.codel + self.refused
     }
 
     /// Returns whether every frame is accounted for: delivered, dropped, queued or in flight.

@@ -10,11 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use warren_packet::queue::codel::{Codel, Patience};
+
 use super::{
     account::Account,
     frame::{self, Frame},
     settings::{Blackout, Burst, Change, Police, Reorder, Setting, Settings},
     too_big,
+    unit::FRAME,
 };
 use crate::{
     random::{self, Random},
@@ -31,8 +34,11 @@ pub(super) struct Link {
     start: Instant,
     blackout_set: Instant,
     bucket: Bucket,
-    /// Frames that wait for the rate, with their times of arrival. The first one is on the line.
+    /// Frames that wait for the rate, with their times of arrival.
     queue: VecDeque<(Instant, Frame)>,
+    /// Whether the first one is on the line. CoDel has seen it then.
+    is_on_line: bool,
+    codel: Codel,
     queued_bytes: u64,
     /// When the last frame that left the queue was or will be off the line.
     line_free: Instant,
@@ -54,6 +60,8 @@ impl Link {
             blackout_set: now,
             bucket: Bucket { bytes: 0.0, at: now },
             queue: VecDeque::new(),
+            is_on_line: false,
+            codel: Codel::default(),
             queued_bytes: 0,
             line_free: now,
             flying: BinaryHeap::new(),
@@ -165,12 +173,38 @@ impl Link {
 
     /// Launches the frames that leave the queue by `now`.
     fn advance(&mut self, now: Instant) {
-        while let Some(departure) = self.departure().filter(|departure| *departure <= now)
-            && let Some((_, frame)) = self.queue.pop_front()
-        {
+        loop {
+            self.put_on_line();
+            let Some(departure) = self.departure().filter(|departure| *departure <= now) else { return };
+            let Some((_, frame)) = self.queue.pop_front() else { return };
+            self.is_on_line = false;
             self.queued_bytes -= bytes(&frame);
             self.line_free = departure;
             self.launch(frame, departure);
+        }
+    }
+
+    /// Puts the first frame that CoDel leaves in the queue on the line.
+    fn put_on_line(&mut self) {
+        while !self.is_on_line
+            && let Some((arrived, frame)) = self.queue.front_mut()
+        {
+            self.is_on_line = true;
+            let Some(target) = self.settings.codel else { return };
+            let begin = self.line_free.max(*arrived);
+            let rest = self.queued_bytes - bytes(frame);
+            let patience = Patience { target, ..Patience::default() };
+            if !self.codel.signals(begin, patience, begin - *arrived, rest <= FRAME) {
+                return;
+            }
+            if frame::mark(frame) {
+                self.account.marked += 1;
+                return;
+            }
+            self.account.codel += 1;
+            self.queued_bytes = rest;
+            self.queue.pop_front();
+            self.is_on_line = false;
         }
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Settings {
     pub(crate) police: Option<Police>,
     /// Beyond this backlog, ECN-capable packets are marked "congestion experienced" (RFC 3168).
     pub(crate) ecn: Option<Length>,
+    /// CoDel's target: the wait for the rate beyond which it marks ECN-capable packets and drops others (RFC 8289).
+    pub(crate) codel: Option<Duration>,
     pub(crate) delay: Duration,
     /// How far the delay varies to each side. Frames keep their order.
     pub(crate) jitter: Duration,
@@ -106,6 +108,7 @@ impl Settings {
             Setting::Rate(rate) => self.rate = rate,
             Setting::Queue(queue) => self.queue = queue,
             Setting::Ecn(ecn) => self.ecn = ecn,
+            Setting::Codel(target) => self.codel = target,
             Setting::Police(police) => self.police = police,
             Setting::Delay(delay) => self.delay = delay,
             Setting::Jitter(jitter) => self.jitter = jitter,
@@ -127,6 +130,7 @@ impl Default for Settings {
             rate: None,
             queue: Self::QUEUE,
             ecn: None,
+            codel: None,
             police: None,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
@@ -154,6 +158,7 @@ impl fmt::Display for Settings {
         word("rate", self.rate.map(show_rate));
         word("queue", (self.queue != Self::QUEUE).then(|| self.queue.to_string()));
         word("ecn", self.ecn.map(|ecn| ecn.to_string()));
+        word("codel", self.codel.map(show_duration));
         let police = |Police { rate, bucket }| format!("{}:{}", show_rate(rate), Length::Bytes(bucket));
         word("police", self.police.map(police));
         word("delay", time(self.delay));
@@ -188,6 +193,7 @@ pub(crate) enum Setting {
     Rate(Option<u64>),
     Queue(Length),
     Ecn(Option<Length>),
+    Codel(Option<Duration>),
     Police(Option<Police>),
     Delay(Duration),
     Jitter(Duration),
@@ -234,7 +240,7 @@ impl FromStr for Change {
 }
 
 /// The names and values of all settings.
-pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, \
+pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, codel=5ms|off, \
     police=RATE:BUCKET|off, delay=30ms, \
     jitter=5ms, loss=1%, burst=ENTER%:LEAVE%[:LOSS%]|off, reorder=10%:5ms|off, duplicate=1%, corrupt=1%, \
     corrupt-udp=1%, mtu=1300[:loud]|off, blackout=on|off|2s|2s/5s";
@@ -253,6 +259,7 @@ impl FromStr for Setting {
             "rate" => unless_off(value, parse_rate).map(Self::Rate),
             "queue" => parse_length(value).map(Self::Queue),
             "ecn" => unless_off(value, parse_length).map(Self::Ecn),
+            "codel" => unless_off(value, parse_duration).map(Self::Codel),
             "police" => unless_off(value, parse_police).map(Self::Police),
             "delay" => parse_duration(value).map(Self::Delay),
             "jitter" => parse_duration(value).map(Self::Jitter),
@@ -334,8 +341,8 @@ mod tests {
 
     #[test]
     fn settings_are_written_as_they_are_read() {
-        let text = "rate=50mbit queue=64k ecn=5ms police=40mbit:64k delay=30ms jitter=0.5ms loss=1% burst=0.1%:25%:100% \
-                    reorder=10%:5ms duplicate=0.5% corrupt=2% corrupt-udp=3% mtu=1300:loud blackout=2s/5s";
+        let text = "rate=50mbit queue=64k ecn=5ms codel=5ms police=40mbit:64k delay=30ms jitter=0.5ms loss=1% \
+                    burst=0.1%:25%:100% reorder=10%:5ms duplicate=0.5% corrupt=2% corrupt-udp=3% mtu=1300:loud blackout=2s/5s";
         assert_eq!(settings(text).to_string(), text);
         assert_eq!(settings("").to_string(), "clear");
         assert_eq!(settings("delay=30ms,loss=1% clear").to_string(), "clear");

@@ -2,6 +2,9 @@
 
 use std::{fmt, time::Duration};
 
+/// Bytes of a full Ethernet frame.
+pub(super) const FRAME: u64 = 1_514;
+
 /// A share of all frames, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) struct Share(f64);
@@ -37,13 +40,12 @@ pub(crate) enum Length {
 impl Length {
     /// Returns whether `packets` with `bytes` in total exceed the length.
     pub(super) fn is_exceeded(self, packets: u64, bytes: u64, rate: Option<u64>) -> bool {
-        /// A full Ethernet frame. A queue that cannot hold one would pass nothing.
-        const FRAME: u64 = 1_514;
         match self {
             Self::Packets(limit) => packets > limit,
             Self::Bytes(limit) => bytes > limit,
             Self::Time(time) => rate.is_some_and(|rate| {
                 let limit = u128::from(rate) * time.as_nanos() / 8_000_000_000;
+                // A queue that cannot hold a frame would pass nothing.
                 u128::from(bytes) > limit.max(FRAME.into())
             }),
         }

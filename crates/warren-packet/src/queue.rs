@@ -5,7 +5,7 @@
 //! does not wait behind a bulk transfer. CoDel keeps each flow's standing queue short. The total of bytes is bounded: overflow
 //! drops from the flow with the most bytes. Packets of a flow stay in order.
 
-mod codel;
+pub mod codel;
 mod waits;
 
 use std::collections::VecDeque;

@@ -136,6 +136,28 @@ fn backlog_marks_packets_of_ecn_senders_and_drops_nothing() {
 }
 
 #[test]
+fn codel_marks_packets_of_ecn_senders_and_drops_others_when_they_wait_too_long_for_an_interval() {
+    // 1,000 bytes take 1 ms, and one comes each millisecond while this many wait.
+    let run = |waiting: u64, class: u8| {
+        let (mut link, now) = link("rate=8mbit codel=5ms");
+        (0..waiting).for_each(|_| drop(link.offer(udp4(958, class), now)));
+        for index in 0..300_u64 {
+            let at = now + Duration::from_millis(index);
+            link.offer(udp4(958, class), at);
+            while link.take(at).is_some() {}
+            assert!(link.account().is_balanced());
+            assert!(index >= 100 || link.account().marked + link.account().codel == 0, "after {index} ms");
+        }
+        (link.account().marked, link.account().codel)
+    };
+    let (marked, dropped) = run(20, 2);
+    assert!((2..10).contains(&marked) && dropped == 0, "{marked} marked, {dropped} dropped");
+    let (marked, dropped) = run(20, 0);
+    assert!((2..10).contains(&dropped) && marked == 0, "{marked} marked, {dropped} dropped");
+    assert_eq!(run(4, 2), (0, 0), "the control: a shorter wait");
+}
+
+#[test]
 fn lower_rate_holds_for_what_waits_already() {
     let (mut link, now) = link("rate=8mbit");
     for index in 0..3 {
@@ -300,6 +322,8 @@ fn settings() -> impl Strategy<Value = String> {
         "queue=4k",
         "queue=3ms",
         "ecn=2p",
+        "codel=1ms",
+        "codel=off",
         "police=5mbit:3k",
         "delay=10ms",
         "delay=0",

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 /// How long packets may wait before CoDel signals.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub struct Patience {
     /// Longest wait that does not count as a standing queue (RFC 8289 section 4.3).
-    target: Duration,
+    pub target: Duration,
     /// How long waits may exceed the target before the first signal: about the longest round trip of the flows (section 4.2).
-    interval: Duration,
+    pub interval: Duration,
 }
 
 impl Default for Patience {
@@ -36,7 +36,7 @@ impl Patience {
 
 /// The state of one flow.
 #[derive(Debug, Default)]
-pub(super) struct Codel {
+pub struct Codel {
     /// When waits will have exceeded the target for an interval. `None` while they do not exceed it.
     first_above: Option<Instant>,
     dropping: bool,
@@ -49,13 +49,7 @@ pub(super) struct Codel {
 impl Codel {
     /// Whether to drop or mark the packet that leaves now after waiting for `sojourn`. `is_short` says that the remaining backlog
     /// is at most one send, which is not congestion.
-    pub(super) fn signals(
-        &mut self,
-        now: Instant,
-        patience: Patience,
-        sojourn: Duration,
-        is_short: bool,
-    ) -> bool {
+    pub fn signals(&mut self, now: Instant, patience: Patience, sojourn: Duration, is_short: bool) -> bool {
         let is_above = self.has_been_above(now, patience, sojourn, is_short);
         if !is_above {
             self.dropping = false;
