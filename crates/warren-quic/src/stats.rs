@@ -94,6 +94,8 @@ pub enum ControllerState {
     Probing,
     /// Another flow keeps the queue full, and CUBIC competes for a fair share.
     Competing,
+    /// The bottleneck marks packets (ECN), and CUBIC answers the marks.
+    Marked,
 }
 
 /// What a connection's path has lost, and what of it is kept to be sent again. The counts of packets and datagrams

@@ -85,6 +85,8 @@ pub enum ControllerStatus {
     Probing,
     /// Another flow keeps the path's queue full, and the connection competes for a fair share.
     Sharing,
+    /// The path's bottleneck marks packets (ECN), and the rate follows the marks.
+    Marked,
 }
 
 impl From<ControllerState> for ControllerStatus {
@@ -94,6 +96,7 @@ impl From<ControllerState> for ControllerStatus {
             ControllerState::ShortQueue => Self::ShortQueue,
             ControllerState::Probing => Self::Probing,
             ControllerState::Competing => Self::Sharing,
+            ControllerState::Marked => Self::Marked,
         }
     }
 }

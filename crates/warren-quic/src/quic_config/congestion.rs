@@ -346,7 +346,7 @@ mod tests {
         let mut copy = controller.clone_box();
         assert_eq!(state_of_original(copy.clone_box()), Some(ControllerState::Starting));
         copy.on_congestion_event(now, now, false, true, 1_000, 1);
-        assert_eq!(state_of_original(copy.clone_box()), Some(ControllerState::ShortQueue));
+        assert_eq!(state_of_original(copy.clone_box()), Some(ControllerState::Marked));
         assert_eq!(state_of_original(copy), Some(ControllerState::Starting));
 
         settings.congestion.set(Congestion::Cubic);

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod deaf;
+mod ecn;
 mod fast_path;
 mod handshake_probe;
 mod idle;

@@ -4,7 +4,8 @@
 //! of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's own queue,
 //! where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow. CUBIC
 //! (RFC 9438) then competes for a fair share, and losses count while the queue is full. They also count, with any queue, if the path
-//! loses far more than usual.
+//! loses far more than usual. A bottleneck that marks packets (ECN) keeps its queue short itself, so that nothing can be learnt from the
+//! queue: CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -118,6 +119,8 @@ enum Phase {
     /// It is CUBIC's: somebody else fills the queue.
     Competing {
         cubic: Box<dyn Controller>,
+        /// Whether the bottleneck's marks began it, and not a rival's queue.
+        is_marked: bool,
         /// When to look again whose queue it is.
         until: Instant,
     },
@@ -176,7 +179,8 @@ impl Adaptive {
             Phase::SlowStart => ControllerState::Starting,
             Phase::Bounded { .. } => ControllerState::ShortQueue,
             Phase::Draining { .. } => ControllerState::Probing,
-            Phase::Competing { .. } => ControllerState::Competing,
+            Phase::Competing { is_marked: false, .. } => ControllerState::Competing,
+            Phase::Competing { is_marked: true, .. } => ControllerState::Marked,
         }
     }
 
@@ -250,7 +254,7 @@ impl Adaptive {
                     *queue = Some(Queue { rounds: seen.rounds + 1, last_window: window, ..seen });
                     self.cut(now, &round);
                 } else if seen.is_rivals(rtt, base) {
-                    self.compete(now, seen.window);
+                    self.compete(now, seen.window, false);
                 } else {
                     self.is_cut_short = false;
                     *queue = None;
@@ -266,7 +270,7 @@ impl Adaptive {
                 }
             }
             Phase::Draining { .. } => self.judge_drain(now, &round),
-            Phase::Competing { cubic, until } => {
+            Phase::Competing { cubic, until, .. } => {
                 self.window = cubic.window();
                 // Time to look again. If the rival is still there, the next rounds find its queue again.
                 if now >= *until {
@@ -337,7 +341,7 @@ impl Adaptive {
 
     /// Lets CUBIC go on from a window. CUBIC begins with a slow start if the rival's queue cut ours short. Otherwise, a made-up loss ends
     /// its slow start at once.
-    fn compete(&mut self, now: Instant, window: u64) {
+    fn compete(&mut self, now: Instant, window: u64, is_marked: bool) {
         let is_newcomer = std::mem::take(&mut self.is_cut_short);
         let mut config = CubicConfig::default();
         // The made-up loss below cuts a larger window to this one.
@@ -354,7 +358,15 @@ impl Adaptive {
         };
         let until = now + self.competition;
         self.last_competition = Some(until);
-        self.phase = Phase::Competing { cubic, until };
+        self.phase = Phase::Competing { cubic, is_marked, until };
+    }
+
+    /// Answers a loss or a mark that is congestion as CUBIC does, and lets CUBIC go on.
+    fn give_way(&mut self, now: Instant, is_marked: bool) {
+        self.last_cut = Some(now);
+        self.is_cut_short = false;
+        let window = scaled(self.window, CUBIC_CUT).max(self.least());
+        self.compete(now, window, is_marked);
     }
 
     /// Starts anew after silence from the path, because what was known of it may be wrong.
@@ -447,7 +459,13 @@ impl Controller for Adaptive {
                 cubic.on_congestion_event(now, sent, false, is_ecn, lost_bytes, largest_lost);
                 self.window = cubic.window();
             }
-            Phase::SlowStart if is_ecn || is_long => {
+            Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn => {
+                // One mark of a round counts.
+                if is_recent {
+                    self.give_way(now, true);
+                }
+            }
+            Phase::SlowStart if is_long => {
                 self.is_cut_short = true;
                 let window = scaled(self.window, CUBIC_CUT).max(self.least());
                 self.bound(now, window);
@@ -458,16 +476,7 @@ impl Controller for Adaptive {
                 self.overflow_rounds = OVERFLOW_ROUNDS;
                 self.window = scaled(self.window, CUT).max(self.least());
             }
-            Phase::Bounded { .. } if is_filled && is_recent => {
-                self.last_cut = Some(now);
-                self.is_cut_short = false;
-                let window = scaled(self.window, CUBIC_CUT).max(self.least());
-                self.compete(now, window);
-            }
-            Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn && is_recent => {
-                self.window = scaled(self.window, CUT).max(self.least());
-                self.last_cut = Some(now);
-            }
+            Phase::Bounded { .. } if is_filled && is_recent => self.give_way(now, false),
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing { .. } => {}
         }
     }

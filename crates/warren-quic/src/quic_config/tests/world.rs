@@ -49,6 +49,11 @@ pub(super) struct World {
     pub(super) bottleneck: Option<Bottleneck>,
     /// Packets that were dropped by a full queue.
     pub(super) overflowed: u64,
+    /// The wait in the bottleneck's queue beyond which it marks packets that support ECN, and what it marked.
+    pub(super) marks_after: Option<Duration>,
+    pub(super) congested: u64,
+    /// What the path does to packets that support ECN.
+    pub(super) ecn: EcnPath,
     /// When the bottleneck will have sent what it has from each side.
     free: [Instant; 2],
     /// How many of a thousand arrive later than others, and by how much.
@@ -82,13 +87,26 @@ pub(super) struct Bottleneck {
     pub(super) queue: Duration,
 }
 
+/// What a path does to packets that support ECN.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum EcnPath {
+    Keeps,
+    Clears,
+    /// Makes ECT(1) of ECT(0).
+    Swaps,
+    /// Marks all as congested.
+    MarksAll,
+    Drops,
+}
+
 /// A datagram under way, ordered by its arrival.
 #[derive(Eq, Ord, PartialEq, PartialOrd)]
 struct Underway {
     arrival: Instant,
     number: u64,
     to: usize,
-    is_marked: bool,
+    /// The ECN bits of its IP header.
+    mark: u8,
     strays: bool,
     content: Vec<u8>,
 }
@@ -202,6 +220,9 @@ impl World {
             burst_left: 0,
             bottleneck: None,
             overflowed: 0,
+            marks_after: None,
+            congested: 0,
+            ecn: EcnPath::Keeps,
             free: [now; 2],
             late_per_mille: 0,
             late_by: Duration::ZERO,
@@ -225,6 +246,10 @@ impl World {
 
     pub(super) fn mtu(&self, side: usize) -> usize {
         self.sides[side].connection.as_ref().map_or(0, |(_, quic)| quic.current_mtu().into())
+    }
+
+    pub(super) fn are_connected(&self) -> bool {
+        self.sides.iter().all(|side| side.is_connected)
     }
 
     /// Whether the client and the exit have given the connection up.
@@ -343,45 +368,54 @@ impl World {
                 && is_heard
                 && datagram.len() <= self.limit
                 && !self.loses()
-                && let Some(leaves) = self.pass_bottleneck(from, datagram.len())
+                && !(transmit.ecn.is_some() && self.ecn == EcnPath::Drops)
+                && let Some((waits, leaves)) = self.pass_bottleneck(from, datagram.len())
             {
                 let is_late = self.late_per_mille > 0 && self.random(1_000) < self.late_per_mille;
                 let arrival = leaves + self.delay + if is_late { self.late_by } else { Duration::ZERO };
-                let is_marked = transmit.ecn.is_some();
+                let mark = transmit.ecn.map_or(0, |sent| self.mark(sent, waits));
                 let strays = from == CLIENT && self.strays;
                 let content = datagram.to_vec();
                 let number = self.sent;
-                self.wire.push(Reverse(Underway {
-                    arrival,
-                    number,
-                    to: 1 - from,
-                    is_marked,
-                    strays,
-                    content,
-                }));
+                self.wire.push(Reverse(Underway { arrival, number, to: 1 - from, mark, strays, content }));
             }
         }
     }
 
-    /// When a datagram leaves the bottleneck; `None` if its queue is full.
-    fn pass_bottleneck(&mut self, from: usize, length: usize) -> Option<Instant> {
-        let Some(Bottleneck { rate, queue }) = self.bottleneck else { return Some(self.now) };
+    /// How long a datagram waits at the bottleneck, and when it leaves it; `None` if its queue is full.
+    fn pass_bottleneck(&mut self, from: usize, length: usize) -> Option<(Duration, Instant)> {
+        let Some(Bottleneck { rate, queue }) = self.bottleneck else {
+            return Some((Duration::ZERO, self.now));
+        };
         let starts = self.free[from].max(self.now);
         if starts - self.now > queue {
             self.overflowed += 1;
             return None;
         }
         self.free[from] = starts + Duration::from_secs(1) * u32::try_from(length).unwrap() / rate;
-        Some(self.free[from])
+        Some((starts - self.now, self.free[from]))
+    }
+
+    /// The ECN bits with which a datagram arrives that waited for so long at the bottleneck.
+    fn mark(&mut self, sent: EcnCodepoint, waited: Duration) -> u8 {
+        let is_congested = self.marks_after.is_some_and(|longest| waited > longest);
+        self.congested += u64::from(is_congested);
+        match self.ecn {
+            EcnPath::Clears => 0,
+            EcnPath::Swaps => EcnCodepoint::Ect1 as u8,
+            EcnPath::MarksAll => EcnCodepoint::Ce as u8,
+            EcnPath::Keeps | EcnPath::Drops if is_congested => EcnCodepoint::Ce as u8,
+            EcnPath::Keeps | EcnPath::Drops => sent as u8,
+        }
     }
 
     fn deliver(&mut self, datagram: &Underway) {
-        let Underway { to, is_marked, strays, ref content, .. } = *datagram;
+        let Underway { to, mark, strays, ref content, .. } = *datagram;
         let (address, port) = ADDRESSES[1 - to];
         let path = FourTuple::new((address, port + u16::from(strays)).into(), None);
         let mut answer = Vec::new();
         let side = &mut self.sides[to];
-        let mark = is_marked.then_some(EcnCodepoint::Ect0);
+        let mark = EcnCodepoint::from_bits(mark);
         if !self.buffer.try_reclaim(BUFFER) {
             self.buffer = BytesMut::with_capacity(BUFFER);
             self.kept += 1;

@@ -44,6 +44,7 @@ fn queue(controller: ControllerStatus) -> &'static str {
         ControllerStatus::ShortQueue => "short queue",
         ControllerStatus::Probing => "finding out whose queue or loss it is",
         ControllerStatus::Sharing => "shares a full queue with another flow",
+        ControllerStatus::Marked => "follows the marks (ECN) of the path's queue",
     }
 }
 
