@@ -35,6 +35,7 @@ mod hardening;
 mod helper;
 mod host;
 mod idle;
+mod inner_ecn;
 mod interloper;
 mod join;
 mod key_memory;
