@@ -7,6 +7,7 @@ mod rate_limit;
 mod registry;
 mod registry_error;
 mod removed;
+mod row;
 #[cfg(test)]
 mod tests;
 mod timestamp;
@@ -18,3 +19,4 @@ pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
+pub use self::row::RowChange;

@@ -11,6 +11,7 @@ mod deadlines;
 mod events;
 mod handshake;
 mod session;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ pub use self::action::{EndReason, ExitAction};
 pub use self::admin::AdminError;
 pub use self::config::{SessionConfig, SessionConfigError, check_clients};
 pub use self::session::{Session, SessionId};
+pub use self::store::{StoreRefusal, StoreRequest, StoreRequestId};
 
 pub(crate) use self::config::KEEP_ALIVE;
 

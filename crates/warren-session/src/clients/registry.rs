@@ -13,6 +13,7 @@ use super::client::{Client, MAX_CLIENTS, is_valid_name};
 use super::invitation::Invitation;
 use super::registry_error::RegistryError;
 use super::removed::{RemovedKey, RemovedKeys};
+use super::row::RowChange;
 use crate::PublicKey;
 use crate::invite::{InviteToken, TokenDigest};
 use crate::planted::{Bug, is_planted};
@@ -177,6 +178,29 @@ impl ClientRegistry {
         let name = invitation.name.clone();
         self.invitations.insert(digest, Invitation { used_by: Some(key), ..invitation });
         Some(Redeemed { name, is_new: true })
+    }
+
+    /// Every invitation.
+    pub(super) fn invitations(&self) -> impl Iterator<Item = &Invitation> {
+        self.invitations.values()
+    }
+
+    /// Takes a stored row into a registry that does not have it yet.
+    pub(super) fn load(&mut self, row: RowChange) -> Result<(), RegistryError> {
+        match row {
+            RowChange::Client { client: Some(client), .. } => self.add(client)?,
+            RowChange::Invitation { invitation: Some(invitation), .. } => {
+                self.invitations.insert(invitation.token_sha256, invitation);
+            }
+            RowChange::Removed { removed: Some(removed), .. } => {
+                if !is_valid_name(&removed.name) {
+                    return Err(RegistryError::BadName { name: removed.name });
+                }
+                self.removed.add(removed);
+            }
+            RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => {}
+        }
+        Ok(())
     }
 
     /// The invitations that are open at `now`, sorted by name.
