@@ -35,7 +35,7 @@ pub fn configuration(data: &[u8]) {
     }
     if let Some(registry) = read(CLIENTS, data, clients::parse) {
         let path = Path::new(CLIENTS);
-        let text = clients::text_of(path, &registry).expect("a registry that was read can be written");
+        let text = clients::clients_text(path, &registry).expect("a registry that was read can be written");
         assert_eq!(clients::parse(path, &text).as_ref(), Ok(&registry), "{text}");
     }
 }

@@ -6,7 +6,7 @@
 //! The modules:
 //! - `profile`, `exit`: the two files
 //! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
-//! - `clients`: the exit's registry of clients, `clients.toml`
+//! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `find`: the file that a PROFILE argument means
 //! - `document`, `value`: from TOML to typed values
 //! - `endpoint`, `key`, `network`: values with rules of their own
@@ -37,7 +37,10 @@ mod value;
 mod web;
 mod wording;
 
-pub use clients::{RegistryFile, load_clients, lock_clients, save_clients};
+pub use clients::{
+    ClientStore, ClientsImport, clients_text, load_clients, lock_clients, make_clients_directory,
+    staged_path, store_path,
+};
 pub(crate) use endpoint::DEFAULT_PORT;
 pub use endpoint::Endpoint;
 pub use error::ConfigError;

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use warren_session::PublicKey;
 pub use warren_session::clients::{AddressChoice, ClientChange, ClientSettings, RateChoice};
 use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
+use warren_session::{PublicKey, optional_stored_key, stored_key};
 
 /// A client to enrol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +60,10 @@ pub struct ClientView {
     /// Its name.
     pub name: String,
     /// Its public key.
+    #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
     /// The key that replaces it once the client connects with it.
+    #[serde(default, deserialize_with = "optional_stored_key")]
     pub next_public_key: Option<PublicKey>,
     /// The client's IPv4 address, fixed or assigned. None before its first session.
     pub ipv4: Option<Ipv4Addr>,
@@ -139,6 +141,7 @@ pub struct RemovedView {
     /// The name of the client that had it.
     pub name: String,
     /// The key.
+    #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
     /// RFC 3339.
     pub removed: String,
@@ -151,6 +154,43 @@ impl RemovedView {
             name: removed.name.clone(),
             public_key: removed.public_key,
             removed: timestamp(removed.removed),
+        }
+    }
+}
+
+/// What an import of `clients.toml` changes, or would change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportSummary {
+    /// Clients that are new.
+    pub added: Named,
+    /// Clients that are removed for good.
+    pub removed: Named,
+    /// Clients with other settings.
+    pub changed: Named,
+    /// Invitations that are withdrawn.
+    pub withdrawn: Named,
+    /// Clients that stay as they are.
+    pub unchanged: usize,
+}
+
+/// How many there are, and the first names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// All of them.
+    pub count: usize,
+    /// The first [`Named::SHOWN`] names.
+    pub names: Vec<String>,
+}
+
+impl Named {
+    /// The most names that are shown.
+    pub const SHOWN: usize = 20;
+
+    /// Counts one more.
+    pub fn add(&mut self, name: &str) {
+        self.count += 1;
+        if self.names.len() < Self::SHOWN {
+            self.names.push(name.to_owned());
         }
     }
 }

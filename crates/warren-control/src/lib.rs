@@ -4,7 +4,7 @@
 //! the peer's user is checked too: it must be root or the daemon's own.
 //!
 //! The modules:
-//! - `protocol`: the requests and answers; `change`, `clients` and `serializable_key` are parts of requests
+//! - `protocol`: the requests and answers; `change`, `clients`, `page` and `serializable_key` are parts of requests
 //! - `ask`: the command line's side
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows
@@ -13,6 +13,7 @@
 mod ask;
 mod change;
 mod clients;
+mod page;
 pub mod private_socket;
 mod protocol;
 mod serializable_key;
@@ -22,9 +23,10 @@ pub mod status;
 pub use ask::{AskError, ask};
 pub use change::{Change, UncheckedChange};
 pub use clients::{
-    AddressChoice, ClientChange, ClientSettings, ClientView, InvitationView, LiveView, NewClient, RateChoice,
-    RemovedView, timestamp,
+    AddressChoice, ClientChange, ClientSettings, ClientView, ImportSummary, InvitationView, LiveView, Named,
+    NewClient, RateChoice, RemovedView, timestamp,
 };
+pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
 pub use protocol::{Request, RequestRefused};

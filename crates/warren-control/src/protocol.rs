@@ -6,6 +6,7 @@ use warren_session::clients::Invitation;
 
 use super::change::Change;
 use super::clients::{ClientChange, NewClient};
+use super::page::PageQuery;
 use super::serializable_key::SerializableKey;
 
 /// A request to a daemon.
@@ -34,14 +35,20 @@ pub enum Request {
     ClientAdd { client: NewClient },
     /// Exit: enrol all of these clients, or none.
     ClientAddAll { clients: Vec<NewClient> },
-    /// Exit: every enrolled client.
-    ClientList,
+    /// Exit: a page of the enrolled clients, by name.
+    ClientList { page: PageQuery },
+    /// Exit: one client.
+    ClientShow { name: String },
     /// Exit: take in an invitation, whose token enrols a key.
     ClientInvite { invitation: Invitation },
-    /// Exit: the unused invitations.
-    InvitationList,
-    /// Exit: the keys of removed clients.
-    RemovedList,
+    /// Exit: a page of the unused invitations, by name.
+    InvitationList { page: PageQuery },
+    /// Exit: whether an unused invitation has this name.
+    IsInvited { name: String },
+    /// Exit: a page of the keys of removed clients, by key.
+    RemovedList { page: PageQuery },
+    /// Exit: take over the clients of `clients.toml`, or only say what that would change.
+    ClientImport { dry_run: bool },
     /// Exit: remove a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
     /// Exit: change a client.
@@ -49,32 +56,6 @@ pub enum Request {
     /// Make a part of the daemon panic, to test the rest.
     #[cfg(debug_assertions)]
     BreakDown { part: Part },
-}
-
-impl Request {
-    /// Whether the request can change the exit's clients or their rights.
-    pub fn changes_clients(&self) -> bool {
-        match self {
-            Self::ClientAdd { .. }
-            | Self::ClientAddAll { .. }
-            | Self::ClientRemove { .. }
-            | Self::ClientChange { .. } => true,
-            Self::Status
-            | Self::Stop
-            | Self::Set { .. }
-            | Self::Reload
-            | Self::Retry
-            | Self::PublicKeys
-            | Self::SetKeys { .. }
-            | Self::Drain { .. }
-            | Self::ClientList
-            | Self::ClientInvite { .. }
-            | Self::InvitationList
-            | Self::RemovedList => false,
-            #[cfg(debug_assertions)]
-            Self::BreakDown { .. } => false,
-        }
-    }
 }
 
 /// Parts of a daemon that a test can make panic. Release builds do not have them.

@@ -2,39 +2,53 @@
 
 mod actions;
 mod admin;
+mod edited;
 mod figures;
 mod limits;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant, SystemTime};
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
 
-use anyhow::bail;
 use warren_quic::driver::CloseReason;
 use warren_quic::strangers::Network;
 use warren_session::PublicKey;
 use warren_session::clients::ClientRegistry;
-use warren_session::exit::{ExitSessions, SessionId};
+use warren_session::exit::{ExitSessions, SessionId, StoreRequestId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 
+pub(crate) use self::admin::Proposed;
 use self::limits::ClientLimits;
 use crate::metrics::EventCounts;
-use warren_config::{ConfigError, RegistryFile};
-
-/// How soon a registry that could not be saved is saved again.
-const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+use warren_config::{ClientStore, ConfigError};
 
 /// The sessions' state machine, and what the daemon knows about each session and client beyond it.
 pub(crate) struct Clients {
     sessions: ExitSessions,
-    /// The registry's file, which this process has locked.
-    file: RegistryFile,
+    /// The file that `[clients] file` names, which is imported if it exists.
+    path: PathBuf,
+    /// The registry on disk, which this process has locked.
+    store: ClientStore,
+    /// Whether the latest request to the store failed.
+    is_failing: bool,
+    /// The request that an operator waits for.
+    watched: Option<Watched>,
     live: HashMap<SessionId, LiveSession>,
+    /// The session of each client that has one.
+    by_key: HashMap<PublicKey, SessionId>,
     limits: ClientLimits,
     events: EventCounts,
-    /// When to try again to save the registry, after it could not be saved.
-    save_again: Option<Instant>,
+}
+
+/// A request to the store, what becomes of it, and how it is carried out.
+#[derive(Debug)]
+struct Watched {
+    id: StoreRequestId,
+    /// Set for an import: the whole store is replaced, and marked with this.
+    import: Option<Option<String>>,
+    failure: Option<ConfigError>,
 }
 
 /// What is shown of a session.
@@ -48,15 +62,18 @@ pub(crate) struct LiveSession {
 }
 
 impl Clients {
-    /// The clients of an exit that starts: the registry is in `sessions`, and was read from `file`.
-    pub(crate) fn new(sessions: ExitSessions, file: RegistryFile) -> Self {
+    /// The clients of an exit that starts: the registry is in `sessions`, and was read from `store`.
+    pub(crate) fn new(sessions: ExitSessions, store: ClientStore, path: PathBuf) -> Self {
         Self {
             sessions,
-            file,
+            path,
+            store,
+            is_failing: false,
+            watched: None,
             live: HashMap::new(),
+            by_key: HashMap::new(),
             limits: ClientLimits::default(),
             events: EventCounts::default(),
-            save_again: None,
         }
     }
 
@@ -65,9 +82,9 @@ impl Clients {
         self.sessions.registry()
     }
 
-    /// The registry's file.
-    pub(crate) fn file(&self) -> &RegistryFile {
-        &self.file
+    /// The registry on disk.
+    pub(crate) fn store(&self) -> &ClientStore {
+        &self.store
     }
 
     /// What has happened to sessions and connections since the start.
@@ -126,26 +143,6 @@ impl Clients {
         self.sessions.handle_timeout(Instant::now());
     }
 
-    /// When to call [`Self::save_again`], if at all.
-    pub(crate) fn save_due(&self) -> Option<Instant> {
-        self.save_again
-    }
-
-    /// Tries again to save the registry.
-    pub(crate) fn save_again(&mut self) {
-        match self.save() {
-            Ok(()) => tracing::info!("clients are saved again"),
-            Err(error) => tracing::debug!("{error}"),
-        }
-    }
-
-    /// Saves the registry. If that fails, it is tried again later.
-    fn save(&mut self) -> Result<(), ConfigError> {
-        let saved = self.file.save(self.sessions.registry());
-        self.save_again = saved.is_err().then(|| Instant::now() + SAVE_AGAIN_AFTER);
-        saved
-    }
-
     /// Tells clients to move to another exit; their sessions go on until they have.
     pub(crate) fn drain(&mut self) {
         self.sessions.drain(Instant::now());
@@ -163,43 +160,11 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Checks that [`Self::adopt`] can take over a registry that was read from `file`.
+    /// Changes the resolvers that clients are told.
     ///
     /// # Errors
-    /// What is wrong with it, and what to do.
-    pub(crate) fn check_edited(&self, file: &RegistryFile, edited: &ClientRegistry) -> anyhow::Result<()> {
-        // An exit may start without clients, but hardly anybody empties the file to end every session.
-        if file.is_silent() && !self.registry().is_empty() {
-            let path = file.path();
-            let what = if path.exists() { "names no client any more" } else { "is gone" };
-            bail!(
-                "{} {what}; put it back, or write `client = []` into it to remove every client",
-                path.display()
-            );
-        }
-        Ok(self.sessions.check(Instant::now(), edited)?)
-    }
-
-    /// Takes over a registry that an operator has edited, and the resolvers that clients are told. Sessions of clients that did
-    /// not change go on.
-    ///
-    /// # Errors
-    /// As [`Self::check_edited`].
-    pub(crate) fn adopt(
-        &mut self,
-        file: RegistryFile,
-        edited: ClientRegistry,
-        dns: Vec<IpAddr>,
-    ) -> anyhow::Result<()> {
-        self.sessions.set_dns(dns)?;
-        self.sessions.adopt(Instant::now(), edited)?;
-        self.file = file;
-        self.limits.follow(self.sessions.registry());
-        for live in self.live.values_mut() {
-            if let Some(client) = self.sessions.registry().by_key(live.key) {
-                live.name.clone_from(&client.name);
-            }
-        }
-        Ok(())
+    /// Why clients could not use them.
+    pub(crate) fn set_dns(&mut self, dns: Vec<IpAddr>) -> anyhow::Result<()> {
+        Ok(self.sessions.set_dns(dns)?)
     }
 }

@@ -163,7 +163,6 @@ impl<'host> Daemon<'host> {
                     None => bail!("the worker ended unexpectedly; see the log"),
                 },
                 () = until(Some(self.reporting.due())) => self.measure().await,
-                () = until(self.clients.save_due()) => self.clients.save_again(),
                 () = until(Some(self.host.due())) => self.host.look(&self.config, self.clients.registry()).await,
                 () = until(self.clients.timeout()) => self.clients.handle_timeout(),
                 // Without its table the exit would forward packets unprotected, so it ends.
@@ -254,9 +253,9 @@ impl<'host> Daemon<'host> {
     }
 }
 
-/// The directory of the clients' file, which also has the page's token.
+/// The directory of the clients' store, which also has the page's token.
 fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
-    clients.file().path().parent().context("the clients' file has no directory")
+    clients.store().path().parent().context("the clients' store has no directory")
 }
 
 /// The worker's rules, as the configuration has them.

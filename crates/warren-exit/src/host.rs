@@ -227,8 +227,5 @@ async fn facts_of(
 
 /// The networks behind clients that are not disabled, in order.
 fn prefixes_of(registry: &ClientRegistry) -> Vec<IpNet> {
-    let admitted = registry.iter().filter(|client| !client.disabled);
-    let mut prefixes: Vec<IpNet> = admitted.flat_map(|client| client.prefixes.iter().copied()).collect();
-    prefixes.sort_unstable();
-    prefixes
+    registry.prefixes().filter(|(_, client)| !client.disabled).map(|(prefix, _)| prefix).collect()
 }

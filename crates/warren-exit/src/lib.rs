@@ -4,7 +4,8 @@
 //! - `daemon.rs` is the loop. It coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has the
 //!   changes on the host; `reporting.rs` has status, metrics and page.
 //! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
-//! - `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
+//! - `import.rs` takes over an edited `clients.toml`. `stopped.rs` has the clients of an exit that does not run.
+//! - `list.rs`, `stopped.rs`, `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
 #![forbid(unsafe_code)]
 
 mod clients;
@@ -12,13 +13,17 @@ mod daemon;
 mod ending;
 mod host;
 mod http;
+mod import;
 pub mod invitation;
+pub mod list;
 mod metrics;
 pub mod other_firewalls;
 mod reporting;
 mod reset_key;
 mod run;
+mod session_settings;
 mod sockets;
+pub mod stopped;
 mod web;
 
 pub use host::DEVICE;

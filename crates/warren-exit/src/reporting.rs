@@ -1,5 +1,6 @@
 //! What a running exit tells about itself: its status, its metrics, and the page for operators.
 
+mod client_table;
 mod overview;
 
 use std::path::Path;

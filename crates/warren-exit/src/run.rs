@@ -7,15 +7,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{anyhow, bail};
 use warren_session::clients::ClientRegistry;
-use warren_session::exit::{ExitSessions, SessionConfig};
+use warren_session::exit::ExitSessions;
 use warren_tun::{Device, DeviceConfig, Queue, TunError};
 
 use crate::clients::Clients;
 use crate::daemon::{self, ExitStart};
 use crate::ending::Ending;
 use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
+use crate::session_settings::session_settings;
+use crate::stopped::StoppedClients;
 use crate::{other_firewalls, reset_key, sockets};
-use warren_config::{ExitSettings, RegistryFile, WebListen, load_exit, lock_clients};
+use warren_config::{ExitSettings, WebListen, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -59,19 +61,19 @@ async fn prepare_and_run(
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
     let path = config.clients_path(&directories.state);
-    // Held until the exit ends: commands then ask the exit instead of writing the file.
+    // Held until the exit ends: commands then ask the exit instead of writing the store.
     let _clients_lock = lock_clients(&path, CLIENTS_LOCK_WAIT)?;
     let state = path.parent().unwrap_or(&directories.state).to_owned();
     refuse_others_directory(&state)?;
-    let (file, registry) = RegistryFile::open(path)?;
-    let files = files_of(&config, file.path(), directory);
+    let (store, registry) = StoppedClients::new(&config, path.clone()).open()?;
+    let files = files_of(&config, store.path(), directory);
     let reset_key = reset_key::read_or_make(&state)?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
-    let clients = Clients::new(sessions_of(&config, registry)?, file);
+    let clients = Clients::new(sessions_of(&config, registry)?, store, path);
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // That includes the nft that owns the exit's table, which carries out any text that it is given.
@@ -139,20 +141,6 @@ fn files_of(config: &ExitSettings, clients: &Path, directory: &DaemonDirectory) 
     };
     let written = [Some(clients), web].into_iter().flatten().filter_map(Path::parent);
     written.fold(files, Files::writing_in)
-}
-
-/// What the sessions need to know of the configuration.
-fn session_settings(config: &ExitSettings) -> SessionConfig {
-    SessionConfig {
-        ipv4: config.ipv4,
-        ipv6: config.ipv6,
-        mtu: INNER_MTU,
-        dns: config.dns.clone(),
-        routes: Vec::new(),
-        max_connections: config.transport.connections,
-        keep_alive: warren_quic::settings::KEEP_ALIVE,
-        features: config.transport.features(),
-    }
 }
 
 /// Says what to do if the device's name is taken, which the operator cannot choose.

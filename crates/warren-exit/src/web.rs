@@ -9,7 +9,9 @@ mod page_request;
 mod qr;
 mod reply;
 mod server;
+mod table_query;
 mod token;
 
 pub(super) use qr::code as qr_code;
 pub(super) use server::{ApiCall, NewInvitation, Question, WebServer, unix_socket};
+pub(super) use table_query::{Sort, TableQuery};

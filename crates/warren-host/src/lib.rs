@@ -64,7 +64,7 @@ pub use nft::{
     NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, is_installed as has_nft,
     set_nft_runner,
 };
-pub use plain_file::{directory_of, follows_links_at, open_plain, read_plain};
+pub use plain_file::{directory_of, follows_links_at, open_plain, open_plain_to_write, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use surroundings::{OnLink, Surroundings};

@@ -17,12 +17,23 @@ use rustix::{fs::OFlags, io::Errno, process::geteuid};
 /// If opening fails, the file is not a regular file, or it is a symbolic link in a directory of a user other than root
 /// and this process's.
 pub fn open_plain(path: &Path) -> io::Result<File> {
+    open_with(OpenOptions::new().read(true), path)
+}
+
+/// Opens a file to read and write, as [`open_plain`] does.
+///
+/// # Errors
+/// As [`open_plain`].
+pub fn open_plain_to_write(path: &Path) -> io::Result<File> {
+    open_with(OpenOptions::new().read(true).write(true), path)
+}
+
+fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     if !follows_links_at(path) {
         flags |= OFlags::NOFOLLOW;
     }
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(told)?;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(told)?;
     check(&file, path)?;
     Ok(file)
 }

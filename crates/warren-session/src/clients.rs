@@ -3,11 +3,13 @@
 mod change;
 mod client;
 mod invitation;
+mod invitations;
 mod rate_limit;
 mod registry;
 mod registry_error;
 mod removed;
 mod row;
+mod table;
 #[cfg(test)]
 mod tests;
 mod timestamp;
@@ -20,3 +22,5 @@ pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
 pub use self::row::RowChange;
+
+pub(crate) use self::row::{Before, RowId};

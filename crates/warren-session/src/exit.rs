@@ -8,7 +8,9 @@ mod admin;
 mod config;
 mod connections;
 mod deadlines;
+mod enrolment;
 mod events;
+mod follow;
 mod handshake;
 mod session;
 mod store;
@@ -26,10 +28,11 @@ pub use self::store::{StoreRefusal, StoreRequest, StoreRequestId};
 
 pub(crate) use self::config::KEEP_ALIVE;
 
-use self::connections::Connections;
+use self::connections::{Connections, Phase};
 use self::deadlines::{Deadline, Deadlines};
 use self::session::Predecessors;
-use crate::clients::ClientRegistry;
+use self::store::StoreState;
+use crate::clients::{ClientRegistry, RowId};
 use crate::goodbye::Goodbye;
 use crate::message;
 use crate::planted::{Bug, is_planted};
@@ -43,9 +46,15 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of `last_seen` updates for online clients. After a crash, a full pool takes leases back in the order of `last_seen`.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Delay before the registry is written after a session ends. One write covers all sessions that end meanwhile, so a client that
-/// reconnects in a tight loop cannot make the exit write all the time. Other clients wait during a write.
+/// Delay before the store is told that a session ended. One request covers all sessions that end meanwhile, so a client that
+/// reconnects in a tight loop cannot make the exit write all the time.
 const ENDED_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Delay before the store is told again what it could not write.
+const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Delay before a row that somebody else has changed meanwhile is sent again. The other change has arrived by then.
+const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Connections of one key that may wait for their first message in addition to those of one full session. They cover attempts
 /// that the client abandoned without a close.
@@ -63,9 +72,10 @@ pub struct ExitSessions {
     predecessors: BTreeMap<PublicKey, Predecessors>,
     connections: Connections,
     deadlines: Deadlines,
+    store: StoreState,
     actions: VecDeque<ExitAction>,
     next_session: u64,
-    /// When the registry must be written because sessions ended. Unset if no such write is pending.
+    /// When the store must be told that sessions ended. Unset if it need not.
     ends_due: Option<Instant>,
     /// Set by [`Self::shutdown`] and [`Self::drain`]: the reason that refuses every later connection.
     leaving: Option<Goodbye>,
@@ -108,7 +118,9 @@ impl ExitSessions {
     ) -> Result<Self, SessionConfigError> {
         config.check()?;
         let mut registry = registry;
-        let pool = config.fill_pool(&mut registry)?;
+        let (pool, lost) = config.fill_pool(&mut registry)?;
+        let mut store = StoreState::default();
+        lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));
         // Session numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
         let mut first_session = [0; 8];
         entropy(&mut first_session);
@@ -125,6 +137,7 @@ impl ExitSessions {
             by_key: BTreeMap::new(),
             predecessors: BTreeMap::new(),
             deadlines,
+            store,
             actions: VecDeque::new(),
             // JSON numbers are exact up to 2^53 (RFC 8259 section 6). Starting below 2^52 leaves room to count.
             next_session: u64::from_be_bytes(first_session) >> 12,
@@ -146,7 +159,15 @@ impl ExitSessions {
 
     /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
     pub fn poll_action(&mut self) -> Option<ExitAction> {
-        self.actions.pop_front()
+        loop {
+            let mut action = self.actions.pop_front()?;
+            if let ExitAction::Store(request) = &mut action
+                && !self.store.fill_batch(request, &self.registry)
+            {
+                continue;
+            }
+            return Some(action);
+        }
     }
 
     /// When [`Self::handle_timeout`] must be called next, if no other event comes before.
@@ -164,14 +185,24 @@ impl ExitSessions {
                 }
                 Deadline::Session(session) => self.end(now, session, EndReason::TimedOut),
                 Deadline::LastSeen => self.stamp_online(now),
-                Deadline::Ends => self.persist_ends(),
+                Deadline::Ends => self.save_ends(),
+                Deadline::Again => {
+                    self.store.again_at = None;
+                    self.save();
+                }
             }
         }
     }
 
-    /// The enrolled clients with their leases, in the state to persist.
+    /// The enrolled clients with their leases.
     pub fn registry(&self) -> &ClientRegistry {
         &self.registry
+    }
+
+    /// Whether the store lacks a change of a row that is in force.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn lacks(&self, row: RowId) -> bool {
+        self.store.lacks(row)
     }
 
     /// Every open session.
@@ -240,7 +271,7 @@ impl ExitSessions {
         for connection in self.connections.all() {
             self.dismiss(connection, reason.goodbye());
         }
-        self.persist_ends();
+        self.save_ends();
     }
 
     /// Ends a session and closes its connections. The key keeps its lease.
@@ -260,7 +291,7 @@ impl ExitSessions {
         }
         let wall = self.clock.at(now);
         self.pool.set_offline(ended.key, wall);
-        self.registry.record_seen(ended.key, wall);
+        self.record_seen(ended.key, wall);
         if self.ends_due.is_none() {
             self.ends_due = Some(now + ENDED_INTERVAL);
             self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
@@ -269,15 +300,28 @@ impl ExitSessions {
 
     /// Sends a connection the reason and closes it. It must be detached from its session already.
     fn dismiss(&mut self, connection: u64, reason: Goodbye) {
-        let Some(deadline) = self.connections.remove(connection) else { return };
-        if let Some(deadline) = deadline {
-            self.deadlines.remove(deadline, Deadline::Handshake(connection));
+        if self.drop_connection(connection).is_none() {
+            return;
         }
         let bytes = message::encode(&reason.to_message());
         if !is_planted(Bug::LostGoodbye) {
             self.actions.push_back(ExitAction::Send { connection, bytes });
         }
         self.actions.push_back(ExitAction::Close { connection, reason });
+    }
+
+    /// Forgets a connection and its deadline. Returns its phase.
+    fn drop_connection(&mut self, connection: u64) -> Option<Phase> {
+        let phase = self.connections.remove(connection)?;
+        if let Some(deadline) = phase.deadline() {
+            self.deadlines.remove(deadline, Deadline::Handshake(connection));
+        }
+        if let Phase::Storing { request, .. } = phase
+            && let Some(waiting) = self.store.waiting(request)
+        {
+            waiting.remove(&connection);
+        }
+        Some(phase)
     }
 
     /// Detaches a connection from its session. If it was the last one, the session stays attachable for [`SESSION_TIMEOUT`], or
@@ -309,29 +353,39 @@ impl ExitSessions {
 
     fn stamp_online(&mut self, now: Instant) {
         let wall = self.clock.at(now);
-        for session in self.sessions.values() {
-            self.registry.record_seen(session.key, wall);
-        }
-        if !self.sessions.is_empty() {
-            self.persist();
+        let online: Vec<_> = self.sessions.values().map(|session| session.key).collect();
+        online.iter().for_each(|key| self.record_seen(*key, wall));
+        if !online.is_empty() {
+            self.save();
         }
         self.deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
     }
 
-    /// Persists the ends of sessions if a write is pending.
-    fn persist_ends(&mut self) {
+    /// Tells the store of ended sessions if it must be told.
+    fn save_ends(&mut self) {
         if self.ends_due.is_some() {
-            self.persist();
+            self.save();
         }
     }
 
-    /// Asks the driver to write the registry. Consecutive requests become one.
-    fn persist(&mut self) {
+    /// Tells the store of every change that is in force. Consecutive requests become one.
+    fn save(&mut self) {
         if let Some(due) = self.ends_due.take() {
             self.deadlines.remove(due, Deadline::Ends);
         }
-        if self.actions.back() != Some(&ExitAction::Persist) {
-            self.actions.push_back(ExitAction::Persist);
+        self.actions.extend(self.store.begin_batch().map(ExitAction::Store));
+    }
+
+    /// Tells the store again after a while.
+    fn save_later(&mut self, now: Instant, refusal: StoreRefusal) {
+        if self.store.again_at.is_none() {
+            let at = now
+                + match refusal {
+                    StoreRefusal::Unavailable => UNAVAILABLE_INTERVAL,
+                    StoreRefusal::Conflict => CONFLICT_INTERVAL,
+                };
+            self.store.again_at = Some(at);
+            self.deadlines.add(at, Deadline::Again);
         }
     }
 }

@@ -34,6 +34,8 @@ pub enum Goodbye {
     Full,
     /// The exit is being taken out of service. Its clients move to other exits.
     Draining,
+    /// The exit's store could not be told of an enrolment in time, or another change of the client is still being stored.
+    NotStored,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,
     /// A newer connection of the same client process took the place of this one.
@@ -58,7 +60,7 @@ const PROTOCOL_CODES: u32 = 0x100;
 
 impl Goodbye {
     /// Every reason except the violations, each once.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::NotEnrolled,
         Self::Revoked,
         Self::Replaced,
@@ -72,6 +74,7 @@ impl Goodbye {
         Self::TimedOut,
         Self::Superseded,
         Self::Draining,
+        Self::NotStored,
         Self::ClientStopped,
     ];
 
@@ -91,6 +94,7 @@ impl Goodbye {
             Self::TimedOut => 0x14,
             Self::Superseded => 0x15,
             Self::Draining => 0x16,
+            Self::NotStored => 0x17,
             Self::ClientStopped => 0x20,
             Self::Protocol(violation) => PROTOCOL_CODES + violation.number(),
         }
@@ -112,6 +116,7 @@ impl Goodbye {
             Self::TimedOut => "timed_out",
             Self::Superseded => "superseded",
             Self::Draining => "draining",
+            Self::NotStored => "not_stored",
             Self::ClientStopped => "client_stopped",
             Self::Protocol(_) => "protocol",
         }
@@ -145,6 +150,7 @@ impl Goodbye {
             | Self::TimedOut
             | Self::Superseded
             | Self::Draining
+            | Self::NotStored
             | Self::ClientStopped
             | Self::Protocol(_) => None,
         };
@@ -217,6 +223,7 @@ impl Goodbye {
             | Self::TimedOut
             | Self::Superseded
             | Self::Draining
+            | Self::NotStored
             | Self::ClientStopped
             | Self::Protocol(_) => None,
         }
@@ -247,6 +254,9 @@ impl Goodbye {
             Self::Draining => Some(
                 "the exit is being taken out of service: the client moves to its next exit, and comes back once this \
                  one serves again",
+            ),
+            Self::NotStored => Some(
+                "the exit could not store the change of this client in time: nothing is lost, try again in a few seconds",
             ),
             Self::ClientStopped => Some("the client was stopped: run `warren up` there to start it again"),
             Self::NotEnrolled

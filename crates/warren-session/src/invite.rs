@@ -132,6 +132,9 @@ impl fmt::Debug for InviteToken {
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
+    /// The first one in order.
+    pub(crate) const LOWEST: Self = Self([0; 32]);
+
     /// The first 8 bytes in hexadecimal, which identify an invitation and are valid in file names.
     pub fn label(&self) -> String {
         self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()

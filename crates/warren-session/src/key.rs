@@ -99,13 +99,21 @@ impl<'de> Deserialize<'de> for PublicKey {
 #[serde(transparent)]
 pub(crate) struct StoredKey(#[serde(deserialize_with = "stored_key")] PublicKey);
 
-/// Reads a [`StoredKey`], for `#[serde(deserialize_with)]`.
-pub(crate) fn stored_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PublicKey, D::Error> {
+/// Reads a key that a registry has, which may be any 32 bytes, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+///
+/// If it is not 32 bytes in base64.
+pub fn stored_key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PublicKey, D::Error> {
     PublicKey::unchecked(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// Reads a [`StoredKey`] that may be missing, for `#[serde(deserialize_with)]`.
-pub(crate) fn optional_stored_key<'de, D>(deserializer: D) -> Result<Option<PublicKey>, D::Error>
+/// As [`stored_key`], for a key that may be missing.
+///
+/// # Errors
+///
+/// As [`stored_key`].
+pub fn optional_stored_key<'de, D>(deserializer: D) -> Result<Option<PublicKey>, D::Error>
 where
     D: Deserializer<'de>,
 {

@@ -21,7 +21,7 @@ pub mod simulation;
 mod token;
 
 pub use goodbye::Goodbye;
-pub use key::{PublicKey, PublicKeyError};
+pub use key::{PublicKey, PublicKeyError, optional_stored_key, stored_key};
 pub use token::AttachToken;
 
 /// Version of the control protocol that this build speaks, sent in every `Hello`.

@@ -59,4 +59,18 @@ warren_simulation::planted_bugs! {
     ExpiredInvitationTaken,
     /// A removed key is enrolled again.
     RemovedKeyEnrolled,
+    /// A client hears that it is enrolled before the store has it.
+    EnrolledTooEarly,
+    /// A token enrols a second key while the store has not answered for the first.
+    TokenTakenTwice,
+    /// What is in force and the store has refused is not sent again.
+    UnsavedForgotten,
+    /// A removal by another exit changes nothing here.
+    RemovalElsewhereIgnored,
+    /// A change that was stored before a client was disabled enables it again.
+    ShutOutOverwritten,
+    /// An address that goes to another client stays with its former holder, too.
+    AddressTakenTwice,
+    /// A row that waits for a proposal's answer is forgotten.
+    HeldRowForgotten,
 }

@@ -49,8 +49,8 @@ pub struct Leased {
     pub taken_from: Vec<PublicKey>,
 }
 
-/// Leases of one exit.
-#[derive(Clone, Debug)]
+/// Leases of one exit. Nothing that is asked or changed for one client visits all of them.
+#[derive(Debug)]
 pub struct AddressPool {
     ipv4: Option<Range>,
     ipv6: Option<Range>,
@@ -135,14 +135,31 @@ impl AddressPool {
     ///
     /// If the address is outside the pool, reserved, another key's static lease, or held by an online client.
     pub fn check_static(&self, key: PublicKey, address: IpAddr) -> Result<(), PoolError> {
+        self.check_address(address)?;
         let (family, number) = number_of(address);
-        let range = self.range(family).ok_or(PoolError::NotInPool { address })?;
-        range.check(number)?;
-        match range.holder(number) {
+        match self.range(family).and_then(|range| range.holder(number)) {
             Some(holder) if holder != key && !self.can_take(holder, family) => {
                 Err(PoolError::InUse { address, holder })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that a client can have an address, whoever has it now.
+    ///
+    /// # Errors
+    ///
+    /// If the address is outside the pool or reserved.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), PoolError> {
+        let (family, number) = number_of(address);
+        self.range(family).ok_or(PoolError::NotInPool { address })?.check(number)
+    }
+
+    /// Keeps an address that is about to become a static one from clients that need any, or ends that.
+    pub(crate) fn promise(&mut self, address: IpAddr, is_promised: bool) {
+        let (family, number) = number_of(address);
+        if let Some(range) = self.range_mut(family) {
+            range.promise(number, is_promised);
         }
     }
 
@@ -187,10 +204,8 @@ impl AddressPool {
                 self.hold(key, family, number, false, Presence::OfflineSince(last_seen));
             }
         }
-        if let Some(holder) = self.holders.get_mut(&key)
-            && holder.presence != Presence::Online
-        {
-            holder.presence = Presence::OfflineSince(last_seen);
+        if !self.is_online(key) {
+            self.set_presence(key, Presence::OfflineSince(last_seen));
         }
         self.lease_of(key)
     }
@@ -218,36 +233,21 @@ impl AddressPool {
             }
             leased.changed = true;
         }
-        if let Some(holder) = self.holders.get_mut(&key) {
-            holder.presence = Presence::Online;
-        }
+        self.set_presence(key, Presence::Online);
         leased.lease = self.lease_of(key);
         Ok(leased)
     }
 
     /// Marks a key as offline since `since`. The key keeps its lease.
     pub fn set_offline(&mut self, key: PublicKey, since: SystemTime) {
-        if let Some(holder) = self.holders.get_mut(&key) {
-            holder.presence = Presence::OfflineSince(since);
-        }
+        self.set_presence(key, Presence::OfflineSince(since));
     }
 
     /// Frees the key's addresses, including static ones.
     pub fn remove(&mut self, key: PublicKey) {
         self.give_back(key, Family::V4);
         self.give_back(key, Family::V6);
-        self.holders.remove(&key);
-    }
-
-    /// Moves the lease of one key to another, which must hold nothing.
-    pub fn rename(&mut self, old: PublicKey, new: PublicKey) {
-        let Some(holder) = self.holders.remove(&old) else { return };
-        for family in [Family::V4, Family::V6] {
-            if let (Some(held), Some(range)) = (holder.held(family), self.range_mut(family)) {
-                range.take(held.address, new);
-            }
-        }
-        self.holders.insert(new, holder);
+        self.set(key, None);
     }
 
     /// The current lease of a key.
@@ -273,20 +273,18 @@ impl AddressPool {
         if let Some(address) = range.free() {
             return Ok(Some(Choice::Free(address)));
         }
-        let longest_offline = self.holders.iter().filter_map(|(key, holder)| match holder.presence {
-            Presence::OfflineSince(since) => {
-                let held = holder.held(family).filter(|held| !held.is_static)?;
-                Some((since, *key, held.address))
-            }
-            Presence::Online if is_planted(Bug::OnlineLeaseTaken) => {
-                Some((SystemTime::UNIX_EPOCH, *key, holder.held(family)?.address))
-            }
-            Presence::Online => None,
-        });
-        let (_, loser, address) =
-            // The time is compared first, so this is the key that has been offline longest.
-            longest_offline.min().ok_or(PoolError::Exhausted { network: range.network() })?;
-        Ok(Some(Choice::TakenFrom(loser, address)))
+        let loser = self.planted_loser(family).or_else(|| range.longest_away());
+        let loser = loser.ok_or(PoolError::Exhausted { network: range.network() })?;
+        Ok(self.held(loser, family).map(|held| Choice::TakenFrom(loser, held.address)))
+    }
+
+    /// A client that is online and loses its lease all the same, if that bug is planted.
+    fn planted_loser(&self, family: Family) -> Option<PublicKey> {
+        if !is_planted(Bug::OnlineLeaseTaken) {
+            return None;
+        }
+        let mut online = self.holders.iter().filter(|(key, _)| self.is_online(**key));
+        online.find(|(_, holder)| holder.held(family).is_some()).map(|(key, _)| *key)
     }
 
     fn can_take(&self, holder: PublicKey, family: Family) -> bool {
@@ -297,16 +295,38 @@ impl AddressPool {
         if let Some(range) = self.range_mut(family) {
             range.take(address, key);
         }
-        let holder = self.holders.entry(key).or_insert(Holder { ipv4: None, ipv6: None, presence });
+        let holder = self.holders.get(&key).copied();
+        let mut holder = holder.unwrap_or(Holder { ipv4: None, ipv6: None, presence });
         *holder.held_mut(family) = Some(Held { address, is_static });
+        self.set(key, Some(holder));
     }
 
     fn give_back(&mut self, key: PublicKey, family: Family) {
-        let Some(held) = self.holders.get_mut(&key).and_then(|holder| holder.held_mut(family).take()) else {
-            return;
-        };
+        let Some(mut holder) = self.holders.get(&key).copied() else { return };
+        let Some(held) = holder.held_mut(family).take() else { return };
         if let Some(range) = self.range_mut(family) {
             range.give_back(held.address);
+        }
+        self.set(key, Some(holder));
+    }
+
+    fn set_presence(&mut self, key: PublicKey, presence: Presence) {
+        if let Some(&holder) = self.holders.get(&key) {
+            self.set(key, Some(Holder { presence, ..holder }));
+        }
+    }
+
+    /// Sets what a key holds, and enters it among those that can lose their sticky leases.
+    fn set(&mut self, key: PublicKey, after: Option<Holder>) {
+        let before = match after {
+            Some(after) => self.holders.insert(key, after),
+            None => self.holders.remove(&key),
+        };
+        for family in [Family::V4, Family::V6] {
+            let since = |holder: Option<Holder>| holder.and_then(|holder| holder.can_lose_since(family));
+            if let Some(range) = self.range_mut(family) {
+                range.set_away(key, since(before), since(after));
+            }
         }
     }
 
@@ -330,6 +350,14 @@ impl AddressPool {
 }
 
 impl Holder {
+    /// Since when the key has been offline with a sticky lease in a network.
+    fn can_lose_since(&self, family: Family) -> Option<SystemTime> {
+        match self.presence {
+            Presence::OfflineSince(since) => self.held(family).filter(|held| !held.is_static).map(|_| since),
+            Presence::Online => None,
+        }
+    }
+
     fn held(&self, family: Family) -> Option<Held> {
         match family {
             Family::V4 => self.ipv4,

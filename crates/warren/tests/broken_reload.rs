@@ -138,12 +138,12 @@ const CLIENT: Breakages = &[
     ("\n[client\n", "is not TOML"),
 ];
 
-/// Complete texts of `clients.toml`.
+/// Complete texts of a `clients.toml` to import.
 const CLIENTS: Breakages = &[
     ("[[client]]\n", "clients.toml"),
     ("[[client]]\nname = \"a\"\npublic_key = \"x\"\ncreated = \"2026-01-01T00:00:00Z\"\n", "clients.toml"),
     ("nonsense\n", "clients.toml"),
-    ("", "clients.toml names no client any more; put it back"),
+    ("", "clients.toml names no client; remove it, or write `client = []` into it"),
 ];
 
 /// Sums the numbers before `what` in ping's output.
@@ -175,10 +175,13 @@ impl Daemon<'_> {
 
     /// Writes `text` to one of the daemon's files, expects a refusal, and restores the good file.
     fn refuses_in(&self, file: &Path, text: &str, says: &str) -> usize {
-        let good = std::fs::read(file).unwrap();
+        let good = std::fs::read(file).ok();
         std::fs::write(file, text).unwrap();
         self.refuses(says);
-        std::fs::write(file, good).unwrap();
+        match good {
+            Some(good) => std::fs::write(file, good).unwrap(),
+            None => std::fs::remove_file(file).unwrap(),
+        }
         1
     }
 

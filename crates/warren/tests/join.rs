@@ -45,7 +45,7 @@ fn an_invitation_works_once_and_its_token_is_kept_nowhere() {
     assert!(!second.warren.config("laptop.toml").exists(), "a refused machine keeps no profile");
     // The enrolled machine may ask again, as it does when the answer was lost.
     first.warren.run(&arguments(&line)).ok();
-    let registry = std::fs::read_to_string(exit.warren.state("exit/clients.toml")).unwrap();
+    let registry = exit.export();
     assert!(registry.contains("token_sha256") && !registry.contains(&token_text), "{registry}");
     assert!(!exit.daemon().output().contains(&token_text));
 }
@@ -75,7 +75,7 @@ fn an_invitation_whose_table_is_deleted_enrols_nobody_from_the_reload_on() {
     let leaked = arguments(&exit.warren.run("exit invite laptop").ok());
     let kept = arguments(&exit.warren.run("exit invite phone").ok());
     let file = exit.warren.state("exit/clients.toml");
-    let before = std::fs::read_to_string(&file).unwrap();
+    let before = exit.export();
     let mut edited: toml::Table = before.parse().unwrap();
     edited["invitation"].as_array_mut().unwrap().retain(|table| table["name"].as_str() != Some("laptop"));
 
@@ -86,9 +86,9 @@ fn an_invitation_whose_table_is_deleted_enrols_nobody_from_the_reload_on() {
     let client = Client::bare(&net.client);
     let refused = client.warren.run(&leaked);
     assert_eq!(refused.code, Some(4), "{}", refused.stderr);
-    // The control: the other invitation still works. Using it makes the exit write its file.
+    // The control: the other invitation still works.
     client.warren.run(&kept).ok();
-    let written = std::fs::read_to_string(&file).unwrap();
+    let written = exit.export();
     assert!(written.contains("phone") && !written.contains("laptop"), "{written}");
     // Restoring the text from before the edit does not reopen the invitation.
     std::fs::write(&file, before).unwrap();

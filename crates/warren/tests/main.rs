@@ -48,6 +48,7 @@ mod logs;
 mod look_ups;
 mod lossy_path;
 mod lost_table;
+mod many_clients;
 mod many_flows;
 mod marks;
 mod measured_path;

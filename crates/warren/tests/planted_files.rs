@@ -55,16 +55,17 @@ fn root_s_commands_follow_and_wait_for_nothing_that_the_exit_s_user_planted() {
     for path in [&runtime, &state] {
         chown(path, Some(USER), Some(USER)).unwrap();
     }
-    for file in ["clients.toml", "clients.toml.lock"] {
+    for file in ["clients.store", "clients.toml.lock"] {
         chown(state.join(file), Some(USER), Some(USER)).unwrap();
     }
     std::fs::write(runtime.join("lock"), "").unwrap();
     let theirs = state.with_file_name("theirs");
-    let files: [(PathBuf, &[&str]); 5] = [
+    let files: [(PathBuf, &[&str]); 6] = [
         (
-            state.join("clients.toml"),
+            state.join("clients.store"),
             &["exit client list", "exit client show laptop", "exit client add phone", "exit invite tablet"],
         ),
+        (state.join("clients.toml"), &["exit client add phone", "exit invite tablet"]),
         (state.join("clients.toml.lock"), &["exit client add phone", "exit client remove laptop"]),
         (runtime.join("journal"), &["cleanup exit", "cleanup", "status"]),
         (runtime.join("lock"), &["cleanup exit"]),
@@ -145,7 +146,7 @@ fn the_exit_itself_waits_for_no_fifo_in_the_place_of_its_secrets() {
     let state = exit.warren.state("exit");
     std::fs::create_dir_all(&state).unwrap();
 
-    for name in ["reset.key", "web.token", "clients.toml"] {
+    for name in ["reset.key", "web.token", "clients.store", "clients.toml"] {
         let file = state.join(name);
         Planted::Fifo.put(&file, &state);
         let refused = within_time(&exit, "exit run");

@@ -1,4 +1,4 @@
-//! The file of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at all.
+//! The store of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at all.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeSet;
@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
-use crate::support::{Client, Exit, ExitOptions, Finished, HostState, Net, asked, eventually, seconds};
+use crate::support::{
+    Client, Exit, ExitOptions, Finished, HostState, Net, asked, eventually, seconds, signal,
+};
 
 /// So many that a write takes a while.
 const CLIENTS: usize = 2_000;
@@ -22,8 +24,8 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
     let kills = asked("WARREN_STATE_KILLS").unwrap_or(KILLS);
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.enrol("client-0");
-    let file = exit.warren.state("exit/clients.toml");
-    enrol_many(&file);
+    let file = exit.warren.state("exit/clients.store");
+    enrol_many(&exit);
     let (mut old, mut new, mut halves) = (0, 0, 0);
     let mut name = "client-0".to_owned();
 
@@ -33,12 +35,12 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
         if runs {
             exit.run();
         }
-        let before = names(&file);
+        let before = names(&exit);
         let next = format!("renamed-{turn}");
         let start = Instant::now();
         exit.warren.run(&format!("exit client rename {name} {next}")).ok();
         let takes = start.elapsed();
-        let renamed = names(&file);
+        let renamed = names(&exit);
         let back = format!("exit client rename {next} {name}");
         let mut command = exit.warren.start(&back);
         // Most of the time is the program's start; the write comes at the end.
@@ -54,7 +56,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
         }
         halves += leftovers(&file);
 
-        let after = names(&file);
+        let after = names(&exit);
         assert!(after == before || after == renamed, "kill {turn}: {} clients", after.len());
         assert_eq!(after.len(), CLIENTS);
         if after == before {
@@ -67,7 +69,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
     // The remains of an interrupted write do no harm, and the next write removes them.
     exit.run();
     exit.warren.run(&format!("exit client rename {name} last")).ok();
-    assert!(names(&file).contains("last"));
+    assert!(names(&exit).contains("last"));
     assert_eq!(leftovers(&file), 0);
     println!(
         "measured: {kills} kills during a write; the file old {old} times, new {new} times, torn 0; half a new one beside it {halves} times"
@@ -75,14 +77,54 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
 }
 
 #[test]
+fn a_burst_of_enrolments_loses_no_acknowledged_one_when_the_exit_is_killed() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let (mut acknowledged, mut refused, mut torn) = (BTreeSet::new(), 0, 0);
+    for round in 0..6 {
+        exit.run();
+        let pid = i32::try_from(exit.status().number("/pid")).unwrap();
+        let add = |worker: u32, number: u32| {
+            let name = format!("burst-{round}-{worker}-{number}");
+            let key = PrivateKey::generate().unwrap().public();
+            let done = exit.warren.run(&format!("exit client add {name} --public-key {key}"));
+            (name, done.code == Some(0))
+        };
+        let added: Vec<(String, bool)> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs_f64(0.05 + 0.8 * random()));
+                signal(pid, Signal::KILL);
+            });
+            let workers =
+                (0..3).map(|worker| scope.spawn(move || (0..8).map(|number| add(worker, number)).collect()));
+            let workers: Vec<std::thread::ScopedJoinHandle<'_, Vec<_>>> = workers.collect();
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        });
+        exit.daemon().wait(seconds(10));
+        refused += added.iter().filter(|(_, done)| !done).count();
+        acknowledged.extend(added.into_iter().filter(|(_, done)| *done).map(|(name, _)| name));
+        let store = std::fs::read(exit.warren.state("exit/clients.store")).unwrap();
+        torn += usize::from(!store.ends_with(b"\n"));
+
+        let kept = names(&exit);
+        assert!(acknowledged.is_subset(&kept), "lost: {:?}", acknowledged.difference(&kept));
+    }
+    println!(
+        "measured: 6 kills in bursts: {} enrolments acknowledged, 0 of them lost, {refused} refused, {torn} torn ends",
+        acknowledged.len()
+    );
+    assert!(acknowledged.len() > 20, "{}", acknowledged.len());
+}
+
+#[test]
 fn an_exit_that_may_write_no_larger_file_keeps_its_clients_and_carries_on() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::init(&net, &ExitOptions::default());
     let client = Client::with(&net, &exit.enrol("laptop"));
-    let file = exit.warren.state("exit/clients.toml");
-    enrol_many(&file);
+    let file = exit.warren.state("exit/clients.store");
+    enrol_many(&exit);
     let limit = format!("--fsize={}", std::fs::metadata(&file).unwrap().len() - 1);
-    let before = (names(&file), HostState::of(&net.exit));
+    let before = (names(&exit), HostState::of(&net.exit));
 
     let mut daemon = exit.warren.start_under(&["prlimit", &limit], "exit run");
     eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
@@ -96,7 +138,7 @@ fn an_exit_that_may_write_no_larger_file_keeps_its_clients_and_carries_on() {
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait(seconds(10)), Some(0), "{}", daemon.output());
 
-    assert_eq!(names(&file), before.0);
+    assert_eq!(names(&exit), before.0);
     assert_eq!(leftovers(&file), 0);
     wait_for_the_hold_to_go(&net);
     before.1.assert_same(&HostState::of(&net.exit));
@@ -107,7 +149,7 @@ fn an_exit_whose_disk_becomes_read_only_keeps_its_clients_and_does_not_start_on_
     let Some(net) = Net::new() else { return };
     let exit = Exit::init(&net, &ExitOptions::default());
     let client = Client::with(&net, &exit.enrol("laptop"));
-    let file = exit.warren.state("exit/clients.toml");
+    let file = exit.warren.state("exit/clients.store");
     let state = exit.warren.state("").display().to_string();
     let before = HostState::of(&net.exit);
     let read_only = format!("mount --bind {state} {state} && mount -o remount,ro,bind {state}");
@@ -150,8 +192,8 @@ fn wait_for_the_hold_to_go(net: &Net) {
 }
 
 /// Fills the registry and keeps the clients in it.
-fn enrol_many(file: &Path) {
-    let mut text = std::fs::read_to_string(file).unwrap();
+fn enrol_many(exit: &Exit<'_>) {
+    let mut text = exit.export();
     for number in 1..CLIENTS {
         let key = PrivateKey::generate().unwrap().public();
         writeln!(
@@ -160,13 +202,13 @@ fn enrol_many(file: &Path) {
         )
         .unwrap();
     }
-    std::fs::write(file, text).unwrap();
+    let file = exit.warren.write("many.toml", 0o600, &text);
+    exit.warren.run(&format!("exit client import {}", file.display())).ok();
 }
 
-/// The clients' names in the file. Fails if the file is torn.
-fn names(file: &Path) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(file).unwrap();
-    let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("a torn file: {error}"));
+/// The clients' names. Fails if the store is damaged.
+fn names(exit: &Exit<'_>) -> BTreeSet<String> {
+    let table: toml::Table = exit.export().parse().unwrap();
     let clients = table["client"].as_array().unwrap();
     clients.iter().map(|client| client["name"].as_str().unwrap().to_owned()).collect()
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Client, Exit, ExitOptions, Finished, Net, eventually, finished, flows, seconds};
 
@@ -38,6 +38,12 @@ fn overview(exit: &Exit<'_>) -> Value {
     serde_json::from_str(&ask(exit, "/api/overview", "").ok()).expect("an answer is JSON")
 }
 
+/// A page of the table of clients.
+#[track_caller]
+fn clients(exit: &Exit<'_>, query: &Value) -> Value {
+    serde_json::from_str(&change(exit, "/api/clients", &query.to_string()).ok()).expect("an answer is JSON")
+}
+
 #[track_caller]
 fn change(exit: &Exit<'_>, path: &str, body: &str) -> Finished {
     ask(exit, path, &format!("--header 'Content-Type: application/json' --data '{body}'"))
@@ -53,7 +59,7 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
 
     let invited = change(&exit, "/api/invite", r#"{"name":"laptop","hours":1}"#).ok();
     let invited: Value = serde_json::from_str(&invited).unwrap();
-    assert_eq!(overview(&exit)["invitations"][0]["name"], "laptop");
+    assert_eq!(overview(&exit)["invitations"]["first"][0]["name"], "laptop");
     assert!(invited["qr"]["size"].as_u64().unwrap() > 20);
     let client = Client::bare(&net.client);
     let line = invited["line"].as_str().unwrap().strip_prefix("warren ").unwrap();
@@ -62,17 +68,19 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_008), 8);
 
     let shown = overview(&exit);
-    let row = &shown["clients"][0];
+    assert_eq!(shown["clients"], json!({ "enrolled": 1, "connected": 1 }));
+    let table = clients(&exit, &json!({}));
+    let row = &table["rows"][0];
     assert_eq!((&row["name"], &row["connected"]), (&"laptop".into(), &true.into()));
     assert!(row["session"]["rtt_ms"].as_f64().unwrap() > 0.0, "{row}");
     assert!(row["traffic"]["from_client"].as_u64().unwrap() > 0, "{row}");
     assert_eq!(row["session"]["connections"], 4, "{row}");
-    assert_eq!(shown["invitations"].as_array().unwrap().len(), 0);
+    assert_eq!(shown["invitations"]["open"], 0);
     eventually(seconds(20), "rates are remembered", || {
         overview(&exit)["minutes"]["from_clients"].as_array().unwrap().len() > 1
     });
     // Neither the clients' locations nor their packets' destinations are shown.
-    let text = overview(&exit).to_string();
+    let text = format!("{}{table}", overview(&exit));
     assert!(text.contains("10.66."), "negative control: inner addresses are shown");
     for hidden in [Net::CLIENT_V4, Net::INTERNET_V4, token(&exit).as_str()] {
         assert!(!text.contains(hidden), "{hidden} is shown: {text}");
@@ -85,7 +93,7 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
 
     change(&exit, "/api/remove", r#"{"name":"laptop"}"#).ok();
     assert_eq!(exit.status().number("/clients/connected"), 0, "a removed client is cut off");
-    assert_eq!(overview(&exit)["clients"].as_array().unwrap().len(), 0);
+    assert_eq!(overview(&exit)["clients"]["enrolled"], 0);
     eventually(seconds(20), "the client is refused", || client.status().text("/state") == "refused");
     client.warren.run("down home");
     assert!(!exit.daemon().output().contains(&token(&exit)), "the token is in the log");
@@ -194,5 +202,48 @@ fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {
     assert!(names.contains("phone-of-mary is invited"), "the browser invited a phone: {names}");
     for client in sessions {
         client.warren.run("down home");
+    }
+}
+
+#[test]
+fn the_table_of_clients_has_pages_that_are_searched_and_sorted() {
+    let Some(net) = Net::new() else { return };
+    let exit = exit_with_page(&net);
+    let client = Client::with(&net, &exit.enrol("host-070"));
+    exit.edit_clients(|clients| {
+        for number in (0..120).filter(|number| *number != 70) {
+            let key = warren_quic::key::PrivateKey::generate().unwrap().public();
+            let entry = format!(
+                "name = \"host-{number:03}\"\npublic_key = \"{key}\"\ncreated = \"2026-01-01T00:00:00Z\""
+            );
+            clients.push(entry.parse::<toml::Table>().unwrap().into());
+        }
+    });
+    exit.warren.run("reload exit").ok();
+    client.up();
+    client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+    let names = |query: Value| {
+        let table = clients(&exit, &query);
+        let rows = table["rows"].as_array().unwrap();
+        let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect();
+        (names, table["matching"].as_u64().unwrap(), table["pages"].as_u64().unwrap())
+    };
+
+    let (first, matching, pages) = names(json!({}));
+    assert_eq!((first.len(), first[0].as_str(), matching, pages), (50, "host-000", 120, 3));
+    let (last, ..) = names(json!({ "page": 2 }));
+    assert_eq!((last.len(), last[19].as_str()), (20, "host-119"));
+    assert_eq!(names(json!({ "page": 3 })).0.len(), 0);
+    assert_eq!(names(json!({ "search": "host-01" })).1, 10);
+    for sort in ["connected", "traffic", "seen"] {
+        let (sorted, matching, _) = names(json!({ "sort": sort }));
+        assert_eq!(
+            (sorted[0].as_str(), sorted[1].as_str(), matching),
+            ("host-070", "host-000", 120),
+            "{sort}"
+        );
+    }
+    for wrong in [json!({ "sort": "up" }), json!({ "page": -1 }), json!({ "more": 1 })] {
+        assert!(change(&exit, "/api/clients", &wrong.to_string()).code != Some(0), "{wrong}");
     }
 }

@@ -26,10 +26,13 @@ impl Daemon {
             }
             Request::ClientAdd { .. }
             | Request::ClientAddAll { .. }
-            | Request::ClientList
+            | Request::ClientList { .. }
+            | Request::ClientShow { .. }
             | Request::ClientInvite { .. }
-            | Request::InvitationList
-            | Request::RemovedList
+            | Request::InvitationList { .. }
+            | Request::IsInvited { .. }
+            | Request::RemovedList { .. }
+            | Request::ClientImport { .. }
             | Request::ClientRemove { .. }
             | Request::ClientChange { .. }
             | Request::PublicKeys

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::{PRIVATE_KEY, PUBLIC_KEY, profile_text};
-use crate::{find_profile, load_clients, load_exit, load_profile, lock_clients, save_clients};
+use crate::{ClientsImport, clients_text, find_profile, load_exit, load_profile, lock_clients};
 
 fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) {
     fs::write(path, content).unwrap();
@@ -142,18 +142,17 @@ fn argument_is_a_profile_name_or_a_file() {
 }
 
 #[test]
-fn registry_survives_its_file_and_names_the_line_that_is_wrong() {
+fn export_survives_its_file_and_names_the_line_that_is_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("clients.toml");
-    let mut registry = load_clients(&path).unwrap();
-    assert!(registry.is_empty());
+    assert!(ClientsImport::read(&path).unwrap().is_none());
+    let mut registry = warren_session::clients::ClientRegistry::new();
     let key = PUBLIC_KEY.parse().unwrap();
     registry
         .add(warren_session::clients::Client::new("laptop", key, std::time::SystemTime::UNIX_EPOCH))
         .unwrap();
-    save_clients(&path, &registry).unwrap();
-    assert_eq!(load_clients(&path).unwrap(), registry);
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    write(&path, clients_text(&path, &registry).unwrap(), 0o600);
+    assert_eq!(ClientsImport::read(&path).unwrap().unwrap().registry, registry);
 
     for (text, expected) in [
         ("[[client]]\nname = 5\n", ":2: "),
@@ -162,7 +161,7 @@ fn registry_survives_its_file_and_names_the_line_that_is_wrong() {
         ("[[client]]\nnam = \"a\"\n", ":2: unknown field"),
     ] {
         fs::write(&path, text).unwrap();
-        let error = load_clients(&path).unwrap_err().to_string();
+        let error = ClientsImport::read(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("clients.toml{expected}")), "{error}");
         assert!(!error.contains('\n'));
     }

@@ -1,13 +1,13 @@
-//! Carries out what the sessions' state machine decides: in the worker, in the registry's file, and in connection tracking.
+//! Carries out what the sessions' state machine decides: in the worker, in the registry's store, and in connection tracking.
 
 use std::net::IpAddr;
 use std::time::Instant;
 
 use warren_host::tracking;
 use warren_quic::driver::ConnectionId;
-use warren_session::NUMBERED;
-use warren_session::exit::{EndReason, ExitAction};
+use warren_session::exit::{EndReason, ExitAction, SessionId, StoreRefusal, StoreRequest};
 use warren_session::pool::Lease;
+use warren_session::{NUMBERED, PublicKey};
 
 use super::{Clients, LiveSession};
 use warren_tunnel::{ConnectionCommand, SessionRoute, SharedCommand, WorkerHandle};
@@ -37,6 +37,7 @@ impl Clients {
                 tracing::info!(client = name, "session opened");
                 let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
+                self.by_key.insert(key, session);
                 // The limit outlives sessions: a client that reconnects continues with the one that it had.
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
@@ -62,6 +63,7 @@ impl Clients {
             }
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
+                    self.forget_session_of(live.key, session);
                     tracing::info!(client = live.name, "session ended: {reason}");
                     // Other sessions may come back with the same addresses, and their flows should live on.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
@@ -70,12 +72,44 @@ impl Clients {
                 }
                 worker.send_all(SharedCommand::EndSession { session }).await;
             }
-            ExitAction::Persist => {
-                // Sessions go on from memory: a full disk must not end them.
-                if let Err(error) = self.save() {
+            ExitAction::Store(request) => self.keep(request),
+        }
+    }
+
+    /// Makes changes of the registry durable, and tells the state machine at once whether that worked.
+    fn keep(&mut self, request: StoreRequest) {
+        let Self { sessions, store, watched, is_failing, .. } = self;
+        let StoreRequest { id, changes } = request;
+        let mut watched = watched.as_mut().filter(|watched| watched.id == id);
+        let rows = || sessions.registry().rows();
+        let saved = match watched.as_ref().and_then(|watched| watched.import.as_ref()) {
+            Some(mark) => store.save_all(rows().chain(changes), mark.as_deref()),
+            None => store.save(&changes, rows),
+        };
+        let outcome = saved.as_ref().map(drop).map_err(|_| StoreRefusal::Unavailable);
+        match saved {
+            Ok(()) if std::mem::take(is_failing) => tracing::info!("clients are saved again"),
+            Ok(()) => {}
+            Err(error) => {
+                // Sessions go on from memory: a full disk must not end them. Failures that last are logged once.
+                if watched.is_none() && !std::mem::replace(is_failing, true) {
                     tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
                 }
+                if let Some(watched) = &mut watched {
+                    watched.failure = Some(error);
+                }
             }
+        }
+        self.sessions.stored(Instant::now(), id, outcome);
+    }
+
+    /// A client's session is over. A client that is no longer enrolled needs no limit either.
+    fn forget_session_of(&mut self, key: PublicKey, session: SessionId) {
+        if self.by_key.get(&key) == Some(&session) {
+            self.by_key.remove(&key);
+        }
+        if self.sessions.registry().by_key(key).is_none() {
+            self.limits.follow(self.sessions.registry(), key);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The sessions that clients have now, as the status, the metrics and the page show them.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 use warren_session::PublicKey;
 use warren_session::clients::Client;
@@ -13,9 +14,14 @@ use warren_tunnel::Snapshot;
 
 impl Clients {
     /// The session of a client, if it has one.
-    pub(crate) fn session_of(&self, client: &Client) -> Option<(SessionId, &LiveSession)> {
-        let session = self.live.iter().find(|(_, live)| live.key == client.public_key);
-        session.map(|(id, live)| (*id, live))
+    pub(crate) fn session_of(&self, key: PublicKey) -> Option<(SessionId, &LiveSession)> {
+        let session = self.by_key.get(&key)?;
+        Some((*session, self.live.get(session)?))
+    }
+
+    /// How many clients have a session.
+    pub(crate) fn with_sessions(&self) -> usize {
+        self.live.len()
     }
 
     /// Every session, by its client's name.
@@ -37,27 +43,55 @@ impl Clients {
         sessions
     }
 
-    /// The figures of every enrolled client for the metrics, by name.
+    /// The figures for the metrics of at most [`ClientFigures::MOST`] clients, by name.
     pub(crate) fn figures(&self, status: &Status, snapshot: &Snapshot) -> Vec<ClientFigures> {
-        let mut of_key: HashMap<PublicKey, Vec<&ConnectionStatus>> = HashMap::new();
+        let mut of_session: HashMap<u64, Vec<&ConnectionStatus>> = HashMap::new();
         for connection in &status.connections {
-            let session = self.live.iter().find(|(id, _)| Some(id.0) == connection.session);
-            if let Some((_, live)) = session {
-                of_key.entry(live.key).or_default().push(connection);
+            if let Some(session) = connection.session {
+                of_session.entry(session).or_default().push(connection);
             }
         }
         let figures = |client: &Client| {
-            let connections = of_key.get(&client.public_key).map(Vec::as_slice).unwrap_or_default();
+            let key = client.public_key;
+            let session = self.by_key.get(&key);
+            let connections = session.and_then(|session| of_session.get(&session.0));
+            let connections = connections.map(Vec::as_slice).unwrap_or_default();
             ClientFigures {
                 name: client.name.clone(),
                 rate_limit: client.rate_limit,
-                rate_limited_packets: self.limits.refused(client.public_key),
-                traffic: snapshot.clients.get(&client.public_key).copied().unwrap_or_default(),
+                rate_limited_packets: self.limits.refused(key),
+                traffic: snapshot.clients.get(&key).copied().unwrap_or_default(),
                 connections: connections.len(),
                 queued_bytes: connections.iter().map(|connection| connection.queue_bytes).sum(),
                 round_trip: connections.iter().map(|connection| connection.rtt_ms / 1e3).reduce(f64::min),
             }
         };
-        self.registry().iter().map(figures).collect()
+        let mut shown: Vec<ClientFigures> = self.in_metrics(snapshot).into_iter().map(figures).collect();
+        shown.sort_by(|one, other| one.name.cmp(&other.name));
+        shown
+    }
+
+    /// The clients that have figures of their own: those that carried most since the exit started, then others by name.
+    fn in_metrics(&self, snapshot: &Snapshot) -> Vec<&Client> {
+        let most = ClientFigures::MOST;
+        let mut active: Vec<_> = snapshot
+            .clients
+            .iter()
+            .filter_map(|(key, traffic)| {
+                let client = self.registry().by_key(*key)?;
+                Some((Reverse(traffic.bytes_in.saturating_add(traffic.bytes_out)), client))
+            })
+            .collect();
+        if active.len() > most {
+            active.select_nth_unstable_by(most, |one, other| {
+                (one.0, &one.1.name).cmp(&(other.0, &other.1.name))
+            });
+            active.truncate(most);
+        }
+        let mut shown: Vec<&Client> = active.into_iter().map(|(_, client)| client).collect();
+        let known: HashSet<PublicKey> = shown.iter().map(|client| client.public_key).collect();
+        let others = self.registry().iter().filter(|client| !known.contains(&client.public_key));
+        shown.extend(others.take(most.saturating_sub(known.len())));
+        shown
     }
 }

@@ -22,15 +22,18 @@ impl ClientLimits {
         limit.clone()
     }
 
-    /// Sets every limit to the registry's rate, and forgets clients that are gone.
-    pub(super) fn follow(&mut self, registry: &ClientRegistry) {
-        self.0.retain(|key, limit| {
-            let client = registry.by_key(*key);
-            if let Some(client) = client {
-                limit.set(client.rate_limit);
-            }
-            client.is_some()
-        });
+    /// Sets a client's limit to the registry's rate, or forgets a client that is gone.
+    pub(super) fn follow(&mut self, registry: &ClientRegistry, key: PublicKey) {
+        match registry.by_key(key) {
+            Some(client) => self.0.get(&key).into_iter().for_each(|limit| limit.set(client.rate_limit)),
+            None => drop(self.0.remove(&key)),
+        }
+    }
+
+    /// As [`Self::follow`], for every client, after an import.
+    pub(super) fn follow_all(&mut self, registry: &ClientRegistry) {
+        let keys: Vec<PublicKey> = self.0.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.follow(registry, key));
     }
 
     /// How many packets of a client its limit has dropped.

@@ -5,12 +5,12 @@ use anyhow::bail;
 use super::{Daemon, forwarding, state_directory};
 use crate::host::refuse_missing_interface;
 use warren_config::TAKES_RESTART as TRANSPORT;
-use warren_config::{ExitSettings, RegistryFile, WebListen, load_exit};
+use warren_config::{ExitSettings, WebListen, load_exit};
 use warren_control::RequestRefused;
 use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
-    /// Reads `exit.toml` and the clients' file again. Sessions that the changes do not concern lose no packet.
+    /// Reads `exit.toml` again, and imports a `clients.toml`. Sessions that the changes do not concern lose no packet.
     pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.read_again().await;
         match &outcome {
@@ -28,8 +28,7 @@ impl Daemon<'_> {
         // First everything that can be refused without having changed anything.
         let mut config = load_exit(&self.config.path)?;
         refuse_what_takes_a_restart(&self.config, &config)?;
-        let (file, edited) = RegistryFile::open(self.clients.file().path().to_path_buf())?;
-        self.clients.check_edited(&file, &edited)?;
+        let edited = self.clients.edited()?;
         refuse_missing_interface(&config)?;
         // Then the listeners, which fall back to where they were.
         if self.config.metrics.listen != config.metrics.listen {
@@ -38,7 +37,13 @@ impl Daemon<'_> {
         let (web_before, web) = (self.config.web.as_ref(), config.web.as_ref());
         self.reporting.move_web(web_before, web, state_directory(&self.clients)?).await?;
 
-        self.clients.adopt(file, edited, config.dns.clone())?;
+        self.clients.set_dns(config.dns.clone())?;
+        if let Some(edited) = edited
+            && let Err(error) = self.clients.take_over(edited, &self.worker).await
+        {
+            self.clients.set_dns(self.config.dns.clone())?;
+            return Err(error);
+        }
         self.adopt_keys(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;

@@ -2,13 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::{Value, json};
+use warren_session::clients::Invitation;
 
 use super::Daemon;
+use crate::clients::{Clients, Proposed};
 use crate::ending::Ending;
-use crate::invitation;
 use crate::metrics::Scrape;
+use crate::session_settings::session_settings;
 use crate::web::{self, ApiCall, NewInvitation, Question};
+use crate::{invitation, list};
 use warren_control::{InvitationView, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
@@ -20,13 +24,9 @@ impl Daemon<'_> {
     /// Answers a request on the control socket.
     pub(super) async fn answer(&mut self, asked: PendingRequest) {
         self.clients.look_at_clock();
-        let changes_clients = asked.request.changes_clients();
-        let mut response = self.carry_out(asked.request).await;
-        // A client that was removed is cut off before the answer says so.
+        let response = self.carry_out(asked.request).await;
+        // Reloads and drains have decided something, too.
         self.clients.carry_out_all(&self.worker).await;
-        if changes_clients && let Err(refusal) = self.follow_clients().await {
-            response = Err(refusal);
-        }
         drop(asked.answer.send(response));
     }
 
@@ -44,9 +44,7 @@ impl Daemon<'_> {
                 panics::cause(part, &self.worker).await;
                 Ok(Value::Null)
             }
-            Request::PublicKeys => {
-                serde_json::to_value(self.config.public_keys()).map_err(RequestRefused::new)
-            }
+            Request::PublicKeys => value(self.config.public_keys()),
             Request::SetKeys { keys, end_sessions } => {
                 let set = self.set_keys(keys, end_sessions).await;
                 set.map(Into::into).map_err(|error| RequestRefused::new(format!("{error:#}")))
@@ -58,22 +56,57 @@ impl Daemon<'_> {
                 Ok(Value::Null)
             }
             Request::Retry => Err(RequestRefused::new("this is an exit; run it on a client")),
-            Request::ClientAdd { client } => self.clients.add(&client),
-            Request::ClientAddAll { clients } => self.clients.add_all(&clients),
-            Request::ClientList => self.clients.list(&self.worker.snapshot().await.unwrap_or_default()),
-            Request::ClientInvite { invitation } => self.clients.invite(invitation),
-            Request::InvitationList => self.clients.list_invitations(),
-            Request::RemovedList => self.clients.list_removed(),
-            Request::ClientRemove { name } => self.clients.remove(&name),
-            Request::ClientChange { name, change } => self.clients.change(&name, &change),
+            Request::ClientAdd { client } => self.change(|clients| clients.add(&client)).await,
+            Request::ClientAddAll { clients: new } => self.change(|clients| clients.add_all(&new)).await,
+            Request::ClientRemove { name } => self.change(|clients| clients.remove(&name)).await,
+            Request::ClientChange { name, change } => {
+                self.change(|clients| clients.change(&name, &change)).await
+            }
+            Request::ClientInvite { invitation } => self.invite(invitation).await,
+            Request::ClientImport { dry_run } => self.import(dry_run).await,
+            Request::ClientList { page } => {
+                value(self.clients.list(&page, &self.worker.snapshot().await.unwrap_or_default()))
+            }
+            Request::ClientShow { name } => {
+                let snapshot = self.worker.snapshot().await.unwrap_or_default();
+                self.clients.show(&name, &snapshot).map_err(RequestRefused::new).and_then(value)
+            }
+            Request::InvitationList { page } => value(list::invitations(self.clients.registry(), &page)),
+            Request::IsInvited { name } => value(list::is_invited(self.clients.registry(), &name)),
+            Request::RemovedList { page } => value(list::removed(self.clients.registry(), &page)),
         }
+    }
+
+    /// Changes clients. When this returns, the change is stored and in force, also on the host.
+    async fn change(
+        &mut self,
+        change: impl FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>,
+    ) -> Result<Value, RequestRefused> {
+        let proposed = change(&mut self.clients)?;
+        let settled = self.clients.settle(proposed, &self.worker).await;
+        // What shuts a client out is in force even if it could not be stored.
+        self.follow_clients().await?;
+        settled.map(|()| Value::Null)
+    }
+
+    async fn invite(&mut self, invitation: Invitation) -> Result<Value, RequestRefused> {
+        let proposed = self.clients.invite(invitation)?;
+        self.clients.settle(proposed, &self.worker).await.map(|()| Value::Null)
+    }
+
+    async fn import(&mut self, dry_run: bool) -> Result<Value, RequestRefused> {
+        let settings = session_settings(&self.config);
+        let imported = self.clients.import(dry_run, &settings, &self.worker).await;
+        let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        self.follow_clients().await?;
+        value(summary)
     }
 
     async fn status(&self) -> Result<Value, RequestRefused> {
         let device = format!("TUN device {}", self.reporting.device_name());
         let host_changes = [vec![device], self.host.changes()].concat();
         let status = self.reporting.status(&self.observe().await, host_changes);
-        serde_json::to_value(status).map_err(RequestRefused::new)
+        value(status)
     }
 
     /// Makes the host follow a change of clients that is in force.
@@ -97,22 +130,20 @@ impl Daemon<'_> {
     pub(super) async fn answer_page(&mut self, question: Question) {
         self.clients.look_at_clock();
         let Question { asked, answer } = question;
-        let removes = matches!(asked, ApiCall::Remove(_));
-        let mut reply = match asked {
+        let reply = match asked {
             ApiCall::Overview => Ok(self.reporting.overview(&self.observe().await)),
+            ApiCall::Clients(query) => Ok(self.reporting.client_table(&self.observe().await, &query)),
             ApiCall::Day => Ok(self.reporting.day()),
-            ApiCall::Invite(invitation) => self.invite_by_page(&invitation),
-            ApiCall::Remove(named) => self.clients.remove(&named.name).map_err(|refusal| refusal.message),
+            ApiCall::Invite(invitation) => self.invite_by_page(&invitation).await,
+            ApiCall::Remove(named) => {
+                let removed = self.change(|clients| clients.remove(&named.name)).await;
+                removed.map_err(|refusal| refusal.message)
+            }
         };
-        // A client that was removed is cut off before the page says so.
-        self.clients.carry_out_all(&self.worker).await;
-        if removes && let Err(refusal) = self.follow_clients().await {
-            reply = Err(refusal.message);
-        }
         drop(answer.send(reply));
     }
 
-    fn invite_by_page(&mut self, asked: &NewInvitation) -> Result<Value, String> {
+    async fn invite_by_page(&mut self, asked: &NewInvitation) -> Result<Value, String> {
         if !(1..=MOST_HOURS).contains(&asked.hours) {
             return Err(format!("an invitation is good for 1 to {MOST_HOURS} hours"));
         }
@@ -120,8 +151,12 @@ impl Daemon<'_> {
         let (invitation, line) =
             invitation::make(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
         let view = InvitationView::of(&invitation);
-        self.clients.invite(invitation).map_err(|refusal| refusal.message)?;
+        self.invite(invitation).await.map_err(|refusal| refusal.message)?;
         tracing::info!(client = view.name, "invited from the page for operators");
         Ok(json!({ "name": view.name, "expires": view.expires, "line": line, "qr": web::qr_code(&line) }))
     }
+}
+
+fn value(answer: impl Serialize) -> Result<Value, RequestRefused> {
+    serde_json::to_value(answer).map_err(RequestRefused::new)
 }

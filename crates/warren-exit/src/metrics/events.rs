@@ -51,7 +51,7 @@ impl EventCounts {
             ExitAction::Send { .. }
             | ExitAction::Attach { .. }
             | ExitAction::Detach { .. }
-            | ExitAction::Persist => {}
+            | ExitAction::Store(_) => {}
         }
     }
 }

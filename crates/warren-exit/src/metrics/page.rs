@@ -20,7 +20,7 @@ pub(crate) struct MetricsPage {
     pub snapshot: Snapshot,
     pub events: EventCounts,
     pub reloads_refused: u64,
-    /// Figures of each client, if `[metrics] clients` asks for them.
+    /// Figures of clients, if `[metrics] clients` asks for them.
     pub clients: Option<Vec<ClientFigures>>,
 }
 
@@ -35,6 +35,11 @@ pub(crate) struct ClientFigures {
     pub queued_bytes: usize,
     /// The shortest round-trip time of its connections, in seconds; nothing while it has no connection.
     pub round_trip: Option<f64>,
+}
+
+impl ClientFigures {
+    /// The most clients that have figures of their own: a page of all clients of a large exit would be tens of mebibytes.
+    pub(crate) const MOST: usize = 1_000;
 }
 
 /// The totals of `docs/counters.md`, each with its description. Those in [`GAUGES`] can also fall.
@@ -93,7 +98,8 @@ impl Collector for MetricsPage {
         self.write_packets(&mut families)?;
         self.write_batches(&mut families)?;
         self.write_process(&mut families)?;
-        self.clients.iter().try_for_each(|clients| write_clients(clients, &mut families))
+        let enrolled = self.status.exit.as_ref().map_or(0, |exit| exit.clients.enrolled);
+        self.clients.iter().try_for_each(|clients| write_clients(clients, enrolled, &mut families))
     }
 }
 
@@ -238,7 +244,9 @@ impl MetricsPage {
     }
 }
 
-fn write_clients(clients: &[ClientFigures], families: &mut Families<'_>) -> fmt::Result {
+fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Families<'_>) -> fmt::Result {
+    let left_out = enrolled.saturating_sub(clients.len());
+    families.gauge("warren_clients_left_out", "Clients without figures of their own here.", left_out)?;
     let labels = |client: &ClientFigures| [("client", client.name.clone())];
     let mut counter = |name: &str, help: &str, of: fn(&ClientFigures) -> u64| {
         families.counters(name, help, clients.iter().map(|client| (labels(client), of(client))))

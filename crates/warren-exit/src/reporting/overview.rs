@@ -1,44 +1,17 @@
-//! What the page shows: figures of sessions and drops. It never shows where a client's QUIC connection comes from, or where packets go.
+//! What the page shows of the exit as a whole: rates and drops. It never shows where packets go.
 
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 use warren_packet::reason::DropReason;
 use warren_quic::strangers::Turned;
-use warren_session::clients::Client;
-use warren_session::exit::SessionId;
 
 use super::{Observations, Reporting};
-use warren_control::status::{Rates, State, Status};
-use warren_control::{ClientView, InvitationView};
-use warren_tunnel::Snapshot;
+use warren_control::InvitationView;
+use warren_control::status::{State, Status};
 
-/// A client as the page shows it.
-#[derive(Debug, Serialize)]
-struct ClientRow {
-    #[serde(flatten)]
-    client: ClientView,
-    connected: bool,
-    traffic: TrafficSums,
-    session: Option<SessionRow>,
-}
-
-/// Bytes since the exit started.
-#[derive(Debug, Serialize)]
-struct TrafficSums {
-    to_client: u64,
-    from_client: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct SessionRow {
-    since_seconds: f64,
-    connections: usize,
-    rates: Rates,
-    /// The shortest round-trip time of its connections; nothing while it has no connection.
-    rtt_ms: Option<f64>,
-}
+/// The most invitations that the page shows.
+const MOST_INVITATIONS: usize = 50;
 
 impl Reporting {
     /// The rates of the last day.
@@ -46,29 +19,13 @@ impl Reporting {
         json!(self.web.as_ref().map(|web| web.history.day.series()))
     }
 
-    /// Everything that the page shows at once.
+    /// Everything that the page shows at once, except the table of clients.
     pub(crate) fn overview(&self, seen: &Observations<'_>) -> Value {
-        let Observations { config, clients, snapshot, .. } = seen;
+        let Observations { config, clients, .. } = seen;
         let status = self.status(seen, Vec::new());
-        let session_rates = self.meter.sessions(Instant::now(), snapshot);
-        let row = |client: &Client| {
-            let session = clients.session_of(client);
-            let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
-            ClientRow {
-                client: ClientView::of(client, None),
-                connected: session.is_some(),
-                traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
-                session: session.map(|(session, live)| SessionRow {
-                    since_seconds: live.since.elapsed().as_secs_f64(),
-                    connections: live.connections.len(),
-                    rates: session_rates.get(&session).copied().unwrap_or_default(),
-                    rtt_ms: shortest_round_trip(snapshot, session),
-                }),
-            }
-        };
-        let rows: Vec<ClientRow> = clients.registry().iter().map(row).collect();
         let invitations = clients.registry().open_invitations(SystemTime::now());
-        let invitations: Vec<InvitationView> = invitations.into_iter().map(InvitationView::of).collect();
+        let shown: Vec<InvitationView> =
+            invitations.iter().take(MOST_INVITATIONS).map(|open| InvitationView::of(open)).collect();
         json!({
             "version": status.version,
             "endpoint": config.endpoint.as_ref().map(ToString::to_string),
@@ -77,19 +34,14 @@ impl Reporting {
             "reload_error": seen.reloads.error,
             "process": status.process,
             "rates": status.rates,
-            "clients": rows,
-            "invitations": invitations,
+            "clients": { "enrolled": clients.registry().len(), "connected": clients.with_sessions() },
+            "invitations": { "open": invitations.len(), "first": shown },
             "repair": repair(&status),
             "drops": drops(&status),
             "strangers": strangers(&status),
             "minutes": self.web.as_ref().map(|web| web.history.minutes.series()),
         })
     }
-}
-
-fn shortest_round_trip(snapshot: &Snapshot, session: SessionId) -> Option<f64> {
-    let own = snapshot.connections.iter().filter(|connection| connection.session == Some(session));
-    own.filter_map(|connection| Some(connection.quic.as_ref()?.rtt.as_secs_f64() * 1e3)).reduce(f64::min)
 }
 
 /// What the paths of all connections lose, and what becomes of it, since the exit started. What waits or is kept is counted now.

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::history::History;
 use super::page_request::{Method, PageRequest, Refusal};
+use super::table_query::TableQuery;
 use super::token::{self, Token};
 use super::{page, reply};
 use crate::http::{Answer, BadHead, Body, Head, Server, Site, Socket, UnixSocket};
@@ -25,8 +26,10 @@ pub(crate) struct Question {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ApiCall {
-    /// Everything that the page shows at once.
+    /// Everything that the page shows at once, except the table of clients.
     Overview,
+    /// A page of the table of clients.
+    Clients(TableQuery),
     /// The rates of the last day.
     Day,
     Invite(NewInvitation),
@@ -166,14 +169,15 @@ impl PageSite {
 }
 
 fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<ApiCall, Refusal> {
-    let is_change = matches!(request.path, "/api/invite" | "/api/remove");
+    let takes_body = matches!(request.path, "/api/clients" | "/api/invite" | "/api/remove");
     match (request.method, request.path) {
         (Method::Get, "/api/overview") => Ok(ApiCall::Overview),
         (Method::Get, "/api/day") => Ok(ApiCall::Day),
-        (Method::Post, _) if is_change && !request.body_is_json => Err(Refusal::NotJson),
+        (Method::Post, _) if takes_body && !request.body_is_json => Err(Refusal::NotJson),
+        (Method::Post, "/api/clients") => parse(body).map(ApiCall::Clients),
         (Method::Post, "/api/invite") => parse(body).map(ApiCall::Invite),
         (Method::Post, "/api/remove") => parse(body).map(ApiCall::Remove),
-        (Method::Get, _) if is_change => Err(Refusal::Method),
+        (Method::Get, _) if takes_body => Err(Refusal::Method),
         _ => Err(Refusal::NotFound),
     }
 }

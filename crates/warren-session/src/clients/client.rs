@@ -15,8 +15,8 @@ use crate::pool::Lease;
 /// Longest name of a client in characters, as a DNS label (RFC 1035 section 2.3.4).
 pub const MAX_NAME_LENGTH: usize = 63;
 
-/// Most clients of one exit. Adding a client scans all others.
-pub const MAX_CLIENTS: usize = 16_384;
+/// Most clients of one exit. Each takes about 1 KiB of memory.
+pub const MAX_CLIENTS: usize = 131_072;
 
 /// A client that the exit's operator enrolled: one `[[client]]` table of `clients.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +81,11 @@ impl Client {
     /// The current key and, if set, the next one.
     pub(crate) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
+    }
+
+    /// Whether the operator has set other static addresses or prefixes than in `before`.
+    pub(crate) fn is_chosen_anew(&self, before: &Self) -> bool {
+        before.static_lease() != self.static_lease() || before.prefixes != self.prefixes
     }
 
     /// The client's addresses: the static one where set, else the sticky one, else none.

@@ -1,8 +1,9 @@
 //! All enrolled clients. Their names, keys, static addresses and prefixes are unique.
 
 mod edited;
+mod rows;
+mod undo;
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::SystemTime;
 
@@ -11,24 +12,27 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{Client, MAX_CLIENTS, is_valid_name};
 use super::invitation::Invitation;
+use super::invitations::Invitations;
 use super::registry_error::RegistryError;
 use super::removed::{RemovedKey, RemovedKeys};
-use super::row::RowChange;
+use super::row::{Before, RowChange};
+use super::table::{ClientTable, overlap};
 use crate::PublicKey;
 use crate::invite::{InviteToken, TokenDigest};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
 
 /// The enrolled clients of one exit. Serde reads and writes it in the format of `clients.toml`.
+///
+/// Each address belongs to one client at most, as a static or as a sticky one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ClientsFile", into = "ClientsFile")]
 pub struct ClientRegistry {
-    clients: BTreeMap<PublicKey, Client>,
-    names: BTreeMap<String, PublicKey>,
-    /// Maps each client's next key to its current one.
-    next_keys: BTreeMap<PublicKey, PublicKey>,
-    invitations: BTreeMap<TokenDigest, Invitation>,
+    clients: ClientTable,
+    invitations: Invitations,
     removed: RemovedKeys,
+    /// The rows that the change under way has touched. Unset while there is none.
+    before: Option<Before>,
 }
 
 /// The result of redeeming a token.
@@ -56,16 +60,15 @@ impl ClientRegistry {
     /// A registry without clients.
     pub const fn new() -> Self {
         Self {
-            clients: BTreeMap::new(),
-            names: BTreeMap::new(),
-            next_keys: BTreeMap::new(),
-            invitations: BTreeMap::new(),
+            clients: ClientTable::new(),
+            invitations: Invitations::new(),
             removed: RemovedKeys::new(),
+            before: None,
         }
     }
 
-    /// Enrols a client. Another client that holds one of its static addresses as a sticky lease loses that lease. An open
-    /// invitation with the client's name is withdrawn.
+    /// Enrols a client. Another client that holds one of its addresses as a sticky lease loses that lease. An open invitation
+    /// with the client's name is withdrawn.
     ///
     /// # Errors
     ///
@@ -73,13 +76,8 @@ impl ClientRegistry {
     /// changes then.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
-        for other in self.clients.values_mut() {
-            // A static address wins over a sticky one, which the pool can replace.
-            other.leased_ipv4 = other.leased_ipv4.filter(|leased| client.ipv4 != Some(*leased));
-            other.leased_ipv6 = other.leased_ipv6.filter(|leased| client.ipv6 != Some(*leased));
-        }
         self.withdraw(&client.name);
-        self.insert(client);
+        self.place(client);
         Ok(())
     }
 
@@ -89,14 +87,13 @@ impl ClientRegistry {
     ///
     /// If there is no client of that name, or as [`Self::add`]. Nothing changes then.
     pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
-        let before = self.by_name(&client.name).cloned();
+        let before = self.by_name(&client.name);
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
         // Taken out first, because it would conflict with itself.
-        self.names.remove(&before.name);
-        self.take(before.public_key);
+        let before = self.set_client(before.public_key, None);
         let added = self.add(client);
-        if added.is_err() {
-            self.insert(before);
+        if let Some(before) = before.filter(|_| added.is_err()) {
+            self.set_client(before.public_key, Some(before));
         }
         added
     }
@@ -109,11 +106,14 @@ impl ClientRegistry {
     /// If there is neither a client nor an open invitation of that name.
     pub fn remove(&mut self, name: &str, now: SystemTime) -> Result<Option<Client>, RegistryError> {
         let withdrawn = self.withdraw(name);
-        let removed = self.names.remove(name).and_then(|key| self.take(key));
+        let key = self.by_name(name).map(|client| client.public_key);
+        let removed = key.and_then(|key| self.set_client(key, None));
         match &removed {
             Some(client) => {
-                self.invitations.retain(|_, invitation| invitation.used_by != Some(client.public_key));
-                self.removed.add_client(client, now);
+                for token in self.invitations.used_by(client.public_key) {
+                    self.set_invitation(token, None);
+                }
+                self.remember_removed(client, now);
             }
             None if withdrawn => {}
             None => return Err(RegistryError::NoSuchClient { name: name.to_owned() }),
@@ -121,9 +121,17 @@ impl ClientRegistry {
         Ok(removed)
     }
 
+    /// Makes removed keys of all keys of a client, including its next one.
+    pub(crate) fn remember_removed(&mut self, client: &Client, now: SystemTime) {
+        for public_key in client.keys() {
+            let removed = RemovedKey { name: client.name.clone(), public_key, removed: now };
+            self.set_removed(public_key, Some(removed));
+        }
+    }
+
     /// Allows a removed key to be enrolled again. Returns whether it was a removed key.
     pub fn allow(&mut self, key: PublicKey) -> bool {
-        self.removed.forget(key)
+        self.removed.has(key) && self.set_removed(key, None).is_some()
     }
 
     /// Every removed key, sorted by the name of its client.
@@ -141,20 +149,22 @@ impl ClientRegistry {
         if !is_valid_name(&invitation.name) {
             return Err(RegistryError::BadName { name: name() });
         }
-        if self.names.contains_key(&invitation.name) {
+        if self.by_name(&invitation.name).is_some() {
             return Err(RegistryError::NameTaken { name: name() });
         }
         self.withdraw(&invitation.name);
-        self.invitations.retain(|_, other| now < other.expires);
-        self.invitations.insert(invitation.token_sha256, invitation);
+        for token in self.invitations.expired_by(now) {
+            self.set_invitation(token, None);
+        }
+        self.set_invitation(invitation.token_sha256, Some(invitation));
         Ok(())
     }
 
     /// Deletes the open invitation of a name. Returns whether there was one.
     fn withdraw(&mut self, name: &str) -> bool {
-        let before = self.invitations.len();
-        self.invitations.retain(|_, invitation| invitation.name != name || invitation.used_by.is_some());
-        self.invitations.len() < before
+        let open = self.invitations.unused_of(name);
+        open.iter().for_each(|token| drop(self.set_invitation(*token, None)));
+        !open.is_empty()
     }
 
     /// Enrols a key with the token of an invitation. Returns `None` if the invitation does not admit the key.
@@ -176,39 +186,19 @@ impl ClientRegistry {
         // one.
         self.add(Client::new(invitation.name.clone(), key, now)).ok()?;
         let name = invitation.name.clone();
-        self.invitations.insert(digest, Invitation { used_by: Some(key), ..invitation });
+        self.set_invitation(digest, Some(Invitation { used_by: Some(key), ..invitation }));
         Some(Redeemed { name, is_new: true })
     }
 
-    /// Every invitation.
-    pub(super) fn invitations(&self) -> impl Iterator<Item = &Invitation> {
-        self.invitations.values()
-    }
-
-    /// Takes a stored row into a registry that does not have it yet.
-    pub(super) fn load(&mut self, row: RowChange) -> Result<(), RegistryError> {
-        match row {
-            RowChange::Client { client: Some(client), .. } => self.add(client)?,
-            RowChange::Invitation { invitation: Some(invitation), .. } => {
-                self.invitations.insert(invitation.token_sha256, invitation);
-            }
-            RowChange::Removed { removed: Some(removed), .. } => {
-                if !is_valid_name(&removed.name) {
-                    return Err(RegistryError::BadName { name: removed.name });
-                }
-                self.removed.add(removed);
-            }
-            RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => {}
-        }
-        Ok(())
+    /// Whether an invitation may enrol a key, or has enrolled it.
+    pub(crate) fn admits(&self, token: TokenDigest, key: PublicKey, now: SystemTime) -> bool {
+        !self.removed.has(key)
+            && self.invitations.get(&token).is_some_and(|invitation| invitation.admits(key, now))
     }
 
     /// The invitations that are open at `now`, sorted by name.
     pub fn open_invitations(&self, now: SystemTime) -> Vec<&Invitation> {
-        let mut open: Vec<_> =
-            self.invitations.values().filter(|invitation| invitation.is_open(now)).collect();
-        open.sort_by(|left, right| left.name.cmp(&right.name));
-        open
+        self.invitations.unused().filter(|invitation| invitation.is_open(now)).collect()
     }
 
     /// Gives a client another name.
@@ -217,17 +207,15 @@ impl ClientRegistry {
     ///
     /// If no client has the old name, or the new one is invalid or belongs to another client.
     pub fn rename(&mut self, old: &str, new: &str) -> Result<(), RegistryError> {
-        let no_such_client = || RegistryError::NoSuchClient { name: old.to_owned() };
-        let key = *self.names.get(old).ok_or_else(no_such_client)?;
+        let mut client = self.named(old)?.clone();
         if !is_valid_name(new) {
             return Err(RegistryError::BadName { name: new.to_owned() });
         }
-        if self.names.get(new).is_some_and(|holder| *holder != key) {
+        if self.by_name(new).is_some_and(|holder| holder.public_key != client.public_key) {
             return Err(RegistryError::NameTaken { name: new.to_owned() });
         }
-        self.clients.get_mut(&key).ok_or_else(no_such_client)?.name = new.to_owned();
-        self.names.remove(old);
-        self.names.insert(new.to_owned(), key);
+        new.clone_into(&mut client.name);
+        self.set_client(client.public_key, Some(client));
         Ok(())
     }
 
@@ -237,46 +225,65 @@ impl ClientRegistry {
     ///
     /// If no client has that name.
     pub fn set_disabled(&mut self, name: &str, disabled: bool) -> Result<PublicKey, RegistryError> {
-        let key = self.names.get(name).copied();
-        let client = key.and_then(|key| self.clients.get_mut(&key));
-        let client = client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
-        client.disabled = disabled;
-        Ok(client.public_key)
+        let client = Client { disabled, ..self.named(name)?.clone() };
+        let key = client.public_key;
+        self.set_client(key, Some(client));
+        Ok(key)
     }
 
     /// The client with a key.
     pub fn by_key(&self, key: PublicKey) -> Option<&Client> {
-        self.clients.get(&key)
+        self.clients.by_key(key)
     }
 
     /// The client whose next key this is.
     pub(crate) fn by_next_key(&self, key: PublicKey) -> Option<&Client> {
-        self.clients.get(self.next_keys.get(&key)?)
+        self.clients.by_next_key(key)
     }
 
     /// Replaces a client's key by its next key. The old key becomes a removed key.
     pub(crate) fn take_next_key(&mut self, key: PublicKey, now: SystemTime) {
-        let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
-        let Some(client) = self.take(key) else { return };
-        if is_planted(Bug::OldKeyAccepted) {
-            self.clients.insert(key, client.clone());
+        let Some(next) = self.by_key(key).and_then(|client| client.next_public_key) else { return };
+        let Some(mut client) = self.set_client(key, None) else { return };
+        if is_planted(Bug::LeaseLostWithKey) {
+            (client.leased_ipv4, client.leased_ipv6) = (None, None);
         }
-        self.removed.add(RemovedKey { name: client.name.clone(), public_key: key, removed: now });
-        self.insert(Client { public_key: next, next_public_key: None, ..client });
+        if is_planted(Bug::OldKeyAccepted) {
+            self.set_client(key, Some(Client { next_public_key: None, ..client.clone() }));
+        }
+        let removed = RemovedKey { name: client.name.clone(), public_key: key, removed: now };
+        self.set_removed(key, Some(removed));
+        self.set_client(next, Some(Client { public_key: next, next_public_key: None, ..client }));
         // Removing the client later deletes the invitation that it used, which it must find by the new key.
-        for invitation in self.invitations.values_mut().filter(|invitation| invitation.used_by == Some(key)) {
-            invitation.used_by = Some(next);
+        for token in self.invitations.used_by(key) {
+            let used = self.invitations.get(&token).cloned();
+            self.set_invitation(token, used.map(|used| Invitation { used_by: Some(next), ..used }));
         }
     }
 
     /// The client with a name.
     pub fn by_name(&self, name: &str) -> Option<&Client> {
-        self.clients.get(self.names.get(name)?)
+        self.clients.by_name(name)
+    }
+
+    fn named(&self, name: &str) -> Result<&Client, RegistryError> {
+        self.by_name(name).ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })
     }
 
     /// Every client, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
-        self.names.values().filter_map(|key| self.clients.get(key))
+        self.clients.after(None, "")
+    }
+
+    /// The clients after a name, sorted by name, if their names contain `part`; all if `after` is `None` and `part` empty. This
+    /// is how to read and search them in pages.
+    pub fn page(&self, after: Option<&str>, part: &str) -> impl Iterator<Item = &Client> {
+        self.clients.after(after, part)
+    }
+
+    /// The prefixes of all clients, in order.
+    pub fn prefixes(&self) -> impl Iterator<Item = (IpNet, &Client)> {
+        self.clients.prefixes()
     }
 
     /// Number of clients.
@@ -286,65 +293,66 @@ impl ClientRegistry {
 
     /// Whether there is no client.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty()
+        self.len() == 0
     }
 
     /// Records the client's lease from the pool. Returns whether it changed.
     pub(crate) fn record_lease(&mut self, key: PublicKey, lease: Lease) -> bool {
-        let Some(client) = self.clients.get_mut(&key) else { return false };
-        let before = client.sticky_lease();
-        client.leased_ipv4 = lease.ipv4.filter(|_| client.ipv4.is_none());
-        client.leased_ipv6 = lease.ipv6.filter(|_| client.ipv6.is_none());
-        client.sticky_lease() != before
-    }
-
-    pub(crate) fn record_seen(&mut self, key: PublicKey, when: SystemTime) {
-        if let Some(client) = self.clients.get_mut(&key) {
-            client.last_seen = Some(when);
+        let Some(client) = self.by_key(key) else { return false };
+        let leased_ipv4 = lease.ipv4.filter(|_| client.ipv4.is_none());
+        let leased_ipv6 = lease.ipv6.filter(|_| client.ipv6.is_none());
+        let changes = client.sticky_lease() != Lease { ipv4: leased_ipv4, ipv6: leased_ipv6 };
+        if changes {
+            let client = Client { leased_ipv4, leased_ipv6, ..client.clone() };
+            self.set_client(key, Some(client));
         }
+        changes
     }
 
-    fn insert(&mut self, client: Client) {
-        self.names.insert(client.name.clone(), client.public_key);
-        self.next_keys.extend(client.next_public_key.map(|next| (next, client.public_key)));
-        self.clients.insert(client.public_key, client);
+    /// Records when a client was online. Returns whether there is such a client.
+    pub(crate) fn record_seen(&mut self, key: PublicKey, when: SystemTime) -> bool {
+        self.clients.set_seen(key, when)
     }
 
-    /// Takes a client out of the key maps. Its entry in `names` remains.
-    fn take(&mut self, key: PublicKey) -> Option<Client> {
-        let client = self.clients.remove(&key)?;
-        client.next_public_key.map(|next| self.next_keys.remove(&next));
-        Some(client)
+    /// Enters a client, whose name, keys, static addresses and prefixes are nobody else's. A static address wins over a sticky
+    /// one, and of two sticky ones the later one wins.
+    fn place(&mut self, mut client: Client) {
+        let key = client.public_key;
+        client.leased_ipv4 = client.leased_ipv4.filter(|_| client.ipv4.is_none());
+        client.leased_ipv6 = client.leased_ipv6.filter(|_| client.ipv6.is_none());
+        for address in client.lease().addresses() {
+            let holder = self.clients.by_address(address).filter(|holder| holder.public_key != key);
+            let Some(holder) = holder.filter(|_| !is_planted(Bug::AddressTakenTwice)).cloned() else {
+                continue;
+            };
+            let mut loser = if holder.static_lease().contains(address) { client.clone() } else { holder };
+            loser.leased_ipv4 = loser.leased_ipv4.filter(|leased| *leased != address);
+            loser.leased_ipv6 = loser.leased_ipv6.filter(|leased| *leased != address);
+            if loser.public_key == key {
+                client = loser;
+            } else {
+                self.set_client(loser.public_key, Some(loser));
+            }
+        }
+        self.set_client(key, Some(client));
     }
 
     /// Checks that a client can be added.
     pub(crate) fn check(&self, client: &Client) -> Result<(), RegistryError> {
-        if self.clients.len() >= MAX_CLIENTS {
+        self.check_alone(client)?;
+        self.clients.rival_of(client).map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Checks what does not depend on other clients.
+    fn check_alone(&self, client: &Client) -> Result<(), RegistryError> {
+        if self.len() >= MAX_CLIENTS {
             return Err(RegistryError::Full);
         }
-        let name = || client.name.clone();
         if !is_valid_name(&client.name) {
-            return Err(RegistryError::BadName { name: name() });
-        }
-        if self.names.contains_key(&client.name) {
-            return Err(RegistryError::NameTaken { name: name() });
+            return Err(RegistryError::BadName { name: client.name.clone() });
         }
         self.removed_key_of(client)?;
-        for key in client.keys() {
-            if let Some(holder) = self.by_key(key).or_else(|| self.by_next_key(key)) {
-                return Err(RegistryError::KeyTaken { name: name(), key, holder: holder.name.clone() });
-            }
-        }
-        for address in client.static_lease().addresses() {
-            if let Some(holder) = self.clients.values().find(|other| other.static_lease().contains(address)) {
-                return Err(RegistryError::AddressTaken {
-                    name: name(),
-                    address,
-                    holder: holder.name.clone(),
-                });
-            }
-        }
-        self.check_prefixes(client)
+        check_prefixes(client)
     }
 
     fn removed_key_of(&self, client: &Client) -> Result<(), RegistryError> {
@@ -352,44 +360,29 @@ impl ClientRegistry {
         let (key, holder) = (removed.public_key, removed.name.clone());
         Err(RegistryError::KeyRemoved { name: client.name.clone(), key, holder })
     }
-
-    fn check_prefixes(&self, client: &Client) -> Result<(), RegistryError> {
-        let name = || client.name.clone();
-        let count = client.prefixes.len();
-        if count > crate::MAX_PREFIXES {
-            return Err(RegistryError::TooManyPrefixes { name: name(), count });
-        }
-        for (position, &prefix) in client.prefixes.iter().enumerate() {
-            if prefix.trunc() != prefix {
-                return Err(RegistryError::BadPrefix { name: name(), prefix });
-            }
-            if prefix.prefix_len() == 0 {
-                return Err(RegistryError::WholeInternet { name: name(), prefix });
-            }
-            if let Some((reserved, what)) = reserved().into_iter().find(|(other, _)| overlap(other, &prefix))
-            {
-                return Err(RegistryError::ReservedPrefix { name: name(), prefix, reserved, what });
-            }
-            if let Some(&other) = client.prefixes.iter().take(position).find(|other| overlap(other, &prefix))
-            {
-                return Err(RegistryError::PrefixTwice { name: name(), prefix, other });
-            }
-            let mut others = self
-                .clients
-                .values()
-                .flat_map(|holder| holder.prefixes.iter().map(move |other| (holder, other)));
-            if let Some((holder, other)) = others.find(|(_, other)| overlap(other, &prefix)) {
-                let (other, holder) = (*other, holder.name.clone());
-                return Err(RegistryError::PrefixTaken { name: name(), prefix, other, holder });
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Whether two networks have an address in common.
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(other) || other.contains(one)
+fn check_prefixes(client: &Client) -> Result<(), RegistryError> {
+    let name = || client.name.clone();
+    let count = client.prefixes.len();
+    if count > crate::MAX_PREFIXES {
+        return Err(RegistryError::TooManyPrefixes { name: name(), count });
+    }
+    for (position, &prefix) in client.prefixes.iter().enumerate() {
+        if prefix.trunc() != prefix {
+            return Err(RegistryError::BadPrefix { name: name(), prefix });
+        }
+        if prefix.prefix_len() == 0 {
+            return Err(RegistryError::WholeInternet { name: name(), prefix });
+        }
+        if let Some((reserved, what)) = reserved().into_iter().find(|(other, _)| overlap(other, &prefix)) {
+            return Err(RegistryError::ReservedPrefix { name: name(), prefix, reserved, what });
+        }
+        if let Some(&other) = client.prefixes.iter().take(position).find(|other| overlap(other, &prefix)) {
+            return Err(RegistryError::PrefixTwice { name: name(), prefix, other });
+        }
+    }
+    Ok(())
 }
 
 /// Special-purpose networks that cannot be behind a client (RFC 6890), with the kind of their addresses.
@@ -413,17 +406,12 @@ impl TryFrom<ClientsFile> for ClientRegistry {
     type Error = RegistryError;
 
     fn try_from(file: ClientsFile) -> Result<Self, RegistryError> {
+        let removed = file.removed.into_iter().map(RowChange::from);
+        let clients = file.client.into_iter().map(RowChange::from);
         let mut registry = Self::new();
-        // Before the clients, so that one with a removed key is refused.
-        for removed in file.removed {
-            if !is_valid_name(&removed.name) {
-                return Err(RegistryError::BadName { name: removed.name });
-            }
-            registry.removed.add(removed);
-        }
-        file.client.into_iter().try_for_each(|client| registry.add(client))?;
-        registry.invitations =
-            file.invitation.into_iter().map(|invitation| (invitation.token_sha256, invitation)).collect();
+        // Not by `from_rows`: two tables with one key are a mistake, not a change.
+        removed.chain(clients).try_for_each(|row| registry.load(row))?;
+        file.invitation.into_iter().try_for_each(|invitation| registry.load(invitation.into()))?;
         Ok(registry)
     }
 }
@@ -431,7 +419,7 @@ impl TryFrom<ClientsFile> for ClientRegistry {
 impl From<ClientRegistry> for ClientsFile {
     fn from(registry: ClientRegistry) -> Self {
         let client = registry.iter().cloned().collect();
-        let invitation = registry.invitations.into_values().collect();
+        let invitation = registry.invitations.iter().map(|(_, invitation)| invitation.clone()).collect();
         Self { client, invitation, removed: registry.removed.into_list() }
     }
 }

@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::client::Client;
 use super::timestamp;
 use crate::PublicKey;
 use crate::key::stored_key;
@@ -39,19 +38,24 @@ impl RemovedKeys {
         self.0.get(&key).filter(|_| !is_planted(Bug::RemovedKeyEnrolled))
     }
 
-    pub(super) fn add(&mut self, removed: RemovedKey) {
-        self.0.insert(removed.public_key, removed);
+    pub(super) fn get(&self, key: PublicKey) -> Option<&RemovedKey> {
+        self.0.get(&key)
     }
 
-    /// Adds all keys of a removed client, including its next one.
-    pub(super) fn add_client(&mut self, client: &Client, now: SystemTime) {
-        for public_key in client.keys() {
-            self.add(RemovedKey { name: client.name.clone(), public_key, removed: now });
+    pub(super) fn has(&self, key: PublicKey) -> bool {
+        self.0.contains_key(&key)
+    }
+
+    /// Sets or deletes a key. Returns what was known of it.
+    pub(super) fn put(&mut self, key: PublicKey, removed: Option<RemovedKey>) -> Option<RemovedKey> {
+        match removed {
+            Some(removed) => self.0.insert(key, removed),
+            None => self.0.remove(&key),
         }
     }
 
-    pub(super) fn forget(&mut self, key: PublicKey) -> bool {
-        self.0.remove(&key).is_some()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &RemovedKey> {
+        self.0.values()
     }
 
     /// Every removed key, sorted by name and then by time.
@@ -63,12 +67,5 @@ impl RemovedKeys {
 
     pub(super) fn into_list(self) -> Vec<RemovedKey> {
         self.0.into_values().collect()
-    }
-
-    /// Adds the removed keys of another registry.
-    pub(super) fn join(&mut self, others: &Self) {
-        for (key, removed) in &others.0 {
-            self.0.entry(*key).or_insert_with(|| removed.clone());
-        }
     }
 }

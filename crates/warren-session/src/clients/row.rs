@@ -1,8 +1,8 @@
-//! The registry as rows, which is how a store keeps it.
+//! A row of the registry, which is how a store keeps it.
 
 use std::collections::BTreeMap;
 
-use super::{Client, ClientRegistry, Invitation, RegistryError, RemovedKey};
+use super::{Client, Invitation, RemovedKey};
 use crate::PublicKey;
 use crate::invite::TokenDigest;
 
@@ -68,24 +68,29 @@ impl From<RemovedKey> for RowChange {
     }
 }
 
-impl ClientRegistry {
-    /// Every row: removed keys, then clients sorted by name, then invitations.
-    pub fn rows(&self) -> impl Iterator<Item = RowChange> + '_ {
-        let removed = self.removed_keys().into_iter().cloned().map(RowChange::from);
-        let clients = self.iter().cloned().map(RowChange::from);
-        removed.chain(clients).chain(self.invitations().cloned().map(RowChange::from))
+/// The rows that a change touched, as they were before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Before(BTreeMap<RowId, RowChange>);
+
+impl Before {
+    /// The touched clients' keys with the clients that had them before.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = (PublicKey, Option<&Client>)> {
+        self.rows().filter_map(|row| match row {
+            RowChange::Client { key, client } => Some((*key, client.as_ref())),
+            RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+        })
     }
 
-    /// Makes a registry from changes of rows, such as those of a log. The last change of each row counts.
-    ///
-    /// # Errors
-    ///
-    /// If the rows that remain contradict each other, or one is invalid.
-    pub fn from_rows(rows: impl IntoIterator<Item = RowChange>) -> Result<Self, RegistryError> {
-        let last: BTreeMap<RowId, RowChange> = rows.into_iter().map(|row| (row.id(), row)).collect();
-        let mut registry = Self::new();
-        // Removed keys first, so that a client with one is refused.
-        last.into_values().try_for_each(|row| registry.load(row))?;
-        Ok(registry)
+    pub(super) fn rows(&self) -> impl Iterator<Item = &RowChange> {
+        self.0.values()
+    }
+
+    pub(super) fn into_rows(self) -> impl Iterator<Item = RowChange> {
+        self.0.into_values()
+    }
+
+    /// Remembers a row as it was, unless the change has touched it before.
+    pub(super) fn note(&mut self, id: RowId, was: impl FnOnce() -> RowChange) {
+        self.0.entry(id).or_insert_with(was);
     }
 }

@@ -1,5 +1,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
+mod oracle;
+
 use super::*;
 use crate::PublicKey;
 use crate::invite::InviteToken;

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::SessionId;
+use super::{SessionId, StoreRequest};
 use crate::PublicKey;
 use crate::goodbye::Goodbye;
 use crate::pool::Lease;
@@ -27,7 +27,7 @@ pub enum ExitAction {
         /// The reason. Its code is the QUIC application close code, its sentence the reason phrase.
         reason: Goodbye,
     },
-    /// A client has enrolled itself with an invitation. [`Self::Persist`] follows.
+    /// A client has enrolled itself with an invitation, and that is stored.
     Enrolled {
         /// The name that the invitation gave it.
         name: String,
@@ -74,9 +74,9 @@ pub enum ExitAction {
         /// Why.
         reason: EndReason,
     },
-    /// The registry has changed: write it. A lease is written before its client is told of it, provided that actions are carried
-    /// out in order.
-    Persist,
+    /// Make these changes in the store, after those of earlier requests. [`super::ExitSessions::stored`] takes the result. A lease
+    /// is in a request before its client is told of it.
+    Store(StoreRequest),
 }
 
 /// Why a session ended.

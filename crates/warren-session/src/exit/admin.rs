@@ -4,11 +4,14 @@ use std::time::Instant;
 
 use thiserror::Error;
 
-use super::config::{check_prefixes, reserve};
-use super::{EndReason, ExitSessions, SessionConfigError};
-use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RegistryError};
+use super::config::{check_clients, check_prefixes};
+use super::store::{Claim, Enrolment, claims_of};
+use super::{EndReason, ExitAction, ExitSessions, SessionConfigError, StoreRequestId};
+use crate::PublicKey;
+use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RegistryError, RowChange, RowId};
 use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
+use crate::pool::PoolError;
 
 /// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -19,133 +22,55 @@ pub enum AdminError {
     /// It does not fit the exit's networks.
     #[error(transparent)]
     Config(#[from] SessionConfigError),
+    /// Another change of the same client, name, address or invitation is not stored yet.
+    #[error(
+        "another change of the same client or invitation is still being stored: try again in a few seconds"
+    )]
+    Busy,
 }
 
+/// Operators' changes are proposals: each returns the number of its request, and is in force once that is stored. `None` means
+/// that there is nothing to change. What shuts a client out is in force at once.
 impl ExitSessions {
-    /// Runs `change` as a transaction: if any part of it fails, such as saving the registry, all state is restored. `change` must
-    /// not poll actions.
+    /// Enrols a client, which may connect once that is stored. `allowed` is a removed key that may be enrolled again.
     ///
     /// # Errors
     ///
-    /// As `change`.
-    pub fn attempt<T, E>(&mut self, change: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
-        let registry = self.registry.clone();
-        let pool = self.pool.clone();
-        let sessions = self.sessions.clone();
-        let by_key = self.by_key.clone();
-        let predecessors = self.predecessors.clone();
-        let connections = self.connections.clone();
-        let deadlines = self.deadlines.clone();
-        let actions = self.actions.clone();
-        let ends_due = self.ends_due;
-        change(self).inspect_err(|_| {
-            if is_planted(Bug::UnsavedChangeKept) {
-                return;
-            }
-            (self.registry, self.pool) = (registry, pool);
-            (self.sessions, self.by_key, self.predecessors) = (sessions, by_key, predecessors);
-            (self.connections, self.deadlines, self.actions) = (connections, deadlines, actions);
-            self.ends_due = ends_due;
+    /// If its name, key, addresses or prefixes are invalid or belong to another client.
+    pub fn add_client(
+        &mut self,
+        client: Client,
+        allowed: Option<PublicKey>,
+    ) -> Result<Option<StoreRequestId>, AdminError> {
+        self.propose(|registry| {
+            allowed.map(|key| registry.allow(key));
+            registry.add(without_lease(client))
         })
-    }
-
-    /// Enrols a client, which may connect at once.
-    ///
-    /// # Errors
-    ///
-    /// If its name, key, addresses or prefixes are invalid or belong to another client. Nothing changes then.
-    pub fn add_client(&mut self, now: Instant, client: Client) -> Result<(), AdminError> {
-        let mut client = client;
-        // Only the pool gives sticky leases.
-        (client.leased_ipv4, client.leased_ipv6) = (None, None);
-        check_prefixes(&self.pool, &client)?;
-        self.registry.check(&client)?;
-        let taken_from = reserve(&mut self.pool, &client, self.clock.at(now))?;
-        self.registry.add(client)?;
-        for key in taken_from {
-            self.registry.record_lease(key, self.pool.lease_of(key));
-        }
-        self.persist();
-        Ok(())
     }
 
     /// Enrols several clients.
     ///
     /// # Errors
     ///
-    /// As [`Self::add_client`], for any of them. Nothing changes then.
-    pub fn add_clients(&mut self, now: Instant, clients: Vec<Client>) -> Result<(), AdminError> {
-        let before = (self.registry.clone(), self.pool.clone());
-        let added = clients.into_iter().try_for_each(|client| self.add_client(now, client));
-        if added.is_err() {
-            (self.registry, self.pool) = before;
-        }
-        added
-    }
-
-    /// Allows a removed key to be enrolled again.
-    pub fn allow_key(&mut self, key: crate::PublicKey) {
-        if self.registry.allow(key) {
-            self.persist();
-        }
+    /// As [`Self::add_client`], for any of them.
+    pub fn add_clients(&mut self, clients: Vec<Client>) -> Result<Option<StoreRequestId>, AdminError> {
+        self.propose(|registry| {
+            clients.into_iter().try_for_each(|client| registry.add(without_lease(client)))
+        })
     }
 
     /// Adds an invitation. A machine that presents its token may enrol a key of its own.
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a client. Nothing changes then.
-    pub fn invite(&mut self, now: Instant, invitation: Invitation) -> Result<(), RegistryError> {
-        self.registry.invite(invitation, self.clock.at(now))?;
-        self.persist();
-        Ok(())
-    }
-
-    /// Removes a client: ends its session, closes its connections and frees its addresses. Also withdraws an open invitation of
-    /// its name. Returns `None` if there was only an open invitation.
-    ///
-    /// # Errors
-    ///
-    /// If there is neither a client nor an open invitation of that name.
-    pub fn remove_client(&mut self, now: Instant, name: &str) -> Result<Option<Client>, RegistryError> {
-        self.take_out(now, name, EndReason::Revoked)
-    }
-
-    fn take_out(
+    /// If its name is invalid or belongs to a client.
+    pub fn invite(
         &mut self,
         now: Instant,
-        name: &str,
-        reason: EndReason,
-    ) -> Result<Option<Client>, RegistryError> {
-        let key = self.registry.by_name(name).map(|client| client.public_key);
-        if let Some(key) = key {
-            // The session ends before its addresses are free for others.
-            self.cut_off(now, key, reason);
-            self.predecessors.remove(&key);
-            self.pool.remove(key);
-        }
-        let removed = self.registry.remove(name, self.clock.at(now))?;
-        self.persist();
-        Ok(removed)
-    }
-
-    /// Disables a client and ends its session, or enables it again. The client keeps its addresses.
-    ///
-    /// # Errors
-    ///
-    /// If no client has that name.
-    pub fn set_client_disabled(
-        &mut self,
-        now: Instant,
-        name: &str,
-        disabled: bool,
-    ) -> Result<(), RegistryError> {
-        let key = self.registry.set_disabled(name, disabled)?;
-        if disabled {
-            self.cut_off(now, key, EndReason::Disabled);
-        }
-        self.persist();
-        Ok(())
+        invitation: Invitation,
+    ) -> Result<Option<StoreRequestId>, AdminError> {
+        let wall = self.clock.at(now);
+        self.propose(|registry| registry.invite(invitation, wall))
     }
 
     /// Changes a client's settings. `change` must not touch its name or key. New addresses or prefixes end its session, and the
@@ -153,78 +78,100 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If no client has that name, or its addresses or prefixes are invalid or belong to another client. Nothing changes then.
+    /// If no client has that name, or its addresses or prefixes are invalid or belong to another client.
     pub fn set_client(
         &mut self,
-        now: Instant,
         name: &str,
         change: impl FnOnce(&mut Client),
-    ) -> Result<(), AdminError> {
-        self.change_registry(now, name, |registry, client| {
-            let mut changed = client.clone();
-            change(&mut changed);
-            registry.replace(changed)
+    ) -> Result<Option<StoreRequestId>, AdminError> {
+        self.propose(|registry| {
+            let client = registry.by_name(name).cloned();
+            let mut client = client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
+            change(&mut client);
+            registry.replace(client)
         })
     }
 
-    /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it, and so
-    /// do other addresses or prefixes, after which the client opens a new one by itself.
+    /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it at
+    /// once. Other addresses or prefixes end it too, and the client opens a new one by itself.
     ///
     /// # Errors
     ///
-    /// As [`ClientRegistry::change`], or if the addresses or prefixes do not fit the exit's networks; nothing has changed then.
+    /// As [`ClientRegistry::change`], or if the addresses or prefixes do not fit the exit's networks.
     pub fn change_client(
         &mut self,
         now: Instant,
         name: &str,
         change: &ClientChange,
-    ) -> Result<(), AdminError> {
-        self.change_registry(now, name, |registry, _| registry.change(name, change))
+    ) -> Result<Option<StoreRequestId>, AdminError> {
+        match change {
+            ClientChange::Disable => self.disable_client(now, name),
+            ClientChange::Rename { .. } | ClientChange::Enable | ClientChange::Set(_) => {
+                self.propose(|registry| registry.change(name, change))
+            }
+        }
     }
 
-    /// Changes one client in the registry, and makes its session follow.
-    fn change_registry(
+    /// Disables a client and ends its session at once. The client keeps its addresses.
+    fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
+        let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
+        self.follow(now, &before, EndReason::Disabled);
+        let id = self.record(&self.registry.rows_changed_since(&before));
+        id.inspect(|id| self.store.shut_out(key, *id));
+        Ok(id)
+    }
+
+    /// Removes a client at once: ends its session, closes its connections and frees its addresses. Also withdraws an open
+    /// invitation of its name, and an enrolment with it that is not stored yet. Returns `None` if there was no client.
+    ///
+    /// # Errors
+    ///
+    /// If there is neither a client nor an open invitation of that name.
+    pub fn remove_client(
         &mut self,
         now: Instant,
         name: &str,
-        change: impl FnOnce(&mut ClientRegistry, &Client) -> Result<(), RegistryError>,
-    ) -> Result<(), AdminError> {
-        let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
-        let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
-        // On a copy, because the change may still not fit the pool.
-        let mut registry = self.registry.clone();
-        change(&mut registry, &before)?;
-        let key = before.public_key;
-        let Some(after) = registry.by_key(key).cloned() else { return Ok(()) };
-        if is_chosen_anew(&before, &after) {
-            check_prefixes(&self.pool, &after)?;
-            let wall = self.clock.at(now);
-            let mut pool = self.pool.clone();
-            pool.remove(key);
-            let taken_from = reserve(&mut pool, &after, wall)?;
-            pool.restore(key, after.sticky_lease(), wall);
+    ) -> Result<(Option<Client>, Option<StoreRequestId>), AdminError> {
+        let wall = self.clock.at(now);
+        let coming = self.coming(name)?;
+        let (removed, before) = self.registry.transact(|registry| {
+            let removed = registry.remove(name, wall);
+            let Some(coming) = &coming else { return removed };
+            // Its row is not here yet. The key is remembered, so that the row is refused when it comes.
+            registry.remember_removed(coming, wall);
+            Ok(removed.ok().flatten())
+        })?;
+        self.follow(now, &before, EndReason::Revoked);
+        let mut rows = self.registry.rows_changed_since(&before);
+        if let Some(coming) = coming {
+            rows.push(RowId::Client(coming.public_key));
+            for connection in self.connections.of_key(coming.public_key) {
+                self.dismiss(connection, Goodbye::InvitationVoid);
+            }
+        }
+        let id = self.record(&rows);
+        Ok((removed, id))
+    }
 
-            if !is_planted(Bug::ChangedSessionKept) {
-                self.cut_off(now, key, EndReason::Changed);
+    /// The client that will have a name once it is stored.
+    fn coming(&self, name: &str) -> Result<Option<Client>, AdminError> {
+        let Some(id) = self.store.claimed(&Claim::Name(name.to_owned())) else { return Ok(None) };
+        let named = self.store.proposed(id).iter().find_map(|change| match change {
+            RowChange::Client { client: Some(client), .. } if client.name == name => Some(client.clone()),
+            RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+        });
+        let is_here = |client: &Client| self.registry.by_key(client.public_key).is_some();
+        match named {
+            // The client of that name itself is changed, which the removal overtakes.
+            Some(client)
+                if self.registry.by_name(name).is_some_and(|own| own.public_key == client.public_key) =>
+            {
+                Ok(None)
             }
-            (self.registry, self.pool) = (registry, pool);
-            for changed in taken_from.into_iter().chain([key]) {
-                self.registry.record_lease(changed, self.pool.lease_of(changed));
-            }
-            self.registry.record_seen(key, wall);
-        } else if registry != self.registry {
-            self.registry = registry;
-        } else {
-            return Ok(());
+            Some(client) if !is_here(&client) => Ok(Some(client)),
+            // Another client gets the name, or an invitation does.
+            Some(_) | None => Err(AdminError::Busy),
         }
-        if after.disabled && !before.disabled {
-            self.cut_off(now, key, EndReason::Disabled);
-        }
-        for session in self.sessions.values_mut().filter(|session| session.key == key) {
-            session.name.clone_from(&after.name);
-        }
-        self.persist();
-        Ok(())
     }
 
     /// Checks that [`Self::adopt`] can take over a registry.
@@ -234,7 +181,7 @@ impl ExitSessions {
     /// If the exit could not start with it, or it brings back a removed key or a withdrawn invitation.
     pub fn check(&self, now: Instant, edited: &ClientRegistry) -> Result<(), SessionConfigError> {
         self.registry.check_edited(edited, self.clock.at(now)).map_err(SessionConfigError::BroughtBack)?;
-        self.config.fill_pool(&mut edited.clone()).map(drop)
+        check_clients(self.config.ipv4, self.config.ipv6, edited)
     }
 
     /// Takes over a registry that the operator edited: its clients and their settings. Leases and dates stay this exit's, which
@@ -245,99 +192,124 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// As [`Self::check`]. Nothing changes then.
-    pub fn adopt(&mut self, now: Instant, edited: ClientRegistry) -> Result<(), AdminError> {
-        let edited = self.registry.with_enrolled_since(edited);
+    /// As [`Self::check`].
+    pub fn adopt(
+        &mut self,
+        now: Instant,
+        edited: ClientRegistry,
+    ) -> Result<Option<StoreRequestId>, AdminError> {
         self.check(now, &edited)?;
-        self.attempt(|sessions| sessions.take_over(now, &edited))
+        let wall = self.clock.at(now);
+        self.propose(|registry| registry.become_edited(edited, wall))
     }
 
-    fn take_over(&mut self, now: Instant, edited: &ClientRegistry) -> Result<(), AdminError> {
-        // First: a client that is listed with its next key only would otherwise look like one removed and one added.
-        self.finish_rotations(now, edited);
-        let current: Vec<Client> = self.registry.iter().cloned().collect();
-        let mut taken_out = ClientRegistry::new();
-        for client in current {
-            match edited.by_key(client.public_key) {
-                None => drop(self.take_out(now, &client.name, EndReason::Revoked)?),
-                // All changed clients are taken out before any is added again, so that two can swap addresses.
-                Some(edited) if is_chosen_anew(&client, edited) => {
-                    if let Some(changed) = self.take_out(now, &client.name, EndReason::Changed)? {
-                        // It is added again below, so its keys are not removed keys.
-                        for key in changed.keys() {
-                            self.registry.allow(key);
-                        }
-                        taken_out.add(changed)?;
-                    }
+    /// Checks a change and asks the store for it.
+    fn propose(
+        &mut self,
+        change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
+    ) -> Result<Option<StoreRequestId>, AdminError> {
+        let ((), changes) = self.registry.changes_of(change)?;
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        self.check_room(&changes)?;
+        self.ask(changes, None).ok_or(AdminError::Busy).map(Some)
+    }
+
+    /// Asks the store for changes. Returns `None` if a request is under way that is about the same.
+    pub(super) fn ask(
+        &mut self,
+        changes: Vec<RowChange>,
+        enrolment: Option<Enrolment>,
+    ) -> Option<StoreRequestId> {
+        let claims = claims_of(&changes);
+        let is_free = claims.iter().all(|claim| self.store.claimed(claim).is_none());
+        if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
+            return None;
+        }
+        for claim in &claims {
+            if let Claim::Address(address) = claim {
+                self.pool.promise(*address, true);
+            }
+        }
+        let request = self.store.propose(claims, changes, enrolment, &self.registry);
+        let id = request.id;
+        self.actions.push_back(ExitAction::Store(request));
+        Some(id)
+    }
+
+    /// Checks that the pool has room for changed clients.
+    fn check_room(&self, changes: &[RowChange]) -> Result<(), AdminError> {
+        // The changes are sorted by row.
+        let change_of = |key| {
+            let at = changes.binary_search_by_key(&RowId::Client(key), RowChange::id).ok()?;
+            let RowChange::Client { client, .. } = changes.get(at)? else { return None };
+            Some(client.as_ref())
+        };
+        for change in changes {
+            let RowChange::Client { key, client: Some(client) } = change else { continue };
+            check_prefixes(&self.pool, client)?;
+            for address in client.static_lease().addresses() {
+                let Err(source) = self.pool.check_static(*key, address) else { continue };
+                // A holder that is changed as well gives the address up.
+                if let PoolError::InUse { holder, .. } = source
+                    && let Some(after) = change_of(holder)
+                    && let Some(before) = self.registry.by_key(holder)
+                    && after.is_none_or(|after| after.is_chosen_anew(before))
+                {
+                    continue;
                 }
-                Some(_) => {}
+                return Err(SessionConfigError::StaticAddress { name: client.name.clone(), source }.into());
             }
         }
-        self.registry.take_small_changes_of(edited);
-        for session in self.sessions.values_mut() {
-            if let Some(client) = self.registry.by_key(session.key) {
-                session.name.clone_from(&client.name);
-            }
-        }
-        for client in edited.iter() {
-            let key = client.public_key;
-            let Some(known) = self.registry.by_key(key) else {
-                self.add_client(now, client.clone())?;
-                let sticky = taken_out.by_key(key).map(Client::sticky_lease).unwrap_or_default();
-                let held = self.pool.restore(key, sticky, self.clock.at(now));
-                self.registry.record_lease(key, held);
-                continue;
-            };
-            if known.disabled != client.disabled {
-                self.set_client_disabled(now, &client.name, client.disabled)?;
-            }
-        }
-        self.persist();
         Ok(())
     }
 
-    /// Completes the key rotation of each client that `edited` lists with its next key only.
-    fn finish_rotations(&mut self, now: Instant, edited: &ClientRegistry) {
-        let is_there = |key| edited.by_key(key).is_some();
-        let finished: Vec<_> = self
-            .registry
-            .iter()
-            .filter_map(|client| Some((client.public_key, client.next_public_key?)))
-            .filter(|(old, next)| !is_there(*old) && is_there(*next))
-            .collect();
-        for (old, next) in finished {
-            self.rotate(now, old, next, EndReason::Revoked);
+    /// Tells the store of rows that have changed.
+    pub(super) fn record(&mut self, rows: &[RowId]) -> Option<StoreRequestId> {
+        if rows.is_empty() {
+            return None;
         }
+        let request = self.store.record(rows, &self.registry);
+        let id = request.id;
+        self.actions.push_back(ExitAction::Store(request));
+        Some(id)
     }
 
     /// Completes a key rotation, because a connection proved a client's next key. The client keeps its addresses. The old key is
     /// refused from now on.
-    pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PublicKey) {
+    ///
+    /// # Errors
+    ///
+    /// If a change of the client is being stored.
+    pub(super) fn take_next_key(&mut self, now: Instant, next: PublicKey) -> Result<(), Goodbye> {
         if is_planted(Bug::UnsetKeyTaken) {
-            let first = self.registry.iter().next().map(|client| client.name.clone()).unwrap_or_default();
-            let _ = self.set_client(now, &first, |client| client.next_public_key = Some(next));
+            self.set_first_next_key(next);
         }
         let client = self.registry.by_next_key(next);
         let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
-        let Some(old) = client.map(|client| client.public_key) else { return };
-        self.rotate(now, old, next, EndReason::Replaced);
+        let Some(old) = client.map(|client| client.public_key) else { return Ok(()) };
+        if self.store.claimed(&Claim::Key(old)).is_some() || self.store.is_stuck() {
+            return Err(Goodbye::NotStored);
+        }
+        let wall = self.clock.at(now);
+        let Ok(((), before)) = self.registry.transact(|registry| {
+            registry.take_next_key(old, wall);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        self.follow(now, &before, EndReason::Replaced);
+        self.record(&self.registry.rows_changed_since(&before));
+        Ok(())
     }
 
-    /// Replaces a client's key by its next one.
-    fn rotate(&mut self, now: Instant, old: crate::PublicKey, next: crate::PublicKey, reason: EndReason) {
-        if !is_planted(Bug::OldKeySessionKept) {
-            self.cut_off(now, old, reason);
-        }
-        self.predecessors.remove(&old);
-        if !is_planted(Bug::LeaseLostWithKey) {
-            self.pool.rename(old, next);
-        }
-        self.registry.take_next_key(old, self.clock.at(now));
-        self.persist();
+    /// Gives the first client a next key that nobody set, as a planted bug.
+    fn set_first_next_key(&mut self, next: PublicKey) {
+        let first = self.registry.iter().next().cloned();
+        let _ = first.map(|first| self.registry.replace(Client { next_public_key: Some(next), ..first }));
     }
 
     /// Ends the session of a key and closes the key's other connections.
-    fn cut_off(&mut self, now: Instant, key: crate::PublicKey, reason: EndReason) {
+    pub(super) fn cut_off(&mut self, now: Instant, key: PublicKey, reason: EndReason) {
         if let Some(session) = self.by_key.get(&key).copied()
             && !is_planted(Bug::RevokedSessionKept)
         {
@@ -350,7 +322,7 @@ impl ExitSessions {
     }
 }
 
-/// Whether the client's static addresses or prefixes differ.
-fn is_chosen_anew(before: &Client, after: &Client) -> bool {
-    before.static_lease() != after.static_lease() || before.prefixes != after.prefixes
+/// Only the pool gives sticky leases.
+fn without_lease(client: Client) -> Client {
+    Client { leased_ipv4: None, leased_ipv6: None, ..client }
 }

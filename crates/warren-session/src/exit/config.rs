@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::clients::{Client, ClientRegistry, RegistryError};
 use crate::message::is_unicast;
 use crate::pool::{AddressPool, Lease, PoolError};
-use crate::{MAX_CONNECTIONS, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
+use crate::{MAX_CONNECTIONS, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU, PublicKey};
 
 /// Configuration of an exit's sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +144,11 @@ impl SessionConfig {
     }
 
     /// Makes the pool with the leases of the registry's clients. Sticky leases that no longer fit are removed from `registry`.
-    pub(super) fn fill_pool(&self, registry: &mut ClientRegistry) -> Result<AddressPool, SessionConfigError> {
+    /// Returns the keys that lost one, too.
+    pub(super) fn fill_pool(
+        &self,
+        registry: &mut ClientRegistry,
+    ) -> Result<(AddressPool, Vec<PublicKey>), SessionConfigError> {
         let mut pool = pool_with(self.ipv4, self.ipv6, registry)?;
         let held: Vec<(_, Lease)> = registry
             .iter()
@@ -152,10 +156,9 @@ impl SessionConfig {
                 (client.public_key, pool.restore(client.public_key, client.sticky_lease(), seen(client)))
             })
             .collect();
-        for (key, lease) in held {
-            registry.record_lease(key, lease);
-        }
-        Ok(pool)
+        let lost = held.into_iter().filter(|(key, lease)| registry.record_lease(*key, *lease));
+        let lost = lost.map(|(key, _)| key).collect();
+        Ok((pool, lost))
     }
 }
 
@@ -186,7 +189,8 @@ fn pool_with(
     Ok(pool)
 }
 
-fn seen(client: &Client) -> SystemTime {
+/// When a client was last there.
+pub(super) fn seen(client: &Client) -> SystemTime {
     client.last_seen.unwrap_or(client.created)
 }
 
@@ -195,9 +199,18 @@ pub(super) fn reserve(
     pool: &mut AddressPool,
     client: &Client,
     seen: SystemTime,
-) -> Result<Vec<crate::PublicKey>, SessionConfigError> {
+) -> Result<Vec<PublicKey>, SessionConfigError> {
     pool.reserve(client.public_key, client.static_lease(), seen)
         .map_err(|source| SessionConfigError::StaticAddress { name: client.name.clone(), source })
+}
+
+/// Checks that a client can be one of this exit, whoever has its addresses.
+pub(super) fn check_fits(pool: &AddressPool, client: &Client) -> Result<(), SessionConfigError> {
+    check_prefixes(pool, client)?;
+    client.static_lease().addresses().try_for_each(|address| {
+        let checked = pool.check_address(address);
+        checked.map_err(|source| SessionConfigError::StaticAddress { name: client.name.clone(), source })
+    })
 }
 
 /// Checks that no prefix of the client overlaps the exit's inner networks, whose traffic belongs to other clients.

@@ -1,10 +1,10 @@
 //! The connections of an exit: the key of each, and the messages that it may send next.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::net::IpAddr;
 use std::time::Instant;
 
-use super::SessionId;
+use super::{SessionId, StoreRequestId};
 use crate::PublicKey;
 use crate::message::{Message, MessageDecoder, MessageError};
 
@@ -18,9 +18,10 @@ const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 const MAX_STRANGERS_MESSAGE: usize = 4_096;
 
 /// All connections of an exit. Those that wait for their first message are bounded.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Connections {
     connections: BTreeMap<u64, PeerConnection>,
+    by_key: BTreeSet<(PublicKey, u64)>,
     max_waiting_per_key: u32,
     /// Number of waiting connections of each enrolled key.
     waiting: BTreeMap<PublicKey, u32>,
@@ -29,7 +30,7 @@ pub(super) struct Connections {
     strangers_of: BTreeMap<IpAddr, u32>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct PeerConnection {
     key: PublicKey,
     /// The first address of the client's outer network.
@@ -43,14 +44,27 @@ struct PeerConnection {
 pub(super) enum Phase {
     /// Its first message is due by the deadline.
     Waiting { deadline: Instant, enrolled: bool },
+    /// It enrols its key, and the store has not answered. It waits for that until `patience`. Its next message is due by `deadline`.
+    Storing { request: StoreRequestId, patience: Instant, deadline: Instant, enrolled: bool },
     /// It carries traffic of a session.
     Attached { session: SessionId, index: u32 },
+}
+
+impl Phase {
+    /// When the connection is closed unless something happens before.
+    pub(super) fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Waiting { deadline, .. } | Self::Storing { patience: deadline, .. } => Some(deadline),
+            Self::Attached { .. } => None,
+        }
+    }
 }
 
 impl Connections {
     pub(super) fn new(max_waiting_per_key: u32) -> Self {
         Self {
             connections: BTreeMap::new(),
+            by_key: BTreeSet::new(),
             max_waiting_per_key,
             waiting: BTreeMap::new(),
             strangers: 0,
@@ -67,8 +81,7 @@ impl Connections {
     }
 
     pub(super) fn of_key(&self, key: PublicKey) -> Vec<u64> {
-        let own = self.connections.iter().filter(|(_, connection)| connection.key == key);
-        own.map(|(number, _)| *number).collect()
+        self.by_key.range((key, 0)..=(key, u64::MAX)).map(|(_, number)| *number).collect()
     }
 
     pub(super) fn phase(&self, connection: u64) -> Option<(PublicKey, Phase)> {
@@ -80,13 +93,23 @@ impl Connections {
         let connection = self.connections.get_mut(&connection)?;
         let before = std::mem::replace(&mut connection.phase, Phase::Attached { session, index });
         let (key, network) = (connection.key, connection.network);
-        self.leave(key, network, before)
+        self.leave(key, network, before);
+        before.deadline()
     }
 
-    /// Forgets a connection. The outer `None` means that it is unknown, the inner `None` that it has no deadline.
-    pub(super) fn remove(&mut self, connection: u64) -> Option<Option<Instant>> {
+    /// Makes a waiting connection wait for the store, or ends that wait.
+    pub(super) fn set_phase(&mut self, connection: u64, phase: Phase) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.phase = phase;
+        }
+    }
+
+    /// Forgets a connection. Returns its phase.
+    pub(super) fn remove(&mut self, connection: u64) -> Option<Phase> {
         let removed = self.connections.remove(&connection)?;
-        Some(self.leave(removed.key, removed.network, removed.phase))
+        self.by_key.remove(&(removed.key, connection));
+        self.leave(removed.key, removed.network, removed.phase);
+        Some(removed.phase)
     }
 
     /// Adds a waiting connection. Returns false, and adds nothing, if too many wait already.
@@ -114,6 +137,7 @@ impl Connections {
         }
         let decoder =
             if enrolled { MessageDecoder::new() } else { MessageDecoder::with_limit(MAX_STRANGERS_MESSAGE) };
+        self.by_key.insert((key, connection));
         self.connections.insert(
             connection,
             PeerConnection { key, network, decoder, phase: Phase::Waiting { deadline, enrolled } },
@@ -125,21 +149,26 @@ impl Connections {
         self.connections.get_mut(&connection).map_or(Ok(None), |connection| connection.decoder.next())
     }
 
+    /// Whether a connection that is not read has sent more than one short message.
+    pub(super) fn has_too_much(&self, connection: u64) -> bool {
+        let connection = self.connections.get(&connection);
+        connection.is_some_and(|connection| connection.decoder.unread() > MAX_STRANGERS_MESSAGE)
+    }
+
     pub(super) fn push(&mut self, connection: u64, piece: &[u8]) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             connection.decoder.push(piece);
         }
     }
 
-    fn leave(&mut self, key: PublicKey, network: IpAddr, phase: Phase) -> Option<Instant> {
-        let Phase::Waiting { deadline, enrolled } = phase else { return None };
+    fn leave(&mut self, key: PublicKey, network: IpAddr, phase: Phase) {
+        let (Phase::Waiting { enrolled, .. } | Phase::Storing { enrolled, .. }) = phase else { return };
         if enrolled {
             one_less(&mut self.waiting, key);
         } else {
             self.strangers -= 1;
             one_less(&mut self.strangers_of, network);
         }
-        Some(deadline)
     }
 }
 

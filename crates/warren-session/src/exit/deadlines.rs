@@ -14,12 +14,14 @@ pub(super) enum Deadline {
     Session(SessionId),
     /// Update `last_seen` of online clients.
     LastSeen,
-    /// Persist the ends of sessions.
+    /// Tell the store of ended sessions.
     Ends,
+    /// Tell the store again what it has refused.
+    Again,
 }
 
 /// Deadlines by time, each at most once.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Deadlines(BTreeSet<(Instant, Deadline)>);
 
 impl Deadlines {

@@ -36,12 +36,23 @@ impl ExitSessions {
     pub fn received(&mut self, now: Instant, connection: u64, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             self.connections.push(connection, piece);
-            loop {
-                match self.connections.next_message(connection) {
-                    Ok(Some(message)) => self.handle(now, connection, message),
-                    Ok(None) => break,
-                    Err(error) => return self.refuse(now, connection, Goodbye::Protocol(error.into())),
+            self.read(now, connection);
+        }
+    }
+
+    /// Handles the messages that have arrived on a connection. One that waits for the store is not read further.
+    pub(super) fn read(&mut self, now: Instant, connection: u64) {
+        loop {
+            if let Some((_, Phase::Storing { .. })) = self.connections.phase(connection) {
+                if self.connections.has_too_much(connection) {
+                    self.refuse(now, connection, Goodbye::Protocol(Violation::OutOfOrder));
                 }
+                return;
+            }
+            match self.connections.next_message(connection) {
+                Ok(Some(message)) => self.handle(now, connection, message),
+                Ok(None) => return,
+                Err(error) => return self.refuse(now, connection, Goodbye::Protocol(error.into())),
             }
         }
     }
@@ -57,11 +68,7 @@ impl ExitSessions {
     }
 
     fn forget(&mut self, now: Instant, connection: u64, absence: Absence) {
-        let Some((_, phase)) = self.connections.phase(connection) else { return };
-        if let Some(Some(deadline)) = self.connections.remove(connection) {
-            self.deadlines.remove(deadline, Deadline::Handshake(connection));
-        }
-        if let Phase::Attached { session, index } = phase {
+        if let Some(Phase::Attached { session, index }) = self.drop_connection(connection) {
             self.detach(now, session, connection, index, absence);
         }
     }
@@ -79,14 +86,16 @@ impl ExitSessions {
                 self.refuse(now, connection, Goodbye::Protocol(Violation::OutOfOrder));
             }
             (Phase::Waiting { .. }, message) => self.greet(now, connection, key, message),
+            // Such a connection is not read.
+            (Phase::Storing { .. }, _) => {}
         }
     }
 
     /// Closes a connection with a reason, and detaches it from its session if it has one.
     pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
         let Some((key, phase)) = self.connections.phase(connection) else { return };
-        // A stranger learns only that its key is unknown or its invitation void, whatever it did wrong.
-        let hears = self.is_known(key) || reason == Goodbye::InvitationVoid;
+        // A stranger learns only that its key is unknown, or what becomes of its invitation, whatever it did wrong.
+        let hears = self.is_known(key) || matches!(reason, Goodbye::InvitationVoid | Goodbye::NotStored);
         let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {
             self.detach(now, session, connection, index, Absence::Fresh);
@@ -96,8 +105,11 @@ impl ExitSessions {
 
     /// The reason for closing a connection that missed its deadline.
     pub(super) fn silent_reason(&self, connection: u64) -> Goodbye {
-        let enrolled = self.connections.phase(connection).is_some_and(|(key, _)| self.is_known(key));
-        if enrolled { Goodbye::TimedOut } else { Goodbye::NotEnrolled }
+        match self.connections.phase(connection) {
+            Some((_, Phase::Storing { .. })) => Goodbye::NotStored,
+            Some((key, _)) if self.is_known(key) => Goodbye::TimedOut,
+            Some(_) | None => Goodbye::NotEnrolled,
+        }
     }
 
     /// Whether a key may open a session: it is the current or the next key of a client that is enabled.

@@ -6,10 +6,9 @@ use ipnet::IpNet;
 
 use super::session::{NONCE_LENGTH, Nonce};
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
-use crate::clients::{Client, MAX_NAME_LENGTH};
+use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
 use crate::goodbye::{Goodbye, Versions, Violation};
-use crate::invite::InviteToken;
-use crate::message::{self, Attach, Attached, Enrol, Enrolled, Hello, Message, Network, Welcome, ip_to_wire};
+use crate::message::{self, Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey};
@@ -27,12 +26,17 @@ impl ExitSessions {
     /// Answers the first message of a connection.
     pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PublicKey, message: Message) {
         // A client with a new key has no session to attach to, so it begins with Hello.
-        if matches!(message, Message::Hello(_)) && self.registry.by_key(key).is_none() {
-            self.take_next_key(now, key);
+        if matches!(message, Message::Hello(_))
+            && self.registry.by_key(key).is_none()
+            && let Err(reason) = self.take_next_key(now, key)
+        {
+            return self.refuse(now, connection, reason);
         }
         let answer = match (self.registry.by_key(key), message) {
             // An enrolled key may ask too, because the first answer may have been lost.
             (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),
+            // A session of its next key that a crash ended before the change of keys was stored.
+            (None, Message::Attach(_)) if self.is_client(key) => Err(Goodbye::UnknownSession),
             (None, _) => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
             (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),
@@ -49,6 +53,10 @@ impl ExitSessions {
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         let wish = Wish::parse(hello)?;
+        // It connected before the exit began to leave.
+        if let Some(reason) = self.leaving {
+            return Err(reason);
+        }
         // Otherwise two hosts with one key would take the session from each other for ever.
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
@@ -101,19 +109,6 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Enrols the key that the connection proved. The deadline for the client's next message stays the same.
-    fn enrol(&mut self, now: Instant, connection: u64, key: PublicKey, enrol: &Enrol) -> Result<(), Goodbye> {
-        let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
-        let wall = self.clock.at(now);
-        let redeemed = self.registry.redeem(&token, key, wall).ok_or(Goodbye::InvitationVoid)?;
-        if redeemed.is_new {
-            self.actions.push_back(ExitAction::Enrolled { name: redeemed.name.clone() });
-            self.persist();
-        }
-        self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
-        Ok(())
-    }
-
     /// Ends the key's current session, if any. Another host is told that it was replaced for good. The same client process only
     /// has its old connections superseded.
     fn end_previous(&mut self, now: Instant, key: PublicKey, nonce: Nonce) {
@@ -133,11 +128,14 @@ impl ExitSessions {
     fn record_leases(&mut self, now: Instant, key: PublicKey, taken_from: &[PublicKey]) {
         let mut news = false;
         for &changed in taken_from.iter().chain([&key]) {
-            news |= self.registry.record_lease(changed, self.pool.lease_of(changed));
+            if self.registry.record_lease(changed, self.pool.lease_of(changed)) {
+                self.store.owe(RowId::Client(changed));
+                news = true;
+            }
         }
-        self.registry.record_seen(key, self.clock.at(now));
+        self.record_seen(key, self.clock.at(now));
         if news && !is_planted(Bug::LeaseNotPersisted) {
-            self.persist();
+            self.save();
         }
     }
 
@@ -214,7 +212,7 @@ impl ExitSessions {
         }
     }
 
-    fn send(&mut self, connection: u64, message: &Message) {
+    pub(super) fn send(&mut self, connection: u64, message: &Message) {
         self.actions.push_back(ExitAction::Send { connection, bytes: message::encode(message) });
     }
 }

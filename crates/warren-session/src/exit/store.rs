@@ -1,6 +1,19 @@
 //! The boundary to the store that keeps the registry: requests go out as actions, results and changes of others come in.
+//!
+//! What an operator or an invitation asks for is a **proposal**: it is in force once the store has it. What the exit does by
+//! itself (leases, dates, the change to a next key), and what shuts a client out, is in force at once and **recorded** afterwards:
+//! again and again until the store has it.
 
-use crate::clients::RowChange;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::PublicKey;
+use crate::clients::{ClientRegistry, RowChange, RowId};
+use crate::invite::TokenDigest;
+use crate::planted::{Bug, is_planted};
+
+/// Time that a client waits for the store to answer. Then it is told to try again.
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Number of a request. Later requests have higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +33,278 @@ pub struct StoreRequest {
 pub enum StoreRefusal {
     /// The store cannot be reached or cannot write. Trying again later may work.
     Unavailable,
-    /// The name, key, address or token belongs to somebody else.
+    /// A name, key, address or token belongs to somebody else, or somebody else has changed a row meanwhile.
     Conflict,
+}
+
+/// What only one proposal at a time may be about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Claim {
+    Key(PublicKey),
+    Name(String),
+    Address(std::net::IpAddr),
+    Token(TokenDigest),
+    /// All prefixes of all clients, because overlaps cannot be looked up by one of them.
+    Prefixes,
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// What is in force once stored.
+    pub(super) proposed: Vec<RowChange>,
+    /// Rows in force that the request writes as well.
+    pub(super) in_force: Vec<RowId>,
+    pub(super) enrolment: Option<Enrolment>,
+}
+
+/// A key that enrols itself, and the connections that wait to hear of it.
+#[derive(Debug)]
+pub(super) struct Enrolment {
+    pub(super) key: PublicKey,
+    pub(super) token: TokenDigest,
+    pub(super) waiting: BTreeSet<u64>,
+}
+
+/// Which rows are on their way to the store.
+#[derive(Debug, Default)]
+pub(super) struct StoreState {
+    last: u64,
+    requests: BTreeMap<StoreRequestId, Request>,
+    claims: BTreeMap<Claim, StoreRequestId>,
+    /// Rows in force that no request has yet.
+    unsent: BTreeSet<RowId>,
+    /// Rows in force that are in a request, with the latest one.
+    sent: BTreeMap<RowId, StoreRequestId>,
+    /// Those of them in which more than a date has changed. Every request has them, so that a name or address that one client has
+    /// given up is not the new holder's before. Otherwise it would belong to both if only the later request is stored.
+    owed: BTreeSet<RowId>,
+    /// Clients that were disabled by a request that is not stored.
+    disabled: BTreeMap<PublicKey, StoreRequestId>,
+    /// The request for the unsent rows, from the time when it is an action until it is answered.
+    batch: Option<StoreRequestId>,
+    /// Whether another batch follows that one.
+    again: bool,
+    /// When the store is told again what it has refused.
+    pub(super) again_at: Option<Instant>,
+}
+
+impl StoreState {
+    fn next_id(&mut self) -> StoreRequestId {
+        self.last += 1;
+        StoreRequestId(self.last)
+    }
+
+    /// Enters a proposal.
+    pub(super) fn propose(
+        &mut self,
+        claims: Vec<Claim>,
+        proposed: Vec<RowChange>,
+        enrolment: Option<Enrolment>,
+        registry: &ClientRegistry,
+    ) -> StoreRequest {
+        let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
+        let in_force = self.owed.iter().filter(|row| !own.contains(row));
+        let request = Request { proposed, in_force: in_force.copied().collect(), enrolment };
+        let sent = self.send(request, registry);
+        self.claims.extend(claims.into_iter().map(|claim| (claim, sent.id)));
+        sent
+    }
+
+    /// Enters rows that have just changed.
+    pub(super) fn record(&mut self, rows: &[RowId], registry: &ClientRegistry) -> StoreRequest {
+        rows.iter().for_each(|row| self.owe(*row));
+        let is_stuck = self.is_stuck();
+        self.again |= is_stuck;
+        let in_force = self.owed.iter().filter(|row| rows.contains(row) || !is_stuck);
+        let in_force = in_force.copied().collect();
+        self.send(Request { proposed: Vec::new(), in_force, enrolment: None }, registry)
+    }
+
+    fn send(&mut self, request: Request, registry: &ClientRegistry) -> StoreRequest {
+        let id = self.next_id();
+        self.enter(id, request, registry)
+    }
+
+    fn enter(&mut self, id: StoreRequestId, request: Request, registry: &ClientRegistry) -> StoreRequest {
+        let mut changes = request.proposed.clone();
+        for row in &request.in_force {
+            self.unsent.remove(row);
+            self.sent.insert(*row, id);
+            changes.push(registry.row(*row));
+        }
+        self.requests.insert(id, request);
+        StoreRequest { id, changes }
+    }
+
+    /// Whether a change of an address or a removal has to wait for a proposal. Nothing that builds on it can be stored before.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.owed.iter().any(|row| self.is_held(row))
+    }
+
+    /// Whether a proposal about the row is under way, which would be overwritten.
+    fn is_held(&self, row: &RowId) -> bool {
+        let claim = match row {
+            RowId::Client(key) | RowId::Removed(key) => Claim::Key(*key),
+            RowId::Invitation(token) => Claim::Token(*token),
+        };
+        self.claims.contains_key(&claim)
+    }
+
+    /// The proposal that is about the same, if any.
+    pub(super) fn claimed(&self, claim: &Claim) -> Option<StoreRequestId> {
+        self.claims.get(claim).copied()
+    }
+
+    /// The changes of a proposal.
+    pub(super) fn proposed(&self, id: StoreRequestId) -> &[RowChange] {
+        self.requests.get(&id).map(|request| request.proposed.as_slice()).unwrap_or_default()
+    }
+
+    /// The connections that wait for a proposal.
+    pub(super) fn waiting(&mut self, id: StoreRequestId) -> Option<&mut BTreeSet<u64>> {
+        self.requests.get_mut(&id)?.enrolment.as_mut().map(|enrolment| &mut enrolment.waiting)
+    }
+
+    /// Takes out an answered request. What it was about is free for other proposals.
+    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Request> {
+        let request = self.requests.remove(&id)?;
+        if self.batch == Some(id) {
+            self.batch = None;
+        }
+        for claim in claims_of(&request.proposed) {
+            if self.claims.get(&claim) == Some(&id) {
+                self.claims.remove(&claim);
+            }
+        }
+        Some(request)
+    }
+
+    /// Rows that a request wrote are stored, or have to be sent again.
+    pub(super) fn recorded(&mut self, id: StoreRequestId, rows: &[RowId], is_stored: bool) {
+        for row in rows {
+            // Otherwise a later request has the row, too.
+            if self.sent.get(row) != Some(&id) {
+                continue;
+            }
+            self.sent.remove(row);
+            if !is_stored {
+                self.unsent.insert(*row);
+            } else if !self.unsent.contains(row) {
+                self.owed.remove(row);
+                if let RowId::Client(key) = row {
+                    self.disabled.remove(key);
+                }
+            }
+        }
+    }
+
+    /// The date of a row has changed here. It goes to the store with the next batch.
+    pub(super) fn changed(&mut self, row: RowId) {
+        self.unsent.insert(row);
+    }
+
+    /// More than the date of a row has changed here. It goes to the store with the next request.
+    pub(super) fn owe(&mut self, row: RowId) {
+        self.unsent.insert(row);
+        self.owed.insert(row);
+    }
+
+    /// Whether the store lacks more than the date of a row.
+    pub(super) fn owes(&self, row: RowId) -> bool {
+        self.owed.contains(&row)
+    }
+
+    /// A client was disabled by a request.
+    pub(super) fn shut_out(&mut self, key: PublicKey, by: StoreRequestId) {
+        self.disabled.insert(key, by);
+    }
+
+    /// A later change has enabled a client.
+    pub(super) fn let_in(&mut self, key: PublicKey) {
+        self.disabled.remove(&key);
+    }
+
+    /// The unsaved request that disabled a client.
+    pub(super) fn shut_out_by(&self, key: PublicKey) -> Option<StoreRequestId> {
+        self.disabled.get(&key).copied()
+    }
+
+    /// Whether more than dates has changed that no request has.
+    pub(super) fn has_news(&self) -> bool {
+        !self.owed.is_disjoint(&self.unsent)
+    }
+
+    /// Whether the store lacks a change of a row, other than by a proposal.
+    pub(super) fn lacks(&self, row: RowId) -> bool {
+        self.unsent.contains(&row) || self.sent.contains_key(&row)
+    }
+
+    /// Whether a request after `id` has a row.
+    pub(super) fn is_overtaken(&self, row: RowId, id: StoreRequestId) -> bool {
+        self.sent.get(&row).is_some_and(|by| *by > id)
+    }
+
+    /// Begins a batch. Returns `None` if there is one already, which is then followed by another one.
+    pub(super) fn begin_batch(&mut self) -> Option<StoreRequest> {
+        if self.batch.is_some() {
+            self.again = true;
+            return None;
+        }
+        let id = self.next_id();
+        self.batch = Some(id);
+        Some(StoreRequest { id, changes: Vec::new() })
+    }
+
+    /// Puts the unsent rows into the batch that leaves now. Rows of clients with a proposal stay. Returns false if there are none.
+    pub(super) fn fill_batch(&mut self, request: &mut StoreRequest, registry: &ClientRegistry) -> bool {
+        if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
+            return true;
+        }
+        let (held, mut rows): (BTreeSet<RowId>, BTreeSet<_>) =
+            self.unsent.union(&self.owed).partition(|row| self.is_held(row));
+        self.again = !held.is_empty();
+        if is_planted(Bug::HeldRowForgotten) {
+            self.unsent.retain(|row| !held.contains(row));
+        }
+        if held.iter().any(|row| self.owes(*row)) || self.unsent.is_disjoint(&rows) {
+            rows.clear();
+        }
+        if rows.is_empty() {
+            self.batch = None;
+            return false;
+        }
+        let in_force = rows.into_iter().collect();
+        *request =
+            self.enter(request.id, Request { proposed: Vec::new(), in_force, enrolment: None }, registry);
+        true
+    }
+
+    /// Whether rows wait for the answer that has just come.
+    pub(super) fn is_due_again(&mut self) -> bool {
+        self.batch.is_none() && std::mem::take(&mut self.again)
+    }
+}
+
+/// What a proposal is about.
+pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for change in changes {
+        match change {
+            RowChange::Client { key, client } => {
+                claims.push(Claim::Key(*key));
+                let Some(client) = client else { continue };
+                claims.push(Claim::Name(client.name.clone()));
+                claims.extend(client.next_public_key.map(Claim::Key));
+                claims.extend(client.static_lease().addresses().map(Claim::Address));
+                claims.extend((!client.prefixes.is_empty()).then_some(Claim::Prefixes));
+            }
+            RowChange::Invitation { token, invitation } => {
+                claims.push(Claim::Token(*token));
+                claims.extend(invitation.as_ref().map(|invitation| Claim::Name(invitation.name.clone())));
+            }
+            RowChange::Removed { key, .. } => claims.push(Claim::Key(*key)),
+        }
+    }
+    claims
 }

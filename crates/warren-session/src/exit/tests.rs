@@ -1,5 +1,6 @@
 mod changes;
 mod harness;
+mod store;
 
 use std::net::Ipv4Addr;
 use std::time::UNIX_EPOCH;
@@ -7,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use self::harness::*;
 use super::ExitAction as Action;
 use super::*;
-use crate::clients::{Client, Invitation};
+use crate::clients::{Client, ClientChange, Invitation};
 use crate::goodbye::{Versions, Violation};
 use crate::invite::InviteToken;
 use crate::message::{
@@ -20,7 +21,7 @@ fn hello_opens_a_session_and_attaches_before_it_welcomes() {
     let mut exit = Exit::new();
     let actions = exit.say(1, ALICE, &hello(NONCE_A));
     let [
-        Action::Persist,
+        Action::Store(_),
         Action::Open { session, lease, .. },
         Action::Attach { connection: 1, index: 0, .. },
         Action::Send { .. },
@@ -33,7 +34,7 @@ fn hello_opens_a_session_and_attaches_before_it_welcomes() {
     assert_eq!(lease.ipv4.unwrap().to_string(), "10.66.0.2");
     assert_eq!(welcome.ipv4, Some(Network { address: vec![10, 66, 0, 2], prefix_length: 24 }));
     assert_eq!(welcome.gateway_ipv4, [10, 66, 0, 1]);
-    assert_eq!(exit.sessions.registry().by_key(ALICE).unwrap().lease(), *lease, "what Persist writes");
+    assert_eq!(exit.disk.by_key(ALICE).unwrap().lease(), *lease, "what is stored");
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn an_invitation_enrols_one_key_which_may_ask_again() {
         let answers = exit.say(connection, STRANGER, &ask);
         let [.., Action::Send { bytes, .. }] = answers.as_slice() else { panic!("{answers:?}") };
         assert_eq!(*bytes, encode(&Message::Enrolled(Enrolled { name: "phone".into() })));
-        assert_eq!(answers.contains(&Action::Persist), connection == 1, "{answers:?}");
+        assert_eq!(answers.iter().any(is_store), connection == 1, "{answers:?}");
     }
     assert_eq!(exit.sessions.registry().by_key(STRANGER).unwrap().name, "phone");
 
@@ -90,7 +91,7 @@ fn a_void_invitation_enrols_nobody() {
     let mut exit = Exit::new();
     let (withdrawn, expired) = (InviteToken::new([3; 16]), InviteToken::new([4; 16]));
     exit.invite("phone", &withdrawn, Duration::from_secs(600));
-    exit.sessions.add_client(exit.now, Client::new("phone", PublicKey([0x77; 32]), UNIX_EPOCH)).unwrap();
+    exit.add(Client::new("phone", PublicKey([0x77; 32]), UNIX_EPOCH)).unwrap();
     exit.invite("tablet", &expired, Duration::from_secs(60));
     exit.advance(61);
     let unknown = InviteToken::new([5; 16]).to_wire();
@@ -243,7 +244,7 @@ fn a_session_without_connections_can_be_attached_to_until_it_times_out() {
     exit.sessions.closed(exit.now, 2);
     let actions = exit.advance(30);
     assert!(matches!(actions[..], [.., Action::End { reason: EndReason::TimedOut, .. }]), "{actions:?}");
-    assert_eq!(exit.advance(5), [Action::Persist]);
+    assert!(matches!(exit.advance(5)[..], [Action::Store(_)]));
     exit.say(3, ALICE, &attach);
     assert_eq!(exit.last_closes, [(3, Goodbye::UnknownSession)]);
 }
@@ -307,7 +308,10 @@ fn removing_a_client_cuts_it_off_and_frees_its_addresses() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.sessions.connected(exit.now, 2, ALICE, NETWORK);
-    assert_eq!(exit.sessions.remove_client(exit.now, "alice").unwrap().unwrap().public_key, ALICE);
+    assert_eq!(
+        exit.change(|sessions, now| sessions.remove_client(now, "alice")).unwrap().0.unwrap().public_key,
+        ALICE
+    );
     assert_eq!(exit.closes(), [(1, Goodbye::Revoked), (2, Goodbye::Revoked)]);
     assert_eq!(exit.sessions.sessions().count(), 0);
     assert_eq!(exit.sessions.pool().lease_of(ALICE), crate::pool::Lease::default());
@@ -321,11 +325,11 @@ fn a_disabled_client_is_cut_off_and_comes_back_with_its_addresses() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     let lease = exit.lease_of(ALICE);
-    exit.sessions.set_client_disabled(exit.now, "alice", true).unwrap();
+    exit.disable("alice");
     assert_eq!(exit.closes(), [(1, Goodbye::Disabled)]);
     exit.say(2, ALICE, &hello(NONCE_A));
     assert_eq!(exit.last_closes, [(2, Goodbye::Disabled)]);
-    exit.sessions.set_client_disabled(exit.now, "alice", false).unwrap();
+    exit.change(|sessions, now| sessions.change_client(now, "alice", &ClientChange::Enable)).unwrap();
     exit.say(3, ALICE, &hello(NONCE_A));
     assert_eq!((exit.last_closes.len(), exit.lease_of(ALICE)), (0, lease));
 }
@@ -361,9 +365,7 @@ fn only_prefixes_that_the_operator_set_are_granted() {
     let mut exit = Exit::new();
     let prefixes = vec!["192.168.0.0/16".parse().unwrap()];
     let carol = PublicKey([3; 32]);
-    exit.sessions
-        .add_client(exit.now, Client { prefixes, ..Client::new("carol", carol, UNIX_EPOCH) })
-        .unwrap();
+    exit.add(Client { prefixes, ..Client::new("carol", carol, UNIX_EPOCH) }).unwrap();
     let Message::Hello(hello) = hello(NONCE_A) else { panic!() };
     let wanted = ["192.168.7.0/24", "192.168.7.0/24", "192.0.0.0/8", "0.0.0.0/0"];
     let wanted = wanted.map(|prefix| Network::from(prefix.parse::<ipnet::IpNet>().unwrap()));
@@ -381,14 +383,11 @@ fn a_client_that_cannot_be_is_not_added() {
         ..Client::new("carol", PublicKey([3; 32]), UNIX_EPOCH)
     };
     for address in ["10.67.0.2", "10.66.0.1", "10.66.0.2"] {
-        let error = exit.sessions.add_client(exit.now, carol(address)).unwrap_err().to_string();
+        let error = exit.add(carol(address)).unwrap_err().to_string();
         assert!(error.contains("client \"carol\": the address"), "{error}");
     }
     let around = Client { ipv4: None, prefixes: vec!["10.0.0.0/8".parse().unwrap()], ..carol("10.66.0.9") };
-    assert!(matches!(
-        exit.sessions.add_client(exit.now, around),
-        Err(AdminError::Config(SessionConfigError::PrefixInPool { .. }))
-    ));
+    assert!(matches!(exit.add(around), Err(AdminError::Config(SessionConfigError::PrefixInPool { .. }))));
     assert_eq!(exit.sessions.registry(), &before);
 }
 
@@ -418,4 +417,8 @@ fn connections_that_wait_are_bounded() {
     assert_eq!(exit.sessions.connections.len(), 0);
     exit.say(5_000, ALICE, &hello(NONCE_A));
     assert_eq!(exit.last_closes, [], "room again");
+}
+
+fn is_store(action: &Action) -> bool {
+    matches!(action, Action::Store(_))
 }

@@ -87,6 +87,11 @@ impl MessageDecoder {
         self.buffer.len()
     }
 
+    /// Bytes that no message has been made of yet.
+    pub fn unread(&self) -> usize {
+        self.buffer.len() - self.read
+    }
+
     fn fail(&mut self, error: MessageError) -> MessageError {
         self.buffer = Vec::new();
         self.read = 0;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 
@@ -13,7 +14,7 @@ use crate::message::is_unicast;
 ///
 /// Unused addresses are given out first, in ascending order. A returned address therefore rests as long as possible before
 /// another client gets it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Range {
     network: IpNet,
     gateway: u128,
@@ -24,6 +25,10 @@ pub(super) struct Range {
     next: u128,
     given_back: BTreeSet<u128>,
     taken: BTreeMap<u128, PublicKey>,
+    /// Addresses that are about to become static ones.
+    promised: BTreeSet<u128>,
+    /// The keys with sticky leases that are offline, and since when.
+    away: BTreeSet<(SystemTime, PublicKey)>,
 }
 
 impl Range {
@@ -51,6 +56,8 @@ impl Range {
             next: first,
             given_back: BTreeSet::new(),
             taken: BTreeMap::new(),
+            promised: BTreeSet::new(),
+            away: BTreeSet::new(),
         })
     }
 
@@ -79,20 +86,15 @@ impl Range {
 
     /// The next free address, if any.
     pub(super) fn free(&self) -> Option<u128> {
-        let mut candidate = self.next;
-        // Static addresses may be taken beyond `next`.
-        for taken in self.taken.range(self.next..).map(|(number, _)| *number) {
-            if taken != candidate {
-                break;
-            }
-            candidate += 1;
-        }
-        if candidate <= self.last { Some(candidate) } else { self.given_back.first().copied() }
+        let is_free = |number: &u128| !self.promised.contains(number) && !self.taken.contains_key(number);
+        let unused = (self.next..=self.last).find(is_free);
+        unused.or_else(|| self.given_back.iter().copied().find(is_free))
     }
 
     pub(super) fn take(&mut self, number: u128, key: PublicKey) {
         self.taken.insert(number, key);
         self.given_back.remove(&number);
+        // Static addresses may be taken beyond `next`.
         while self.next <= self.last && self.taken.contains_key(&self.next) {
             self.next += 1;
         }
@@ -101,6 +103,28 @@ impl Range {
     pub(super) fn give_back(&mut self, number: u128) {
         if self.taken.remove(&number).is_some() && number < self.next {
             self.given_back.insert(number);
+        }
+    }
+
+    /// Keeps an address from clients without one, or ends that.
+    pub(super) fn promise(&mut self, number: u128, is_promised: bool) {
+        if is_promised {
+            self.promised.insert(number);
+        } else {
+            self.promised.remove(&number);
+        }
+    }
+
+    /// The key that has been offline longest with a sticky lease.
+    pub(super) fn longest_away(&self) -> Option<PublicKey> {
+        self.away.first().map(|(_, key)| *key)
+    }
+
+    /// Records since when a key has been offline with a sticky lease, if it is, and was before.
+    pub(super) fn set_away(&mut self, key: PublicKey, before: Option<SystemTime>, after: Option<SystemTime>) {
+        if before != after {
+            before.map(|since| self.away.remove(&(since, key)));
+            after.map(|since| self.away.insert((since, key)));
         }
     }
 

@@ -112,6 +112,7 @@ enum Step {
     Offline(u8, u64),
     Remove(u8),
     Reserve(u8, u8),
+    Promise(u8, bool),
     Restart,
 }
 
@@ -122,6 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (key.clone(), 0..1_000u64).prop_map(|(key, when)| Step::Offline(key, when)),
         1 => key.clone().prop_map(Step::Remove),
         1 => (key, 0..9u8).prop_map(|(key, host)| Step::Reserve(key, host)),
+        1 => (0..9u8, any::<bool>()).prop_map(|(host, is_promised)| Step::Promise(host, is_promised)),
         1 => Just(Step::Restart),
     ]
 }
@@ -132,6 +134,7 @@ struct Model {
     held: BTreeMap<PublicKey, (Ipv4Addr, bool)>,
     online: BTreeSet<PublicKey>,
     offline_since: BTreeMap<PublicKey, SystemTime>,
+    promised: BTreeSet<Ipv4Addr>,
 }
 
 impl Model {
@@ -146,8 +149,8 @@ impl Model {
     }
 
     fn lease(&mut self, key: PublicKey, got: Result<Leased, PoolError>) -> Result<(), TestCaseError> {
-        let mut free =
-            (2..=6).map(|host| Ipv4Addr::new(10, 66, 0, host)).filter(|address| !self.is_taken(*address));
+        let is_free = |address: &Ipv4Addr| !self.is_taken(*address) && !self.promised.contains(address);
+        let mut free = (2..=6).map(|host| Ipv4Addr::new(10, 66, 0, host)).filter(is_free);
         let expected_loser = match (self.held.contains_key(&key), free.next()) {
             (true, _) | (_, Some(_)) => None,
             (false, None) => match self.longest_offline() {
@@ -203,6 +206,15 @@ proptest! {
                     model.online.remove(&key(number));
                 }
                 Step::Reserve(number, host) => reserve(&mut pool, &mut model, key(number), host)?,
+                Step::Promise(host, is_promised) => {
+                    let address = Ipv4Addr::new(10, 66, 0, host);
+                    pool.promise(address.into(), is_promised);
+                    if is_promised {
+                        model.promised.insert(address);
+                    } else {
+                        model.promised.remove(&address);
+                    }
+                }
                 Step::Restart => pool = restart(network, &mut model),
             }
             for number in 0..12 {
@@ -247,6 +259,7 @@ fn restart(network: Ipv4Net, model: &mut Model) -> AddressPool {
         }
     }
     model.online.clear();
+    model.promised.clear();
     pool
 }
 

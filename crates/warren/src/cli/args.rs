@@ -17,8 +17,8 @@ use warren_daemon::directories::Directories;
 use warren_daemon::logging::{LogFormat, LogSettings};
 
 pub(crate) use exit::{
-    ClientAddArgs, ClientSetArgs, ExitClientCommand, ExitCommand, ExitInitArgs, ImportCommand,
-    ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
+    ClientAddArgs, ClientExportArgs, ClientImportArgs, ClientListArgs, ClientSetArgs, ExitClientCommand,
+    ExitCommand, ExitInitArgs, ImportCommand, ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
 };
 pub(crate) use generate::{completions, man_pages};
 

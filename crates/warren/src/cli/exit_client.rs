@@ -1,23 +1,22 @@
-//! `warren exit client add|list|show|remove|rename|disable|enable|set` and `exit invite`, for a running exit and a
+//! `warren exit client add|list|show|remove|rename|disable|enable|set|export|import` and `exit invite`, for a running exit and a
 //! stopped one.
 
 mod add;
 mod invite;
 mod store;
+mod transfer;
 mod view;
 
-use anyhow::bail;
-
-use super::args::{ClientSetArgs, ExitClientCommand, InviteArgs};
+use super::args::{ClientListArgs, ClientSetArgs, ExitClientCommand, InviteArgs};
 use super::host_networks;
 use warren_config::{ExitSettings, load_exit};
-use warren_control::{ClientChange, ClientSettings, ClientView};
+use warren_control::{ClientChange, ClientSettings, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
 #[cfg(test)]
 pub(crate) use store::StoppedExit;
-pub(crate) use store::{ClientStore, open};
+pub(crate) use store::{ClientStore, all, open};
 
 /// Runs the command on the store that `open` returns: a running exit's, or [`StoppedExit`].
 pub(crate) fn run(
@@ -29,25 +28,14 @@ pub(crate) fn run(
     let mut store = open(&config)?;
     match command {
         ExitClientCommand::Add(args) => add::run(&config, args, store.as_mut()),
-        ExitClientCommand::List(args) if args.removed => {
-            let removed = store.removed()?;
-            if args.json { output::print_json(&removed) } else { output::print(&view::removed(&removed)) }
-        }
-        ExitClientCommand::List(args) => {
-            let clients = store.list()?;
-            if args.json {
-                return output::print_json(&clients);
-            }
-            output::print(&view::list(
-                &clients,
-                &store.invitations()?,
-                &directories.command("exit client add"),
-            ))
-        }
+        ExitClientCommand::List(args) if args.removed => list_removed(args, store.as_mut()),
+        ExitClientCommand::List(args) => list(directories, args, store.as_mut()),
         ExitClientCommand::Show(args) => {
-            let client = find(directories, store.as_mut(), &args.name)?;
+            let client = store.show(&args.name)?;
             if args.json { output::print_json(&client) } else { output::print(&view::text(&client)) }
         }
+        ExitClientCommand::Export(args) => transfer::export(directories, &config, args),
+        ExitClientCommand::Import(args) => transfer::import(directories, &config, args, store.as_mut()),
         ExitClientCommand::Remove(args) => {
             store.remove(&args.name)?;
             output::print(&format!(
@@ -104,12 +92,41 @@ pub(crate) fn invite(
     invite::run(&config, arguments, store.as_mut())
 }
 
-fn find(directories: &Directories, store: &mut dyn ClientStore, name: &str) -> anyhow::Result<ClientView> {
-    let clients = store.list()?;
-    if let Some(client) = clients.iter().find(|client| client.name == name) {
-        return Ok(client.clone());
+fn list(directories: &Directories, args: &ClientListArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    let query = query(args);
+    let page = all(&query, |page| store.clients(page))?;
+    if args.json {
+        output::print_json(&page.rows)?;
+    } else if page.rows.is_empty() && args.name.is_some() {
+        output::print("No client has such a name.\n")?;
+    } else {
+        output::print(&view::table(&page.rows, &directories.command("exit client add")))?;
     }
-    bail!("there is no client {name:?}; `{}` lists the clients", directories.command("exit client list"))
+    if let Some(next) = &page.next {
+        output::note(format!("There are more: add --after {next} to list the next."));
+    } else if !args.json {
+        let of_name = PageQuery { name: args.name.clone(), ..PageQuery::default() };
+        output::print(&view::invited(&all(&of_name, |page| store.invitations(page))?.rows))?;
+    }
+    Ok(())
+}
+
+fn list_removed(args: &ClientListArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    let mut page = all(&query(args), |page| store.removed(page))?;
+    page.rows.sort_by(|one, other| (&one.name, &one.removed).cmp(&(&other.name, &other.removed)));
+    if args.json {
+        return output::print_json(&page.rows);
+    }
+    output::print(&view::removed(&page.rows))?;
+    if page.next.is_some() {
+        output::note("There are more: list them without --limit, or with --name.");
+    }
+    Ok(())
+}
+
+fn query(args: &ClientListArgs) -> PageQuery {
+    let limit = args.limit.and_then(|limit| usize::try_from(limit).ok());
+    PageQuery { name: args.name.clone(), after: args.after.clone(), limit }
 }
 
 #[cfg(test)]

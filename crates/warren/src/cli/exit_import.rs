@@ -17,13 +17,13 @@ use warren_session::exit::check_clients;
 
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::ImportWireGuardArgs;
-use super::exit_client::ClientStore;
+use super::exit_client::{ClientStore, all};
 use warren_config::storage;
 use warren_config::{ClientKey, profile_text};
 use warren_config::{
     ConfigError, ExitSettings, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
 };
-use warren_control::{ClientView, NewClient};
+use warren_control::{ClientView, NewClient, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 use warren_exit::invitation::endpoint;
@@ -45,7 +45,8 @@ pub(crate) fn run(
     })?;
     let server = read(&args.file, &bytes)?;
     let mut store = open(&config)?;
-    let planned = plan(&server, &config, &store.list()?).map_err(|refused| refused.of(&args.file))?;
+    let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
+    let planned = plan(&server, &config, &enrolled).map_err(|refused| refused.of(&args.file))?;
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
@@ -114,7 +115,8 @@ fn all_left_behind(
     exit: &RemoteExit,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<Vec<Option<PrivateKey>>> {
-    let removed: Vec<PublicKey> = store.removed()?.into_iter().map(|removed| removed.public_key).collect();
+    let removed = all(&PageQuery::default(), |page| store.removed(page))?.rows;
+    let removed: Vec<PublicKey> = removed.into_iter().map(|removed| removed.public_key).collect();
     planned.iter().map(|client| left_behind(&profile_path(directory, client), exit, &removed)).collect()
 }
 

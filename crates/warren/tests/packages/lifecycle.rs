@@ -134,7 +134,7 @@ const LEFT_BY_REMOVE: [&str; 10] = [
     "/etc/warren/exit.toml",
     "/var/lib/warren",
     "/var/lib/warren/exit",
-    "/var/lib/warren/exit/clients.toml",
+    "/var/lib/warren/exit/clients.store",
     "/var/lib/warren/exit/clients.toml.lock",
     "/var/lib/warren/exit/reset.key",
 ];

@@ -240,12 +240,17 @@ impl<'net> Exit<'net> {
         daemon.wait(seconds(10));
     }
 
-    /// Edits the exit's clients in their file.
+    /// All clients, as a command exports them.
+    #[track_caller]
+    pub fn export(&self) -> String {
+        self.warren.run("exit client export").ok() + "\n"
+    }
+
+    /// Edits the exit's clients. The exit imports them when it starts or reloads.
     pub fn edit_clients(&self, edit: impl FnOnce(&mut Vec<toml::Value>)) {
-        let path = self.warren.state("exit/clients.toml");
-        let mut file: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        let mut file: toml::Table = self.export().parse().unwrap();
         edit(file["client"].as_array_mut().unwrap());
-        std::fs::write(&path, file.to_string()).unwrap();
+        std::fs::write(self.warren.state("exit/clients.toml"), file.to_string()).unwrap();
     }
 
     /// Changes the exit's configuration.

@@ -10,6 +10,7 @@ let token = sessionStorage.getItem(KEY);
 let timer;
 let asking = 0;
 let before; // The last overview and when it arrived. Rates are differences between two overviews.
+let table = { search: "", sort: "name", page: 0 }; // Which clients are shown.
 let day; // The rates of the last day and when they arrived.
 
 start();
@@ -21,6 +22,11 @@ function start() {
   at("invite-form").addEventListener("submit", invite);
   at("remove-form").addEventListener("submit", remove);
   at("copy").addEventListener("click", copy);
+  at("find").addEventListener("submit", (event) => event.preventDefault());
+  at("search").addEventListener("input", () => turn({ search: at("search").value.trim().toLowerCase(), page: 0 }));
+  at("sort").addEventListener("change", () => turn({ sort: at("sort").value, page: 0 }));
+  at("earlier").addEventListener("click", () => turn({ page: Math.max(table.page - 1, 0) }));
+  at("later").addEventListener("click", () => turn({ page: table.page + 1 }));
   at("invite-dialog").addEventListener("close", forgetInvitation);
   for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
   for (const choice of document.getElementsByName("span")) choice.addEventListener("change", redraw);
@@ -53,11 +59,11 @@ async function refresh() {
   clearTimeout(timer);
   const mine = ++asking;
   try {
-    const overview = await ask("/api/overview");
+    const [overview, clients] = await Promise.all([ask("/api/overview"), ask("/api/clients", table)]);
     if (span() === "day" && (!day || Date.now() - day.when > 60_000)) day = { when: Date.now(), series: await ask("/api/day") };
     // Another request was sent meanwhile, or the token was forgotten.
     if (mine !== asking || !token) return;
-    show(overview);
+    show(overview, clients);
     trouble("");
   } catch (error) {
     if (mine !== asking || !token) return;
@@ -66,6 +72,12 @@ async function refresh() {
     trouble(`The exit does not answer${error.status ? `: ${error.message}` : ""}.${since}`);
   }
   if (!document.hidden) timer = setTimeout(refresh, EVERY);
+}
+
+// Shows other clients.
+function turn(change) {
+  table = { ...table, ...change };
+  refresh();
 }
 
 function enter(event) {
@@ -81,6 +93,8 @@ function leave(sentence) {
   clearTimeout(timer);
   asking += 1;
   token = before = day = undefined;
+  table = { search: "", sort: "name", page: 0 };
+  at("find").reset();
   sessionStorage.removeItem(KEY);
   for (const id of ["figures", "leave", "state"]) at(id).hidden = true;
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
@@ -94,19 +108,19 @@ function leave(sentence) {
 
 // Showing.
 
-function show(overview) {
+function show(overview, clients) {
   const now = Date.now();
   const seconds = before ? (now - before.when) / 1000 : 0;
   const last = before?.overview;
   const dropped = (list) => list.reduce((sum, row) => sum + row.count, 0);
-  const connected = overview.clients.filter((client) => client.session).length;
+  const { connected, enrolled } = overview.clients;
 
   at("gate").hidden = true;
   at("leave").hidden = at("state").hidden = false;
   text("endpoint", overview.endpoint ?? "no endpoint in exit.toml");
   text("state", overview.stopping ? "stopping" : "up");
   at("state").classList.toggle("bad", overview.stopping);
-  text("connected", `${connected} of ${overview.clients.length}`);
+  text("connected", `${connected} of ${enrolled}`);
   text("rate-out", bits(overview.rates.bits_per_second_out));
   text("rate-in", bits(overview.rates.bits_per_second_in));
   text("rate-drops", perSecond(last ? dropped(overview.drops) - dropped(last.drops) : 0, seconds));
@@ -119,14 +133,14 @@ function show(overview) {
   const cpu = last ? (100 * (overview.process.cpu_seconds - last.process.cpu_seconds)) / seconds : 0;
   text("process", `${Math.max(cpu, 0).toFixed(cpu < 10 ? 1 : 0)} %, ${bytes(overview.process.rss_kib * 1024)}`);
   text("foot", `Warren ${overview.version}`);
-  document.title = `${connected} of ${overview.clients.length} connected, Warren exit`;
+  document.title = `${connected} of ${enrolled} connected, Warren exit`;
   if (overview.reload_error) trouble(`The latest reload changed nothing: ${overview.reload_error}`);
 
-  rows("clients", overview.clients, clientCells, (client) => clientState(client)[0]);
-  at("no-clients").hidden = overview.clients.length > 0;
-  at("clients").hidden = overview.clients.length === 0;
-  rows("invitations", overview.invitations, invitationCells);
-  at("invitations-card").hidden = overview.invitations.length === 0;
+  showClients(clients, enrolled);
+  const { open, first } = overview.invitations;
+  rows("invitations", first, invitationCells);
+  at("invitations-card").hidden = open === 0;
+  text("more-invitations", open > first.length ? `${(open - first.length).toLocaleString("en")} more: warren exit client list` : "");
   reasons("drops", overview.drops, last?.drops, seconds);
   reasons("strangers", overview.strangers, last?.strangers, seconds);
   const never = overview.drops.filter((row) => row.count === 0);
@@ -137,6 +151,20 @@ function show(overview) {
   before = { when: now, overview };
   at("figures").hidden = false;
   redraw();
+}
+
+function showClients(clients, enrolled) {
+  // The last page may have gone.
+  if (table.page >= clients.pages) return turn({ page: clients.pages - 1 });
+  rows("clients", clients.rows, clientCells, (client) => clientState(client)[0]);
+  at("find").hidden = enrolled < 2;
+  at("no-clients").hidden = enrolled > 0;
+  at("no-match").hidden = enrolled === 0 || clients.matching > 0;
+  at("clients").hidden = clients.rows.length === 0;
+  at("pages").hidden = clients.pages < 2;
+  text("page-now", `Page ${table.page + 1} of ${clients.pages}`);
+  at("earlier").disabled = table.page === 0;
+  at("later").disabled = table.page + 1 >= clients.pages;
 }
 
 function clientState(client) {

@@ -30,9 +30,11 @@ impl Page {
                     ApiCall::Remove(Named { name }) if name == "nobody" => {
                         Err("there is no client".to_owned())
                     }
-                    ApiCall::Overview | ApiCall::Day | ApiCall::Invite(_) | ApiCall::Remove(_) => {
-                        Ok(serde_json::json!({ "asked": format!("{asked:?}") }))
-                    }
+                    ApiCall::Overview
+                    | ApiCall::Clients(_)
+                    | ApiCall::Day
+                    | ApiCall::Invite(_)
+                    | ApiCall::Remove(_) => Ok(serde_json::json!({ "asked": format!("{asked:?}") })),
                 };
                 let _ = answer.send(reply);
             }
@@ -80,9 +82,14 @@ async fn files_are_anybodys_and_figures_are_not() {
     for path in ["/", "/page.css", "/page.js", "/chart.js", "/icon.svg"] {
         assert_status(&page.send(&anybody(&format!("GET {path}"))).await, "200");
     }
-    for line in
-        ["GET /api/overview", "GET /api/day", "POST /api/invite", "POST /api/remove", "GET /api/nothing"]
-    {
+    for line in [
+        "GET /api/overview",
+        "POST /api/clients",
+        "GET /api/day",
+        "POST /api/invite",
+        "POST /api/remove",
+        "GET /api/nothing",
+    ] {
         assert_status(&page.send(&anybody(line)).await, "401");
     }
     let wrong = format!(

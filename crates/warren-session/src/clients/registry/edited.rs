@@ -2,64 +2,103 @@
 
 use std::time::SystemTime;
 
-use super::{ClientRegistry, RegistryError};
+use super::{Client, ClientRegistry, Invitation, PublicKey, RegistryError};
 
 impl ClientRegistry {
     /// Checks that `edited` brings back neither a removed key nor a withdrawn invitation.
     pub(crate) fn check_edited(&self, edited: &Self, now: SystemTime) -> Result<(), RegistryError> {
-        edited.clients.values().try_for_each(|client| self.removed_key_of(client))?;
-        let is_known = |token| self.invitations.contains_key(token);
+        edited.iter().try_for_each(|client| self.removed_key_of(client))?;
+        let is_known = |token| self.invitations.get(token).is_some();
         match edited.open_invitations(now).into_iter().find(|open| !is_known(&open.token_sha256)) {
             Some(unknown) => Err(RegistryError::UnknownInvitation { name: unknown.name.clone() }),
             None => Ok(()),
         }
     }
 
+    /// Becomes the registry that an operator edited. Leases and dates stay this registry's, which are newer. Removed keys stay
+    /// removed. A client that enrolled meanwhile stays if its invitation is still open in `edited`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check_edited`], or if two clients contradict each other.
+    pub(crate) fn become_edited(&mut self, edited: Self, now: SystemTime) -> Result<(), RegistryError> {
+        self.check_edited(&edited, now)?;
+        let edited = self.with_enrolled_since(edited);
+        self.finish_rotations(&edited, now);
+        let names: Vec<_> = self.iter().map(|client| (client.public_key, client.name.clone())).collect();
+        for (key, name) in names {
+            if edited.by_key(key).is_none() {
+                self.remove(&name, now)?;
+            }
+        }
+        let changed: Vec<_> = edited.iter().map(|client| self.with_own_dates(client)).collect();
+        let changed: Vec<_> =
+            changed.into_iter().filter(|client| self.by_key(client.public_key) != Some(client)).collect();
+        // All changed clients are taken out before any is entered again, so that two can swap names and addresses.
+        changed.iter().for_each(|client| drop(self.set_client(client.public_key, None)));
+        // A key may have moved from one client to another. Taking out the first client made it a removed key.
+        for key in edited.iter().flat_map(Client::keys) {
+            self.allow(key);
+        }
+        for client in changed {
+            self.check(&client)?;
+            self.place(client);
+        }
+        for removed in edited.removed.iter() {
+            if !self.removed.has(removed.public_key) {
+                self.set_removed(removed.public_key, Some(removed.clone()));
+            }
+        }
+        self.take_invitations_of(&edited);
+        Ok(())
+    }
+
     /// Adds to `edited` the clients that enrolled after it was written. Their invitations are still open in it.
-    pub(crate) fn with_enrolled_since(&self, mut edited: Self) -> Self {
-        for (token, used) in &self.invitations {
+    fn with_enrolled_since(&self, mut edited: Self) -> Self {
+        for (token, used) in self.invitations.iter() {
             let Some(client) = used.used_by.and_then(|key| self.by_key(key)) else { continue };
             let was_open = edited.invitations.get(token).is_some_and(|named| named.used_by.is_none());
             if was_open && edited.add(client.clone()).is_ok() {
-                edited.invitations.insert(*token, used.clone());
+                edited.set_invitation(*token, Some(used.clone()));
             }
         }
         edited
     }
 
-    /// Takes over the changes that end no session: names, rate limits, next keys, removed keys and invitations. `edited` has
-    /// passed [`Self::check_edited`] and has every client of this registry.
-    pub(crate) fn take_small_changes_of(&mut self, edited: &Self) {
-        for client in self.clients.values_mut() {
-            if let Some(named) = edited.by_key(client.public_key) {
-                client.name.clone_from(&named.name);
-                client.rate_limit = named.rate_limit;
-                client.next_public_key = named.next_public_key;
-            }
+    /// Completes the key rotation of each client that `edited` lists with its next key only. Otherwise it would look like one
+    /// client removed and one added.
+    fn finish_rotations(&mut self, edited: &Self, now: SystemTime) {
+        let is_there = |key: PublicKey| edited.by_key(key).is_some();
+        let rotating = self.iter().filter_map(|client| Some((client.public_key, client.next_public_key?)));
+        let finished: Vec<_> = rotating.filter(|(old, next)| !is_there(*old) && is_there(*next)).collect();
+        finished.into_iter().for_each(|(old, _)| self.take_next_key(old, now));
+    }
+
+    /// An edited client with this registry's lease and dates.
+    fn with_own_dates(&self, edited: &Client) -> Client {
+        let edited = edited.clone();
+        let Some(own) = self.by_key(edited.public_key) else {
+            // Only the pool gives sticky leases.
+            return Client { leased_ipv4: None, leased_ipv6: None, ..edited };
+        };
+        Client {
+            leased_ipv4: own.leased_ipv4.filter(|_| edited.ipv4.is_none()),
+            leased_ipv6: own.leased_ipv6.filter(|_| edited.ipv6.is_none()),
+            created: own.created,
+            last_seen: own.last_seen,
+            ..edited
         }
-        self.names = self.clients.values().map(|client| (client.name.clone(), client.public_key)).collect();
-        self.next_keys = self
-            .clients
-            .values()
-            .filter_map(|client| Some((client.next_public_key?, client.public_key)))
-            .collect();
-        self.removed.join(&edited.removed);
-        // A key may have moved from one client to another. Taking out the first client removed the key, so it is allowed again
-        // here.
-        for key in edited.clients.values().flat_map(|client| client.keys()) {
-            self.removed.forget(key);
-        }
-        self.take_invitations_of(edited);
     }
 
     /// Withdraws each invitation that `edited` lacks. An invitation that was used meanwhile stays used.
     fn take_invitations_of(&mut self, edited: &Self) {
-        self.invitations.retain(|token, invitation| {
-            let Some(named) = edited.invitations.get(token) else { return false };
-            if invitation.used_by.is_none() {
-                invitation.clone_from(named);
+        let own: Vec<Invitation> =
+            self.invitations.iter().map(|(_, invitation)| invitation.clone()).collect();
+        for invitation in own {
+            let named = edited.invitations.get(&invitation.token_sha256);
+            if named.is_none() || invitation.used_by.is_none() {
+                self.set_invitation(invitation.token_sha256, named.cloned());
             }
-            true
-        });
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of clients while they are connected, and draining.
 
 use super::*;
-use crate::clients::{ClientChange, ClientRegistry, RateLimit};
+use crate::clients::{ClientRegistry, RateLimit};
 
 #[test]
 fn a_client_with_another_address_comes_back_with_it() {
@@ -10,13 +10,13 @@ fn a_client_with_another_address_comes_back_with_it() {
     exit.say(2, BOB, &hello(NONCE_B));
     let before = exit.lease_of(ALICE);
 
-    exit.sessions.set_client(exit.now, "alice", |client| client.ipv4 = Some([10, 66, 0, 77].into())).unwrap();
+    exit.set("alice", |client| client.ipv4 = Some([10, 66, 0, 77].into())).unwrap();
 
     assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)], "only alice's session ends, and not for good");
     exit.say(3, ALICE, &hello(NONCE_A));
     let after = exit.lease_of(ALICE);
     assert_eq!((after.ipv4, after.ipv6), (Some([10, 66, 0, 77].into()), before.ipv6));
-    exit.sessions.set_client(exit.now, "alice", |_| {}).unwrap();
+    exit.set("alice", |_| {}).unwrap();
     assert_eq!(exit.closes(), [], "a change of nothing is none");
 }
 
@@ -29,9 +29,9 @@ fn an_address_that_cannot_be_changes_nothing() {
     let bobs = exit.lease_of(BOB).ipv4;
 
     for address in [bobs, Some([10, 66, 0, 1].into()), Some([192, 0, 2, 1].into())] {
-        assert!(exit.sessions.set_client(exit.now, "alice", |client| client.ipv4 = address).is_err());
+        assert!(exit.set("alice", |client| client.ipv4 = address).is_err());
     }
-    assert!(exit.sessions.set_client(exit.now, "nobody", |_| {}).is_err());
+    assert!(exit.set("nobody", |_| {}).is_err());
 
     assert_eq!(exit.closes(), []);
     assert_eq!(*exit.sessions.registry(), before);
@@ -43,14 +43,12 @@ fn a_rate_limit_is_changed_without_ending_a_session() {
     exit.say(1, ALICE, &hello(NONCE_A));
     let limit = |exit: &Exit| exit.sessions.registry().by_key(ALICE).unwrap().rate_limit;
 
-    exit.sessions
-        .set_client(exit.now, "alice", |client| client.rate_limit = RateLimit::new(5_000_000))
-        .unwrap();
+    exit.set("alice", |client| client.rate_limit = RateLimit::new(5_000_000)).unwrap();
     assert_eq!(limit(&exit), RateLimit::new(5_000_000));
     let mut edited = exit.sessions.registry().clone();
     let alice = edited.by_key(ALICE).unwrap().clone();
     edited.replace(Client { rate_limit: RateLimit::new(64_000), ..alice }).unwrap();
-    exit.sessions.adopt(exit.now, edited).unwrap();
+    exit.adopt(edited).unwrap();
 
     assert_eq!(limit(&exit), RateLimit::new(64_000));
     assert_eq!(exit.closes(), []);
@@ -63,9 +61,7 @@ fn a_client_keeps_what_is_its_own_with_another_key_and_its_session_until_then() 
     exit.say(1, ALICE, &hello(NONCE_A));
     let lease = exit.lease_of(ALICE);
     let next = PublicKey([7; 32]);
-    let set = |exit: &mut Exit, name: &str, key| {
-        exit.sessions.set_client(exit.now, name, |client| client.next_public_key = Some(key))
-    };
+    let set = |exit: &mut Exit, name: &str, key| exit.set(name, |client| client.next_public_key = Some(key));
 
     set(&mut exit, "alice", next).unwrap();
     assert!(set(&mut exit, "bob", next).is_err(), "it is promised to alice");
@@ -86,8 +82,8 @@ fn a_client_keeps_what_is_its_own_with_another_key_and_its_session_until_then() 
 fn a_disabled_client_is_not_admitted_with_its_next_key_either() {
     let mut exit = Exit::new();
     let next = PublicKey([7; 32]);
-    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
-    exit.sessions.set_client_disabled(exit.now, "alice", true).unwrap();
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.disable("alice");
     exit.say(1, next, &hello(NONCE_A));
     assert_eq!(exit.last_closes, [(1, Goodbye::NotEnrolled)]);
     assert_eq!(exit.sessions.registry().by_name("alice").unwrap().public_key, ALICE);
@@ -106,10 +102,11 @@ fn several_clients_are_enrolled_all_or_none() {
 
     for refused in [client(9, "dave", 77), client(9, "carol", 78), client(9, "dave", 1)] {
         let clients = vec![client(8, "carol", 77), refused];
-        assert!(exit.sessions.add_clients(exit.now, clients).is_err());
+        assert!(exit.change(|sessions, _| sessions.add_clients(clients)).is_err());
         assert_eq!(*exit.sessions.registry(), before);
     }
-    exit.sessions.add_clients(exit.now, vec![client(8, "carol", 77), client(9, "dave", 78)]).unwrap();
+    exit.change(|sessions, _| sessions.add_clients(vec![client(8, "carol", 77), client(9, "dave", 78)]))
+        .unwrap();
 
     exit.say(2, PublicKey([9; 32]), &hello(0xdd));
     assert_eq!(exit.lease_of(PublicKey([9; 32])).ipv4, Some([10, 66, 0, 78].into()));
@@ -117,35 +114,29 @@ fn several_clients_are_enrolled_all_or_none() {
 }
 
 #[test]
-fn a_change_that_could_not_be_saved_is_none() {
+fn a_change_that_could_not_be_stored_is_none() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.say(2, BOB, &hello(NONCE_B));
     let before = exit.sessions.registry().clone();
-    let now = exit.now;
-    let changes: [fn(&mut ExitSessions, Instant) -> bool; 4] = [
-        |sessions, now| {
-            sessions.add_client(now, Client::new("carol", PublicKey([8; 32]), UNIX_EPOCH)).is_ok()
-        },
-        |sessions, now| sessions.set_client(now, "alice", move_away).is_ok(),
-        |sessions, now| sessions.remove_client(now, "bob").is_ok(),
+    let changes: [fn(&mut ExitSessions, Instant) -> bool; 3] = [
+        |sessions, _| sessions.add_client(Client::new("carol", PublicKey([8; 32]), UNIX_EPOCH), None).is_ok(),
+        |sessions, _| sessions.set_client("alice", move_away).is_ok(),
         |sessions, now| {
             sessions.change_client(now, "bob", &ClientChange::Rename { to: "dave".into() }).is_ok()
         },
     ];
 
+    exit.answer = Some(Err(StoreRefusal::Unavailable));
     for change in changes {
-        let refused = exit.sessions.attempt(|sessions| {
-            assert!(change(sessions, now));
-            Err::<(), _>("the disk is full")
-        });
-        assert_eq!(refused, Err("the disk is full"));
+        assert!(exit.change(|sessions, now| Ok::<_, ()>(change(sessions, now))).unwrap());
         assert_eq!(*exit.sessions.registry(), before);
         assert_eq!(exit.closes(), [], "nobody is told of it");
     }
 
     assert_eq!(exit.sessions.sessions().count(), 2);
-    exit.sessions.attempt(|sessions| sessions.set_client(now, "alice", move_away)).unwrap();
+    exit.answer = Some(Ok(()));
+    exit.set("alice", move_away).unwrap();
     assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)], "what succeeds is in force");
     exit.say(3, ALICE, &hello(NONCE_A));
     assert_eq!(exit.lease_of(ALICE).ipv4, Some([10, 66, 0, 77].into()));
@@ -165,7 +156,7 @@ fn an_edited_registry_is_taken_over_without_touching_who_is_in_both() {
     edited.add(Client::new("alice-2", ALICE, UNIX_EPOCH)).unwrap();
     edited.add(Client::new("carol", carol, UNIX_EPOCH)).unwrap();
 
-    exit.sessions.adopt(exit.now, edited).unwrap();
+    exit.adopt(edited).unwrap();
 
     assert_eq!(exit.closes(), [(2, Goodbye::Revoked)]);
     let names: Vec<_> = exit.sessions.registry().iter().map(|client| client.name.as_str()).collect();
@@ -184,14 +175,14 @@ fn an_edit_brings_no_removed_key_back_and_removes_none_that_only_changes() {
     move_away(&mut alice);
     edited.replace(alice).unwrap();
 
-    exit.sessions.adopt(exit.now, edited).unwrap();
+    exit.adopt(edited).unwrap();
 
     let removed = exit.sessions.registry().removed_keys().into_iter().map(|removed| removed.public_key);
     assert_eq!(removed.collect::<Vec<_>>(), [BOB]);
-    let refused = exit.sessions.adopt(exit.now, backup.clone()).unwrap_err().to_string();
+    let refused = exit.adopt(backup.clone()).unwrap_err().to_string();
     assert!(refused.contains("\"bob\" cannot have the key"), "{refused}");
-    exit.sessions.allow_key(BOB);
-    exit.sessions.adopt(exit.now, backup).unwrap();
+    exit.change(|sessions, _| sessions.add_client(Client::new("bob", BOB, UNIX_EPOCH), Some(BOB))).unwrap();
+    exit.adopt(backup).unwrap();
 }
 
 #[test]
@@ -201,18 +192,18 @@ fn a_rotation_that_is_finished_in_the_file_keeps_the_addresses_and_ends_the_old_
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.say(2, BOB, &hello(NONCE_B));
     let lease = exit.lease_of(ALICE);
-    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
     // Bob is not in the file, and carol comes after alice.
     let mut edited = ClientRegistry::new();
     edited.add(Client::new("alice", next, UNIX_EPOCH)).unwrap();
     edited.add(Client::new("carol", PublicKey([3; 32]), UNIX_EPOCH)).unwrap();
 
-    exit.sessions.adopt(exit.now, edited.clone()).unwrap();
+    exit.adopt(edited.clone()).unwrap();
 
     let mut closes = exit.closes();
     closes.sort_unstable_by_key(|(connection, _)| *connection);
     assert_eq!(closes, [(1, Goodbye::Revoked), (2, Goodbye::Revoked)]);
-    exit.sessions.adopt(exit.now, edited).unwrap();
+    exit.adopt(edited).unwrap();
     exit.say(3, ALICE, &hello(NONCE_A));
     assert_eq!(exit.last_closes, [(3, Goodbye::NotEnrolled)]);
     exit.say(4, next, &hello(NONCE_A));
@@ -228,16 +219,16 @@ fn a_next_key_can_go_to_another_client_in_an_edit() {
     for is_bobs_next in [true, false] {
         let mut exit = Exit::new();
         exit.say(1, BOB, &hello(NONCE_B));
-        exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+        exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
         let bob = Client::new("bob", if is_bobs_next { BOB } else { next }, UNIX_EPOCH);
         let mut edited = ClientRegistry::new();
         edited.add(Client { next_public_key: is_bobs_next.then_some(next), ..bob }).unwrap();
 
-        exit.sessions.adopt(exit.now, edited.clone()).unwrap();
+        exit.adopt(edited.clone()).unwrap();
 
         let registry = exit.sessions.registry().clone();
         assert_eq!(registry.check_edited(&registry, UNIX_EPOCH), Ok(()), "what is saved can be read again");
-        exit.sessions.adopt(exit.now, edited).unwrap();
+        exit.adopt(edited).unwrap();
         exit.say(2, next, &hello(NONCE_A));
         assert_eq!(exit.sessions.registry().by_key(next).map(|client| client.name.as_str()), Some("bob"));
     }
@@ -258,10 +249,10 @@ fn an_invitation_that_is_gone_from_the_file_is_withdrawn_and_none_comes_back() {
     let mut edited = backup.clone();
     edited.remove("leaked", UNIX_EPOCH).unwrap();
 
-    exit.sessions.adopt(exit.now, edited).unwrap();
+    exit.adopt(edited).unwrap();
 
     assert_eq!(open(&exit), ["kept", "used"]);
-    let refused = exit.sessions.adopt(exit.now, backup).unwrap_err().to_string();
+    let refused = exit.adopt(backup).unwrap_err().to_string();
     assert!(refused.contains("\"leaked\" is not open at this exit"), "{refused}");
     assert_eq!(open(&exit), ["kept", "used"]);
     exit.say(1, PublicKey([8; 32]), &enrol(&leaked));
@@ -269,7 +260,7 @@ fn an_invitation_that_is_gone_from_the_file_is_withdrawn_and_none_comes_back() {
     // Used once the file was written.
     let before = exit.sessions.registry().clone();
     exit.say(2, PublicKey([9; 32]), &enrol(&used));
-    exit.sessions.adopt(exit.now, before).unwrap();
+    exit.adopt(before).unwrap();
     assert_eq!(open(&exit), ["kept"]);
     exit.say(3, PublicKey([8; 32]), &enrol(&used));
     assert_eq!(exit.last_closes, [(3, Goodbye::InvitationVoid)]);
@@ -284,9 +275,7 @@ fn enrol(token: &InviteToken) -> Message {
 #[test]
 fn a_client_s_retired_key_is_nobody_s_any_more() {
     let mut exit = Exit::new();
-    let set = |exit: &mut Exit, name, key| {
-        exit.sessions.set_client(exit.now, name, |client| client.next_public_key = Some(key))
-    };
+    let set = |exit: &mut Exit, name, key| exit.set(name, |client| client.next_public_key = Some(key));
     let next = PublicKey([7; 32]);
     set(&mut exit, "alice", next).unwrap();
     exit.say(1, next, &hello(NONCE_A));
@@ -295,7 +284,7 @@ fn a_client_s_retired_key_is_nobody_s_any_more() {
         let refused = set(&mut exit, name, ALICE).unwrap_err().to_string();
         assert!(refused.contains("taken from \"alice\" for good"), "{refused}");
     }
-    assert!(exit.sessions.add_client(exit.now, Client::new("carol", ALICE, UNIX_EPOCH)).is_err());
+    assert!(exit.add(Client::new("carol", ALICE, UNIX_EPOCH)).is_err());
 }
 
 #[test]
@@ -312,7 +301,7 @@ fn clients_can_exchange_their_addresses_in_one_edit() {
     exit.say(1, ALICE, &hello(NONCE_A));
     let alices_ipv6 = exit.lease_of(ALICE).ipv6;
 
-    exit.sessions.adopt(exit.now, registry(second, first)).unwrap();
+    exit.adopt(registry(second, first)).unwrap();
 
     assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)]);
     assert_eq!((exit.lease_of(ALICE).ipv4, exit.lease_of(BOB).ipv4), (second, first));
@@ -328,7 +317,7 @@ fn a_registry_that_cannot_be_changes_nothing() {
     let outside = Some([192, 0, 2, 9].into());
     edited.add(Client { ipv4: outside, ..Client::new("carol", PublicKey([3; 32]), UNIX_EPOCH) }).unwrap();
 
-    assert!(exit.sessions.adopt(exit.now, edited).is_err());
+    assert!(exit.adopt(edited).is_err());
 
     assert_eq!(exit.closes(), []);
     assert_eq!(*exit.sessions.registry(), before);
@@ -386,23 +375,23 @@ fn a_client_that_comes_and_goes_has_the_exit_write_every_five_seconds_at_most() 
     let mut written = 0;
     for turn in 0..100 {
         let actions = exit.say(2 + turn, ALICE, &hello(u8::try_from(turn).unwrap()));
-        written += actions.iter().filter(|action| **action == Action::Persist).count();
+        written += actions.iter().filter(|action| is_store(action)).count();
     }
     assert_eq!(written, 0, "the lease has not changed");
     assert_eq!(exit.advance(4), []);
-    assert_eq!(exit.advance(1), [Action::Persist]);
+    assert!(matches!(exit.advance(1)[..], [Action::Store(_)]));
     assert_eq!(exit.advance(60), [], "once");
 
     exit.say(200, ALICE, &hello(NONCE_B));
     exit.sessions.shutdown(exit.now, Goodbye::Restarting);
-    assert_eq!(exit.actions().last(), Some(&Action::Persist), "whoever leaves waits for nothing");
+    assert!(exit.actions().last().is_some_and(is_store), "whoever leaves waits for nothing");
 }
 
 #[test]
 fn a_next_key_that_is_late_is_no_stranger() {
     let mut exit = Exit::new();
     let next = PublicKey([7; 32]);
-    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
     exit.sessions.connected(exit.now, 1, next, NETWORK);
     exit.advance(5);
     assert_eq!(exit.last_closes, [(1, Goodbye::TimedOut)]);
@@ -412,10 +401,10 @@ fn a_next_key_that_is_late_is_no_stranger() {
 fn a_client_s_key_is_enrolled_and_not_disabled_or_the_next_one_of_such_a_client() {
     let mut exit = Exit::new();
     let next = PublicKey([7; 32]);
-    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
     let are_clients = |exit: &Exit| [ALICE, next, BOB, STRANGER].map(|key| exit.sessions.is_client(key));
     assert_eq!(are_clients(&exit), [true, true, true, false]);
-    exit.sessions.set_client_disabled(exit.now, "alice", true).unwrap();
+    exit.disable("alice");
     assert_eq!(are_clients(&exit), [false, false, true, false]);
 }
 
@@ -423,7 +412,7 @@ fn a_client_s_key_is_enrolled_and_not_disabled_or_the_next_one_of_such_a_client(
 fn strangers_that_have_all_of_their_places_keep_no_client_out() {
     let mut exit = Exit::new();
     let next = PublicKey([7; 32]);
-    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
     for number in 0..1_000_u32 {
         let network = Ipv4Addr::from_bits(0xcb00_0000 + (number % 8) * 256).into();
         let stranger = PublicKey(std::array::from_fn(|_| 100 + u8::try_from(number % 100).unwrap()));

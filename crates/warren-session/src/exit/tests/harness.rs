@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::*;
+use crate::clients::ClientChange;
 use crate::message::encode;
 
 pub(super) const ALICE: PublicKey = PublicKey([1; 32]);
@@ -20,6 +21,14 @@ pub(super) struct Exit {
     pub(super) now: Instant,
     pub(super) welcome: Option<Welcome>,
     pub(super) last_closes: Vec<(u64, Goodbye)>,
+    /// What [`Self::change`] closed.
+    changed_closes: Vec<(u64, Goodbye)>,
+    /// How the store answers each request. `None`: it does not.
+    pub(super) answer: Option<Result<(), StoreRefusal>>,
+    /// Requests that the store has not answered.
+    pub(super) unanswered: Vec<StoreRequest>,
+    /// Every row that the store has.
+    pub(super) disk: ClientRegistry,
 }
 
 impl Exit {
@@ -45,8 +54,18 @@ impl Exit {
             bytes.fill(counter);
         });
         let config = SessionConfig { max_connections: 4, ..config };
+        let disk = registry.clone();
         let sessions = ExitSessions::new(config, registry, now, SystemTime::now(), entropy).unwrap();
-        Self { sessions, now, welcome: None, last_closes: Vec::new() }
+        Self {
+            sessions,
+            now,
+            welcome: None,
+            last_closes: Vec::new(),
+            changed_closes: Vec::new(),
+            answer: Some(Ok(())),
+            unanswered: Vec::new(),
+            disk,
+        }
     }
 
     /// Connects with a key and says one thing.
@@ -61,8 +80,49 @@ impl Exit {
         let expires = self.sessions.clock.at(self.now) + valid;
         let (name, token_sha256) = (name.to_owned(), token.digest());
         let invitation = Invitation { name, token_sha256, expires, used_by: None };
-        self.sessions.invite(self.now, invitation).unwrap();
+        self.change(|sessions, now| sessions.invite(now, invitation)).unwrap();
+    }
+
+    /// Makes a change, and lets the store answer.
+    pub(super) fn change<T, E>(
+        &mut self,
+        change: impl FnOnce(&mut ExitSessions, Instant) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let changed = change(&mut self.sessions, self.now);
         self.actions();
+        self.changed_closes.clone_from(&self.last_closes);
+        changed
+    }
+
+    pub(super) fn set(&mut self, name: &str, change: impl FnOnce(&mut Client)) -> Result<(), AdminError> {
+        self.change(|sessions, _| sessions.set_client(name, change)).map(drop)
+    }
+
+    pub(super) fn add(&mut self, client: Client) -> Result<(), AdminError> {
+        self.change(|sessions, _| sessions.add_client(client, None)).map(drop)
+    }
+
+    pub(super) fn adopt(&mut self, edited: ClientRegistry) -> Result<(), AdminError> {
+        self.change(|sessions, now| sessions.adopt(now, edited)).map(drop)
+    }
+
+    pub(super) fn disable(&mut self, name: &str) {
+        self.change(|sessions, now| sessions.change_client(now, name, &ClientChange::Disable)).unwrap();
+    }
+
+    /// The store answers its oldest unanswered request.
+    pub(super) fn answer(&mut self, outcome: Result<(), StoreRefusal>) -> Vec<Action> {
+        let request = self.unanswered.remove(0);
+        if outcome.is_ok() {
+            self.write(&request);
+        }
+        self.sessions.stored(self.now, request.id, outcome);
+        self.actions()
+    }
+
+    fn write(&mut self, request: &StoreRequest) {
+        let rows: Vec<_> = self.disk.rows().chain(request.changes.iter().cloned()).collect();
+        self.disk = ClientRegistry::from_rows(rows).expect("rows that do not contradict each other");
     }
 
     pub(super) fn attach(&self, index: u32) -> Message {
@@ -81,8 +141,21 @@ impl Exit {
     }
 
     pub(super) fn actions(&mut self) -> Vec<Action> {
-        let actions: Vec<_> = std::iter::from_fn(|| self.sessions.poll_action()).collect();
+        let mut actions = Vec::new();
+        while let Some(action) = self.sessions.poll_action() {
+            if let Action::Store(request) = &action {
+                match self.answer {
+                    Some(outcome) => {
+                        outcome.iter().for_each(|()| self.write(request));
+                        self.sessions.stored(self.now, request.id, outcome);
+                    }
+                    None => self.unanswered.push(request.clone()),
+                }
+            }
+            actions.push(action);
+        }
         self.last_closes.clear();
+        self.changed_closes.clear();
         for action in &actions {
             if let Action::Close { connection, reason } = action {
                 self.last_closes.push((*connection, *reason));
@@ -99,8 +172,10 @@ impl Exit {
     }
 
     pub(super) fn closes(&mut self) -> Vec<(u64, Goodbye)> {
+        let mut closes = std::mem::take(&mut self.changed_closes);
         self.actions();
-        self.last_closes.clone()
+        closes.extend(&self.last_closes);
+        closes
     }
 
     pub(super) fn lease_of(&self, key: PublicKey) -> crate::pool::Lease {

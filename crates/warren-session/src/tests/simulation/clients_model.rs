@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::clients::{Client, ClientRegistry};
+use crate::clients::{Client, ClientRegistry, Invitation, RowChange};
 use crate::exit::ExitSessions;
 use crate::invite::InviteToken;
 use crate::{Goodbye, PublicKey};
@@ -77,6 +77,20 @@ impl ClientsModel {
         }
     }
 
+    /// Takes over what the store has decided. The other checks of the store and the exit say whether it may.
+    pub(super) fn resync(&mut self, registry: &ClientRegistry) {
+        self.clients = registry.iter().map(|client| (client.name.clone(), client.clone())).collect();
+        self.removed = registry.removed_keys().iter().map(|removed| removed.public_key).collect();
+        let tokens = &self.tokens;
+        let kept = registry.rows().filter_map(|row| {
+            let RowChange::Invitation { invitation: Some(invitation), .. } = row else { return None };
+            let (token, _) = tokens.iter().find(|(token, _)| token.digest() == invitation.token_sha256)?;
+            let Invitation { name, expires, used_by, .. } = invitation;
+            Some(Invited { token: *token, name, expires, used_by })
+        });
+        self.invitations = kept.collect();
+    }
+
     pub(super) fn by_name(&self, name: &str) -> Option<&Client> {
         self.clients.get(name)
     }
@@ -91,7 +105,7 @@ impl ClientsModel {
         let is_next = |client: &Client| !client.disabled && client.next_public_key == Some(key);
         match self.by_key(key) {
             Some(client) => client.disabled.then_some(Goodbye::Disabled),
-            None if says_hello && self.clients.values().any(is_next) => None,
+            None if self.clients.values().any(is_next) => (!says_hello).then_some(Goodbye::UnknownSession),
             None => Some(Goodbye::NotEnrolled),
         }
     }
@@ -217,10 +231,15 @@ impl ClientsModel {
         InviteToken::new(bytes)
     }
 
-    /// Invites a client if that is possible. Returns whether it is.
-    pub(super) fn invite(&mut self, client: usize, expires: SystemTime, now: SystemTime) -> bool {
-        let (name, token) = (name_of(client), self.next_token());
+    /// Remembers that the next token was given out.
+    pub(super) fn give_token(&mut self, client: usize) {
+        let token = self.next_token();
         self.tokens.push((token, client));
+    }
+
+    /// Invites a client with the latest token if that is possible. Returns whether it is.
+    pub(super) fn invite(&mut self, client: usize, expires: SystemTime, now: SystemTime) -> bool {
+        let (name, (token, _)) = (name_of(client), *self.tokens.last().expect("a token was given out"));
         if self.clients.contains_key(&name) {
             return false;
         }
@@ -237,6 +256,18 @@ impl ClientsModel {
 
     pub(super) fn tokens(&self) -> &[(InviteToken, usize)] {
         &self.tokens
+    }
+
+    /// Whether a token enrols a key, or has enrolled it.
+    pub(super) fn admits_token(&self, token: InviteToken, key: PublicKey, now: SystemTime) -> bool {
+        let invited = self.invitations.iter().find(|invited| invited.token == token);
+        let is_open = |invited: &Invited| match invited.used_by {
+            Some(by) => by == key,
+            // Another exit may have enrolled a client of that name.
+            None => !self.clients.contains_key(&invited.name),
+        };
+        invited.is_some_and(|invited| now < invited.expires && is_open(invited))
+            && !self.removed.contains(&key)
     }
 
     /// Enrols a key with a token. Returns its name, or `None` if the invitation does not admit it.

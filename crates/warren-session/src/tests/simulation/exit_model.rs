@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::clients::ClientRegistry;
+use crate::clients::{ClientRegistry, RowId};
 use crate::exit::{ExitAction, ExitSessions, SESSION_TIMEOUT, SessionId};
 use crate::message::{Message, MessageDecoder};
 use crate::pool::Lease;
@@ -27,8 +27,8 @@ pub(super) struct ExitModel {
     closed: BTreeMap<u64, Goodbye>,
     /// Connections whose keys were enrolled, with the names that they were told.
     pub(super) enrolled: BTreeMap<u64, String>,
-    /// Since when the end of a session has not been persisted.
-    unwritten: Option<Instant>,
+    /// Since when the store lacks the date of a key whose session ended.
+    unwritten: Option<(Instant, PublicKey)>,
     /// The code of the latest Goodbye sent on each connection.
     told: BTreeMap<u64, u32>,
 }
@@ -50,13 +50,14 @@ impl ExitModel {
         Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
     }
 
-    /// Checks an action and records it. `disk` is the registry that a restart would find.
+    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says what it has not yet.
     pub(super) fn take(
         &mut self,
         now: Instant,
         action: &ExitAction,
         clients: &ClientsModel,
         disk: &ClientRegistry,
+        lacks: impl Fn(PublicKey) -> bool,
     ) {
         match action {
             ExitAction::Open { session, key, name, lease, prefixes, connections, .. } => {
@@ -78,7 +79,8 @@ impl ExitModel {
                     assert!(!lease.contains(reserved.parse::<IpAddr>().unwrap()));
                 }
                 let kept = disk.by_key(*key).map(|client| client.lease());
-                assert_eq!(kept, Some(*lease), "a lease is on the disk before the client has it");
+                let is_kept = kept == Some(*lease) || lacks(*key);
+                assert!(is_kept, "a lease is on the disk before the client has it");
                 let opened = Opened {
                     key: *key,
                     name: name.clone(),
@@ -108,7 +110,10 @@ impl ExitModel {
                 let opened = self.open.remove(session).expect("ended once, and only what was opened");
                 assert!(opened.attached.is_empty(), "ended with connections attached");
                 self.ended.insert(*session);
-                self.unwritten.get_or_insert(now);
+                // A removed client has no date.
+                if clients.by_key(opened.key).is_some() {
+                    self.unwritten.get_or_insert((now, opened.key));
+                }
             }
             ExitAction::Send { connection, bytes } => {
                 assert!(!self.closed.contains_key(connection), "said after closing");
@@ -118,7 +123,6 @@ impl ExitModel {
                     }
                     Message::Goodbye(goodbye) => drop(self.told.insert(*connection, goodbye.reason)),
                     Message::Enrolled(enrolled) => {
-                        assert!(disk.by_name(&enrolled.name).is_some(), "told before it is written");
                         self.enrolled.insert(*connection, enrolled.name);
                     }
                     Message::Hello(_) | Message::Attach(_) | Message::Enrol(_) => {}
@@ -130,14 +134,19 @@ impl ExitModel {
                 assert!(!self.is_attached(*connection), "closed while attached");
                 assert_eq!(self.closed.insert(*connection, *reason), None, "closed twice");
             }
-            ExitAction::Persist => self.unwritten = None,
-            ExitAction::Enrolled { .. } => {}
+            ExitAction::Store(_) | ExitAction::Enrolled { .. } => {}
         }
+    }
+
+    /// The store is late, so the exit may be, too.
+    pub(super) fn excuse(&mut self) {
+        self.unwritten = None;
     }
 
     /// Compares the model with the exit's own state.
     pub(super) fn compare(&mut self, exit: &ExitSessions, now: Instant) {
-        let unwritten_for = self.unwritten.map(|since| now - since);
+        self.unwritten = self.unwritten.filter(|(_, key)| exit.lacks(RowId::Client(*key)));
+        let unwritten_for = self.unwritten.map(|(since, _)| now - since);
         assert!(
             unwritten_for.is_none_or(|time| time < WRITTEN_WITHIN),
             "that a session ended is not written"

@@ -1,6 +1,7 @@
 //! Turns arbitrary bytes into a sequence of events, for a fuzz target. Missing bytes read as zero, so every input is valid.
 
-use super::operator::Change;
+use super::operator::{Change, Elsewhere};
+use super::store::Mood;
 use super::trouble::{Step, Which};
 use super::world::{Room, World};
 
@@ -57,7 +58,10 @@ impl Input<'_> {
             234..240 => Step::SayToClient(self.which(), self.nonsense()),
             240..246 => Step::ForgeAttach(u64::from(self.byte()), u32::from(self.byte() % 3)),
             246..252 => Step::StealToken(self.which(), self.which(), u32::from(self.byte() % 3)),
-            252..=255 => Step::Stranger(self.flag()),
+            252 => Step::Stranger(self.flag()),
+            253 => Step::StoreMood([Mood::Prompt, Mood::Slow, Mood::Down][usize::from(self.byte() % 3)]),
+            254 => Step::StoreWorks(usize::from(self.byte() % 4) + 1),
+            255 => Step::Elsewhere(self.which(), self.elsewhere()),
         }
     }
 
@@ -75,6 +79,17 @@ impl Input<'_> {
             0 | 1 => Change::Prefixes(self.which()),
             2 => Change::Ipv4(self.byte()),
             _ => Change::RateLimit(self.which()),
+        }
+    }
+
+    fn elsewhere(&mut self) -> Elsewhere {
+        match self.byte() % 6 {
+            0 => Elsewhere::Add,
+            1 => Elsewhere::Remove,
+            2 => Elsewhere::Disable,
+            3 => Elsewhere::Enable,
+            4 => Elsewhere::Enrol,
+            _ => Elsewhere::TakeAddress,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Runs one exit against several clients over a network that reorders, loses and cuts. Both sides restart, clients change their
-//! keys, the operator changes the registry, and the wall clock steps. Every action is checked against a model (`exit_model`,
-//! `clients_model`, `host`). Once the trouble is over, every client must be connected again.
+//! keys, the operator changes the registry, and the wall clock steps. The store of the registry is late, refuses, loses what it has
+//! not acknowledged, and other exits write to it. Every action is checked against a model (`exit_model`, `clients_model`, `host`,
+//! `store`). Once the trouble is over, every client must be connected again.
 
 mod clients_model;
 mod exit_model;
@@ -8,6 +9,7 @@ mod host;
 mod input;
 mod network;
 mod operator;
+mod store;
 #[cfg(test)]
 mod tests;
 mod trouble;

@@ -2,13 +2,15 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::clients::{Client, Invitation, RateLimit};
-use crate::exit::ExitSessions;
+use crate::clients::{Client, ClientChange, Invitation, RateLimit, RegistryError};
+use crate::exit::AdminError;
+use crate::invite::InviteToken;
 use crate::message::{Attach, Enrol, Hello, Message, encode};
 use crate::{Goodbye, PublicKey};
 
-use super::clients_model::{CLIENTS, KEYS, key_of, name_of, network_behind};
+use super::clients_model::{CLIENTS, ClientsModel, GUESTS, KEYS, key_of, name_of, network_behind};
 use super::network::Wire;
+use super::store::Mood;
 use super::trouble::Which;
 use super::world::World;
 
@@ -24,38 +26,50 @@ pub(super) enum Change {
     RateLimit(Which),
 }
 
+/// A change by another exit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Elsewhere {
+    Add,
+    Remove,
+    Disable,
+    Enable,
+    /// With a token that was given out.
+    Enrol,
+    /// A static address, which another client has as a sticky one.
+    TakeAddress,
+}
+
 impl World {
     /// Changes a client if the change is valid. A change that cannot be saved must not be in force.
     pub(super) fn set_client(&mut self, number: usize, is_saved: bool, change: impl FnOnce(&mut Client)) {
         let Some(exit) = &mut self.exit else { return };
-        let (now, name) = (self.now, name_of(number));
+        let name = name_of(number);
         let Some(before) = self.clients.by_name(&name) else {
-            assert!(exit.set_client(now, &name, |_| {}).is_err(), "there is no {name}");
+            assert!(exit.set_client(&name, |_| {}).is_err(), "there is no {name}");
             return;
         };
         let mut after = before.clone();
         change(&mut after);
         let has_to_take = self.clients.takes(&after, exit);
         let chosen = after.clone();
-        let set = |exit: &mut ExitSessions| {
-            exit.set_client(now, &name, |client| {
-                (client.next_public_key, client.ipv4) = (chosen.next_public_key, chosen.ipv4);
-                (client.prefixes, client.rate_limit) = (chosen.prefixes, chosen.rate_limit);
-            })
-        };
-        if is_saved {
-            let outcome = exit.attempt(set);
-            assert_eq!(outcome.is_ok(), has_to_take, "{after:?}: {outcome:?}");
-            if has_to_take {
-                self.clients.replace(after);
-            }
+        let outcome = exit.set_client(&name, |client| {
+            (client.next_public_key, client.ipv4) = (chosen.next_public_key, chosen.ipv4);
+            (client.prefixes, client.rate_limit) = (chosen.prefixes, chosen.rate_limit);
+        });
+        if outcome == Err(AdminError::Busy) {
+            assert!(!self.store.is_idle(), "busy with nothing");
             return;
         }
-        let (registry, due) = (exit.registry().clone(), exit.timeout());
-        let outcome: Result<(), bool> = exit.attempt(|exit| Err(set(exit).is_ok()));
-        assert_eq!(outcome, Err(has_to_take), "{after:?}");
-        assert_eq!((exit.registry(), exit.timeout()), (&registry, due), "what was not saved is undone");
-        assert_eq!(exit.poll_action(), None, "nobody hears of what was not saved");
+        assert_eq!(outcome.is_ok(), has_to_take, "{after:?}: {outcome:?}");
+        let Ok(Some(id)) = outcome else { return };
+        let registry = exit.registry().clone();
+        self.intended.insert(id, Box::new(|clients| clients.replace(after)));
+        self.store.refuses_next = !is_saved && self.store.mood == Mood::Prompt;
+        let is_refused = self.store.refuses_next;
+        self.act();
+        if let Some(exit) = self.exit.as_ref().filter(|_| is_refused) {
+            assert_eq!(exit.registry(), &registry, "what was not stored is not in force");
+        }
     }
 
     pub(super) fn change_client(&mut self, number: usize, change: Change, is_saved: bool) {
@@ -90,30 +104,61 @@ impl World {
 
     pub(super) fn set_disabled(&mut self, number: usize, disabled: bool) {
         let Some(exit) = &mut self.exit else { return };
-        let is_set = exit.set_client_disabled(self.now, &name_of(number), disabled).is_ok();
-        assert_eq!(is_set, self.clients.set_disabled(&name_of(number), disabled));
+        let name = name_of(number);
+        let change = if disabled { ClientChange::Disable } else { ClientChange::Enable };
+        let outcome = exit.change_client(self.now, &name, &change);
+        if outcome == Err(AdminError::Busy) {
+            return assert!(!self.store.is_idle(), "busy with nothing");
+        }
+        assert_eq!(outcome.is_ok(), self.clients.by_name(&name).is_some());
+        if disabled && outcome.is_ok() {
+            self.clients.set_disabled(&name, true);
+            self.shut.insert(name);
+        } else if let Ok(Some(id)) = outcome {
+            self.shut.remove(&name);
+            self.intended.insert(id, Box::new(move |clients| _ = clients.set_disabled(&name, false)));
+        }
+        self.act();
     }
 
     /// Enrols a client with its host's key, allowing the key again if it was removed before.
     pub(super) fn add_client(&mut self, number: usize) {
         let Some(exit) = &mut self.exit else { return };
         let client = Client::new(name_of(number), self.hosts[number].key, UNIX_EPOCH);
+        let key = client.public_key;
         let existed = self.clients.by_name(&client.name).is_some();
-        if !existed && self.clients.is_removed(client.public_key) {
-            assert!(exit.add_client(self.now, client.clone()).is_err(), "a removed key comes back by itself");
-            exit.allow_key(client.public_key);
-            self.clients.allow(client.public_key);
+        let is_removed = !existed && self.clients.is_removed(key);
+        if is_removed {
+            assert!(exit.add_client(client.clone(), None).is_err(), "a removed key comes back by itself");
         }
-        let added = exit.add_client(self.now, client.clone());
-        assert_eq!(added.is_err(), existed, "{added:?}");
-        if !existed {
-            self.clients.add(client);
+        let outcome = exit.add_client(client.clone(), is_removed.then_some(key));
+        if outcome == Err(AdminError::Busy) {
+            return assert!(!self.store.is_idle(), "busy with nothing");
         }
+        assert_eq!(outcome.is_err(), existed, "{outcome:?}");
+        let Ok(Some(id)) = outcome else { return };
+        self.shut.remove(&client.name);
+        let intent = move |clients: &mut ClientsModel| {
+            clients.allow(key);
+            clients.add(client);
+        };
+        self.intended.insert(id, Box::new(intent));
+        self.act();
     }
 
     pub(super) fn remove_client(&mut self, number: usize) {
         let Some(exit) = &mut self.exit else { return };
-        let removed = exit.remove_client(self.now, &name_of(number)).ok();
+        self.shut.remove(&name_of(number));
+        let removed = exit.remove_client(self.now, &name_of(number));
+        if removed == Err(AdminError::Busy) {
+            return assert!(!self.store.is_idle(), "busy with nothing");
+        }
+        if !self.store.is_idle() {
+            // An enrolment that is not stored yet may have been withdrawn, which the model does not know.
+            self.resync();
+            return;
+        }
+        let removed = removed.ok().map(|(client, _)| client);
         let expected = self.clients.remove(&name_of(number));
         let key =
             |removed: Option<Option<Client>>| removed.map(|client| client.map(|client| client.public_key));
@@ -136,7 +181,15 @@ impl World {
         let token_sha256 = self.clients.next_token().digest();
         let invitation = Invitation { name: name_of(number), token_sha256, expires, used_by: None };
         let invited = exit.invite(self.now, invitation);
-        assert_eq!(invited.is_ok(), self.clients.invite(number, expires, wall), "{invited:?}");
+        if invited == Err(AdminError::Busy) {
+            return assert!(!self.store.is_idle(), "busy with nothing");
+        }
+        self.clients.give_token(number);
+        assert_eq!(invited.is_ok(), self.clients.by_name(&name_of(number)).is_none(), "{invited:?}");
+        if let Ok(Some(id)) = invited {
+            self.intended.insert(id, Box::new(move |clients| _ = clients.invite(number, expires, wall)));
+        }
+        self.act();
     }
 
     /// A machine presents a token that it was given at some time, with one of its keys.
@@ -152,12 +205,20 @@ impl World {
             _ => key_of(client, 0),
         };
         let message = Message::Enrol(Enrol { token: token.to_wire(), name: String::new() });
-        let Some(number) = self.ask(key, &message) else { return };
-        let name = self.clients.redeem(token, key, self.wall());
+        let is_calm = self.store.is_idle() && self.store.mood == Mood::Prompt;
+        let is_admitted = self.clients.admits_token(token, key, self.wall());
+        let Some(number) = self.ask(key, &message, Some(token)) else { return };
         self.act();
-        assert_eq!(self.model.enrolled.get(&number), name.as_ref(), "by {token:?}");
-        let refusal = self.model.closed_with(number);
-        assert_eq!(refusal, name.is_none().then_some(Goodbye::InvitationVoid));
+        let (name, refusal) = (self.model.enrolled.get(&number), self.model.closed_with(number));
+        if is_calm && is_admitted {
+            let own = self.clients.by_key(key).map(|client| &client.name);
+            assert!(name.is_some() && name == own, "by {token:?}: {refusal:?}");
+        }
+        match refusal {
+            None => assert!(is_admitted || !is_calm, "a void token is refused"),
+            Some(Goodbye::InvitationVoid) => assert!(!is_admitted, "a token is refused"),
+            Some(refusal) => assert!(refusal == Goodbye::NotStored && !is_calm, "{refusal:?}"),
+        }
     }
 
     /// A connection proves a key that is not admitted and is refused at once: an old key, a next key that the operator has not
@@ -167,9 +228,44 @@ impl World {
         let hello = Hello { version: crate::PROTOCOL_VERSION, nonce: vec![2; 16], ..Default::default() };
         let attach = Attach { session: 0, attach_token: vec![0; 16], index: 0 };
         let message = if says_hello { Message::Hello(hello) } else { Message::Attach(attach) };
-        let Some(number) = self.ask(key, &message) else { return };
+        let Some(number) = self.ask(key, &message, None) else { return };
         self.act();
         assert_eq!(self.model.closed_with(number), Some(refusal), "{key} is refused");
+    }
+
+    /// Another exit or its operator changes a client in the store.
+    pub(super) fn change_elsewhere(&mut self, which: Which, change: Elsewhere) {
+        if !self.store.is_shared {
+            return;
+        }
+        let number = which.index(if change == Elsewhere::TakeAddress { CLIENTS } else { CLIENTS + GUESTS });
+        let (name, wall, neighbour) = (name_of(number), self.wall(), name_of((number + 1) % CLIENTS));
+        let key = if number < CLIENTS { self.hosts[number].key } else { key_of(number, 0) };
+        if change != Elsewhere::TakeAddress {
+            self.shut.remove(&name);
+        }
+        let mut tokens = self.clients.tokens().iter().rev();
+        let token = tokens.find(|(_, client)| *client == number).map(|(token, _)| *token);
+        self.store.change_elsewhere(|registry| match change {
+            Elsewhere::Add => registry.add(Client::new(name, key, UNIX_EPOCH)),
+            Elsewhere::Remove => registry.remove(&name, wall).map(drop),
+            Elsewhere::Disable => registry.change(&name, &ClientChange::Disable),
+            Elsewhere::Enable => registry.change(&name, &ClientChange::Enable),
+            Elsewhere::Enrol => {
+                token.map(|token| registry.redeem(&token, key, wall));
+                Ok(())
+            }
+            Elsewhere::TakeAddress => {
+                let taken = registry.by_name(&neighbour).and_then(|client| client.leased_ipv4);
+                let client = registry.by_name(&name).cloned();
+                let client = client.ok_or(RegistryError::NoSuchClient { name })?;
+                registry.replace(Client { ipv4: taken.or(client.ipv4), ..client })
+            }
+        });
+        if self.store.mood == Mood::Prompt {
+            while self.store_works() {}
+        }
+        self.act();
     }
 
     /// Steps the wall clock, which must not affect the exit's sessions.
@@ -185,7 +281,7 @@ impl World {
 
     /// Checks that the open invitations are those that were given out, regardless of clock steps.
     pub(super) fn check_invitations(&self) {
-        let Some(exit) = &self.exit else { return };
+        let Some(exit) = self.exit.as_ref().filter(|_| self.store.is_idle()) else { return };
         let open = exit.registry().open_invitations(self.wall());
         let names: Vec<_> = open.into_iter().map(|invitation| invitation.name.as_str()).collect();
         assert_eq!(names, self.clients.open_invitations(self.wall()));
@@ -193,9 +289,10 @@ impl World {
 
     /// Sends one message on a connection of its own, which is established at once. `None` if the exit is down or refuses the
     /// connection.
-    fn ask(&mut self, key: PublicKey, message: &Message) -> Option<u64> {
+    fn ask(&mut self, key: PublicKey, message: &Message, token: Option<InviteToken>) -> Option<u64> {
         self.exit.as_ref()?;
         let number = self.network.dial(key, None);
+        self.presented.extend(token.map(|token| (number, token)));
         let wire = self.network.wire(number);
         wire.is_forger = true;
         Wire::send(&mut wire.to_exit, &encode(message));

@@ -5,8 +5,9 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use warren_simulation::{find_every_bug, outcome, seeds};
 
-use super::operator::Change;
+use super::operator::{Change, Elsewhere};
 use super::run_bytes;
+use super::store::Mood;
 use super::trouble::{Step, Which};
 use super::world::{Room, World};
 use crate::planted::Bug;
@@ -101,7 +102,15 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (which(), which(), 0..3u32).prop_map(|(host, key, index)| Step::StealToken(host, key, index)),
         2 => any::<bool>().prop_map(Step::Stranger),
         2 => (which(), any::<bool>()).prop_map(|(key, says_hello)| Step::Knock(key, says_hello)),
+        3 => prop::sample::select(vec![Mood::Prompt, Mood::Slow, Mood::Down]).prop_map(Step::StoreMood),
+        6 => (1..4usize).prop_map(Step::StoreWorks),
+        3 => (which(), elsewhere()).prop_map(|(client, change)| Step::Elsewhere(client, change)),
     ]
+}
+
+fn elsewhere() -> impl Strategy<Value = Elsewhere> {
+    use Elsewhere::*;
+    prop::sample::select(vec![Add, Add, Remove, Disable, Enable, Enrol, Enrol, TakeAddress])
 }
 
 fn change() -> impl Strategy<Value = Change> {

@@ -8,7 +8,8 @@ use crate::{Goodbye, PublicKey};
 use super::clients_model::{CLIENTS, GUESTS, KEYS, client_of, key_of, name_of};
 use super::host::{Host, lost};
 use super::network::{Packet, Wire};
-use super::operator::Change;
+use super::operator::{Change, Elsewhere};
+use super::store::Mood;
 use super::world::World;
 
 /// A random choice among the items that exist when the step runs.
@@ -60,6 +61,10 @@ pub(super) enum Step {
     Stranger(bool),
     /// A connection with a key that is not admitted sends Hello or Attach.
     Knock(Which, bool),
+    StoreMood(Mood),
+    /// The store does some of its work.
+    StoreWorks(usize),
+    Elsewhere(Which, Elsewhere),
 }
 
 impl World {
@@ -96,7 +101,13 @@ impl World {
                 self.change_client(which.index(CLIENTS), *change, *is_saved)
             }
             Step::Invite(which, seconds) => self.invite(*which, *seconds),
-            Step::Enrol(token, key) => self.enrol(*token, *key),
+            Step::Enrol(token, key) => {
+                self.enrol(*token, *key);
+                if self.store.mood != Mood::Prompt {
+                    // Another key of the machine, while the store has not answered for the first.
+                    self.enrol(*token, Which(key.0.wrapping_add(1)));
+                }
+            }
             Step::SetClock(seconds) => self.step_clock(*seconds),
             Step::SayToExit(which, bytes) => self.say_to_exit(*which, bytes),
             Step::SayToClient(which, bytes) => {
@@ -123,6 +134,14 @@ impl World {
                 let bytes = if *says_hello { encode(&Message::Hello(hello)) } else { vec![0, 1] };
                 Wire::send(&mut self.network.wire(number).to_exit, &bytes);
             }
+            Step::StoreMood(mood) => self.set_mood(*mood),
+            Step::StoreWorks(count) => {
+                for _ in 0..*count {
+                    self.store_works();
+                    self.act();
+                }
+            }
+            Step::Elsewhere(which, change) => self.change_elsewhere(*which, *change),
             Step::Knock(which, says_hello) => {
                 let which = which.index(CLIENTS * KEYS);
                 self.knock(key_of(which % CLIENTS, which / CLIENTS), *says_hello);
@@ -183,7 +202,12 @@ impl World {
 
     /// The exit crashes and loses its state. Its kernel, and later its successor, reset every connection.
     fn lose_exit(&mut self) {
-        self.exit = None;
+        if self.exit.take().is_some() {
+            let loses = self.next_seed().is_multiple_of(2);
+            self.store.lose_exit(loses);
+            self.intended.clear();
+            self.shut.clear();
+        }
         for wire in self.network.wires.values_mut().filter(|wire| wire.exit_has_it) {
             (wire.exit_has_it, wire.exit_is_done) = (false, true);
             wire.to_exit.clear();

@@ -1,17 +1,20 @@
 //! The simulated world: exit, hosts, network and operator, with the properties that must hold after each step.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{ConnectionEnd, Stop};
-use crate::clients::{Client, ClientRegistry};
-use crate::exit::{ExitAction, ExitSessions, SessionConfig};
+use crate::clients::{Client, ClientRegistry, RowChange, RowId};
+use crate::exit::{ExitAction, ExitSessions, SessionConfig, StoreRequest, StoreRequestId};
+use crate::invite::InviteToken;
 use crate::{Entropy, Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, ClientsModel, client_of, key_of, name_of};
 use super::exit_model::ExitModel;
 use super::host::{Host, lost};
 use super::network::{Network, Packet, Wire};
+use super::store::{Mood, News, Store};
 
 /// The client of each host. The last host starts with the first host's key.
 const HOSTS: [usize; 5] = [0, 1, 2, 3, SHARED];
@@ -32,6 +35,9 @@ pub(super) enum Room {
     Tight,
 }
 
+/// A change of the model.
+pub(super) type Intent = Box<dyn FnOnce(&mut ClientsModel)>;
+
 pub(super) struct World {
     pub(super) now: Instant,
     began: Instant,
@@ -42,8 +48,15 @@ pub(super) struct World {
     pub(super) exit: Option<ExitSessions>,
     pub(super) model: ExitModel,
     pub(super) clients: ClientsModel,
-    /// The registry that the exit has persisted.
-    pub(super) disk: ClientRegistry,
+    pub(super) store: Store,
+    /// Until when the exit may not have told the store everything.
+    pub(super) troubled_until: Instant,
+    /// Clients that were disabled and not enabled since.
+    pub(super) shut: BTreeSet<String>,
+    /// What the model becomes once a request is stored.
+    pub(super) intended: BTreeMap<StoreRequestId, Intent>,
+    /// The token that a connection presented.
+    pub(super) presented: BTreeMap<u64, InviteToken>,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
 }
@@ -74,7 +87,11 @@ impl World {
             exit: None,
             model: ExitModel::default(),
             clients: ClientsModel::new(&disk),
-            disk,
+            store: Store::new(disk, seed % 2 == 1),
+            troubled_until: now,
+            shut: BTreeSet::new(),
+            intended: BTreeMap::new(),
+            presented: BTreeMap::new(),
             hosts: Vec::new(),
             network: Network::default(),
         };
@@ -90,6 +107,9 @@ impl World {
     /// Ends the trouble and checks that every admitted host is connected in the end.
     pub(super) fn settle(&mut self) {
         self.start_exit();
+        self.set_mood(Mood::Prompt);
+        self.wait_until(self.now + Duration::from_secs(6));
+        self.act();
         self.admit_everybody();
         let broken: Vec<_> = self.network.wires.keys().copied().collect();
         for number in broken {
@@ -156,7 +176,11 @@ impl World {
                 Some(Stop::Goodbye(Goodbye::Replaced)) if client_of(host.key) == SHARED => {}
                 Some(Stop::Goodbye(_)) => {
                     let was_shut_out = self.clients.was_shut_out(host.key);
-                    assert!(was_shut_out, "host {} stopped: {:?}", host.number, host.stopped)
+                    assert!(
+                        was_shut_out,
+                        "host {} with {} stopped: {:?}, {:?}",
+                        host.number, host.key, host.stopped, self.clients
+                    )
                 }
                 Some(stop) => panic!("host {} stopped: {stop}", host.number),
             }
@@ -276,33 +300,147 @@ impl World {
             ..SessionConfig::default()
         };
         // A restart reads the registry from its file, so it must survive a round trip.
-        let file = toml::to_string(&self.disk).unwrap();
+        let file = toml::to_string(&self.store.registry).unwrap();
         let registry: ClientRegistry = toml::from_str(&file).unwrap();
+        // The file has whole seconds.
+        self.store.restart(registry.clone());
         let entropy = random(self.next_seed());
         self.exit = Some(ExitSessions::new(config, registry, self.now, self.wall(), entropy).unwrap());
         self.model = self.model.restarted();
+        // What the exit had in force and could not store is not in force any more.
+        self.resync();
     }
 
     /// Carries out and checks every pending action, then checks the invariants.
     pub(super) fn act(&mut self) {
-        if let Some(exit) = &mut self.exit {
-            let left = self.clients.follow(exit.registry(), self.room, &self.network);
-            while let Some(action) = exit.poll_action() {
-                if action == ExitAction::Persist {
-                    self.disk = exit.registry().clone();
+        let mut left = self.follow();
+        while let Some(action) = self.exit.as_mut().and_then(ExitSessions::poll_action) {
+            self.check_action(&action);
+            if let ExitAction::Store(request) = action {
+                self.store.ask(request);
+                if self.store.mood == Mood::Prompt {
+                    self.store_works();
+                    left.extend(self.follow());
                 }
-                self.model.take(self.now, &action, &self.clients, &self.disk);
+            } else {
                 carry_out(action, &mut self.network, &self.model);
             }
-            assert!(!left.into_iter().any(|key| self.network.has_shown(key)), "who has the old key is told");
+        }
+        assert!(!left.into_iter().any(|key| self.network.has_shown(key)), "who has the old key is told");
+        if let Some(exit) = &self.exit {
+            if self.store.mood != Mood::Prompt || self.now < self.troubled_until {
+                self.model.excuse();
+            }
             self.model.compare(exit, self.now);
             self.network.check_patience(self.now, &self.model);
+            self.check_rows(exit);
         }
         for host in &mut self.hosts {
             host.act(&mut self.network, &self.model);
             self.clients.look_at(host.key);
         }
         self.network.sweep();
+    }
+
+    fn follow(&mut self) -> Vec<PublicKey> {
+        let exit = self.exit.as_ref();
+        exit.map(|exit| self.clients.follow(exit.registry(), self.room, &self.network)).unwrap_or_default()
+    }
+
+    fn check_action(&mut self, action: &ExitAction) {
+        let Some(exit) = &self.exit else { return };
+        // What the store has refused is sent again after a while.
+        let is_troubled = self.store.mood != Mood::Prompt || self.now < self.troubled_until;
+        let lacks = |key| is_troubled && exit.lacks(RowId::Client(key));
+        self.model.take(self.now, action, &self.clients, &self.store.registry, lacks);
+        if let ExitAction::Send { connection, .. } = action
+            && self.model.enrolled.contains_key(connection)
+            && let Some(token) = self.presented.remove(connection)
+        {
+            self.store.acknowledge(token.digest(), self.network.wire(*connection).key);
+        }
+    }
+
+    /// Checks that the exit has every row as the store has it, except those on their way.
+    fn check_rows(&self, exit: &ExitSessions) {
+        let (here, there) = (exit.registry(), &self.store.registry);
+        let is_shut = |name: &String| here.by_name(name).is_none_or(|client| client.disabled);
+        assert!(self.shut.iter().all(is_shut), "{:?} are disabled", self.shut);
+        for id in here.rows().chain(there.rows()).map(|row| row.id()) {
+            let is_on_its_way = exit.lacks(id) || self.store.is_unheard(id);
+            let (here, there) = (here.row(id), there.row(id));
+            assert!(is_on_its_way || here == there, "{here:?} is {there:?} in the store");
+        }
+    }
+
+    /// The store does one thing, and the exit hears one thing of it. Returns false if there is nothing.
+    pub(super) fn store_works(&mut self) -> bool {
+        if self.store.is_idle() {
+            return false;
+        }
+        if let Some(written) = self.store.work() {
+            let intent = self.intended.remove(&written.id);
+            if self.store.mood == Mood::Prompt {
+                // In time for `follow`, which compares.
+                intent.into_iter().for_each(|intent| intent(&mut self.clients));
+                self.note_enrolment(&written);
+            }
+        }
+        self.hear();
+        true
+    }
+
+    /// Enrols in the model what was enrolled in the store.
+    fn note_enrolment(&mut self, written: &StoreRequest) {
+        for change in &written.changes {
+            let RowChange::Invitation { token, invitation: Some(invitation) } = change else { continue };
+            let Some(key) = invitation.used_by else { continue };
+            let known = self.clients.tokens().iter().find(|(known, _)| known.digest() == *token);
+            let (known, _) = *known.expect("a token that was given out");
+            let is_new = self.clients.by_key(key).is_none();
+            if is_new {
+                let wall = self.wall();
+                assert!(
+                    self.clients.redeem(known, key, wall).is_some(),
+                    "a token that does not admit the key"
+                );
+            }
+        }
+    }
+
+    /// The exit hears the oldest news of the store.
+    fn hear(&mut self) {
+        let Some(news) = self.store.hear() else { return };
+        let Some(exit) = &mut self.exit else { return };
+        let is_known = self.store.mood == Mood::Prompt && matches!(news, News::Stored(..));
+        match news {
+            News::Stored(id, outcome) => exit.stored(self.now, id, outcome),
+            News::Changed(changes) => drop(exit.apply(self.now, changes)),
+        }
+        if !is_known {
+            self.resync();
+            self.model.excuse();
+        }
+    }
+
+    /// The model follows what the store has decided.
+    pub(super) fn resync(&mut self) {
+        if let Some(exit) = &self.exit {
+            self.clients.resync(exit.registry());
+        }
+    }
+
+    pub(super) fn set_mood(&mut self, mood: Mood) {
+        if mood == Mood::Prompt && self.store.mood != Mood::Prompt {
+            self.store.mood = Mood::Slow;
+            // Answers lead to requests.
+            while self.store_works() {
+                self.act();
+            }
+            self.troubled_until = self.now + Duration::from_secs(6);
+        }
+        self.store.mood = mood;
+        self.act();
     }
 
     pub(super) fn wall(&self) -> SystemTime {
@@ -341,7 +479,7 @@ fn carry_out(action: ExitAction, network: &mut Network, model: &ExitModel) {
         | ExitAction::Detach { .. }
         | ExitAction::End { .. }
         | ExitAction::Enrolled { .. }
-        | ExitAction::Persist => {}
+        | ExitAction::Store(_) => {}
     }
 }
 

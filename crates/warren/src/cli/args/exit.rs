@@ -132,7 +132,9 @@ pub(crate) enum ExitClientCommand {
     #[command(after_help = "Examples:\n  warren exit client add laptop --output laptop.toml\n  \
                             warren exit client add server --public-key KEY --ipv4 10.66.0.10")]
     Add(ClientAddArgs),
-    /// List the clients.
+    /// List the clients, by name.
+    #[command(after_help = "Examples:\n  warren exit client list --name office\n  \
+                            warren exit client list --limit 100 --after laptop-17")]
     List(ClientListArgs),
     /// Show one client.
     Show(ClientShowArgs),
@@ -152,6 +154,38 @@ pub(crate) enum ExitClientCommand {
                             warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
                             warren exit client set phone --rate-limit 20mbit")]
     Set(ClientSetArgs),
+    /// Write all clients, invitations and removed keys as TOML, to edit or to keep.
+    ///
+    /// This also works while the exit runs. "warren exit client import" takes the edited file over.
+    #[command(after_help = "Examples:\n  warren exit client export clients.toml\n  \
+                            warren exit client export > backup.toml")]
+    Export(ClientExportArgs),
+    /// Make the exit's clients those of a file that "export" wrote and you edited.
+    ///
+    /// Clients that the file does not list are removed for good. Sessions of clients that do not change go on. The file
+    /// cannot bring back removed keys or withdrawn invitations. Either all of it takes effect or nothing.
+    #[command(after_help = "Examples:\n  warren exit client import clients.toml --dry-run\n  \
+                            warren exit client import clients.toml")]
+    Import(ClientImportArgs),
+}
+
+/// `warren exit client export`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientExportArgs {
+    /// A new file, which only its owner can read [default: standard output].
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// `warren exit client import`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientImportArgs {
+    /// The file with all clients.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print what would change, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// `warren exit client add`.
@@ -192,6 +226,15 @@ pub(crate) struct ClientListArgs {
     /// List the keys of removed clients instead, which cannot be enrolled again.
     #[arg(long)]
     pub(crate) removed: bool,
+    /// List only clients whose name contains this.
+    #[arg(long, value_name = "PART")]
+    pub(crate) name: Option<String>,
+    /// List at most this many, and say how to go on [default: all].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+    /// List only clients after this one: the last name of the list before.
+    #[arg(long, value_name = "NAME", conflicts_with = "removed")]
+    pub(crate) after: Option<String>,
 }
 
 /// `warren exit client show`.

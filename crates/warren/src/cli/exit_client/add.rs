@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, bail};
 use warren_quic::key::{PrivateKey, PublicKey};
 
-use super::invite::{EARLIER_IS_VOID, is_invited};
+use super::invite::EARLIER_IS_VOID;
 use super::store::ClientStore;
 use crate::cli::args::ClientAddArgs;
 use crate::cli::{host_networks, keys};
@@ -37,7 +37,7 @@ pub(super) fn run(
         allow_removed: args.allow_removed,
         ..NewClient::new(args.name.clone(), key.public(), args.ipv4, args.ipv6)
     };
-    let is_invited = is_invited(store, &args.name)?;
+    let is_invited = store.is_invited(&args.name)?;
     match &args.output {
         Some(path) => to_file(path, &profile, &client, store),
         None => {

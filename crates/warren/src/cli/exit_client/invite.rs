@@ -16,7 +16,7 @@ pub(super) fn run(
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
     let (invitation, line) = invitation::make(config, &arguments.name, arguments.expires)?;
-    let is_again = is_invited(store, &arguments.name)?;
+    let is_again = store.is_invited(&arguments.name)?;
     store.invite(&invitation)?;
     if let Err(error) = output::print_all(&format!("{line}\n")) {
         // Nobody has read it.
@@ -36,8 +36,3 @@ pub(super) fn run(
 
 /// Printed when something replaces an open invitation.
 pub(super) const EARLIER_IS_VOID: &str = "Its earlier invitation no longer works.";
-
-/// Whether an invitation by that name is open.
-pub(super) fn is_invited(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<bool> {
-    Ok(store.invitations()?.iter().any(|invitation| invitation.name == name))
-}

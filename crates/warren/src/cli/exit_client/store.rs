@@ -1,5 +1,4 @@
-//! Where an exit's clients are stored: behind a running exit's control socket, or in the registry file of a stopped
-//! exit.
+//! Where an exit's clients are stored: behind a running exit's control socket, or on disk while it is stopped.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,10 +9,15 @@ use warren_session::exit::check_clients;
 
 use crate::cli::running_exit;
 use crate::runtime::block_on;
-use warren_config::{ExitSettings, load_clients, lock_clients, save_clients};
-use warren_control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
+use warren_config::{ExitSettings, load_clients, lock_clients};
+use warren_control::{
+    ClientChange, ClientView, ImportSummary, InvitationView, NewClient, Page, PageQuery, RemovedView,
+    Request, ask,
+};
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
+use warren_exit::list;
+use warren_exit::stopped::StoppedClients;
 
 /// An exit's clients. Every change is durable when its function returns.
 pub(crate) trait ClientStore {
@@ -21,18 +25,43 @@ pub(crate) trait ClientStore {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()>;
     /// Enrols all of these clients, or none.
     fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()>;
-    /// Every client, by name.
-    fn list(&mut self) -> anyhow::Result<Vec<ClientView>>;
+    /// A page of the clients, by name.
+    fn clients(&mut self, page: &PageQuery) -> anyhow::Result<Page<ClientView>>;
+    /// One client.
+    fn show(&mut self, name: &str) -> anyhow::Result<ClientView>;
     /// Adds an invitation.
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()>;
-    /// The unused invitations, by name.
-    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>>;
-    /// The keys of removed clients, by name.
-    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>>;
+    /// A page of the unused invitations, by name.
+    fn invitations(&mut self, page: &PageQuery) -> anyhow::Result<Page<InvitationView>>;
+    /// Whether an unused invitation has this name.
+    fn is_invited(&mut self, name: &str) -> anyhow::Result<bool>;
+    /// A page of the keys of removed clients, by key.
+    fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>>;
     /// Removes a client and ends its session, or withdraws the invitation of that name.
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
     /// Changes a client. Its session continues unless the change concerns it.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
+    /// Takes over the clients of `clients.toml`, or only says what that would change.
+    fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
+}
+
+/// All rows of a list, or as many as `query` limits it to, and where the rest begins.
+pub(crate) fn all<Row>(
+    query: &PageQuery,
+    mut page: impl FnMut(&PageQuery) -> anyhow::Result<Page<Row>>,
+) -> anyhow::Result<Page<Row>> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut after = query.after.clone();
+    loop {
+        let limit = query.limit.map(|limit| limit.saturating_sub(rows.len()));
+        let found = page(&PageQuery { name: query.name.clone(), after, limit })?;
+        rows.extend(found.rows);
+        let is_full = query.limit.is_some_and(|limit| rows.len() >= limit);
+        if is_full || found.next.is_none() {
+            return Ok(Page { rows, next: found.next });
+        }
+        after = found.next;
+    }
 }
 
 /// The clients of the running exit. If none runs, those in the registry file.
@@ -67,20 +96,28 @@ impl ClientStore for RunningExit {
         self.ask(&Request::ClientAddAll { clients: clients.to_vec() }).map(drop)
     }
 
-    fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
-        Ok(serde_json::from_value(self.ask(&Request::ClientList)?)?)
+    fn clients(&mut self, page: &PageQuery) -> anyhow::Result<Page<ClientView>> {
+        Ok(serde_json::from_value(self.ask(&Request::ClientList { page: page.clone() })?)?)
+    }
+
+    fn show(&mut self, name: &str) -> anyhow::Result<ClientView> {
+        Ok(serde_json::from_value(self.ask(&Request::ClientShow { name: name.to_owned() })?)?)
     }
 
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
         self.ask(&Request::ClientInvite { invitation: invitation.clone() }).map(drop)
     }
 
-    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
-        Ok(serde_json::from_value(self.ask(&Request::InvitationList)?)?)
+    fn invitations(&mut self, page: &PageQuery) -> anyhow::Result<Page<InvitationView>> {
+        Ok(serde_json::from_value(self.ask(&Request::InvitationList { page: page.clone() })?)?)
     }
 
-    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
-        Ok(serde_json::from_value(self.ask(&Request::RemovedList)?)?)
+    fn is_invited(&mut self, name: &str) -> anyhow::Result<bool> {
+        Ok(serde_json::from_value(self.ask(&Request::IsInvited { name: name.to_owned() })?)?)
+    }
+
+    fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>> {
+        Ok(serde_json::from_value(self.ask(&Request::RemovedList { page: page.clone() })?)?)
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {
@@ -90,14 +127,22 @@ impl ClientStore for RunningExit {
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
         self.ask(&Request::ClientChange { name: name.to_owned(), change: change.clone() }).map(drop)
     }
+
+    fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {
+        Ok(serde_json::from_value(self.ask(&Request::ClientImport { dry_run })?)?)
+    }
 }
 
-/// The registry file of an exit that does not run.
+/// The clients of an exit that does not run, on disk.
 #[derive(Debug)]
 pub(crate) struct StoppedExit {
+    /// The file that `[clients] file` names.
     path: PathBuf,
+    clients: StoppedClients,
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
+    /// What was read for a list. Its other pages come from the same moment.
+    read: Option<ClientRegistry>,
 }
 
 impl StoppedExit {
@@ -105,24 +150,34 @@ impl StoppedExit {
     const PATIENCE: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(config: &ExitSettings, state_directory: &Path) -> Self {
-        Self { path: config.clients_path(state_directory), ipv4: config.ipv4, ipv6: config.ipv6 }
+        let path = config.clients_path(state_directory);
+        let clients = StoppedClients::new(config, path.clone());
+        Self { path, clients, ipv4: config.ipv4, ipv6: config.ipv6, read: None }
+    }
+
+    fn registry(&mut self) -> anyhow::Result<&ClientRegistry> {
+        if self.read.is_none() {
+            self.read = Some(load_clients(&self.path)?);
+        }
+        Ok(self.read.get_or_insert_default())
     }
 
     /// Reads, changes and writes the registry under its lock. Refuses a change that would keep the exit from starting.
     fn edit(
-        &self,
+        &mut self,
         change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
     ) -> anyhow::Result<()> {
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
-        let mut registry = load_clients(&self.path)?;
+        let (mut store, before) = self.clients.open()?;
         let check = |registry: &ClientRegistry| check_clients(self.ipv4, self.ipv6, registry);
-        // A registry that is already invalid must stay editable, or nobody could repair it.
-        let could_start = check(&registry).is_ok();
+        let mut registry = before.clone();
         change(&mut registry)?;
-        if could_start {
+        // A registry that is already invalid must stay editable, or nobody could repair it.
+        if check(&before).is_ok() {
             check(&registry)?;
         }
-        Ok(save_clients(&self.path, &registry)?)
+        self.read = None;
+        Ok(store.save_difference(&before, &registry)?)
     }
 }
 
@@ -139,23 +194,29 @@ impl ClientStore for StoppedExit {
         self.edit(|registry| clients.iter().try_for_each(|client| registry.add(client.to_client(now))))
     }
 
-    fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
-        let registry = load_clients(&self.path)?;
-        Ok(registry.iter().map(|client| ClientView::of(client, None)).collect())
+    fn clients(&mut self, page: &PageQuery) -> anyhow::Result<Page<ClientView>> {
+        Ok(list::clients(self.registry()?, page, |client| ClientView::of(client, None)))
+    }
+
+    fn show(&mut self, name: &str) -> anyhow::Result<ClientView> {
+        let found = self.registry()?.by_name(name).map(|client| ClientView::of(client, None));
+        Ok(found.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?)
     }
 
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
         self.edit(|registry| registry.invite(invitation.clone(), SystemTime::now()))
     }
 
-    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
-        let registry = load_clients(&self.path)?;
-        Ok(registry.open_invitations(SystemTime::now()).into_iter().map(InvitationView::of).collect())
+    fn invitations(&mut self, page: &PageQuery) -> anyhow::Result<Page<InvitationView>> {
+        Ok(list::invitations(self.registry()?, page))
     }
 
-    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
-        let registry = load_clients(&self.path)?;
-        Ok(registry.removed_keys().into_iter().map(RemovedView::of).collect())
+    fn is_invited(&mut self, name: &str) -> anyhow::Result<bool> {
+        Ok(list::is_invited(self.registry()?, name))
+    }
+
+    fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>> {
+        Ok(list::removed(self.registry()?, page))
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {
@@ -164,5 +225,11 @@ impl ClientStore for StoppedExit {
 
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
         self.edit(|registry| registry.change(name, change))
+    }
+
+    fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {
+        let _lock = lock_clients(&self.path, Self::PATIENCE)?;
+        self.read = None;
+        self.clients.import(dry_run)
     }
 }

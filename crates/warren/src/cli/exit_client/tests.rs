@@ -9,10 +9,12 @@ use warren_quic::key::PrivateKey;
 
 use super::*;
 use crate::cli::args::exit::ClientNameArgs;
-use crate::cli::args::{ClientAddArgs, ExitInitArgs};
+use crate::cli::args::{ClientAddArgs, ClientExportArgs, ClientImportArgs, ExitInitArgs};
 use crate::cli::exit_init;
 use warren_config::{load_clients, load_profile, lock_clients};
-use warren_control::{AddressChoice, InvitationView, NewClient, RemovedView};
+use warren_control::{
+    AddressChoice, ClientView, ImportSummary, InvitationView, NewClient, Page, RemovedView,
+};
 
 /// A directory with an exit that was just set up.
 struct Exit {
@@ -56,6 +58,15 @@ impl Exit {
             .map_err(|error| output::sentence(&error))
     }
 
+    fn store(&self) -> PathBuf {
+        self.directories.state.join("exit/clients.store")
+    }
+
+    fn stopped(&self) -> StoppedExit {
+        let config = load_exit(&self.directories.config.join("exit.toml")).unwrap();
+        StoppedExit::new(&config, &self.directories.state)
+    }
+
     fn names(&self) -> Vec<String> {
         let registry = load_clients(&self.directories.state.join("exit/clients.toml")).unwrap();
         registry.iter().map(|client| client.name.clone()).collect()
@@ -95,7 +106,7 @@ fn profile_of_an_enrolled_client_is_one_that_up_takes() {
         (Some("10.66.0.9".parse().unwrap()), Some("fd66::9".parse().unwrap()))
     );
     assert_eq!(mode_of(&exit.directories.state.join("exit")), 0o700);
-    assert_eq!(mode_of(&exit.directories.state.join("exit/clients.toml")), 0o600);
+    assert_eq!(mode_of(&exit.store()), 0o600);
 }
 
 #[test]
@@ -164,7 +175,7 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
 fn change_with_which_the_exit_could_not_start_is_refused() {
     let exit = Exit::new();
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
-    let path = exit.directories.state.join("exit/clients.toml");
+    let path = exit.store();
     let before = fs::read(&path).unwrap();
     let set = |ipv4: Option<&str>, prefixes: &[&str]| {
         ExitClientCommand::Set(ClientSetArgs {
@@ -214,22 +225,31 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
         fn add_all(&mut self, _: &[NewClient]) -> anyhow::Result<()> {
             bail!("refused by the exit")
         }
-        fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
-            Ok(Vec::new())
+        fn clients(&mut self, _: &PageQuery) -> anyhow::Result<Page<ClientView>> {
+            Ok(Page { rows: Vec::new(), next: None })
+        }
+        fn show(&mut self, _: &str) -> anyhow::Result<ClientView> {
+            bail!("refused by the exit")
         }
         fn invite(&mut self, _: &warren_session::clients::Invitation) -> anyhow::Result<()> {
             bail!("refused by the exit")
         }
-        fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
-            Ok(Vec::new())
+        fn invitations(&mut self, _: &PageQuery) -> anyhow::Result<Page<InvitationView>> {
+            Ok(Page { rows: Vec::new(), next: None })
         }
-        fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
-            Ok(Vec::new())
+        fn is_invited(&mut self, _: &str) -> anyhow::Result<bool> {
+            Ok(false)
+        }
+        fn removed(&mut self, _: &PageQuery) -> anyhow::Result<Page<RemovedView>> {
+            Ok(Page { rows: Vec::new(), next: None })
         }
         fn remove(&mut self, _: &str) -> anyhow::Result<()> {
             bail!("refused by the exit")
         }
         fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<()> {
+            bail!("refused by the exit")
+        }
+        fn import(&mut self, _: bool) -> anyhow::Result<ImportSummary> {
             bail!("refused by the exit")
         }
     }
@@ -256,17 +276,16 @@ fn views_survive_the_control_socket_and_read_well() {
     let exit = Exit::new();
     let add = ClientAddArgs { ipv4: Some("10.66.0.9".parse().unwrap()), ..exit.add("laptop", "laptop.toml") };
     exit.run(&ExitClientCommand::Add(add)).unwrap();
-    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
-    let clients = StoppedExit::new(&config, &exit.directories.state).list().unwrap();
+    let clients = exit.stopped().clients(&PageQuery::default()).unwrap().rows;
 
     let again: Vec<ClientView> = serde_json::from_str(&serde_json::to_string(&clients).unwrap()).unwrap();
     assert_eq!(again, clients);
-    let table = view::list(&clients, &[], "");
+    let table = view::table(&clients, "");
     assert!(table.starts_with("NAME    STATE     ADDRESSES  LAST SEEN  PUBLIC KEY\n"), "{table}");
     assert!(table.contains("laptop  enrolled  10.66.0.9  never      "), "{table}");
     let text = view::text(clients.first().unwrap());
     assert!(text.contains("state:      enrolled\n") && text.contains("prefixes:   -\n"), "{text}");
-    assert!(view::list(&[], &[], "warren exit client add").contains("warren exit client add NAME"));
+    assert!(view::table(&[], "warren exit client add").contains("warren exit client add NAME"));
 }
 
 #[test]
@@ -280,18 +299,89 @@ fn open_invitations_are_listed_and_removed_by_name() {
     })
     .unwrap();
 
-    let open = store.invitations().unwrap();
+    let open = store.invitations(&PageQuery::default()).unwrap().rows;
 
     assert_eq!(open.iter().map(|invitation| invitation.name.as_str()).collect::<Vec<_>>(), ["laptop"]);
     assert!(
-        view::list(&[], &open, "").ends_with("\n")
-            && view::list(&[], &open, "").contains("laptop is invited until 2")
+        view::invited(&open).contains("laptop is invited until 2") && view::invited(&open).ends_with("\n")
     );
     exit.run(&remove_command("laptop")).unwrap();
-    assert!(store.invitations().unwrap().is_empty());
+    assert!(exit.stopped().invitations(&PageQuery::default()).unwrap().rows.is_empty());
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
     let taken = invite(&exit.directories, &arguments, |config| {
         Ok(Box::new(StoppedExit::new(config, &exit.directories.state)))
     });
     assert!(taken.unwrap_err().to_string().contains("there is a client \"laptop\" already"));
+}
+
+#[test]
+fn lists_are_read_in_pages_and_by_part_of_a_name() {
+    let exit = Exit::new();
+    let names: Vec<String> = (0..7).map(|number| format!("host-{number}")).collect();
+    for name in &names {
+        exit.run(&ExitClientCommand::Add(exit.add(name, &format!("{name}.toml")))).unwrap();
+    }
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
+    let mut stopped = exit.stopped();
+    let mut listed = |query: PageQuery| {
+        let page =
+            all(&query, |page| stopped.clients(&PageQuery { limit: Some(2), ..page.clone() })).unwrap();
+        (page.rows.into_iter().map(|client| client.name).collect::<Vec<_>>(), page.next)
+    };
+
+    assert_eq!(listed(PageQuery::default()).0.len(), 8);
+    let named = PageQuery { name: Some("ost-".to_owned()), ..PageQuery::default() };
+    assert_eq!(listed(named.clone()), (names.clone(), None));
+    let after = PageQuery { after: Some("host-4".to_owned()), ..named };
+    assert_eq!(listed(after).0, ["host-5", "host-6"]);
+    let limited = PageQuery { limit: Some(4), ..PageQuery::default() };
+    assert_eq!(listed(limited), (names[..4].to_vec(), Some("host-3".to_owned())));
+}
+
+#[test]
+fn edited_export_is_imported_and_says_what_it_changes() {
+    let exit = Exit::new();
+    for name in ["laptop", "phone", "tablet"] {
+        exit.run(&ExitClientCommand::Add(exit.add(name, &format!("{name}.toml")))).unwrap();
+    }
+    let file = exit.path("clients.toml");
+    exit.run(&ExitClientCommand::Export(ClientExportArgs { file: Some(file.clone()) })).unwrap();
+    assert_eq!(mode_of(&file), 0o600);
+    let text = fs::read_to_string(&file).unwrap().replace("\"phone\"", "\"mobile\"");
+    let (kept, _) = text.split_once("[[client]]\nname = \"tablet\"").unwrap();
+    fs::write(&file, kept).unwrap();
+    let import =
+        |dry_run| exit.run(&ExitClientCommand::Import(ClientImportArgs { file: file.clone(), dry_run }));
+
+    import(true).unwrap();
+    assert_eq!(exit.names(), ["laptop", "phone", "tablet"]);
+    import(false).unwrap();
+    assert_eq!(exit.names(), ["laptop", "mobile"]);
+    // A removed client does not come back by an older file.
+    fs::write(&file, text).unwrap();
+    assert!(import(false).unwrap_err().contains("was taken from \"tablet\" for good"));
+    fs::write(&file, "").unwrap();
+    assert!(import(false).unwrap_err().contains("names no client"));
+    assert_eq!(exit.names(), ["laptop", "mobile"]);
+    let left: Vec<_> = fs::read_dir(exit.directories.state.join("exit"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(!left.iter().any(|name| name == "clients.toml.import"), "{left:?}");
+}
+
+#[test]
+fn clients_of_an_earlier_version_are_imported_once() {
+    let exit = Exit::new();
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
+    let earlier = exit.directories.state.join("exit/clients.toml");
+    exit.run(&ExitClientCommand::Export(ClientExportArgs { file: Some(earlier.clone()) })).unwrap();
+    fs::remove_file(exit.store()).unwrap();
+    assert_eq!(exit.names(), ["laptop"], "a list reads the earlier file");
+    assert!(earlier.exists());
+
+    exit.run(&ExitClientCommand::Add(exit.add("phone", "phone.toml"))).unwrap();
+
+    assert_eq!(exit.names(), ["laptop", "phone"]);
+    assert!(!earlier.exists() && exit.directories.state.join("exit/clients.toml.imported").exists());
 }

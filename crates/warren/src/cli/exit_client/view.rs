@@ -1,7 +1,7 @@
 //! How `list` and `show` print clients, invitations and removed keys.
 
 use crate::cli::status::units;
-use warren_control::{ClientView, InvitationView, RemovedView};
+use warren_control::{ClientView, ImportSummary, InvitationView, RemovedView};
 use warren_daemon::output;
 
 /// One line for each known fact.
@@ -55,15 +55,33 @@ pub(super) fn removed(keys: &[RemovedView]) -> String {
     output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The clients as a table, then the open invitations. Without any client, how to `add` one.
-pub(super) fn list(clients: &[ClientView], invitations: &[InvitationView], add: &str) -> String {
-    let invited = invitations
-        .iter()
-        .map(|invitation| format!("{} is invited until {}\n", invitation.name, invitation.expires));
-    table(clients, add) + &invited.collect::<String>()
+/// The open invitations, one a line.
+pub(super) fn invited(invitations: &[InvitationView]) -> String {
+    let line = |invitation: &InvitationView| {
+        format!("{} is invited until {}\n", invitation.name, invitation.expires)
+    };
+    invitations.iter().map(line).collect()
 }
 
-fn table(clients: &[ClientView], add: &str) -> String {
+/// What an import changes, or would change.
+pub(super) fn import(summary: &ImportSummary) -> String {
+    let parts = [
+        ("added", &summary.added),
+        ("removed", &summary.removed),
+        ("changed", &summary.changed),
+        ("invitations withdrawn", &summary.withdrawn),
+    ];
+    let mut text = String::new();
+    for (what, named) in parts.into_iter().filter(|(_, named)| named.count > 0) {
+        let more = named.count.saturating_sub(named.names.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        text.push_str(&format!("{} {what}: {}{more}\n", named.count, named.names.join(", ")));
+    }
+    text + &format!("{} unchanged\n", summary.unchanged)
+}
+
+/// The clients as a table. Without any client, how to `add` one.
+pub(super) fn table(clients: &[ClientView], add: &str) -> String {
     if clients.is_empty() {
         return format!("No client is enrolled; add one with: {add} NAME\n");
     }

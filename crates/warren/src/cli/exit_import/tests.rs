@@ -160,7 +160,7 @@ fn an_import_that_was_killed_is_gone_on_with() {
     let exit = Exit::new();
     exit.import(TWO, false).unwrap();
     // The state after a kill before the clients were enrolled, with one profile still missing.
-    fs::remove_file(exit.directories.state.join("exit/clients.toml")).unwrap();
+    fs::remove_file(exit.directories.state.join("exit/clients.store")).unwrap();
     fs::remove_file(exit.profiles().join("peer-10-8-0-3.toml")).unwrap();
     let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();
 

@@ -143,7 +143,8 @@ impl Exit {
             life.sessions.handle_timeout(now);
         }
         while let Some(action) = life.sessions.poll_action() {
-            if action == ExitAction::Persist {
+            if let ExitAction::Store(request) = &action {
+                life.sessions.stored(now, request.id, Ok(()));
                 self.disk = life.sessions.registry().clone();
             }
             life.carry_out(now, action);
@@ -271,7 +272,7 @@ impl Life {
             ExitAction::Open { .. }
             | ExitAction::End { .. }
             | ExitAction::Enrolled { .. }
-            | ExitAction::Persist => {}
+            | ExitAction::Store(_) => {}
         }
     }
 

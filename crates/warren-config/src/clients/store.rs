@@ -1,0 +1,432 @@
+//! The clients' store: an append-only file of transactions, `clients.store` beside `clients.toml`.
+//!
+//! The first line names the format. Each later line is a transaction ([`super::record`]), and later lines win. A change appends
+//! one line with one write and one sync. Once the file has many lines that no longer matter, it is replaced by a snapshot with a
+//! line for each row. So a copy of the file is consistent at any moment, and a torn last line is a change that nobody was told
+//! of.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use warren_host::{open_plain, open_plain_to_write};
+use warren_session::PublicKey;
+use warren_session::clients::{ClientRegistry, RowChange};
+use warren_session::invite::TokenDigest;
+
+use super::access::{MODE, refuse_what_others_write, unwritten};
+use super::record;
+use super::tail::Tail;
+use crate::ConfigError;
+use crate::storage;
+use crate::wording::describe;
+
+/// The first word of the file.
+const NAME: &str = "warren-clients";
+
+/// The format's number, the second word.
+const FORMAT: u32 = 1;
+
+/// The longest line that is read.
+const MOST_LINE: u64 = 4 * 1024 * 1024;
+
+/// The longest line that is written. A larger transaction becomes a snapshot, which is atomic too.
+const LONGEST: usize = 1024 * 1024;
+
+/// So many outdated rows are kept before a snapshot, and as many as there are clients. So snapshots cost little for each change.
+const OUTDATED: usize = 10_000;
+
+/// The store of an exit that holds its lock, and what this process knows of the file.
+#[derive(Debug)]
+pub struct ClientStore {
+    path: PathBuf,
+    /// The file as this process left it. `None` if there was none.
+    known: Option<Identity>,
+    /// `None` if the file must be replaced as a whole.
+    tail: Option<Tail>,
+    /// What was imported last ([`super::ClientsImport::mark`]).
+    imported: String,
+    /// Rows that were appended since the last snapshot.
+    appended: usize,
+    /// How many of them make the next snapshot due.
+    snapshot_at: usize,
+}
+
+/// Stands for no import.
+const NO_IMPORT: &str = "-";
+
+impl ClientStore {
+    /// Opens the store to change it. A missing file means no clients. The caller holds the lock.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is damaged, or is not for this version.
+    pub fn open(path: PathBuf) -> Result<(Self, ClientRegistry), ConfigError> {
+        let file = match open_plain_to_write(&path) {
+            Err(error) if is_missing(&path, &error) => {
+                return Ok((Self::missing(path), ClientRegistry::new()));
+            }
+            opened => opened.map_err(|error| unreadable(&path, &error))?,
+        };
+        let metadata = file.metadata().map_err(|error| unreadable(&path, &error))?;
+        let Contents { registry, imported, length, written } = read(&path, &file)?;
+        let kept = registry.rows().count();
+        let store = Self {
+            known: Some(Identity::of(&metadata)),
+            tail: Some(Tail::new(length, length < metadata.len())),
+            imported,
+            appended: written.saturating_sub(kept),
+            snapshot_at: OUTDATED.max(kept),
+            path,
+        };
+        Ok((store, registry))
+    }
+
+    fn missing(path: PathBuf) -> Self {
+        Self {
+            path,
+            known: None,
+            tail: None,
+            imported: NO_IMPORT.to_owned(),
+            appended: 0,
+            snapshot_at: OUTDATED,
+        }
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there was a file when the store was opened, or has been one since.
+    pub fn exists(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// What was imported last.
+    pub fn imported(&self) -> &str {
+        &self.imported
+    }
+
+    /// Makes a transaction durable. `all` are the rows of the whole registry, with or without `changes`.
+    ///
+    /// # Errors
+    /// When the file was changed by somebody else, or cannot be written. The store is as before then.
+    pub fn save<Rows>(&mut self, changes: &[RowChange], all: impl Fn() -> Rows) -> Result<(), ConfigError>
+    where
+        Rows: Iterator<Item = RowChange>,
+    {
+        self.refuse_if_edited()?;
+        let whole = || all().chain(changes.iter().cloned());
+        let file = match open_plain_to_write(&self.path) {
+            // A deleted file is written anew.
+            Err(error) if is_missing(&self.path, &error) => return self.replace(whole()),
+            opened => opened.map_err(|error| unwritten(&self.path, &describe(&error)))?,
+        };
+        if changes.is_empty() && self.tail.is_some() {
+            return Ok(());
+        }
+        let mut line = String::new();
+        record::write(&mut line, changes).map_err(|error| unwritten(&self.path, &error.to_string()))?;
+        if self.tail.is_none() || line.len() > LONGEST {
+            return self.replace(whole());
+        }
+        if self.appended >= self.snapshot_at {
+            if self.replace(whole()).is_ok() {
+                return Ok(());
+            }
+            // A full disk may still have room for a line.
+            self.snapshot_at = self.appended + OUTDATED;
+        }
+        self.append(&file, line.as_bytes())?;
+        self.appended += changes.len();
+        Ok(())
+    }
+
+    /// Replaces the store by these rows, also if somebody else has changed the file. `mark` is that of the file that they were
+    /// imported from, if they were.
+    ///
+    /// # Errors
+    /// When the file cannot be written. The store is as before then.
+    pub fn save_all(
+        &mut self,
+        rows: impl Iterator<Item = RowChange>,
+        mark: Option<&str>,
+    ) -> Result<(), ConfigError> {
+        let before = self.imported.clone();
+        if let Some(mark) = mark {
+            mark.clone_into(&mut self.imported);
+        }
+        self.replace(rows).inspect_err(|_| self.imported = before)
+    }
+
+    /// Makes the difference between two registries durable.
+    ///
+    /// # Errors
+    /// As [`Self::save`].
+    pub fn save_difference(
+        &mut self,
+        before: &ClientRegistry,
+        after: &ClientRegistry,
+    ) -> Result<(), ConfigError> {
+        self.save(&difference(before, after), || after.rows())
+    }
+
+    fn append(&mut self, file: &File, line: &[u8]) -> Result<(), ConfigError> {
+        let Some(tail) = &mut self.tail else {
+            return Err(unwritten(&self.path, "the last change left it unfinished"));
+        };
+        let appended = tail.append(file, line);
+        // Also after a failure, which may have left part of the line.
+        if let Ok(metadata) = file.metadata() {
+            self.known = Some(Identity::of(&metadata));
+        }
+        appended.map_err(|error| unwritten(&self.path, &describe(&error)))
+    }
+
+    /// Replaces the file by a snapshot.
+    fn replace(&mut self, rows: impl Iterator<Item = RowChange>) -> Result<(), ConfigError> {
+        let mut text = format!("{NAME} {FORMAT} {}\n", self.imported);
+        let mut count = 0;
+        for row in rows {
+            record::write(&mut text, [&row]).map_err(|error| unwritten(&self.path, &error.to_string()))?;
+            count += 1;
+        }
+        let before = identity_at(&self.path);
+        let written = storage::write_atomic(&self.path, text.as_bytes(), MODE);
+        let after = identity_at(&self.path);
+        if written.is_ok() || after != before {
+            // If only syncing the directory failed, the new file is in place all the same. It may go in a power cut, and has
+            // changes that nobody was told of, so the next change replaces it again.
+            (self.known, self.tail) = (after, None);
+        }
+        written.map_err(|error| unwritten(&self.path, &describe(&error)))?;
+        self.tail = Some(Tail::new(text.len() as u64, false));
+        (self.appended, self.snapshot_at) = (0, OUTDATED.max(count));
+        Ok(())
+    }
+
+    /// Refuses to continue after somebody else's change, which the next change would undo. A deleted file is no change.
+    ///
+    /// # Errors
+    /// When the file is not as this process left it.
+    pub fn refuse_if_edited(&self) -> Result<(), ConfigError> {
+        if !self.is_edited() {
+            return Ok(());
+        }
+        Err(ConfigError::of_file(
+            &self.path,
+            "was changed by somebody else while the exit runs; run `warren reload exit` first to load the change",
+        ))
+    }
+
+    /// Whether somebody else has changed the file.
+    pub fn is_edited(&self) -> bool {
+        identity_at(&self.path).is_some_and(|found| self.known != Some(found))
+    }
+}
+
+/// The changes that make the first registry the second.
+fn difference(before: &ClientRegistry, after: &ClientRegistry) -> Vec<RowChange> {
+    let named = |row: RowChange| (RowName::of(&row), row);
+    let mut gone: BTreeMap<RowName, RowChange> = before.rows().map(named).collect();
+    let mut changes: Vec<RowChange> =
+        after.rows().filter(|row| gone.remove(&RowName::of(row)).as_ref() != Some(row)).collect();
+    changes.extend(gone.into_keys().map(RowName::deletion));
+    changes
+}
+
+/// Names a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum RowName {
+    Client(PublicKey),
+    Invitation(TokenDigest),
+    Removed(PublicKey),
+}
+
+impl RowName {
+    fn of(row: &RowChange) -> Self {
+        match row {
+            RowChange::Client { key, .. } => Self::Client(*key),
+            RowChange::Invitation { token, .. } => Self::Invitation(*token),
+            RowChange::Removed { key, .. } => Self::Removed(*key),
+        }
+    }
+
+    fn deletion(self) -> RowChange {
+        match self {
+            Self::Client(key) => RowChange::Client { key, client: None },
+            Self::Invitation(token) => RowChange::Invitation { token, invitation: None },
+            Self::Removed(key) => RowChange::Removed { key, removed: None },
+        }
+    }
+}
+
+/// Reads the clients of an exit without the lock, as they are at one moment.
+///
+/// # Errors
+/// As [`ClientStore::open`].
+pub(super) fn read_clients(path: &Path) -> Result<Option<ClientRegistry>, ConfigError> {
+    match open_plain(path) {
+        Err(error) if is_missing(path, &error) => Ok(None),
+        opened => {
+            let file = opened.map_err(|error| unreadable(path, &error))?;
+            Ok(Some(read(path, &file)?.registry))
+        }
+    }
+}
+
+/// What a file holds.
+struct Contents {
+    registry: ClientRegistry,
+    imported: String,
+    /// The length of its whole lines.
+    length: u64,
+    /// How many rows its lines have.
+    written: usize,
+}
+
+fn read(path: &Path, file: &File) -> Result<Contents, ConfigError> {
+    let metadata = file.metadata().map_err(|error| unreadable(path, &error))?;
+    refuse_what_others_write(path, &metadata)?;
+    let mut lines = Lines { reader: BufReader::with_capacity(1 << 16, file), line: Vec::new() };
+    let first = lines.next().map_err(|error| unreadable(path, &error))?;
+    let (imported, length) = (header(path, first)?, first.len() as u64);
+    let mut rows =
+        Rows { path, lines, number: 1, length, written: 0, line: Vec::new().into_iter(), failure: None };
+    let registry = ClientRegistry::from_rows(&mut rows);
+    let Rows { length, written, failure, .. } = rows;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let registry = registry.map_err(|error| ConfigError::of_file(path, error.to_string()))?;
+    Ok(Contents { registry, imported, length, written })
+}
+
+/// The rows of a file, one line after the other.
+struct Rows<'a, R> {
+    path: &'a Path,
+    lines: Lines<R>,
+    /// The number of the last line that was read.
+    number: usize,
+    /// The length of all whole lines so far.
+    length: u64,
+    written: usize,
+    /// What is left of the last line.
+    line: std::vec::IntoIter<RowChange>,
+    /// Why the rows ended before the file did.
+    failure: Option<ConfigError>,
+}
+
+impl<R: io::BufRead> Iterator for Rows<'_, R> {
+    type Item = RowChange;
+
+    fn next(&mut self) -> Option<RowChange> {
+        loop {
+            if let Some(row) = self.line.next() {
+                self.written += 1;
+                return Some(row);
+            }
+            match self.transaction() {
+                Ok(Some(rows)) => self.line = rows.into_iter(),
+                Ok(None) => return None,
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl<R: io::BufRead> Rows<'_, R> {
+    /// The next line's rows. `None` at the end, and at a torn last line.
+    fn transaction(&mut self) -> Result<Option<Vec<RowChange>>, ConfigError> {
+        self.number += 1;
+        let line = self.lines.next().map_err(|error| unreadable(self.path, &error))?;
+        if line.is_empty() {
+            return Ok(None);
+        }
+        if let Some(rows) = line.strip_suffix(b"\n").and_then(record::read) {
+            self.length += line.len() as u64;
+            return Ok(Some(rows));
+        }
+        // A power cut can leave part of the last line, or zeros in its place. Anything else is damage.
+        let can_be_torn = !line.ends_with(b"\n") || line.contains(&0);
+        if can_be_torn && self.lines.next().is_ok_and(<[u8]>::is_empty) {
+            return Ok(None);
+        }
+        let sentence = "is damaged or was edited by hand; restore the file from a backup";
+        Err(ConfigError::at_line(self.path, self.number, sentence))
+    }
+}
+
+/// Checks the first line, and returns what was imported last.
+fn header(path: &Path, line: &[u8]) -> Result<String, ConfigError> {
+    let text = std::str::from_utf8(line).unwrap_or_default();
+    let mut words = text.strip_suffix('\n').unwrap_or_default().split(' ');
+    let (name, format) = (words.next(), words.next().and_then(|format| format.parse::<u32>().ok()));
+    let sentence = match (name, format, words.next(), words.next()) {
+        (Some(NAME), Some(FORMAT), Some(imported), None) => return Ok(imported.to_owned()),
+        (Some(NAME), Some(format), ..) if format > FORMAT => format!(
+            "was written by a newer version of Warren (format {format}, this one reads {FORMAT}); install that version again"
+        ),
+        _ => "is damaged or not an exit's clients; restore the file from a backup".to_owned(),
+    };
+    Err(ConfigError::at_line(path, 1, sentence))
+}
+
+/// A file's lines, each with its line break.
+struct Lines<R> {
+    reader: R,
+    line: Vec<u8>,
+}
+
+impl<R: io::BufRead> Lines<R> {
+    /// The next line; the rest of the file if it has no line break; nothing at the end.
+    fn next(&mut self) -> io::Result<&[u8]> {
+        self.line.clear();
+        let mut limited = (&mut self.reader).take(MOST_LINE);
+        limited.read_until(b'\n', &mut self.line)?;
+        Ok(&self.line)
+    }
+}
+
+/// Metadata that differs if the file was replaced or rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    file: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Self { file: (metadata.dev(), metadata.ino()), length: metadata.len(), modified }
+    }
+}
+
+fn identity_at(path: &Path) -> Option<Identity> {
+    std::fs::metadata(path).ok().as_ref().map(Identity::of)
+}
+
+/// Whether there is no file. A dangling link is not a missing file.
+fn is_missing(path: &Path, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound && std::fs::symlink_metadata(path).is_err()
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
+    let sentence = if error.kind() == io::ErrorKind::PermissionDenied {
+        "cannot be read by this user; run the command as root".to_owned()
+    } else if error.kind() == io::ErrorKind::Other {
+        format!("cannot be read: {error}")
+    } else {
+        format!("cannot be read: {}; check the file and its disk", describe(error))
+    };
+    ConfigError::of_file(path, sentence)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! The end of a file that only grows: an append is durable as a whole, or leaves no trace.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+/// What an append needs of its file. Tests make each step fail.
+pub(super) trait Storage {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
+    fn truncate(&self, length: u64) -> io::Result<()>;
+}
+
+impl Storage for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+}
+
+/// The end of what is valid in a file.
+#[derive(Debug)]
+pub(super) struct Tail {
+    length: u64,
+    /// Whether bytes of an interrupted append may follow.
+    is_torn: bool,
+}
+
+impl Tail {
+    /// The end of a file of which the first `length` bytes are valid and durable.
+    pub(super) fn new(length: u64, is_torn: bool) -> Self {
+        Self { length, is_torn }
+    }
+
+    /// Appends with one write and one sync.
+    ///
+    /// # Errors
+    /// As the file. What was written of it is cut off, now or before the next append.
+    pub(super) fn append(&mut self, file: &impl Storage, bytes: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            file.truncate(self.length)?;
+            self.is_torn = false;
+        }
+        let written = file.write_at(bytes, self.length).and_then(|()| file.sync());
+        if let Err(error) = written {
+            // A reader must not find a line that its writer was told had failed.
+            self.is_torn = file.truncate(self.length).is_err();
+            return Err(error);
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A file in memory, whose next operations fail as planned.
+    #[derive(Default)]
+    struct Faulty {
+        bytes: RefCell<Vec<u8>>,
+        /// How many bytes the next write writes before it fails.
+        room: Cell<Option<usize>>,
+        no_sync: Cell<bool>,
+        no_truncate: Cell<bool>,
+    }
+
+    impl Storage for Faulty {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            let mut all = self.bytes.borrow_mut();
+            let offset = usize::try_from(offset).map_err(io::Error::other)?;
+            let written = self.room.get().unwrap_or(bytes.len()).min(bytes.len());
+            let end = (offset + written).max(all.len());
+            all.resize(end, 0);
+            all[offset..offset + written].copy_from_slice(&bytes[..written]);
+            if written < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            if self.no_sync.get() { Err(io::Error::other("EIO")) } else { Ok(()) }
+        }
+
+        fn truncate(&self, length: u64) -> io::Result<()> {
+            if self.no_truncate.get() {
+                return Err(io::Error::other("EIO"));
+            }
+            self.bytes.borrow_mut().truncate(usize::try_from(length).map_err(io::Error::other)?);
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn failed_append_leaves_no_trace_once_something_can_be_written_again(
+            appends in prop::collection::vec((prop::collection::vec(1_u8.., 1..9), prop::option::of(0_usize..9), any::<[bool; 2]>()), 1..20)
+        ) {
+            let file = Faulty::default();
+            let mut tail = Tail::new(0, false);
+            let mut expected = Vec::new();
+            for (bytes, room, [no_sync, no_truncate]) in appends {
+                file.room.set(room);
+                file.no_sync.set(no_sync);
+                file.no_truncate.set(no_truncate);
+                if tail.append(&file, &bytes).is_ok() {
+                    expected.extend(bytes);
+                }
+                prop_assert!(file.bytes.borrow().starts_with(&expected));
+                prop_assert!(tail.is_torn || *file.bytes.borrow() == expected);
+            }
+            file.room.set(None);
+            file.no_sync.set(false);
+            file.no_truncate.set(false);
+            tail.append(&file, b"end").unwrap();
+            expected.extend(b"end");
+            prop_assert_eq!(&*file.bytes.borrow(), &expected);
+        }
+    }
+}

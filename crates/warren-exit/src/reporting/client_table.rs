@@ -1,0 +1,127 @@
+//! A page of the table of clients. It never shows where a client's QUIC connection comes from.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use warren_session::clients::Client;
+use warren_session::exit::SessionId;
+
+use super::{Observations, Reporting};
+use crate::web::{Sort, TableQuery};
+use warren_control::ClientView;
+use warren_control::status::Rates;
+use warren_tunnel::Snapshot;
+
+/// Rows of a page.
+const ROWS: usize = 50;
+
+/// A client as the page shows it.
+#[derive(Debug, Serialize)]
+struct ClientRow {
+    #[serde(flatten)]
+    client: ClientView,
+    connected: bool,
+    traffic: TrafficSums,
+    session: Option<SessionRow>,
+}
+
+/// Bytes since the exit started.
+#[derive(Debug, Serialize)]
+struct TrafficSums {
+    to_client: u64,
+    from_client: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SessionRow {
+    since_seconds: f64,
+    connections: usize,
+    rates: Rates,
+    /// The shortest round-trip time of its connections; nothing while it has no connection.
+    rtt_ms: Option<f64>,
+}
+
+impl Reporting {
+    /// A page of the clients.
+    pub(crate) fn client_table(&self, seen: &Observations<'_>, query: &TableQuery) -> Value {
+        let Observations { clients, snapshot, .. } = seen;
+        let (matching, shown) = rows_of(seen, query);
+        let session_rates = self.meter.sessions(Instant::now(), snapshot);
+        let round_trips = shortest_round_trips(snapshot);
+        let row = |client: &Client| {
+            let session = clients.session_of(client.public_key);
+            let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
+            ClientRow {
+                client: ClientView::of(client, None),
+                connected: session.is_some(),
+                traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
+                session: session.map(|(session, live)| SessionRow {
+                    since_seconds: live.since.elapsed().as_secs_f64(),
+                    connections: live.connections.len(),
+                    rates: session_rates.get(&session).copied().unwrap_or_default(),
+                    rtt_ms: round_trips.get(&session).copied(),
+                }),
+            }
+        };
+        let rows: Vec<ClientRow> = shown.into_iter().map(row).collect();
+        json!({ "rows": rows, "matching": matching, "pages": matching.div_ceil(ROWS).max(1) })
+    }
+}
+
+/// How many clients match, and those of the page in order.
+fn rows_of<'a>(seen: &'a Observations<'_>, query: &TableQuery) -> (usize, Vec<&'a Client>) {
+    let registry = seen.clients.registry();
+    let address = query.search.parse::<IpAddr>().ok();
+    // An address is no part of a name.
+    let part = if address.is_some() { "" } else { query.search.as_str() };
+    let matches = |client: &&Client| address.is_none_or(|address| client.lease().contains(address));
+    let start = query.page.saturating_mul(ROWS);
+    if query.sort == Sort::Name && query.search.is_empty() {
+        return (registry.len(), registry.iter().skip(start).take(ROWS).collect());
+    }
+    let mut found: Vec<(u64, &Client)> = registry
+        .page(None, part)
+        .filter(matches)
+        .map(|client| (rank(seen, query.sort, client), client))
+        .collect();
+    let matching = found.len();
+    let end = start.saturating_add(ROWS);
+    // The registry is in the order of names, which a stable sort keeps among equals.
+    if query.sort != Sort::Name {
+        found.sort_by_key(|(rank, _)| *rank);
+    }
+    (matching, found.into_iter().take(end).skip(start).map(|(_, client)| client).collect())
+}
+
+/// Lower ranks come first.
+fn rank(seen: &Observations<'_>, sort: Sort, client: &Client) -> u64 {
+    let session = seen.clients.session_of(client.public_key);
+    match sort {
+        Sort::Name => 0,
+        Sort::Connected => u64::from(session.is_none()),
+        Sort::Traffic => {
+            let traffic = seen.snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
+            u64::MAX - traffic.bytes_out.saturating_add(traffic.bytes_in)
+        }
+        Sort::Seen if session.is_some() => 0,
+        Sort::Seen => {
+            let seen = client.last_seen.and_then(|seen| seen.duration_since(SystemTime::UNIX_EPOCH).ok());
+            seen.map_or(u64::MAX, |seen| u64::MAX - 1 - seen.as_secs())
+        }
+    }
+}
+
+fn shortest_round_trips(snapshot: &Snapshot) -> HashMap<SessionId, f64> {
+    let mut shortest: HashMap<SessionId, f64> = HashMap::new();
+    for connection in &snapshot.connections {
+        if let (Some(session), Some(quic)) = (connection.session, &connection.quic) {
+            let milliseconds = quic.rtt.as_secs_f64() * 1e3;
+            let known = shortest.entry(session).or_insert(milliseconds);
+            *known = known.min(milliseconds);
+        }
+    }
+    shortest
+}

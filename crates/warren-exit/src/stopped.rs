@@ -1,0 +1,86 @@
+//! The clients of an exit that does not run: commands change them on disk, and an exit that starts begins with them.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use warren_session::clients::ClientRegistry;
+use warren_session::exit::{SessionConfig, check_clients};
+
+use crate::import::{changes, refuse_silent, registry_after};
+use crate::session_settings::session_settings;
+use warren_config::{ClientStore, ClientsImport, ExitSettings, staged_path, store_path};
+use warren_control::ImportSummary;
+
+/// Where the clients are, and what they must fit. The caller holds their lock whenever it calls a method.
+#[derive(Debug)]
+pub struct StoppedClients {
+    /// The file that `[clients] file` names.
+    path: PathBuf,
+    settings: SessionConfig,
+}
+
+impl StoppedClients {
+    /// The clients of the exit with this configuration.
+    pub fn new(config: &ExitSettings, path: PathBuf) -> Self {
+        Self { path, settings: session_settings(config) }
+    }
+
+    /// Opens the store. Before that, takes over a `clients.toml`: an earlier version's, or one that an operator put there.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, or `clients.toml` cannot be taken over.
+    pub fn open(&self) -> anyhow::Result<(ClientStore, ClientRegistry)> {
+        let (mut store, registry) = ClientStore::open(store_path(&self.path))?;
+        let import = ClientsImport::read(&self.path)?;
+        let Some(import) = import.filter(|import| import.mark() != store.imported()) else {
+            return Ok((store, registry));
+        };
+        let registry = self.taken_over(&store, registry, &import)?;
+        store.save_all(registry.rows(), Some(import.mark()))?;
+        let from = import.path().display().to_string();
+        let kept = import.put_away(&self.path);
+        let kept = kept.map_or_else(
+            |error| format!("it stays there: {error}"),
+            |kept| format!("it is {} now", kept.display()),
+        );
+        tracing::info!(
+            "imported {} clients from {from} into {}; {kept}",
+            registry.len(),
+            store.path().display()
+        );
+        Ok((store, registry))
+    }
+
+    /// Takes over the file that a command has put beside the store, or only says what that would change.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn import(&self, dry_run: bool) -> anyhow::Result<ImportSummary> {
+        let Some(import) = ClientsImport::read(&staged_path(&self.path))? else {
+            bail!("there is no file to import; run `warren exit client import FILE`");
+        };
+        let (mut store, before) = self.open()?;
+        let after = self.taken_over(&store, before.clone(), &import)?;
+        let summary = changes(&before, &after);
+        if !dry_run {
+            store.save_all(after.rows(), Some(import.mark()))?;
+            import.put_away(&self.path)?;
+        }
+        Ok(summary)
+    }
+
+    /// The registry after an import.
+    fn taken_over(
+        &self,
+        store: &ClientStore,
+        before: ClientRegistry,
+        import: &ClientsImport,
+    ) -> anyhow::Result<ClientRegistry> {
+        if !store.exists() {
+            check_clients(self.settings.ipv4, self.settings.ipv6, &import.registry)?;
+            return Ok(import.registry.clone());
+        }
+        refuse_silent(import, &before)?;
+        registry_after(&self.settings, before, import.registry.clone())
+    }
+}

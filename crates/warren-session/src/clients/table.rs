@@ -1,0 +1,160 @@
+//! The enrolled clients, indexed by everything that belongs to one client at a time.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::client::Client;
+use super::registry_error::RegistryError;
+use crate::PublicKey;
+
+/// Clients by key. No look-up and no change visits all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ClientTable {
+    clients: BTreeMap<PublicKey, Client>,
+    names: BTreeMap<String, PublicKey>,
+    /// Maps each client's next key to its current one.
+    next_keys: BTreeMap<PublicKey, PublicKey>,
+    /// Static and sticky addresses.
+    addresses: BTreeMap<IpAddr, PublicKey>,
+    /// Prefixes of different clients do not overlap.
+    prefixes: BTreeMap<IpNet, PublicKey>,
+}
+
+impl ClientTable {
+    pub(super) const fn new() -> Self {
+        Self {
+            clients: BTreeMap::new(),
+            names: BTreeMap::new(),
+            next_keys: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
+        }
+    }
+
+    /// Sets or deletes the client of a key without any check. Returns the client that was there.
+    pub(super) fn put(&mut self, key: PublicKey, client: Option<Client>) -> Option<Client> {
+        let before = self.clients.remove(&key);
+        if let Some(before) = &before {
+            self.unindex(before);
+        }
+        if let Some(client) = client {
+            self.names.insert(client.name.clone(), key);
+            self.next_keys.extend(client.next_public_key.map(|next| (next, key)));
+            self.addresses.extend(addresses(&client).map(|address| (address, key)));
+            self.prefixes.extend(client.prefixes.iter().map(|prefix| (*prefix, key)));
+            self.clients.insert(key, client);
+        }
+        before
+    }
+
+    /// Removes only entries that are the client's own. While several rows are exchanged, another client may have taken them.
+    fn unindex(&mut self, client: &Client) {
+        let key = client.public_key;
+        if self.names.get(&client.name) == Some(&key) {
+            self.names.remove(&client.name);
+        }
+        if let Some(next) = client.next_public_key
+            && self.next_keys.get(&next) == Some(&key)
+        {
+            self.next_keys.remove(&next);
+        }
+        for address in addresses(client) {
+            if self.addresses.get(&address) == Some(&key) {
+                self.addresses.remove(&address);
+            }
+        }
+        for prefix in &client.prefixes {
+            if self.prefixes.get(prefix) == Some(&key) {
+                self.prefixes.remove(prefix);
+            }
+        }
+    }
+
+    pub(super) fn by_key(&self, key: PublicKey) -> Option<&Client> {
+        self.clients.get(&key)
+    }
+
+    /// Sets the date when a client was last online, which no index has.
+    pub(super) fn set_seen(&mut self, key: PublicKey, when: std::time::SystemTime) -> bool {
+        let client = self.clients.get_mut(&key);
+        client.map(|client| client.last_seen = Some(when)).is_some()
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<&Client> {
+        self.clients.get(self.names.get(name)?)
+    }
+
+    pub(super) fn by_next_key(&self, key: PublicKey) -> Option<&Client> {
+        self.clients.get(self.next_keys.get(&key)?)
+    }
+
+    /// The client with a static or sticky address.
+    pub(super) fn by_address(&self, address: IpAddr) -> Option<&Client> {
+        self.clients.get(self.addresses.get(&address)?)
+    }
+
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = (IpNet, &Client)> {
+        self.prefixes.iter().filter_map(|(prefix, key)| Some((*prefix, self.by_key(*key)?)))
+    }
+
+    /// A prefix of a client that overlaps another prefix.
+    fn overlapping(&self, prefix: &IpNet) -> Option<(IpNet, &Client)> {
+        // The prefixes of the table do not overlap, so only the two next to `prefix` in the order of addresses can overlap it.
+        let below = self.prefixes.range(..=prefix).next_back();
+        let above = self.prefixes.range(prefix..).next();
+        let (other, key) = [below, above].into_iter().flatten().find(|(other, _)| overlap(other, prefix))?;
+        Some((*other, self.clients.get(key)?))
+    }
+
+    /// The clients sorted by name, from the first one after `name`, or all, if their names contain `part`.
+    pub(super) fn after(&self, name: Option<&str>, part: &str) -> impl Iterator<Item = &Client> {
+        use std::ops::Bound;
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.names.range::<str, _>((from, Bound::Unbounded));
+        // Before the look-up, which takes longer.
+        let named = names.filter(move |(name, _)| name.contains(part));
+        named.filter_map(|(_, key)| self.clients.get(key))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Another client that has something which `client` would have, and the error that says so.
+    pub(super) fn rival_of(&self, client: &Client) -> Option<(PublicKey, RegistryError)> {
+        let name = || client.name.clone();
+        if let Some(rival) = self.by_name(&client.name) {
+            return Some((rival.public_key, RegistryError::NameTaken { name: name() }));
+        }
+        for key in client.keys() {
+            if let Some(rival) = self.by_key(key).or_else(|| self.by_next_key(key)) {
+                let holder = rival.name.clone();
+                return Some((rival.public_key, RegistryError::KeyTaken { name: name(), key, holder }));
+            }
+        }
+        for address in client.static_lease().addresses() {
+            let holder = self.by_address(address);
+            if let Some(rival) = holder.filter(|holder| holder.static_lease().contains(address)) {
+                let holder = rival.name.clone();
+                let error = RegistryError::AddressTaken { name: name(), address, holder };
+                return Some((rival.public_key, error));
+            }
+        }
+        client.prefixes.iter().find_map(|prefix| {
+            let (other, rival) = self.overlapping(prefix)?;
+            let (prefix, holder) = (*prefix, rival.name.clone());
+            Some((rival.public_key, RegistryError::PrefixTaken { name: name(), prefix, other, holder }))
+        })
+    }
+}
+
+fn addresses(client: &Client) -> impl Iterator<Item = IpAddr> {
+    client.static_lease().addresses().chain(client.sticky_lease().addresses())
+}
+
+/// Whether two networks have an address in common.
+pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}

@@ -1,0 +1,273 @@
+//! The store answers late, refuses, or has other writers.
+
+use super::*;
+use crate::clients::RowChange;
+
+const PHONE: InviteToken = InviteToken::new([3; 16]);
+
+/// An exit with an open invitation, whose store does not answer any more.
+fn waiting_exit() -> Exit {
+    let mut exit = Exit::new();
+    exit.invite("phone", &PHONE, Duration::from_secs(600));
+    exit.answer = None;
+    exit
+}
+
+fn enrol(token: &InviteToken) -> Message {
+    Message::Enrol(Enrol { token: token.to_wire(), name: String::new() })
+}
+
+fn enrolled() -> Vec<u8> {
+    encode(&Message::Enrolled(Enrolled { name: "phone".into() }))
+}
+
+fn hears_enrolled(actions: &[Action]) -> Vec<u64> {
+    let heard = actions.iter().filter_map(|action| {
+        let Action::Send { connection, bytes } = action else { return None };
+        (*bytes == enrolled()).then_some(*connection)
+    });
+    heard.collect()
+}
+
+#[test]
+fn an_enrolment_is_in_force_and_told_once_it_is_stored() {
+    let mut exit = waiting_exit();
+    let asked = exit.say(1, STRANGER, &enrol(&PHONE));
+    assert!(matches!(asked[..], [Action::Store(_)]), "{asked:?}");
+    assert!(exit.sessions.registry().by_key(STRANGER).is_none());
+    // The client asks again on another connection, because it is impatient.
+    assert_eq!(exit.say(2, STRANGER, &enrol(&PHONE)), []);
+    exit.sessions.closed(exit.now, 1);
+
+    let answered = exit.answer(Ok(()));
+
+    assert_eq!(hears_enrolled(&answered), [2], "the first connection is gone");
+    assert!(answered.contains(&Action::Enrolled { name: "phone".into() }));
+    assert_eq!(exit.sessions.registry().by_key(STRANGER).map(|client| client.name.as_str()), Some("phone"));
+    exit.answer = Some(Ok(()));
+    exit.sessions.received(exit.now, 2, &encode(&hello(NONCE_A)));
+    exit.actions();
+    assert!(exit.welcome.is_some(), "Hello follows on the same connection");
+}
+
+#[test]
+fn what_a_client_says_while_it_waits_is_read_later_and_bounded() {
+    let mut exit = waiting_exit();
+    exit.say(1, STRANGER, &enrol(&PHONE));
+    exit.sessions.received(exit.now, 1, &encode(&hello(NONCE_A)));
+    exit.say(2, STRANGER, &enrol(&PHONE));
+    exit.sessions.received(exit.now, 2, &[0; 5_000]);
+    assert_eq!(exit.closes(), [(2, Goodbye::NotEnrolled)]);
+    exit.answer(Ok(()));
+    assert_eq!((exit.sessions.sessions().count(), exit.welcome.is_some()), (1, true));
+}
+
+#[test]
+fn a_store_that_is_away_or_silent_costs_neither_token_nor_key() {
+    let mut exit = waiting_exit();
+    exit.say(1, STRANGER, &enrol(&PHONE));
+    exit.advance(2);
+    assert_eq!(exit.last_closes, []);
+    exit.advance(1);
+    assert_eq!(exit.last_closes, [(1, Goodbye::NotStored)], "after 3 s without an answer");
+    assert!(!Goodbye::NotStored.is_final());
+    exit.say(2, STRANGER, &enrol(&PHONE));
+    exit.answer(Err(StoreRefusal::Unavailable));
+    assert_eq!(exit.last_closes, [(2, Goodbye::NotStored)]);
+    assert!(exit.sessions.registry().by_key(STRANGER).is_none());
+
+    exit.answer = Some(Ok(()));
+    let again = exit.say(3, STRANGER, &enrol(&PHONE));
+    assert_eq!(hears_enrolled(&again), [3]);
+}
+
+#[test]
+fn a_token_is_not_void_for_another_key_before_the_store_has_said_so() {
+    let other = PublicKey([0x98; 32]);
+    for outcome in [Ok(()), Err(StoreRefusal::Unavailable)] {
+        let mut exit = waiting_exit();
+        exit.say(1, STRANGER, &enrol(&PHONE));
+        exit.say(2, other, &enrol(&PHONE));
+        assert_eq!(exit.last_closes, [(2, Goodbye::NotStored)], "not for good");
+        exit.answer(outcome);
+        exit.answer = Some(Ok(()));
+        let again = exit.say(3, other, &enrol(&PHONE));
+        let is_void = exit.last_closes == [(3, Goodbye::InvitationVoid)];
+        assert_eq!(
+            (is_void, hears_enrolled(&again).len()),
+            if outcome.is_ok() { (true, 0) } else { (false, 1) }
+        );
+    }
+}
+
+#[test]
+fn an_enrolment_that_another_exit_won_is_void_or_known() {
+    for winner in [PublicKey([0x98; 32]), STRANGER] {
+        let mut exit = waiting_exit();
+        exit.say(1, STRANGER, &enrol(&PHONE));
+        let mut elsewhere = exit.disk.clone();
+        elsewhere.redeem(&PHONE, winner, UNIX_EPOCH).unwrap();
+        let delta = elsewhere.rows().filter(|row| exit.disk.row(row.id()) != *row).collect();
+        assert_eq!(exit.sessions.apply(exit.now, delta), []);
+        let answered = exit.answer(Err(StoreRefusal::Conflict));
+        if winner == STRANGER {
+            assert_eq!(hears_enrolled(&answered), [1]);
+        } else {
+            assert_eq!(exit.last_closes, [(1, Goodbye::InvitationVoid)]);
+        }
+    }
+}
+
+#[test]
+fn removing_an_invitation_ends_an_enrolment_that_waits() {
+    let mut exit = waiting_exit();
+    exit.say(1, STRANGER, &enrol(&PHONE));
+    exit.sessions.remove_client(exit.now, "phone").unwrap();
+    assert_eq!(exit.closes(), [(1, Goodbye::InvitationVoid)]);
+    exit.answer(Ok(()));
+    assert!(exit.sessions.registry().by_key(STRANGER).is_none(), "stored, and removed since");
+    exit.answer(Ok(()));
+    assert_eq!(exit.disk.by_key(STRANGER), None);
+    exit.say(2, STRANGER, &hello(NONCE_A));
+    assert_eq!(exit.last_closes, [(2, Goodbye::NotEnrolled)]);
+}
+
+#[test]
+fn a_name_that_an_enrolment_waits_for_is_nobody_else_s() {
+    let mut exit = waiting_exit();
+    exit.say(1, STRANGER, &enrol(&PHONE));
+    let carol = Client::new("phone", PublicKey([8; 32]), UNIX_EPOCH);
+    assert_eq!(exit.add(carol.clone()), Err(AdminError::Busy));
+    let rename = ClientChange::Rename { to: "phone".into() };
+    assert_eq!(exit.sessions.change_client(exit.now, "alice", &rename), Err(AdminError::Busy));
+    exit.answer(Err(StoreRefusal::Unavailable));
+    exit.answer = Some(Ok(()));
+    exit.add(carol).unwrap();
+}
+
+#[test]
+fn an_exit_that_leaves_stores_what_it_asked_and_opens_nothing() {
+    let mut exit = waiting_exit();
+    exit.say(1, STRANGER, &enrol(&PHONE));
+    exit.sessions.connected(exit.now, 2, ALICE, NETWORK);
+    exit.sessions.drain(exit.now);
+    exit.sessions.received(exit.now, 2, &encode(&hello(NONCE_A)));
+    assert_eq!(exit.closes(), [(2, Goodbye::Draining)]);
+    assert_eq!(hears_enrolled(&exit.answer(Ok(()))), [1]);
+
+    let mut exit = waiting_exit();
+    exit.say(1, STRANGER, &enrol(&PHONE));
+    exit.sessions.shutdown(exit.now, Goodbye::Restarting);
+    assert_eq!(exit.closes(), [(1, Goodbye::Restarting)]);
+    exit.answer(Ok(()));
+    assert!(exit.sessions.registry().by_key(STRANGER).is_some());
+}
+
+#[test]
+fn a_client_is_shut_out_at_once_and_the_store_is_told_until_it_knows() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    exit.answer = Some(Err(StoreRefusal::Unavailable));
+    exit.change(|sessions, now| sessions.remove_client(now, "alice")).unwrap();
+    exit.disable("bob");
+    assert_eq!(exit.closes(), [(2, Goodbye::Disabled)]);
+    assert!(exit.disk.by_key(ALICE).is_some());
+    exit.answer = Some(Ok(()));
+    exit.advance(5);
+    assert!(exit.disk.by_key(ALICE).is_none() && exit.disk.by_key(BOB).is_some_and(|bob| bob.disabled));
+    assert_eq!(exit.disk.removed_keys().len(), 1);
+}
+
+#[test]
+fn a_change_that_was_on_its_way_does_not_let_a_disabled_client_in() {
+    let mut exit = Exit::new();
+    exit.answer = None;
+    exit.set("alice", |alice| alice.prefixes = vec!["192.168.7.0/24".parse().unwrap()]).unwrap();
+    exit.disable("alice");
+    exit.answer(Ok(()));
+    exit.answer(Ok(()));
+    exit.answer = Some(Ok(()));
+    exit.advance(5);
+    for registry in [exit.sessions.registry(), &exit.disk] {
+        let alice = registry.by_key(ALICE).unwrap();
+        assert!(alice.disabled && alice.prefixes.len() == 1, "both changes are in force");
+    }
+}
+
+#[test]
+fn a_name_is_free_for_another_client_once_its_removal_is_stored_with_it() {
+    let mut exit = Exit::new();
+    exit.answer = Some(Err(StoreRefusal::Unavailable));
+    exit.change(|sessions, now| sessions.remove_client(now, "alice")).unwrap();
+    exit.answer = Some(Ok(()));
+    // The store would have two clients of one name if it learned of this alone.
+    exit.add(Client::new("alice", PublicKey([8; 32]), UNIX_EPOCH)).unwrap();
+    assert_eq!(exit.disk.by_name("alice").map(|client| client.public_key), Some(PublicKey([8; 32])));
+}
+
+#[test]
+fn a_client_that_is_removed_elsewhere_is_cut_off() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let mut elsewhere = exit.disk.clone();
+    let ((), before) = elsewhere.transact(|registry| registry.remove("alice", UNIX_EPOCH).map(drop)).unwrap();
+    exit.sessions.apply(exit.now, elsewhere.changes_since(&before));
+    assert_eq!(exit.closes(), [(1, Goodbye::Revoked)]);
+    exit.say(2, ALICE, &hello(NONCE_A));
+    assert_eq!(exit.last_closes, [(2, Goodbye::NotEnrolled)]);
+    assert!(exit.add(Client::new("alice", ALICE, UNIX_EPOCH)).is_err(), "the key is a removed one here, too");
+}
+
+#[test]
+fn the_store_decides_who_has_an_address() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let ipv4 = exit.lease_of(ALICE).ipv4;
+    let carol = Client { ipv4, ..Client::new("carol", PublicKey([8; 32]), UNIX_EPOCH) };
+    assert_eq!(exit.sessions.apply(exit.now, vec![carol.into()]), []);
+    assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)]);
+    exit.say(2, ALICE, &hello(NONCE_A));
+    assert_ne!(exit.lease_of(ALICE).ipv4, ipv4);
+    exit.say(3, PublicKey([8; 32]), &hello(NONCE_B));
+    assert_eq!(exit.lease_of(PublicKey([8; 32])).ipv4, ipv4);
+}
+
+#[test]
+fn a_row_that_this_exit_cannot_use_is_told_and_lets_nobody_in() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let alice = exit.disk.by_key(ALICE).unwrap().clone();
+    let outside = Client { ipv4: Some([192, 0, 2, 9].into()), ..alice };
+    let unusable = exit.sessions.apply(exit.now, vec![RowChange::from(outside)]);
+    assert!(matches!(unusable[..], [AdminError::Config(SessionConfigError::StaticAddress { .. })]));
+    assert_eq!(exit.closes(), [(1, Goodbye::Revoked)]);
+}
+
+#[test]
+fn an_address_that_is_promised_goes_to_nobody_else() {
+    let mut exit = Exit::new();
+    exit.answer = None;
+    exit.set("alice", |alice| alice.ipv4 = Some([10, 66, 0, 2].into())).unwrap();
+    exit.say(1, BOB, &hello(NONCE_B));
+    assert_eq!(exit.lease_of(BOB).ipv4, Some([10, 66, 0, 3].into()));
+}
+
+#[test]
+fn leases_do_not_wait_for_the_store_and_reach_it_in_one_request_at_a_time() {
+    let mut exit = Exit::new();
+    exit.answer = None;
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    assert_eq!((exit.sessions.sessions().count(), exit.unanswered.len()), (2, 1));
+    exit.answer(Err(StoreRefusal::Conflict));
+    exit.now += Duration::from_millis(100);
+    exit.advance(0);
+    while !exit.unanswered.is_empty() {
+        exit.answer(Ok(()));
+    }
+    assert_eq!(
+        [ALICE, BOB].map(|key| exit.disk.by_key(key).unwrap().lease()),
+        [ALICE, BOB].map(|key| exit.lease_of(key))
+    );
+}

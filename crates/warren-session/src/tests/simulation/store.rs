@@ -1,0 +1,167 @@
+//! The store that keeps the exit's registry: it may answer late, refuse, lose what it has not acknowledged, and have other writers.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::PublicKey;
+use crate::clients::{ClientRegistry, Invitation, RowChange, RowId};
+use crate::exit::{StoreRefusal, StoreRequest, StoreRequestId};
+use crate::invite::TokenDigest;
+
+/// How the store works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    /// It answers at once.
+    Prompt,
+    /// It works when a step says so.
+    Slow,
+    /// As slow, and it refuses everything.
+    Down,
+}
+
+/// What comes from the store, in the order of its history.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    Stored(StoreRequestId, Result<(), StoreRefusal>),
+    Changed(Vec<RowChange>),
+}
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) mood: Mood,
+    /// Whether it has other writers, and checks what it is asked to write.
+    pub(super) is_shared: bool,
+    /// The next request is refused.
+    pub(super) refuses_next: bool,
+    pub(super) registry: ClientRegistry,
+    requests: VecDeque<(StoreRequest, usize)>,
+    news: VecDeque<News>,
+    /// Number of changes by other writers that the exit has heard of, and of all.
+    heard: usize,
+    made: usize,
+    /// The number of the latest change of a row by another writer.
+    changed_by_others: BTreeMap<RowId, usize>,
+    /// Every key that was ever a client's.
+    ever: BTreeSet<PublicKey>,
+    /// The key that was told that a token has enrolled it.
+    acknowledged: BTreeMap<TokenDigest, PublicKey>,
+}
+
+impl Store {
+    pub(super) fn new(registry: ClientRegistry, is_shared: bool) -> Self {
+        let ever = registry.iter().map(|client| client.public_key).collect();
+        Self {
+            mood: Mood::Prompt,
+            is_shared,
+            refuses_next: false,
+            registry,
+            requests: VecDeque::new(),
+            news: VecDeque::new(),
+            heard: 0,
+            made: 0,
+            changed_by_others: BTreeMap::new(),
+            ever,
+            acknowledged: BTreeMap::new(),
+        }
+    }
+
+    /// Whether everything asked and written has arrived.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty() && self.news.is_empty()
+    }
+
+    pub(super) fn ask(&mut self, request: StoreRequest) {
+        self.requests.push_back((request, self.heard));
+    }
+
+    /// Carries out the oldest request. Returns it if it was written.
+    pub(super) fn work(&mut self) -> Option<StoreRequest> {
+        let (request, heard) = self.requests.pop_front()?;
+        let refuses = std::mem::take(&mut self.refuses_next) || self.mood == Mood::Down;
+        let outcome = if refuses { Err(StoreRefusal::Unavailable) } else { self.write(&request, heard) };
+        self.news.push_back(News::Stored(request.id, outcome));
+        outcome.is_ok().then_some(request)
+    }
+
+    fn write(&mut self, request: &StoreRequest, heard: usize) -> Result<(), StoreRefusal> {
+        assert!(!request.changes.is_empty(), "a request for nothing");
+        let ids: BTreeSet<_> = request.changes.iter().map(RowChange::id).collect();
+        assert_eq!(ids.len(), request.changes.len(), "a row twice");
+        let is_late = |id: &RowId| self.changed_by_others.get(id).is_some_and(|change| *change > heard);
+        if self.is_shared && ids.iter().any(is_late) {
+            return Err(StoreRefusal::Conflict);
+        }
+        let rows = self.registry.rows().chain(request.changes.iter().cloned());
+        let written = ClientRegistry::from_rows(rows.collect::<Vec<_>>());
+        let fits = |written: &ClientRegistry| {
+            request.changes.iter().all(|change| written.row(change.id()) == *change)
+                && self.registry.rows().all(|row| ids.contains(&row.id()) || written.row(row.id()) == row)
+        };
+        let written = match written {
+            Ok(written) if fits(&written) => written,
+            _ if self.is_shared => return Err(StoreRefusal::Conflict),
+            written => panic!("contradicts what is stored: {request:?}, {written:?}"),
+        };
+        self.registry = written;
+        self.ever.extend(self.registry.iter().map(|client| client.public_key));
+        Ok(())
+    }
+
+    /// Another writer makes a change.
+    pub(super) fn change_elsewhere<E>(&mut self, change: impl FnOnce(&mut ClientRegistry) -> Result<(), E>) {
+        let Ok(((), before)) = self.registry.transact(change) else { return };
+        let changes = self.registry.changes_since(&before);
+        if changes.is_empty() {
+            return;
+        }
+        self.made += 1;
+        self.changed_by_others.extend(changes.iter().map(|change| (change.id(), self.made)));
+        self.ever.extend(self.registry.iter().map(|client| client.public_key));
+        self.news.push_back(News::Changed(changes));
+    }
+
+    pub(super) fn hear(&mut self) -> Option<News> {
+        let news = self.news.pop_front()?;
+        self.heard += usize::from(matches!(news, News::Changed(_)));
+        Some(news)
+    }
+
+    /// An exit starts with what is in the store.
+    pub(super) fn restart(&mut self, registry: ClientRegistry) {
+        self.news.clear();
+        self.heard = self.made;
+        self.registry = registry;
+    }
+
+    /// The exit is gone. What it was not told of may be lost, if it was not in force.
+    pub(super) fn lose_exit(&mut self, loses: bool) {
+        while let Some((request, heard)) = self.requests.pop_front() {
+            if !loses && self.mood != Mood::Down {
+                let _ = self.write(&request, heard);
+            }
+        }
+    }
+
+    /// Whether rows of the exit may differ, because it has not heard of a change.
+    pub(super) fn is_unheard(&self, id: RowId) -> bool {
+        let asked = self.requests.iter().flat_map(|(request, _)| &request.changes);
+        asked
+            .chain(self.news.iter().flat_map(|news| match news {
+                News::Changed(changes) => changes.as_slice(),
+                News::Stored(..) => &[],
+            }))
+            .any(|change| change.id() == id)
+            || self.news.iter().any(|news| matches!(news, News::Stored(..)))
+    }
+
+    /// A client was told that a token has enrolled it.
+    pub(super) fn acknowledge(&mut self, token: TokenDigest, key: PublicKey) {
+        assert!(self.ever.contains(&key), "acknowledged, and not stored");
+        let first = *self.acknowledged.entry(token).or_insert(key);
+        // The machine may have changed its key since.
+        let is_used_by = |invitation: &Invitation| invitation.used_by == Some(key);
+        let RowChange::Invitation { invitation, .. } = self.registry.row(RowId::Invitation(token)) else {
+            unreachable!()
+        };
+        assert!(first == key || invitation.is_some_and(|used| is_used_by(&used)), "a token of two keys");
+    }
+}

@@ -1,0 +1,65 @@
+//! `warren exit client export|import`: all of an exit's clients as a file that people can edit and keep.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use super::store::ClientStore;
+use super::view;
+use crate::cli::args::{ClientExportArgs, ClientImportArgs};
+use warren_config::{
+    ClientsImport, ExitSettings, clients_text, describe, load_clients, make_clients_directory, staged_path,
+    storage,
+};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
+
+/// Writes the clients as they are on disk at this moment, whether the exit runs or not.
+pub(super) fn export(
+    directories: &Directories,
+    config: &ExitSettings,
+    args: &ClientExportArgs,
+) -> anyhow::Result<()> {
+    let clients = config.clients_path(&directories.state);
+    let registry = load_clients(&clients)?;
+    let Some(file) = &args.file else {
+        return output::print_all(&clients_text(Path::new("standard output"), &registry)?);
+    };
+    let text = clients_text(file, &registry)?;
+    storage::create_new(file, text.as_bytes(), 0o600).map_err(|error| {
+        anyhow!("{} cannot be written: {}; name another file", file.display(), describe(&error))
+    })?;
+    output::print(&format!("Wrote {} clients to {}.\n", registry.len(), file.display()))
+}
+
+/// Has the exit take over the clients of a file.
+pub(super) fn import(
+    directories: &Directories,
+    config: &ExitSettings,
+    args: &ClientImportArgs,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
+    // Read here too, so that a mistake is reported with the file's own name.
+    let Some(import) = ClientsImport::read(&args.file)? else {
+        bail!("{} does not exist; name a file that `warren exit client export` wrote", args.file.display());
+    };
+    if import.is_silent() {
+        bail!("{} names no client; write `client = []` into it to remove every client", args.file.display());
+    }
+    let clients = config.clients_path(&directories.state);
+    make_clients_directory(&clients)?;
+    let staged = staged_path(&clients);
+    let text = clients_text(&args.file, &import.registry)?;
+    storage::write_atomic(&staged, text.as_bytes(), 0o600).map_err(|error| {
+        anyhow!("{} cannot be written: {}; check its directory", staged.display(), describe(&error))
+    })?;
+    let imported = store.import(args.dry_run);
+    // The exit puts it away once the clients are in the store.
+    if staged.exists() {
+        fs::remove_file(&staged).with_context(|| format!("{} cannot be removed", staged.display()))?;
+    }
+    let summary = imported?;
+    output::print(&view::import(&summary))?;
+    output::print(if args.dry_run { "Nothing was changed.\n" } else { "All of it is in force.\n" })
+}
