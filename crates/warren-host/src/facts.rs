@@ -4,13 +4,19 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, BufRead, BufReader, Read as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
 use ipnet::IpNet;
 
 pub use crate::own_addresses::{OutsideLink, OwnAddresses};
-use crate::{DeviceName, GuestNetwork, netlink::Netlink, sysctl};
+use crate::{
+    DeviceName, GuestNetwork,
+    listeners::{Listener, address_of, listeners},
+    netlink::Netlink,
+    sysctl,
+};
 
 /// Devices whose IPv6 default route comes from router advertisements and would be lost once the host forwards.
 ///
@@ -86,52 +92,36 @@ pub async fn outside_links() -> io::Result<Vec<OutsideLink>> {
 /// The ports on which TCP listens on this host for other hosts, in order.
 ///
 /// # Errors
-/// If `/proc/net` cannot be read.
+/// If the kernel cannot be asked.
 pub fn listening_ports() -> io::Result<Vec<u16>> {
-    let mut ports = Vec::new();
-    // `/proc/net` would show the network namespace of the process's first thread.
-    for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        match std::fs::read_to_string(file) {
-            Ok(text) => ports.extend(listening(&text)),
-            // The file is missing without IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let for_others = |listener: &Listener| {
+        ![IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)].contains(&listener.address)
+    };
+    let mut ports: Vec<u16> =
+        listeners()?.iter().filter(|listener| for_others(listener)).map(|listener| listener.port).collect();
     ports.sort_unstable();
     ports.dedup();
     Ok(ports)
 }
 
-/// The listening ports in one of proc(5)'s tables. Its second column is the own address and port, its fourth the
-/// state.
-fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
-    const LISTEN: &str = "0A";
-    // 127.0.0.1 and ::1 as a little-endian kernel prints them, in words of four bytes.
-    const LOOPBACK: [&str; 2] = ["0100007F", "00000000000000000000000001000000"];
-    table.lines().skip(1).filter_map(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let (address, port) = words.next()?.split_once(':')?;
-        let is_open = words.nth(1)? == LISTEN && !LOOPBACK.contains(&address);
-        u16::from_str_radix(port, 16).ok().filter(|_| is_open)
-    })
-}
-
 /// The ports at which others reach a service of this host, in order: those of listening TCP and SCTP sockets, and of UDP and UDP-Lite
 /// sockets without a peer.
 ///
-/// This reads one line for each listener and for each UDP socket, but none for TCP connections.
+/// This reads each listener and each UDP socket, but no TCP connection.
 ///
 /// # Errors
-/// If `/proc/net` cannot be read.
+/// If the kernel cannot be asked.
 pub fn service_ports() -> io::Result<Vec<ServicePort>> {
     let mut ports: BTreeMap<u16, bool> = BTreeMap::new();
-    for protocol in ["tcp", "tcp6", "udp", "udp6", "udplite", "udplite6"] {
+    for Listener { port, user, .. } in
+        listeners()?.into_iter().filter(|listener| !listener.address.is_loopback())
+    {
+        *ports.entry(port).or_default() |= is_system_user(user);
+    }
+    for protocol in ["udp", "udp6", "udplite", "udplite6"] {
         match File::open(format!("/proc/thread-self/net/{protocol}")) {
             Ok(table) => {
-                for ServicePort { port, is_system } in
-                    served(BufReader::new(table), protocol.starts_with("tcp"))?
-                {
+                for ServicePort { port, is_system } in served(BufReader::new(table))? {
                     // One system user's socket is enough to protect a port.
                     *ports.entry(port).or_default() |= is_system;
                 }
@@ -179,9 +169,9 @@ fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
     })
 }
 
-/// The service ports in a table as [`listening`] reads it. The kernel lists TCP's listeners first.
-fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
-    const LISTEN: &str = "0A";
+/// The service ports in one of UDP's tables of proc(5). The second column is the own address and port, the fourth the
+/// state, the eighth the user.
+fn served(table: impl BufRead) -> io::Result<Vec<ServicePort>> {
     const NO_PEER: &str = "07";
     let mut ports = Vec::new();
     for line in table.lines().skip(1) {
@@ -190,15 +180,8 @@ fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
         let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
         // Queues, timer and retransmissions stand between the state and the user.
         let is_system = words.nth(3).and_then(|user| user.parse().ok()).is_some_and(is_system_user);
-        let Some((address, port)) = own else { continue };
-        match state {
-            Some(LISTEN) if is_tcp => {}
-            // Only connections follow the listeners, perhaps a million of them.
-            _ if is_tcp => break,
-            Some(NO_PEER) => {}
-            _ => continue,
-        }
-        if !is_loopback(address) {
+        let Some((address, port)) = own.filter(|_| state == Some(NO_PEER)) else { continue };
+        if !address_of(address).is_some_and(|address| address.is_loopback()) {
             let port = u16::from_str_radix(port, 16).ok();
             ports.extend(port.map(|port| ServicePort { port, is_system }));
         }
@@ -212,14 +195,6 @@ fn is_system_user(user: u32) -> bool {
     const FIRST_PERSON: u32 = 1_000;
     const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
     user < FIRST_PERSON || DYNAMIC.contains(&user)
-}
-
-/// Whether an address in these tables' notation is reachable from this host alone.
-fn is_loopback(address: &str) -> bool {
-    const OF_IPV6: &str = "00000000000000000000000001000000";
-    // The kernel prints the number that the address's bytes make in memory.
-    let ipv4 = u32::from_str_radix(address, 16).ok().filter(|_| address.len() == 8);
-    address == OF_IPV6 || ipv4.is_some_and(|bytes| bytes.to_ne_bytes().first() == Some(&127))
 }
 
 /// Whether this kernel has IPv6 at all.
@@ -275,20 +250,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_are_listeners_and_sockets_of_udp_without_a_peer_that_others_reach() {
-        let tcp = "  sl  local_address rem_address   st tx_queue\n\
-             0: 00000000:6989 00000000:0000 0A 00000000:00000000 00:00000000 00000000   999        0 1\n\
-             1: 3500007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1\n\
-             2: 020200C0:C001 097100CB:01BB 01 00000000:00000000 00:00000000 00000000     0        0 1\n\
-             3: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1\n";
+    fn services_are_endpoints_and_sockets_of_udp_without_a_peer_that_others_reach() {
         let udp = "  sl  local_address rem_address   st tx_queue\n\
              0: 020200C0:C001 097100CB:01BB 01 00000000:00000000 00:00000000 00000000     0        0 1 2 0 0\n\
              1: 00000000:CA6C 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 1 2 0 0\n\
              2: 00000000000000000000000001000000:0035 00000000000000000000000000000000:0000 07 0:0\n";
 
         let port = |port, is_system| ServicePort { port, is_system };
-        assert_eq!(served(tcp.as_bytes(), true).unwrap(), [port(27_017, true)], "listeners come first");
-        assert_eq!(served(udp.as_bytes(), false).unwrap(), [port(51_820, false)]);
+        assert_eq!(served(udp.as_bytes()).unwrap(), [port(51_820, false)]);
         for (user, is_system) in [(0, true), (999, true), (1_000, false), (61_184, true), (65_534, false)] {
             assert_eq!(is_system_user(user), is_system, "{user}");
         }
@@ -298,15 +267,5 @@ mod tests {
              0 0 2   7   30   40000     0 17802 192.0.2.1\n\
              0 0 2   10  31   50000     0 17803 127.0.0.1\n";
         assert_eq!(served_by_sctp(sctp).collect::<Vec<_>>(), [port(36_412, true)]);
-    }
-
-    #[test]
-    fn only_listeners_that_others_reach_are_found() {
-        let table = "  sl  local_address rem_address   st tx_queue\n\
-             0: 00000000:0016 00000000:0000 0A 00000000:00000000\n\
-             1: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
-             2: 020200C0:C001 097100CB:01BB 01 00000000:00000000\n";
-
-        assert_eq!(listening(table).collect::<Vec<_>>(), [22]);
     }
 }

@@ -47,11 +47,11 @@ impl Asked {
     }
 
     /// Applies `parse` to the types and contents of the messages that answer a request with [`NLM_F_DUMP`], and
-    /// returns the results. Returns nothing if the kernel lacks the object or the family.
+    /// returns the results. `None` if the kernel lacks the object or the family.
     ///
     /// # Errors
     /// If the kernel refuses for another reason.
-    pub(crate) fn all<T>(&self, parse: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Vec<T>> {
+    pub(crate) fn all<T>(&self, parse: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Option<Vec<T>>> {
         let mut found = Vec::new();
         // The kernel puts at most 32 KiB of a dump into one datagram.
         let mut buffer = vec![0; 32 * 1024];
@@ -59,11 +59,11 @@ impl Asked {
             let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;
             for (kind, message) in Messages(buffer.get(..length).unwrap_or_default()) {
                 match kind {
-                    NLMSG_DONE => return Ok(found),
+                    NLMSG_DONE => return Ok(Some(found)),
                     NLMSG_ERROR => {
                         let code = message.first_chunk().map(|code| i32::from_ne_bytes(*code));
                         return match code.map(|code| Errno::from_raw_os_error(-code)) {
-                            Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL) => Ok(Vec::new()),
+                            Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL) => Ok(None),
                             Some(error) => Err(error.into()),
                             None => Err(io::ErrorKind::InvalidData.into()),
                         };
@@ -72,7 +72,7 @@ impl Asked {
                 }
             }
             if length == 0 {
-                return Ok(found);
+                return Ok(Some(found));
             }
         }
     }

@@ -64,7 +64,7 @@ impl Flow {
 fn flows(family: AddressFamily) -> io::Result<Vec<Flow>> {
     match ask(IPCTNL_MSG_CT_GET, NLM_F_DUMP, family, &[]) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => Ok(Vec::new()),
-        asked => asked?.all(|_, message| Flow::parse(message)),
+        asked => Ok(asked?.all(|_, message| Flow::parse(message))?.unwrap_or_default()),
     }
 }
 

@@ -1,0 +1,91 @@
+//! Sockets of this host as the kernel's socket diagnosis lists them (sock_diag(7)).
+
+use std::{io, net::IpAddr};
+
+use rustix::net::{AddressFamily, netlink};
+
+use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
+
+/// The families that have a list of their own.
+pub(crate) const FAMILIES: [AddressFamily; 2] = [AddressFamily::INET, AddressFamily::INET6];
+/// IPPROTO_* of linux/in.h.
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+
+/// A socket of TCP or UDP.
+pub(crate) struct DiagSocket {
+    family: AddressFamily,
+    /// `struct inet_diag_sockid` of linux/inet_diag.h, which identifies a socket to the kernel.
+    id: [u8; ID],
+    /// The user that owns it.
+    pub(crate) user: u32,
+}
+
+/// The sockets in some states, each a bit of net/tcp_states.h. `None` if this kernel cannot tell.
+///
+/// The kernel looks at no table that these states cannot be in. So listeners cost nothing for each connection.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub(crate) fn sockets(
+    family: AddressFamily,
+    protocol: u8,
+    states: u32,
+) -> io::Result<Option<Vec<DiagSocket>>> {
+    ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, (family, protocol), states, &[0; ID])?
+        .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
+}
+
+impl DiagSocket {
+    /// Reads `struct inet_diag_msg`.
+    fn parse(message: &[u8], family: AddressFamily) -> Option<Self> {
+        let id = message.get(ID_AT..ID_AT + ID)?.try_into().ok()?;
+        let user = u32::from_ne_bytes(message.get(USER_AT..USER_AT + 4)?.try_into().ok()?);
+        Some(Self { family, id, user })
+    }
+
+    /// Its own address.
+    pub(crate) fn address(&self) -> IpAddr {
+        let mut address = [0; 16];
+        address.copy_from_slice(&self.id[ADDRESS_AT..ADDRESS_AT + 16]);
+        match (self.family == AddressFamily::INET, address) {
+            (true, [a, b, c, d, ..]) => IpAddr::from([a, b, c, d]),
+            (false, address) => IpAddr::from(address),
+        }
+    }
+
+    /// Its own port.
+    pub(crate) fn port(&self) -> u16 {
+        u16::from_be_bytes([self.id[0], self.id[1]])
+    }
+
+    /// Ends it. Returns whether the kernel did; the socket may be gone by now.
+    pub(crate) fn end(&self, protocol: u8) -> io::Result<bool> {
+        ask(SOCK_DESTROY, NLM_F_ACK, (self.family, protocol), u32::MAX, &self.id)?.is_done()
+    }
+}
+
+/// Sends `struct inet_diag_req_v2`.
+fn ask(
+    kind: u16,
+    flags: u16,
+    (family, protocol): (AddressFamily, u8),
+    states: u32,
+    id: &[u8; ID],
+) -> io::Result<Asked> {
+    let family = u8::try_from(family.as_raw()).map_err(io::Error::other)?;
+    let mut request = vec![family, protocol, 0, 0];
+    request.extend(states.to_ne_bytes());
+    request.extend(id);
+    netlink_request::ask(netlink::SOCK_DIAG, kind, flags, &request)
+}
+
+/// Constants of linux/sock_diag.h.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+/// Bytes of `struct inet_diag_sockid`, and where it and the user are in `struct inet_diag_msg`.
+const ID: usize = 48;
+const ID_AT: usize = 4;
+const USER_AT: usize = 64;
+/// Where the own address is in `struct inet_diag_sockid`, behind both ports.
+const ADDRESS_AT: usize = 4;
