@@ -86,6 +86,14 @@ pub struct ConnectionSnapshot {
     pub repair: RepairSnapshot,
 }
 
+impl ConnectionSnapshot {
+    /// What it carried.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let Self { packets_out, bytes_out, packets_in, bytes_in, .. } = *self;
+        Traffic { packets_out, bytes_out, packets_in, bytes_in }
+    }
+}
+
 /// What repair did for one connection, both ways.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairSnapshot {

@@ -1,5 +1,7 @@
 //! Decides which session a packet belongs to and whether it may pass, by plain rules over addresses.
 
+mod prefixes;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use warren_packet::tuple::FiveTuple;
 use warren_quic::driver::ConnectionId;
 use warren_session::exit::SessionId;
 
+use self::prefixes::Prefixes;
 use super::client_limit::ClientLimit;
 
 /// The rules of one role.
@@ -65,7 +68,7 @@ impl SessionRoute {
 pub(crate) struct Sessions {
     by_id: HashMap<SessionId, Session>,
     by_address: HashMap<IpAddr, SessionId>,
-    by_prefix: Vec<(IpNet, SessionId)>,
+    by_prefix: Prefixes,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,8 @@ struct Session {
     route: SessionRoute,
     /// Where the connection of each index is; `None` while it is lost.
     slots: Vec<Option<Place>>,
+    /// Every connection that was attached and not detached since, also one whose index another has taken.
+    attached: Vec<Place>,
     /// Connections that nobody answers. Flows take others while there are any.
     silent: Vec<Place>,
 }
@@ -90,18 +95,19 @@ impl Sessions {
     /// Adds a session, or replaces one of the same id and keeps its connections.
     pub(crate) fn open(&mut self, id: SessionId, route: SessionRoute) {
         let old = self.by_id.remove(&id);
-        let (slots, silent) = old.map(|old| (old.slots, old.silent)).unwrap_or_default();
-        // A session that is opened again may have other addresses.
-        self.forget_addresses(id);
+        if let Some(old) = &old {
+            self.forget_addresses(id, &old.route);
+        }
         for address in route.addresses() {
             self.by_address.insert(address, id);
         }
-        self.by_prefix.extend(route.prefixes.iter().map(|prefix| (*prefix, id)));
-        // The longest prefix is looked at first.
-        self.by_prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
-        let mut session = Session { route, slots, silent };
-        session.slots.resize(session.route.connections as usize, None);
-        self.by_id.insert(id, session);
+        for prefix in &route.prefixes {
+            self.by_prefix.insert(*prefix, id);
+        }
+        let (mut slots, attached, silent) =
+            old.map(|old| (old.slots, old.attached, old.silent)).unwrap_or_default();
+        slots.resize(route.connections as usize, None);
+        self.by_id.insert(id, Session { route, slots, attached, silent });
     }
 
     /// Returns the session when it is the only one.
@@ -114,10 +120,11 @@ impl Sessions {
         self.by_id.get(&id).is_some_and(|session| session.route.repair)
     }
 
-    /// Removes a session; its connections stay, without one.
-    pub(crate) fn end(&mut self, id: SessionId) {
-        self.by_id.remove(&id);
-        self.forget_addresses(id);
+    /// Removes a session. Returns its connections, which stay without one.
+    pub(crate) fn end(&mut self, id: SessionId) -> Vec<Place> {
+        let Some(session) = self.by_id.remove(&id) else { return Vec::new() };
+        self.forget_addresses(id, &session.route);
+        session.attached
     }
 
     /// Gives a session's connection `index` a place. Returns false when there is no such session or index.
@@ -125,6 +132,9 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
         let Some(slot) = session.slots.get_mut(index as usize) else { return false };
         *slot = Some(place);
+        if !session.attached.contains(&place) {
+            session.attached.push(place);
+        }
         true
     }
 
@@ -135,6 +145,7 @@ impl Sessions {
         for slot in session.slots.iter_mut().filter(|slot| **slot == Some(place)) {
             *slot = None;
         }
+        session.attached.retain(|attached| *attached != place);
         session.silent.retain(|silent| *silent != place);
     }
 
@@ -165,9 +176,11 @@ impl Sessions {
             Forwarding::Client => Err(DropReason::WrongDestination),
             Forwarding::Exit { .. } if !session.route.owns(source) => Err(DropReason::SpoofedSource),
             Forwarding::Exit { pools, gateways, isolation } => {
-                let to_client = pools.iter().any(|pool| pool.contains(&destination))
-                    || self.by_prefix.iter().any(|(prefix, _)| prefix.contains(&destination));
-                if *isolation && to_client && !gateways.contains(&destination) {
+                let to_client = || {
+                    pools.iter().any(|pool| pool.contains(&destination))
+                        || self.by_prefix.owner_of(destination).is_some()
+                };
+                if *isolation && !gateways.contains(&destination) && to_client() {
                     return Err(DropReason::Isolated);
                 }
                 Ok(session.route.limit.as_deref())
@@ -197,14 +210,19 @@ impl Sessions {
     }
 
     fn session_of(&self, address: IpAddr) -> Option<SessionId> {
-        self.by_address.get(&address).copied().or_else(|| {
-            self.by_prefix.iter().find(|(prefix, _)| prefix.contains(&address)).map(|(_, session)| *session)
-        })
+        self.by_address.get(&address).copied().or_else(|| self.by_prefix.owner_of(address))
     }
 
-    fn forget_addresses(&mut self, id: SessionId) {
-        self.by_address.retain(|_, owner| *owner != id);
-        self.by_prefix.retain(|(_, owner)| *owner != id);
+    /// Forgets what a session's route names, unless another session has it by now.
+    fn forget_addresses(&mut self, id: SessionId, route: &SessionRoute) {
+        for address in route.addresses() {
+            if self.by_address.get(&address) == Some(&id) {
+                self.by_address.remove(&address);
+            }
+        }
+        for prefix in &route.prefixes {
+            self.by_prefix.remove(*prefix, id);
+        }
     }
 }
 

@@ -103,7 +103,7 @@ impl WorkerHandle {
         }
         let mut snapshots = Vec::new();
         for answer in answers {
-            snapshots.push(answer.await.ok()?);
+            snapshots.push(answer.await.ok()?.sum_up());
         }
         Some(Snapshot::of_all(snapshots))
     }

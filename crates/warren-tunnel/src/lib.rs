@@ -15,9 +15,11 @@ mod message;
 mod pump;
 mod repair;
 mod run;
+mod snapshots;
 mod thread;
 mod traffic;
 pub mod tuning;
+mod upkeep;
 
 pub use client_limit::ClientLimit;
 pub use counters::{

@@ -11,8 +11,8 @@ use warren_session::Goodbye;
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
-use super::counters::Snapshot;
 use super::forward::{Forwarding, SessionRoute};
+use super::snapshots::WorkerSnapshot;
 
 /// What one worker is told. Each worker carries its commands out in the order in which they were sent.
 pub(crate) enum Command {
@@ -24,7 +24,7 @@ pub(crate) enum Command {
         forwarding: Forwarding,
     },
     /// Asks for every counter.
-    Snapshot(oneshot::Sender<Snapshot>),
+    Snapshot(oneshot::Sender<WorkerSnapshot>),
     /// Asks for the memory that the allocator keeps for the worker's thread.
     ThreadCache(oneshot::Sender<ThreadCache>),
     /// Panics.

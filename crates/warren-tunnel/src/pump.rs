@@ -44,7 +44,7 @@ const HOLD: Duration = Duration::from_millis(100);
 /// What a repair takes beyond 9/8 of a round trip: the peer's delay of acknowledgements and a copy's delay.
 const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
-/// One connection's state on the packet path. It has 17 fields because each step of a packet's way owns one or two.
+/// One connection's state on the packet path. It has 19 fields because each step of a packet's way owns one or two.
 pub(crate) struct Pump {
     pub connection: ConnectionId,
     /// The session and the connection's index in it, once attached.
@@ -52,10 +52,14 @@ pub(crate) struct Pump {
     pub assembler: Assembler,
     /// Puts what the peer numbered in order.
     pub resequencer: Resequencer,
+    /// Memory of what is held for order, as last noted in the worker's sum.
+    held_noted: usize,
     /// How long a missing datagram holds back its lane.
     pub hold: Duration,
     /// Sends again what the path lost.
     pub repair: Repair,
+    /// Whether the worker has this pump on its list of pumps for which repair has put something off.
+    pub has_repairs: bool,
     fragmenter: Fragmenter,
     queue: FlowQueue,
     /// The framed packet that left the queue and found the transport full.
@@ -84,8 +88,10 @@ impl Pump {
             attached: None,
             assembler: Assembler::new(Limits::default()),
             resequencer: Resequencer::new(HeldLimits::default()),
+            held_noted: 0,
             hold: HOLD,
             repair: Repair::default(),
+            has_repairs: false,
             fragmenter: Fragmenter::default(),
             queue: FlowQueue::new(LEAST_QUEUE_LIMIT),
             held: None,
@@ -151,6 +157,13 @@ impl Pump {
         self.queue.set_round_trip(counts.rtt);
         let twice = usize::try_from(2 * counts.window).unwrap_or(usize::MAX);
         self.queue.set_limit(twice.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
+    }
+
+    /// Brings this pump's share of what all pumps hold for order up to date.
+    pub(crate) fn note_held(&mut self, of_all: &mut usize) {
+        let size = self.resequencer.size();
+        *of_all = (*of_all + size).saturating_sub(self.held_noted);
+        self.held_noted = size;
     }
 
     /// The largest packet that the connection carries in one datagram; `None` until that has been the same for a while.

@@ -6,7 +6,9 @@ mod commands;
 mod from_carrier;
 mod from_device;
 mod rest;
+mod snapshot;
 mod to_device;
+mod upkeep;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -15,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use slab::Slab;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use warren_packet::coalesce::Coalescer;
@@ -25,16 +28,16 @@ use warren_tun::Queue;
 use self::bulk_flows::BulkFlows;
 use self::rest::Rest;
 use super::arena::Arena;
-use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
+use super::counters::{Drops, Occupancy, PastConnections, Totals};
 use super::forward::{Forwarding, Sessions};
 use super::hand_over::HandOver;
 use super::message::{Command, Report};
 use super::pump::Pump;
+use super::snapshots::Snapshots;
 use super::traffic::ClientTraffic;
+use super::upkeep::{ROUND, Upkeep};
 use crate::tuning::Tuning;
 
-/// How often a turn looks at unfinished assemblies and at datagram sizes.
-const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// How soon to look again at a TUN that this worker's own queues hold back. They also wake the worker when they have room.
 const HELD_BACK: Duration = Duration::from_millis(20);
 /// The same for a TUN that another worker's full inbox holds back. That inbox wakes nobody when it has room.
@@ -68,7 +71,7 @@ pub(super) struct Worker {
     hand_over: HandOver,
     sessions: Sessions,
     clients: ClientTraffic,
-    pumps: Vec<Option<Pump>>,
+    pumps: Slab<Pump>,
     by_connection: HashMap<ConnectionId, usize>,
     /// Attached connections of other workers.
     elsewhere: HashMap<ConnectionId, SessionId>,
@@ -87,15 +90,16 @@ pub(super) struct Worker {
     timer: Pin<Box<Sleep>>,
     /// When the timer will wake the worker, if it is set.
     timer_due: Option<Instant>,
-    last_expiry: Instant,
-    /// Bytes that all connections hold to put datagrams in order. Exact every 250 ms, and never much too small in between.
+    upkeep: Upkeep,
+    snapshots: Snapshots,
+    /// Memory of what all connections hold for order.
     held: usize,
-    /// When something that repair put off is due: a copy to send, or a missing datagram to go on without.
+    /// Pumps for which repair has put something off: a copy to send, or a missing datagram to go on without.
+    repairs: Vec<usize>,
+    /// When the first of that is due.
     repair_due: Option<Instant>,
     /// When that was last looked at.
     last_repairs: Instant,
-    /// Whether some pump may have an unfinished assembly.
-    assembling: bool,
     stopping: Option<(u32, String)>,
     rest: Rest,
 }
@@ -130,7 +134,7 @@ impl Worker {
             hand_over,
             sessions: Sessions::default(),
             clients: ClientTraffic::default(),
-            pumps: Vec::new(),
+            pumps: Slab::new(),
             by_connection: HashMap::new(),
             elsewhere: HashMap::new(),
             ready: VecDeque::new(),
@@ -142,13 +146,14 @@ impl Worker {
             inbox: Inbox::default(),
             released: VecDeque::new(),
             arena: Arena::default(),
-            timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
+            timer: Box::pin(tokio::time::sleep(ROUND)),
             timer_due: None,
-            last_expiry: Instant::now(),
+            upkeep: Upkeep::new(Instant::now()),
+            snapshots: Snapshots::default(),
             held: 0,
+            repairs: Vec::new(),
             repair_due: None,
             last_repairs: Instant::now(),
-            assembling: false,
             stopping: None,
             rest: Rest::new(Instant::now()),
         }
@@ -204,6 +209,7 @@ impl Worker {
         if self.stopping.is_some() {
             return Turn::Last;
         }
+        busy |= self.take_snapshot();
         busy |= self.flush_reports();
         busy |= self.take_carrier(cx, now);
         busy |= self.take_handed_over(cx, now);
@@ -220,7 +226,7 @@ impl Worker {
     fn fill_connections(&mut self, now: Instant) {
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { return };
-            let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { continue };
+            let Some(pump) = self.pumps.get_mut(slot) else { continue };
             pump.listed = false;
             pump.drain(&mut self.endpoint, &mut self.arena, now, &mut self.totals, &mut self.drops);
         }
@@ -228,7 +234,7 @@ impl Worker {
 
     /// Puts a pump on the list for `fill_connections`, if it has something to send and may send.
     fn list(&mut self, slot: usize, now: Instant) {
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(pump) = self.pumps.get_mut(slot) else { return };
         if !pump.listed && !pump.blocked && pump.has_work(now) {
             pump.listed = true;
             self.ready.push_back(slot);
@@ -243,17 +249,7 @@ impl Worker {
     }
 
     fn run_timer(&mut self, cx: &mut Context<'_>, now: Instant) {
-        if now.duration_since(self.last_expiry) >= EXPIRE_EVERY {
-            self.last_expiry = now;
-            let expired = self.pumps.iter_mut().flatten().map(|pump| pump.assembler.expire(now)).sum();
-            self.count_expired(expired);
-            for pump in self.pumps.iter_mut().flatten() {
-                pump.note_datagram_size(&self.endpoint, now);
-                pump.note_losses(&self.endpoint, now);
-            }
-            self.held = self.pumps.iter().flatten().map(|pump| pump.resequencer.size()).sum();
-            self.assembling = self.pumps.iter().flatten().any(|pump| pump.assembler.pending() > 0);
-        }
+        self.look_after_connections(now);
         if self.repair_due.is_some_and(|due| due <= now) {
             self.run_repairs(now);
             // These repairs were queued after this turn's flush.
@@ -279,10 +275,8 @@ impl Worker {
         let held_back = self
             .is_held_back(now)
             .then(|| if self.hand_over.is_filling() { HAND_OVER_FILLING } else { HELD_BACK });
-        // Datagram sizes and losses need no timer: a worker without traffic has no use for them.
-        let assembling = self.assembling.then_some(EXPIRE_EVERY);
         let repair = self.repair_due.map(|due| due.saturating_duration_since(now));
-        [held_back, assembling, repair].into_iter().flatten().min()
+        [held_back, self.upkeep.due(), repair].into_iter().flatten().min()
     }
 
     fn report(&mut self, report: Report) {
@@ -309,40 +303,5 @@ impl Worker {
     /// The worker's number among its siblings.
     fn number(&self) -> usize {
         usize::from(self.tuning.settings.worker.index())
-    }
-
-    fn pump_mut(&mut self, slot: usize) -> Option<&mut Pump> {
-        self.pumps.get_mut(slot).and_then(Option::as_mut)
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        let pumps = || self.pumps.iter().flatten();
-        Snapshot {
-            totals: self.totals.clone(),
-            queued_packets: pumps().map(|pump| pump.queued_packets() as u64).sum(),
-            assemblies_pending: pumps().map(|pump| pump.assembler.pending() as u64).sum(),
-            drops_to_carrier: self.drops.to_carrier.clone(),
-            drops_to_tun: self.drops.to_tun.clone(),
-            connections: pumps()
-                .map(|pump| ConnectionSnapshot {
-                    connection: pump.connection,
-                    session: pump.attached.map(|(session, _)| session),
-                    index: pump.attached.map(|(_, index)| index),
-                    packets_out: pump.traffic.packets_out,
-                    bytes_out: pump.traffic.bytes_out,
-                    packets_in: pump.traffic.packets_in,
-                    bytes_in: pump.traffic.bytes_in,
-                    queue_packets: pump.queued_packets(),
-                    queue_bytes: pump.queue_bytes(),
-                    quic: self.endpoint.stats(pump.connection),
-                    repair: pump.repair_snapshot(),
-                })
-                .collect(),
-            clients: self.clients.totals(pumps().filter_map(|pump| Some((pump.attached?.0, pump.traffic)))),
-            sockets: self.endpoint.socket_stats(),
-            occupancy: self.occupancy.clone(),
-            past: self.past.clone(),
-            workers: Vec::new(),
-        }
     }
 }

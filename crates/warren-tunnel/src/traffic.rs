@@ -1,6 +1,6 @@
 //! Sums an exit's traffic per client, over all of its connections and sessions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use warren_session::PublicKey;
 use warren_session::exit::SessionId;
@@ -31,14 +31,20 @@ impl Traffic {
 /// The client of each session, and the sums of connections that are gone.
 #[derive(Debug, Default)]
 pub(super) struct ClientTraffic {
-    by_session: HashMap<SessionId, PublicKey>,
-    past: BTreeMap<PublicKey, Traffic>,
+    by_session: HashMap<SessionId, usize>,
+    /// Where each client is among `past`.
+    places: HashMap<PublicKey, usize>,
+    past: Vec<(PublicKey, Traffic)>,
 }
 
 impl ClientTraffic {
     /// Notes whose a session is.
     pub(super) fn open(&mut self, session: SessionId, client: PublicKey) {
-        self.by_session.insert(session, client);
+        let place = *self.places.entry(client).or_insert_with(|| {
+            self.past.push((client, Traffic::default()));
+            self.past.len() - 1
+        });
+        self.by_session.insert(session, place);
     }
 
     /// Forgets a session; what its connections carried has been kept.
@@ -46,25 +52,21 @@ impl ClientTraffic {
         self.by_session.remove(&session);
     }
 
-    /// Keeps what a connection carried for a session that it leaves.
-    pub(super) fn keep(&mut self, session: SessionId, traffic: &Traffic) {
-        if let Some(client) = self.by_session.get(&session) {
-            self.past.entry(*client).or_default().add(traffic);
-        }
+    /// Keeps what a connection carried for a session that it leaves. Returns the client's place among [`Self::past`].
+    pub(super) fn keep(&mut self, session: SessionId, traffic: &Traffic) -> Option<usize> {
+        let place = *self.by_session.get(&session)?;
+        self.past.get_mut(place)?.1.add(traffic);
+        Some(place)
     }
 
-    /// Everything carried for each client, including what its present connections have carried.
-    pub(super) fn totals(
-        &self,
-        live: impl Iterator<Item = (SessionId, Traffic)>,
-    ) -> BTreeMap<PublicKey, Traffic> {
-        let mut totals = self.past.clone();
-        for (session, traffic) in live {
-            if let Some(client) = self.by_session.get(&session) {
-                totals.entry(*client).or_default().add(&traffic);
-            }
-        }
-        totals
+    /// Whose a session is.
+    pub(super) fn of(&self, session: SessionId) -> Option<PublicKey> {
+        self.past.get(*self.by_session.get(&session)?).map(|(client, _)| *client)
+    }
+
+    /// What past connections carried for each client. A client keeps its place.
+    pub(super) fn past(&self) -> impl ExactSizeIterator<Item = (PublicKey, Traffic)> {
+        self.past.iter().copied()
     }
 }
 
@@ -79,16 +81,15 @@ mod tests {
         let mut clients = ClientTraffic::default();
         clients.open(SessionId(7), laptop);
         clients.open(SessionId(8), phone);
-        let live = || [(SessionId(7), one), (SessionId(8), one), (SessionId(99), one)].into_iter();
 
-        let before = clients.totals(live())[&laptop];
-        clients.keep(SessionId(7), &one);
-        assert_eq!(clients.totals(live().skip(1))[&laptop], before);
+        assert_eq!(clients.keep(SessionId(7), &one), Some(0));
         clients.end(SessionId(7));
         clients.open(SessionId(9), laptop);
-        let after = clients.totals(std::iter::once((SessionId(9), one)));
+        assert_eq!(clients.keep(SessionId(9), &one), Some(0));
+        assert_eq!(clients.keep(SessionId(99), &one), None);
 
-        assert_eq!(after[&laptop].bytes_out, 200);
-        assert!(!after.contains_key(&phone));
+        let past: Vec<_> = clients.past().map(|(client, traffic)| (client, traffic.bytes_out)).collect();
+        assert_eq!(past, [(laptop, 200), (phone, 0)]);
+        assert_eq!((clients.of(SessionId(8)), clients.of(SessionId(7))), (Some(phone), None));
     }
 }

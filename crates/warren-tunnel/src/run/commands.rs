@@ -48,8 +48,8 @@ impl Worker {
                 self.device =
                     Some(Device { queue, bulk_flows, forwarding, failed_reads: 0, buffer, coalescer });
             }
+            Command::Snapshot(answer) => self.snapshots.ask(answer),
             // The asker may have gone away meanwhile. Nobody else wants the answer.
-            Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
             Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
             #[cfg(debug_assertions)]
             Command::Panic => panic!("as asked for"),
@@ -82,7 +82,7 @@ impl Worker {
         }
     }
 
-    fn carry_out_shared(&mut self, command: SharedCommand) {
+    pub(super) fn carry_out_shared(&mut self, command: SharedCommand) {
         match command {
             SharedCommand::OpenSession { session, client, route } => {
                 if let Some(client) = client {
@@ -123,7 +123,7 @@ impl Worker {
     fn close_unattached(&mut self, reason: Goodbye) {
         let (by_connection, pumps) = (&self.by_connection, &self.pumps);
         let is_attached = |connection| {
-            let pump = by_connection.get(&connection).and_then(|slot| pumps.get(*slot)?.as_ref());
+            let pump = by_connection.get(&connection).and_then(|slot| pumps.get(*slot));
             pump.is_some_and(|pump| pump.attached.is_some())
         };
         self.endpoint.close_others(reason.code(), &reason.to_string(), is_attached);
@@ -142,7 +142,7 @@ impl Worker {
             return;
         }
         let repairs = self.sessions.repairs(session) && self.endpoint.keeps_datagrams();
-        if let Some(pump) = self.pump_mut(slot) {
+        if let Some(pump) = self.pumps.get_mut(slot) {
             pump.attached = Some((session, index));
             pump.repair.is_agreed = repairs;
         }
@@ -153,22 +153,36 @@ impl Worker {
             self.sessions.detach(session, Place::There(connection));
         }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
-        pump.abandon(&mut self.drops);
-        if let Some((session, _)) = pump.attached.take() {
+        if let Some(session) = self.leave_session(slot) {
             self.sessions.detach(session, Place::Here(slot));
-            self.clients.keep(session, &std::mem::take(&mut pump.traffic));
         }
     }
 
+    /// Gives up what waits for a connection, and takes it from its session. Returns the session.
+    fn leave_session(&mut self, slot: usize) -> Option<SessionId> {
+        let pump = self.pumps.get_mut(slot)?;
+        pump.abandon(&mut self.drops);
+        let (session, _) = pump.attached.take()?;
+        let traffic = std::mem::take(&mut pump.traffic);
+        self.keep_traffic(session, &traffic);
+        self.see_again(slot);
+        Some(session)
+    }
+
     fn end_session(&mut self, session: SessionId) {
-        self.sessions.end(session);
-        self.elsewhere.retain(|_, of| *of != session);
-        for pump in self.pumps.iter_mut().flatten() {
-            if pump.attached.is_some_and(|(attached, _)| attached == session) {
-                pump.abandon(&mut self.drops);
-                pump.attached = None;
-                self.clients.keep(session, &std::mem::take(&mut pump.traffic));
+        for place in self.sessions.end(session) {
+            let slot = match place {
+                Place::Here(slot) => slot,
+                Place::There(connection) => {
+                    if self.elsewhere.get(&connection) == Some(&session) {
+                        self.elsewhere.remove(&connection);
+                    }
+                    continue;
+                }
+            };
+            let attached = self.pumps.get(slot).and_then(|pump| pump.attached);
+            if attached.is_some_and(|(attached, _)| attached == session) {
+                self.leave_session(slot);
             }
         }
         self.clients.end(session);

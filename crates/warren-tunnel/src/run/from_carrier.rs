@@ -56,31 +56,39 @@ impl Worker {
 
     fn take_lost(&mut self, connection: ConnectionId, lost: LostDatagram, now: Instant) {
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        if let Some(pump) = self.pump_mut(slot) {
+        if let Some(pump) = self.pumps.get_mut(slot) {
             pump.repair.take_lost(lost, now);
             let due = pump.copy_due();
-            self.note_repair_due(due);
+            self.note_repair_due(slot, due);
         }
         self.list(slot, now);
     }
 
-    fn note_repair_due(&mut self, due: Option<Instant>) {
-        // Each run looks at every connection, so runs are at least a millisecond apart.
-        let due = due.map(|due| due.max(self.last_repairs + REPAIR_PAUSE));
-        self.repair_due = self.repair_due.into_iter().chain(due).min();
+    /// Notes when repair has something to do for a connection, if it has.
+    fn note_repair_due(&mut self, slot: usize, due: Option<Instant>) {
+        let (Some(due), Some(pump)) = (due, self.pumps.get_mut(slot)) else { return };
+        if !std::mem::replace(&mut pump.has_repairs, true) {
+            self.repairs.push(slot);
+        }
+        let due = due.max(self.last_repairs + REPAIR_PAUSE);
+        self.repair_due = Some(self.repair_due.map_or(due, |other| other.min(due)));
     }
 
     /// Does what repair put off until now.
     pub(super) fn run_repairs(&mut self, now: Instant) {
         self.last_repairs = now;
-        self.expire_held(now);
-        for slot in 0..self.pumps.len() {
+        self.repair_due = None;
+        let mut slots = std::mem::take(&mut self.repairs);
+        // A connection that has ended since may have left its slot to another.
+        slots.retain(|slot| {
+            self.pumps.get_mut(*slot).is_some_and(|pump| std::mem::take(&mut pump.has_repairs))
+        });
+        self.expire_held(&slots, now);
+        for slot in slots {
             self.list(slot, now);
+            let dues = self.pumps.get(slot).map(|pump| [pump.copy_due(), pump.resequencer.next_deadline()]);
+            self.note_repair_due(slot, dues.into_iter().flatten().flatten().min());
         }
-        let pumps = self.pumps.iter().flatten();
-        self.repair_due =
-            pumps.flat_map(|pump| [pump.copy_due(), pump.resequencer.next_deadline()]).flatten().min();
-        self.repair_due = self.repair_due.map(|due| due.max(now + REPAIR_PAUSE));
         self.fill_connections(now);
     }
 
@@ -93,16 +101,16 @@ impl Worker {
             Event::Control { connection, data } => self.report(Report::Control { connection, data }),
             Event::Writable { connection } => {
                 let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-                let due = self.pump_mut(slot).and_then(|pump| {
+                let due = self.pumps.get_mut(slot).and_then(|pump| {
                     pump.blocked = false;
                     pump.copy_due()
                 });
-                self.note_repair_due(due);
+                self.note_repair_due(slot, due);
                 self.list(slot, now);
             }
             Event::Answers { connection, answers } => {
                 let slot = self.by_connection.get(&connection).copied();
-                let session = slot.and_then(|slot| self.pump_mut(slot)?.attached);
+                let session = slot.and_then(|slot| self.pumps.get(slot)?.attached);
                 if let (Some(slot), Some((session, _))) = (slot, session) {
                     self.sessions.set_silent(session, Place::Here(slot), !answers);
                 }
@@ -116,40 +124,34 @@ impl Worker {
     }
 
     fn add_pump(&mut self, connection: ConnectionId, now: Instant) {
-        let pump = Pump::new(connection, now);
-        let free = self.pumps.iter().position(Option::is_none);
-        let slot = free.unwrap_or(self.pumps.len());
-        match self.pumps.get_mut(slot) {
-            Some(place) => *place = Some(pump),
-            None => self.pumps.push(Some(pump)),
-        }
+        let slot = self.pumps.insert(Pump::new(connection, now));
         self.by_connection.insert(connection, slot);
     }
 
-    fn remove_pump(&mut self, connection: ConnectionId, now: Instant) {
+    pub(super) fn remove_pump(&mut self, connection: ConnectionId, now: Instant) {
         let Some(slot) = self.by_connection.remove(&connection) else { return };
-        if let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) {
-            // What it holds has arrived. It is delivered while the connection is still known.
+        if let Some(pump) = self.pumps.get_mut(slot) {
             pump.resequencer.release_all(&mut self.released);
+            pump.note_held(&mut self.held);
             self.settle_released(slot, now);
         }
-        let Some(mut pump) = self.pumps.get_mut(slot).and_then(Option::take) else { return };
+        let Some(mut pump) = self.pumps.try_remove(slot) else { return };
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached {
             self.sessions.detach(session, Place::Here(slot));
-            self.clients.keep(session, &pump.traffic);
+            self.keep_traffic(session, &pump.traffic);
         }
-        self.ready.retain(|listed| *listed != slot);
         if let Some(quic) = self.endpoint.stats(connection) {
             self.past.add(&quic, &pump.repair_snapshot());
         }
         let unfinished = pump.assembler.finish();
         self.totals.carrier_received_packets += unfinished;
         self.drops.to_tun.add_many(DropReason::ConnectionLost, unfinished);
+        self.see_again(slot);
     }
 
     fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
-        let found = slot.and_then(|slot| Some((slot, self.pumps.get_mut(slot)?.as_mut()?)));
+        let found = slot.and_then(|slot| Some((slot, self.pumps.get_mut(slot)?)));
         let Some((slot, pump)) = found else {
             self.refuse(DropReason::NotAttached);
             return;
@@ -166,15 +168,14 @@ impl Worker {
                 return;
             }
             Ok(Numbering::Numbered(place)) => {
-                let before = pump.resequencer.size();
                 let taken = pump.resequencer.take(now, place, datagram, pump.hold, &mut self.released);
-                self.held = (self.held + pump.resequencer.size()).saturating_sub(before);
+                pump.note_held(&mut self.held);
                 if self.held > HELD_BY_ALL {
-                    self.held = self.held.saturating_sub(pump.resequencer.size());
                     pump.resequencer.release_all(&mut self.released);
+                    pump.note_held(&mut self.held);
                 }
                 let due = pump.resequencer.next_deadline();
-                self.note_repair_due(due);
+                self.note_repair_due(slot, due);
                 self.take_released(slot, session, now);
                 if let Err(reason) = taken {
                     self.refuse(reason);
@@ -183,6 +184,7 @@ impl Worker {
             }
             Ok(Numbering::NothingBelow(place)) => {
                 pump.resequencer.nothing_below(place, &mut self.released);
+                pump.note_held(&mut self.held);
                 self.take_released(slot, session, now);
                 return;
             }
@@ -202,13 +204,14 @@ impl Worker {
     }
 
     /// Goes on without the numbered datagrams that did not come in time.
-    fn expire_held(&mut self, now: Instant) {
-        for slot in 0..self.pumps.len() {
-            let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { continue };
+    fn expire_held(&mut self, slots: &[usize], now: Instant) {
+        for slot in slots.iter().copied() {
+            let Some(pump) = self.pumps.get_mut(slot) else { continue };
             if pump.resequencer.next_deadline().is_none_or(|deadline| deadline > now) {
                 continue;
             }
             pump.resequencer.expire(now, &mut self.released);
+            pump.note_held(&mut self.held);
             self.settle_released(slot, now);
         }
         self.write_to_device();
@@ -216,7 +219,7 @@ impl Worker {
 
     /// Takes the numbered datagrams for which the connection waits no longer. It may have lost its session meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
-        let pump = self.pumps.get(slot).and_then(Option::as_ref);
+        let pump = self.pumps.get(slot);
         let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));
         if let Some(session) = session {
             self.take_released(slot, session, now);
@@ -228,7 +231,7 @@ impl Worker {
 
     /// Takes a datagram without a number, or one whose turn has come.
     fn take_in_order(&mut self, slot: usize, session: SessionId, mut datagram: Bytes, now: Instant) {
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(pump) = self.pumps.get_mut(slot) else { return };
         match Datagram::parse_without_trailer(&datagram) {
             Ok(Datagram::Packet { flags, packet }) => {
                 // Before the checks: this counts what the connection carried.
@@ -248,7 +251,7 @@ impl Worker {
                 let expired = pump.assembler.expire(now);
                 self.count_expired(expired);
                 match inserted {
-                    Ok(None) => self.assembling = true,
+                    Ok(None) => self.upkeep.note_assembly(),
                     Ok(Some(whole)) => self.deliver(slot, session, whole.flags, whole.packet.into(), now),
                     Err(reason) => self.refuse(reason),
                 }
@@ -298,7 +301,7 @@ impl Worker {
             return Err(DropReason::RateLimit);
         }
         if is_syn(&view)
-            && let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut)
+            && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
             // Packets of the way back should go in one piece on this side too.

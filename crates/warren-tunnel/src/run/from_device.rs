@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use rustix::io::Errno;
+use slab::Slab;
 use warren_packet::datagram::{PACKET_OVERHEAD, TRAILER, write_packet};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
@@ -83,7 +84,7 @@ impl Worker {
     }
 
     fn pumps_hold_back(&self, now: Instant) -> bool {
-        self.is_client() && self.pumps.iter().flatten().any(|pump| pump.holds_back(now))
+        self.is_client() && self.pumps.iter().any(|(_, pump)| pump.holds_back(now))
     }
 
     fn is_client(&self) -> bool {
@@ -124,7 +125,7 @@ impl Worker {
     /// Whether a pump can send and holds as much as it sends in one turn. More would only wait or be dropped, through no fault of its
     /// connection.
     fn has_enough(&self, slot: Option<usize>) -> bool {
-        let pump = slot.and_then(|slot| self.pumps.get(slot)).and_then(Option::as_ref);
+        let pump = slot.and_then(|slot| self.pumps.get(slot));
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
     }
 
@@ -193,7 +194,7 @@ impl Worker {
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return Ok(None) };
+        let Some(pump) = self.pumps.get_mut(slot) else { return Ok(None) };
         // A small super-packet fits into every datagram, so the connection's size need not be looked up.
         let may_be_cut = is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD;
         let largest_whole = may_be_cut.then(|| pump.largest_whole_packet(&self.endpoint, now)).flatten();
@@ -221,7 +222,7 @@ impl Worker {
     /// Tells the sender of a packet that went in fragments how large a packet goes in one piece.
     fn answer_too_big(&mut self, slot: usize, packet: &[u8], largest: usize, now: Instant) {
         let Some(Device { queue, .. }) = &mut self.device else { return };
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(pump) = self.pumps.get_mut(slot) else { return };
         let answer = IpPacket::parse(packet).ok().and_then(|packet| too_big(&packet, largest));
         let Some(answer) = answer.filter(|_| pump.may_answer(now)) else { return };
         // A TUN that does not take it now will not be asked again: the next packet brings another answer.
@@ -255,11 +256,11 @@ fn route<'a>(
 /// The pump of a connection that is attached to a session.
 fn attached(
     by_connection: &HashMap<ConnectionId, usize>,
-    pumps: &[Option<Pump>],
+    pumps: &Slab<Pump>,
     connection: ConnectionId,
 ) -> Option<usize> {
     let slot = *by_connection.get(&connection)?;
-    pumps.get(slot)?.as_ref()?.attached.map(|_| slot)
+    pumps.get(slot)?.attached.map(|_| slot)
 }
 
 /// Frames the packets of one super-packet and queues them on a pump.

@@ -1,0 +1,184 @@
+//! Answers the control plane's questions for every counter, for a few connections and clients in each turn.
+//!
+//! What moves from a connection to the sums of past ones meanwhile is moved in the unfinished snapshot too. So nothing
+//! is counted twice or left out, and no client's sum is ever smaller than in an earlier snapshot.
+
+use warren_session::exit::SessionId;
+
+use super::Worker;
+use crate::counters::{ConnectionSnapshot, Snapshot};
+use crate::snapshots::{SeenConnection, WorkerSnapshot};
+use crate::traffic::Traffic;
+
+/// Connections, and clients, that one turn reads, so that turns do not get longer with their number.
+const PER_TURN: usize = 64;
+
+impl Worker {
+    /// Goes on with the answer to the first question. Returns whether there is more to do.
+    pub(super) fn take_snapshot(&mut self) -> bool {
+        if self.snapshots.asked.is_empty() {
+            return false;
+        }
+        let first = self.snapshots.connections.len();
+        for slot in first..(first + PER_TURN).min(self.pumps.capacity()) {
+            let seen = self.see(slot);
+            self.snapshots.connections.push(seen);
+        }
+        let clients = &mut self.snapshots.clients;
+        clients.extend(self.clients.past().skip(clients.len()).take(PER_TURN));
+        let is_complete = self.snapshots.connections.len() >= self.pumps.capacity()
+            && self.snapshots.clients.len() >= self.clients.past().len();
+        if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {
+            let connections = std::mem::take(&mut self.snapshots.connections);
+            let clients = std::mem::take(&mut self.snapshots.clients);
+            // The asker may have gone away meanwhile. Nobody else wants the answer.
+            drop(answer.send(WorkerSnapshot { connections, clients, rest: self.rest_of_snapshot() }));
+        }
+        !self.snapshots.asked.is_empty()
+    }
+
+    /// Keeps what a connection carried for a session that it leaves.
+    pub(super) fn keep_traffic(&mut self, session: SessionId, traffic: &Traffic) {
+        if let Some(place) = self.clients.keep(session, traffic)
+            && let Some((_, seen)) = self.snapshots.clients.get_mut(place)
+        {
+            seen.add(traffic);
+        }
+    }
+
+    /// Reads a connection anew, if its turn was before something of it went elsewhere.
+    pub(super) fn see_again(&mut self, slot: usize) {
+        if slot < self.snapshots.connections.len() {
+            let seen = self.see(slot);
+            if let Some(place) = self.snapshots.connections.get_mut(slot) {
+                *place = seen;
+            }
+        }
+    }
+
+    fn see(&self, slot: usize) -> Option<SeenConnection> {
+        let pump = self.pumps.get(slot)?;
+        let snapshot = ConnectionSnapshot {
+            connection: pump.connection,
+            session: pump.attached.map(|(session, _)| session),
+            index: pump.attached.map(|(_, index)| index),
+            packets_out: pump.traffic.packets_out,
+            bytes_out: pump.traffic.bytes_out,
+            packets_in: pump.traffic.packets_in,
+            bytes_in: pump.traffic.bytes_in,
+            queue_packets: pump.queued_packets(),
+            queue_bytes: pump.queue_bytes(),
+            quic: self.endpoint.stats(pump.connection),
+            repair: pump.repair_snapshot(),
+        };
+        Some(SeenConnection {
+            client: snapshot.session.and_then(|session| self.clients.of(session)),
+            assemblies_pending: pump.assembler.pending() as u64,
+            snapshot,
+        })
+    }
+
+    fn rest_of_snapshot(&self) -> Snapshot {
+        Snapshot {
+            totals: self.totals.clone(),
+            drops_to_carrier: self.drops.to_carrier.clone(),
+            drops_to_tun: self.drops.to_tun.clone(),
+            sockets: self.endpoint.socket_stats(),
+            occupancy: self.occupancy.clone(),
+            past: self.past.clone(),
+            ..Snapshot::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::sync::{mpsc, oneshot};
+    use warren_quic::driver::{ConnectionId, Endpoint};
+    use warren_quic::key::PrivateKey;
+    use warren_quic::settings::TransportSettings;
+    use warren_session::PublicKey;
+
+    use super::*;
+    use crate::forward::SessionRoute;
+    use crate::hand_over;
+    use crate::message::{Command, SharedCommand};
+    use crate::pump::Pump;
+    use crate::tuning::Tuning;
+
+    const CLIENTS: usize = 100;
+    const CONNECTIONS: usize = 3 * PER_TURN;
+
+    /// A worker without a device. Each client has a session, and each connection has carried a byte.
+    fn worker(commands: mpsc::Receiver<Command>) -> Worker {
+        let settings = TransportSettings::default();
+        let endpoint = Endpoint::client(settings, PrivateKey::generate().unwrap()).unwrap();
+        let hand_over = hand_over::between(1).pop().unwrap();
+        let mut worker = Worker::new(endpoint, Tuning::default(), hand_over, commands, mpsc::channel(1).0);
+        for client in 0..CLIENTS {
+            let (session, client) = (SessionId(client as u64), Some(key(client)));
+            let route = SessionRoute {
+                ipv4: None,
+                ipv6: None,
+                prefixes: Vec::new(),
+                connections: 8,
+                limit: None,
+                repair: false,
+            };
+            worker.carry_out_shared(SharedCommand::OpenSession { session, client, route });
+        }
+        for number in 0..CONNECTIONS {
+            let connection = ConnectionId(number as u64);
+            let slot = worker.pumps.insert(Pump::new(connection, Instant::now()));
+            worker.by_connection.insert(connection, slot);
+            let (session, index) =
+                (SessionId((number % CLIENTS) as u64), u32::try_from(number / CLIENTS).unwrap());
+            worker.carry_out_shared(SharedCommand::Attach { session, connection, index });
+            worker.pumps[slot].traffic.bytes_in = 1;
+        }
+        worker
+    }
+
+    fn key(client: usize) -> PublicKey {
+        PublicKey([u8::try_from(client).unwrap(); 32])
+    }
+
+    #[tokio::test]
+    async fn what_moves_while_a_snapshot_is_taken_is_counted_once() {
+        let (_orders, commands) = mpsc::channel(1);
+        let mut worker = worker(commands);
+        let (answer, mut answered) = oneshot::channel();
+        worker.snapshots.ask(answer);
+        assert!(worker.take_snapshot(), "one turn does not read them all");
+
+        // The first of each pair was read, the other was not.
+        let last = CONNECTIONS as u64 - 1;
+        for number in [0, last] {
+            worker.carry_out_shared(SharedCommand::Detach { connection: ConnectionId(number) });
+        }
+        for number in [1, last - 1] {
+            worker.remove_pump(ConnectionId(number), Instant::now());
+        }
+        for session in [2, CLIENTS as u64 - 1] {
+            worker.carry_out_shared(SharedCommand::EndSession { session: SessionId(session) });
+        }
+        while worker.take_snapshot() {}
+
+        let snapshot = answered.try_recv().unwrap().sum_up();
+        for (client, traffic) in &snapshot.clients {
+            let own = (0..CONNECTIONS).filter(|number| key(number % CLIENTS) == *client).count();
+            assert_eq!(traffic.bytes_in, own as u64, "{client}");
+        }
+        assert_eq!(snapshot.clients.len(), CLIENTS);
+        let is_gone = |number: u64| [1, last - 1].contains(&number);
+        let known: Vec<u64> = (0..=last).filter(|number| !is_gone(*number)).collect();
+        let numbers = snapshot.connections.iter().map(|connection| connection.connection.0);
+        assert_eq!(numbers.collect::<Vec<_>>(), known);
+        let attached = snapshot.connections.iter().filter(|connection| connection.session.is_some());
+        let of_ended =
+            (0..=last).filter(|number| [2, CLIENTS as u64 - 1].contains(&(number % CLIENTS as u64)));
+        assert_eq!(attached.count(), known.len() - 2 - of_ended.count());
+    }
+}

@@ -1,0 +1,26 @@
+//! Looks after the connections of a worker.
+
+use std::time::Instant;
+
+use super::Worker;
+use crate::upkeep::CONNECTIONS_PER_TURN;
+
+impl Worker {
+    /// Looks after the connections whose turn it is: gives up their old assemblies, and reads sizes and losses.
+    pub(super) fn look_after_connections(&mut self, now: Instant) {
+        let Some(first) = self.upkeep.first(now) else { return };
+        let next = first + CONNECTIONS_PER_TURN;
+        let mut expired = 0;
+        for slot in first..next.min(self.pumps.capacity()) {
+            let Some(pump) = self.pumps.get_mut(slot) else { continue };
+            expired += pump.assembler.expire(now);
+            pump.note_datagram_size(&self.endpoint, now);
+            pump.note_losses(&self.endpoint, now);
+            if pump.assembler.pending() > 0 {
+                self.upkeep.note_assembly();
+            }
+        }
+        self.count_expired(expired);
+        self.upkeep.go_on(next, self.pumps.capacity());
+    }
+}

@@ -1,0 +1,59 @@
+//! What a worker answers when it is asked for every counter, as far as it is known.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+use warren_session::PublicKey;
+
+use crate::counters::{ConnectionSnapshot, Snapshot};
+use crate::traffic::Traffic;
+
+/// Questions in the order in which they came, and the answer to the first as far as it is known.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    pub(crate) asked: VecDeque<oneshot::Sender<WorkerSnapshot>>,
+    pub(crate) connections: Vec<Option<SeenConnection>>,
+    pub(crate) clients: Vec<(PublicKey, Traffic)>,
+}
+
+/// What a worker answers. The asker makes a [`Snapshot`] of it, on its own thread.
+pub(crate) struct WorkerSnapshot {
+    pub(crate) connections: Vec<Option<SeenConnection>>,
+    /// What each client's past connections carried.
+    pub(crate) clients: Vec<(PublicKey, Traffic)>,
+    /// Everything else.
+    pub(crate) rest: Snapshot,
+}
+
+/// A connection, as read in its turn.
+pub(crate) struct SeenConnection {
+    pub(crate) snapshot: ConnectionSnapshot,
+    /// Of an exit: whose it is.
+    pub(crate) client: Option<PublicKey>,
+    pub(crate) assemblies_pending: u64,
+}
+
+impl WorkerSnapshot {
+    /// Adds everything up.
+    pub(crate) fn sum_up(self) -> Snapshot {
+        let Self { connections, clients, rest: mut snapshot } = self;
+        snapshot.clients = clients.into_iter().collect();
+        for SeenConnection { snapshot: connection, client, assemblies_pending } in
+            connections.into_iter().flatten()
+        {
+            snapshot.queued_packets += connection.queue_packets as u64;
+            snapshot.assemblies_pending += assemblies_pending;
+            if let Some(client) = client {
+                snapshot.clients.entry(client).or_default().add(&connection.traffic());
+            }
+            snapshot.connections.push(connection);
+        }
+        snapshot
+    }
+}
+
+impl Snapshots {
+    pub(crate) fn ask(&mut self, answer: oneshot::Sender<WorkerSnapshot>) {
+        self.asked.push_back(answer);
+    }
+}
