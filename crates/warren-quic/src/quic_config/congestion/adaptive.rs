@@ -49,6 +49,12 @@ const UNFILLED: u64 = 4;
 
 /// After this many rounds with a queue and a smaller window, it is judged whose queue it is.
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
+/// Rounds of a competition after which it is judged whether there is a rival at all, or the path's delay wanders (Wi-Fi).
+const ROUNDS_OF_RIVAL: u32 = 12;
+/// Share of a queueing delay by which it moves to and fro each round if it is nobody's.
+const WANDERS: f64 = 0.15;
+/// What a round leaves of learnt jitter.
+const JITTER_LEFT: f64 = 0.9995;
 /// After this many rounds with a small window, it is judged whose loss it is. The first acknowledges packets that left before.
 const DRAIN_ROUNDS: u32 = 3;
 /// If the queue were ours alone, a smaller window would shorten the round-trip time by a known amount. The queue is a rival's if the time
@@ -78,6 +84,8 @@ pub(super) struct Adaptive {
     base: BaseRtt,
     /// Largest queueing delay of recent rounds.
     full_queue: Duration,
+    /// Queueing delay that was nobody's: the path's delay wanders.
+    jitter: Duration,
     usual_loss: UsualLoss,
     /// Rounds in a row that lost much more than usual.
     lossy_rounds: u32,
@@ -119,11 +127,25 @@ enum Phase {
     /// It is CUBIC's: somebody else fills the queue.
     Competing {
         cubic: Box<dyn Controller>,
-        /// Whether the bottleneck's marks began it, and not a rival's queue.
-        is_marked: bool,
+        cause: Cause,
         /// When to look again whose queue it is.
         until: Instant,
+        /// The window before.
+        before: u64,
+        /// What its queue is like.
+        delays: Delays,
     },
+}
+
+/// Why CUBIC competes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// A queue that is not this connection's.
+    Rival,
+    /// A queue that overflows.
+    Overflow,
+    /// Marks of the bottleneck (ECN).
+    Mark,
 }
 
 /// A queue whose owner is not known yet. The connection's own queue shrinks with its window.
@@ -136,6 +158,37 @@ struct Queue {
     rtt: Duration,
     /// The window of the round before, to which this round's round-trip time belongs.
     last_window: u64,
+}
+
+/// The queueing delays of a competition's rounds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delays {
+    rounds: u32,
+    first: Duration,
+    last: Duration,
+    longest: Duration,
+    /// All of them, and all their changes, added up.
+    sum: Duration,
+    changes: Duration,
+}
+
+impl Delays {
+    fn add(&mut self, queue: Duration) {
+        if self.rounds == 0 {
+            (self.first, self.last) = (queue, queue);
+        }
+        self.rounds += 1;
+        self.longest = self.longest.max(queue);
+        self.sum += queue;
+        self.changes += queue.abs_diff(self.last);
+        self.last = queue;
+    }
+
+    /// Whether they move to and fro, as those of no queue do.
+    fn wander(&self) -> bool {
+        let to_and_fro = self.changes.saturating_sub(self.last.abs_diff(self.first));
+        to_and_fro > self.sum.mul_f64(WANDERS)
+    }
 }
 
 impl Queue {
@@ -158,6 +211,7 @@ impl Adaptive {
             rounds: Rounds::default(),
             base: BaseRtt::default(),
             full_queue: Duration::ZERO,
+            jitter: Duration::ZERO,
             usual_loss: UsualLoss::default(),
             lossy_rounds: 0,
             overflow_rounds: 0,
@@ -179,8 +233,8 @@ impl Adaptive {
             Phase::SlowStart => ControllerState::Starting,
             Phase::Bounded { .. } => ControllerState::ShortQueue,
             Phase::Draining { .. } => ControllerState::Probing,
-            Phase::Competing { is_marked: false, .. } => ControllerState::Competing,
-            Phase::Competing { is_marked: true, .. } => ControllerState::Marked,
+            Phase::Competing { cause: Cause::Rival | Cause::Overflow, .. } => ControllerState::Competing,
+            Phase::Competing { cause: Cause::Mark, .. } => ControllerState::Marked,
         }
     }
 
@@ -190,7 +244,7 @@ impl Adaptive {
 
     /// The queueing delay that is tolerated on this path.
     fn allowed_queue(&self) -> Duration {
-        MIN_QUEUE.max(self.base() / QUEUE_SHARE)
+        MIN_QUEUE.max(self.base() / QUEUE_SHARE).max(self.jitter)
     }
 
     /// The queueing delay that the last acknowledgement saw.
@@ -230,6 +284,7 @@ impl Adaptive {
         let most = UNFILLED.saturating_mul(round.bytes).max(filled_path);
         let used = self.used(&round);
         let base = self.base();
+        self.jitter = self.jitter.mul_f64(JITTER_LEFT);
         let first_step = self.first_step();
         if has_queue && matches!(self.phase, Phase::SlowStart) {
             // The window is cut below, as in every round with a queue.
@@ -245,19 +300,19 @@ impl Adaptive {
                 // It grows in `on_ack`. Here it only loses what was never filled, down to the initial window.
                 self.window = self.window.min(most).max(self.initial_window.min(self.window));
             }
-            Phase::Bounded { step, queue } if has_queue => {
+            Phase::Bounded { step, queue: seen } if has_queue => {
                 *step = first_step;
                 let (window, rtt) = (used, round.least_rtt);
-                let seen = queue.unwrap_or(Queue { rounds: 0, window, rtt, last_window: window });
-                if seen.rounds < ROUNDS_BEFORE_VERDICT {
+                let now_seen = seen.unwrap_or(Queue { rounds: 0, window, rtt, last_window: window });
+                if now_seen.rounds < ROUNDS_BEFORE_VERDICT {
                     // The first window and round-trip time stay: the verdict compares with them.
-                    *queue = Some(Queue { rounds: seen.rounds + 1, last_window: window, ..seen });
+                    *seen = Some(Queue { rounds: now_seen.rounds + 1, last_window: window, ..now_seen });
                     self.cut(now, &round);
-                } else if seen.is_rivals(rtt, base) {
-                    self.compete(now, seen.window, false);
+                } else if now_seen.is_rivals(rtt, base) {
+                    self.compete(now, now_seen.window, Cause::Rival);
                 } else {
                     self.is_cut_short = false;
-                    *queue = None;
+                    *seen = None;
                     self.cut(now, &round);
                 }
             }
@@ -270,12 +325,20 @@ impl Adaptive {
                 }
             }
             Phase::Draining { .. } => self.judge_drain(now, &round),
-            Phase::Competing { cubic, until, .. } => {
+            Phase::Competing { cubic, until, cause, before, delays } => {
                 self.window = cubic.window();
-                // Time to look again. If the rival is still there, the next rounds find its queue again.
-                if now >= *until {
+                delays.add(queue);
+                let is_judged = delays.rounds == ROUNDS_OF_RIVAL;
+                if is_judged && *cause == Cause::Rival && delays.wander() {
+                    self.jitter = delays.longest.min(base);
+                    let window = self.window.max(*before);
+                    self.bound(now, window);
+                } else if now >= *until {
+                    // Time to look again. If the rival is still there, the next rounds find its queue again.
                     let window = self.window;
                     self.bound(now, window);
+                } else if is_judged {
+                    *delays = Delays::default();
                 }
             }
         }
@@ -341,7 +404,7 @@ impl Adaptive {
 
     /// Lets CUBIC go on from a window. CUBIC begins with a slow start if the rival's queue cut ours short. Otherwise, a made-up loss ends
     /// its slow start at once.
-    fn compete(&mut self, now: Instant, window: u64, is_marked: bool) {
+    fn compete(&mut self, now: Instant, window: u64, cause: Cause) {
         let is_newcomer = std::mem::take(&mut self.is_cut_short);
         let mut config = CubicConfig::default();
         // The made-up loss below cuts a larger window to this one.
@@ -358,15 +421,15 @@ impl Adaptive {
         };
         let until = now + self.competition;
         self.last_competition = Some(until);
-        self.phase = Phase::Competing { cubic, is_marked, until };
+        self.phase = Phase::Competing { cubic, cause, until, before: window, delays: Delays::default() };
     }
 
     /// Answers a loss or a mark that is congestion as CUBIC does, and lets CUBIC go on.
-    fn give_way(&mut self, now: Instant, is_marked: bool) {
+    fn give_way(&mut self, now: Instant, cause: Cause) {
         self.last_cut = Some(now);
         self.is_cut_short = false;
         let window = scaled(self.window, CUBIC_CUT).max(self.least());
-        self.compete(now, window, is_marked);
+        self.compete(now, window, cause);
     }
 
     /// Starts anew after silence from the path, because what was known of it may be wrong.
@@ -462,7 +525,7 @@ impl Controller for Adaptive {
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn => {
                 // One mark of a round counts.
                 if is_recent {
-                    self.give_way(now, true);
+                    self.give_way(now, Cause::Mark);
                 }
             }
             Phase::SlowStart if is_long => {
@@ -476,7 +539,7 @@ impl Controller for Adaptive {
                 self.overflow_rounds = OVERFLOW_ROUNDS;
                 self.window = scaled(self.window, CUT).max(self.least());
             }
-            Phase::Bounded { .. } if is_filled && is_recent => self.give_way(now, false),
+            Phase::Bounded { .. } if is_filled && is_recent => self.give_way(now, Cause::Overflow),
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing { .. } => {}
         }
     }

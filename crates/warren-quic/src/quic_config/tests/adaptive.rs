@@ -134,6 +134,29 @@ fn a_black_out_is_over_when_the_path_is_back() {
 }
 
 #[test]
+fn jitter_is_not_taken_for_a_queue() {
+    let mut world = connected(Congestion::Adaptive);
+    world.bottleneck = Some(Bottleneck { rate: RATE, queue: Duration::from_millis(50) });
+    (world.loss_per_mille, world.jitter) = (5, Duration::from_millis(16));
+    let offer = |world: &mut World, seconds: u64| {
+        let end = world.now + Duration::from_secs(seconds);
+        // Three packets a millisecond, 31 of 40 Mbit/s.
+        while world.now < end {
+            for _ in 0..3 {
+                world.speak(CLIENT, &OFFERED);
+            }
+            world.run(Duration::from_millis(1), None);
+        }
+    };
+    offer(&mut world, 3);
+    let before = delivered(&mut world);
+    offer(&mut world, 20);
+    let share = (delivered(&mut world) - before) as f64 / (3.0 * PACKET as f64 * 20_000.0);
+    // A controller that takes random losses for those of a full queue had 0.20.
+    assert!(share > 0.75, "{share:.2} of what was offered");
+}
+
+#[test]
 fn what_is_offered_below_the_rate_is_carried_whatever_is_lost() {
     for loss in [0, 10, 30] {
         let mut world = connected(Congestion::Adaptive);

@@ -59,6 +59,10 @@ pub(super) struct World {
     /// How many of a thousand arrive later than others, and by how much.
     pub(super) late_per_mille: u64,
     pub(super) late_by: Duration,
+    /// The most by which a packet takes longer than another one, as on Wi-Fi. The path keeps the order.
+    pub(super) jitter: Duration,
+    last_arrival: [Instant; 2],
+    began: Instant,
     random: u64,
     wire: BinaryHeap<Reverse<Underway>>,
     /// The buffer that receives datagrams, and how often it could not be reused because something kept a part of it.
@@ -226,6 +230,9 @@ impl World {
             free: [now; 2],
             late_per_mille: 0,
             late_by: Duration::ZERO,
+            jitter: Duration::ZERO,
+            last_arrival: [now; 2],
+            began: now,
             random: 0x2545_f491_4f6c_dd1d,
             wire: BinaryHeap::new(),
             buffer: BytesMut::with_capacity(BUFFER),
@@ -372,7 +379,8 @@ impl World {
                 && let Some((waits, leaves)) = self.pass_bottleneck(from, datagram.len())
             {
                 let is_late = self.late_per_mille > 0 && self.random(1_000) < self.late_per_mille;
-                let arrival = leaves + self.delay + if is_late { self.late_by } else { Duration::ZERO };
+                let late_by = if is_late { self.late_by } else { self.jittered(from, leaves) };
+                let arrival = leaves + self.delay + late_by;
                 let mark = transmit.ecn.map_or(0, |sent| self.mark(sent, waits));
                 let strays = from == CLIENT && self.strays;
                 let content = datagram.to_vec();
@@ -380,6 +388,25 @@ impl World {
                 self.wire.push(Reverse(Underway { arrival, number, to: 1 - from, mark, strays, content }));
             }
         }
+    }
+
+    /// How much later than others a datagram arrives that leaves now. That moves in straight lines between random points, two jitters
+    /// apart.
+    #[expect(clippy::cast_possible_truncation, reason = "worlds live for minutes")]
+    fn jittered(&mut self, from: usize, leaves: Instant) -> Duration {
+        if self.jitter.is_zero() {
+            return Duration::ZERO;
+        }
+        let place = leaves.duration_since(self.began).as_secs_f64() / (2.0 * self.jitter.as_secs_f64());
+        let point = |index: u64| {
+            let mixed = (index * 2 + from as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed >> 40) as f64 / (1_u64 << 24) as f64
+        };
+        let (index, rest) = (place.floor() as u64, place.fract());
+        let late_by = self.jitter.mul_f64(point(index) * (1.0 - rest) + point(index + 1) * rest);
+        let arrival = (leaves + late_by).max(self.last_arrival[from]);
+        self.last_arrival[from] = arrival;
+        arrival - leaves
     }
 
     /// How long a datagram waits at the bottleneck, and when it leaves it; `None` if its queue is full.
