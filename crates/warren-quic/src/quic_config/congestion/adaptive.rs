@@ -325,22 +325,7 @@ impl Adaptive {
                 }
             }
             Phase::Draining { .. } => self.judge_drain(now, &round),
-            Phase::Competing { cubic, until, cause, before, delays } => {
-                self.window = cubic.window();
-                delays.add(queue);
-                let is_judged = delays.rounds == ROUNDS_OF_RIVAL;
-                if is_judged && *cause == Cause::Rival && delays.wander() {
-                    self.jitter = delays.longest.min(base);
-                    let window = self.window.max(*before);
-                    self.bound(now, window);
-                } else if now >= *until {
-                    // Time to look again. If the rival is still there, the next rounds find its queue again.
-                    let window = self.window;
-                    self.bound(now, window);
-                } else if is_judged {
-                    *delays = Delays::default();
-                }
-            }
+            Phase::Competing { .. } => self.judge_competition(now, queue),
         }
     }
 
@@ -354,6 +339,25 @@ impl Adaptive {
             self.usual_loss.add(round);
         }
         (self.lossy_rounds >= 2).then(|| round.loss())
+    }
+
+    fn judge_competition(&mut self, now: Instant, queue: Duration) {
+        let base = self.base();
+        let Phase::Competing { cubic, until, cause, before, delays } = &mut self.phase else { return };
+        self.window = cubic.window();
+        delays.add(queue);
+        let is_judged = delays.rounds == ROUNDS_OF_RIVAL;
+        if is_judged && *cause == Cause::Rival && delays.wander() {
+            self.jitter = delays.longest.min(base);
+            let window = self.window.max(*before);
+            self.bound(now, window);
+        } else if now >= *until {
+            // Time to look again. If the rival is still there, the next rounds find its queue again.
+            let window = self.window;
+            self.bound(now, window);
+        } else if is_judged {
+            *delays = Delays::default();
+        }
     }
 
     fn judge_drain(&mut self, now: Instant, round: &Round) {
