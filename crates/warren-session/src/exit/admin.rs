@@ -116,7 +116,12 @@ impl ExitSessions {
     fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
         let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
         self.follow(now, &before, EndReason::Disabled);
-        let id = self.record(&self.registry.rows_changed_since(&before));
+        let mut rows = self.registry.rows_changed_since(&before);
+        // A change on its way to the store may enable the client.
+        if rows.is_empty() && self.store.claimed(&Claim::Key(key)).is_some() {
+            rows.push(RowId::Client(key));
+        }
+        let id = self.record(&rows);
         id.inspect(|id| self.store.shut_out(key, *id));
         Ok(id)
     }

@@ -185,13 +185,32 @@ fn a_change_that_was_on_its_way_does_not_let_a_disabled_client_in() {
     exit.answer = None;
     exit.set("alice", |alice| alice.prefixes = vec!["192.168.7.0/24".parse().unwrap()]).unwrap();
     exit.disable("alice");
-    exit.answer(Ok(()));
-    exit.answer(Ok(()));
-    exit.answer = Some(Ok(()));
-    exit.advance(5);
+    // The change, the disabling that overwrites it, and the row with both.
+    for _ in 0..3 {
+        exit.answer(Ok(()));
+    }
     for registry in [exit.sessions.registry(), &exit.disk] {
         let alice = registry.by_key(ALICE).unwrap();
         assert!(alice.disabled && alice.prefixes.len() == 1, "both changes are in force");
+    }
+}
+
+#[test]
+fn a_client_can_be_disabled_while_the_store_is_asked_to_enable_it() {
+    for outcome in [Ok(()), Err(StoreRefusal::Unavailable)] {
+        let mut exit = Exit::new();
+        exit.disable("alice");
+        exit.answer = None;
+        exit.change(|sessions, now| sessions.change_client(now, "alice", &ClientChange::Enable)).unwrap();
+        exit.disable("alice");
+        exit.answer(outcome);
+        exit.answer = Some(Ok(()));
+        while !exit.unanswered.is_empty() {
+            exit.answer(Ok(()));
+        }
+        for registry in [exit.sessions.registry(), &exit.disk] {
+            assert!(registry.by_key(ALICE).unwrap().disabled, "the last word was to disable: {outcome:?}");
+        }
     }
 }
 
