@@ -275,9 +275,8 @@ impl ExitSessions {
         if rows.is_empty() {
             return None;
         }
-        let request = self.store.record(rows, &self.registry);
-        let id = request.id;
-        self.actions.push_back(ExitAction::Store(request));
+        let (id, request) = self.store.record(rows, &self.registry);
+        self.actions.extend(request.map(ExitAction::Store));
         Some(id)
     }
 

@@ -76,15 +76,18 @@ pub(super) struct StoreState {
     unsent: BTreeSet<RowId>,
     /// Rows in force that are in a request, with the latest one.
     sent: BTreeMap<RowId, StoreRequestId>,
-    /// Those of them in which more than a date has changed. Every request has them, so that a name or address that one client has
-    /// given up is not the new holder's before. Otherwise it would belong to both if only the later request is stored.
-    owed: BTreeSet<RowId>,
+    /// Those of them in which more than a date has changed, with the latest request when they last did. Every request has them, so that
+    /// a name or address that one client has given up is not the new holder's before. Otherwise it would belong to both if only the
+    /// later request is stored.
+    owed: BTreeMap<RowId, StoreRequestId>,
     /// Clients that were disabled by a request that is not stored.
     disabled: BTreeMap<PublicKey, StoreRequestId>,
     /// The request for the unsent rows, from the time when it is an action until it is answered.
     batch: Option<StoreRequestId>,
     /// Whether another batch follows that one.
     again: bool,
+    /// The batch that somebody waits for and that a proposal holds up, with the rows that it must have.
+    held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,
     /// When the store is told again what it has refused.
     pub(super) again_at: Option<Instant>,
 }
@@ -104,21 +107,31 @@ impl StoreState {
         registry: &ClientRegistry,
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
-        let in_force = self.owed.iter().filter(|row| !own.contains(row));
-        let request = Request { proposed, in_force: in_force.copied().collect(), enrolment };
+        let in_force = self.owed.keys().copied().filter(|row| !own.contains(row)).collect();
+        let request = Request { proposed, in_force, enrolment };
         let sent = self.send(request, registry);
         self.claims.extend(claims.into_iter().map(|claim| (claim, sent.id)));
         sent
     }
 
-    /// Enters rows that have just changed.
-    pub(super) fn record(&mut self, rows: &[RowId], registry: &ClientRegistry) -> StoreRequest {
+    /// Enters rows that have just changed. Returns the number of the request that has them, and the request unless a proposal holds it
+    /// up: what is in force may contradict a proposal that the store accepts.
+    pub(super) fn record(
+        &mut self,
+        rows: &[RowId],
+        registry: &ClientRegistry,
+    ) -> (StoreRequestId, Option<StoreRequest>) {
         rows.iter().for_each(|row| self.owe(*row));
-        let is_stuck = self.is_stuck();
-        self.again |= is_stuck;
-        let in_force = self.owed.iter().filter(|row| rows.contains(row) || !is_stuck);
-        let in_force = in_force.copied().collect();
-        self.send(Request { proposed: Vec::new(), in_force, enrolment: None }, registry)
+        if !self.is_stuck() {
+            let in_force = self.owed.keys().copied().collect();
+            let request = self.send(Request { proposed: Vec::new(), in_force, enrolment: None }, registry);
+            return (request.id, Some(request));
+        }
+        self.again = true;
+        let (id, mut held_up) = self.held_up.take().unwrap_or_else(|| (self.next_id(), BTreeSet::new()));
+        held_up.extend(rows);
+        self.held_up = Some((id, held_up));
+        (id, None)
     }
 
     fn send(&mut self, request: Request, registry: &ClientRegistry) -> StoreRequest {
@@ -139,7 +152,7 @@ impl StoreState {
 
     /// Whether a change of an address or a removal has to wait for a proposal. Nothing that builds on it can be stored before.
     pub(super) fn is_stuck(&self) -> bool {
-        self.owed.iter().any(|row| self.is_held(row))
+        self.owed.keys().any(|row| self.is_held(row))
     }
 
     /// Whether a proposal about the row is under way, which would be overwritten.
@@ -207,12 +220,12 @@ impl StoreState {
     /// More than the date of a row has changed here. It goes to the store with the next request.
     pub(super) fn owe(&mut self, row: RowId) {
         self.unsent.insert(row);
-        self.owed.insert(row);
+        self.owed.insert(row, StoreRequestId(self.last));
     }
 
     /// Whether the store lacks more than the date of a row.
     pub(super) fn owes(&self, row: RowId) -> bool {
-        self.owed.contains(&row)
+        self.owed.contains_key(&row)
     }
 
     /// A client was disabled by a request.
@@ -232,7 +245,7 @@ impl StoreState {
 
     /// Whether more than dates has changed that no request has.
     pub(super) fn has_news(&self) -> bool {
-        !self.owed.is_disjoint(&self.unsent)
+        self.owed.keys().any(|row| self.unsent.contains(row))
     }
 
     /// Whether the store lacks a change of a row, other than by a proposal.
@@ -240,9 +253,9 @@ impl StoreState {
         self.unsent.contains(&row) || self.sent.contains_key(&row)
     }
 
-    /// Whether a request after `id` has a row.
+    /// Whether a row has changed here since a request was made.
     pub(super) fn is_overtaken(&self, row: RowId, id: StoreRequestId) -> bool {
-        self.sent.get(&row).is_some_and(|by| *by > id)
+        self.owed.get(&row).is_some_and(|latest| *latest >= id)
     }
 
     /// Begins a batch. Returns `None` if there is one already, which is then followed by another one.
@@ -251,7 +264,7 @@ impl StoreState {
             self.again = true;
             return None;
         }
-        let id = self.next_id();
+        let id = self.held_up.as_ref().map(|(id, _)| *id).unwrap_or_else(|| self.next_id());
         self.batch = Some(id);
         Some(StoreRequest { id, changes: Vec::new() })
     }
@@ -261,15 +274,20 @@ impl StoreState {
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
             return true;
         }
+        let owed = self.owed.keys().copied().collect();
         let (held, mut rows): (BTreeSet<RowId>, BTreeSet<_>) =
-            self.unsent.union(&self.owed).partition(|row| self.is_held(row));
+            self.unsent.union(&owed).partition(|row| self.is_held(row));
         self.again = !held.is_empty();
         if is_planted(Bug::HeldRowForgotten) {
             self.unsent.retain(|row| !held.contains(row));
         }
-        if held.iter().any(|row| self.owes(*row)) || self.unsent.is_disjoint(&rows) {
+        let is_stuck = held.iter().any(|row| self.owes(*row));
+        // Whoever waits for a batch hears of it, even if another request has had its rows by now.
+        let awaited = self.held_up.take_if(|(id, _)| *id == request.id && !is_stuck);
+        if is_stuck || awaited.is_none() && self.unsent.is_disjoint(&rows) {
             rows.clear();
         }
+        rows.extend(awaited.into_iter().flat_map(|(_, rows)| rows));
         if rows.is_empty() {
             self.batch = None;
             return false;

@@ -185,10 +185,9 @@ fn a_change_that_was_on_its_way_does_not_let_a_disabled_client_in() {
     exit.answer = None;
     exit.set("alice", |alice| alice.prefixes = vec!["192.168.7.0/24".parse().unwrap()]).unwrap();
     exit.disable("alice");
-    // The change, the disabling that overwrites it, and the row with both.
-    for _ in 0..3 {
-        exit.answer(Ok(()));
-    }
+    // The change, then the row with the change and the disabling.
+    exit.answer(Ok(()));
+    exit.answer(Ok(()));
     for registry in [exit.sessions.registry(), &exit.disk] {
         let alice = registry.by_key(ALICE).unwrap();
         assert!(alice.disabled && alice.prefixes.len() == 1, "both changes are in force");
@@ -212,6 +211,29 @@ fn a_client_can_be_disabled_while_the_store_is_asked_to_enable_it() {
             assert!(registry.by_key(ALICE).unwrap().disabled, "the last word was to disable: {outcome:?}");
         }
     }
+}
+
+#[test]
+fn a_disabled_client_does_not_have_an_address_in_the_store_before_its_former_holder_gave_it_up() {
+    let mut exit = Exit::with(SessionConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ..network() });
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let address = exit.lease_of(ALICE).ipv4;
+    exit.sessions.closed(exit.now, 1);
+    exit.advance(SESSION_TIMEOUT.as_secs() + 1);
+    exit.answer = None;
+    exit.set("alice", |alice| alice.prefixes = vec!["192.168.7.0/24".parse().unwrap()]).unwrap();
+    exit.say(2, BOB, &hello(NONCE_B));
+    assert_eq!(exit.lease_of(BOB).ipv4, address, "the only one");
+    exit.disable("bob");
+    let has_address =
+        |disk: &ClientRegistry, key| disk.by_key(key).is_some_and(|client| client.leased_ipv4 == address);
+    let mut holders = Vec::new();
+    while !exit.unanswered.is_empty() {
+        exit.answer(Ok(()));
+        holders.push([ALICE, BOB].map(|key| has_address(&exit.disk, key)));
+    }
+    assert_eq!(holders.first(), Some(&[true, false]));
+    assert_eq!(holders.last(), Some(&[false, true]));
 }
 
 #[test]
