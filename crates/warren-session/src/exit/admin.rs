@@ -116,12 +116,8 @@ impl ExitSessions {
     fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
         let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
         self.follow(now, &before, EndReason::Disabled);
-        let mut rows = self.registry.rows_changed_since(&before);
-        // A change on its way to the store may enable the client.
-        if rows.is_empty() && self.store.claimed(&Claim::Key(key)).is_some() {
-            rows.push(RowId::Client(key));
-        }
-        let id = self.record(&rows);
+        // Even if it is disabled already: a change that this exit or another one has asked for may be about to enable it.
+        let id = self.record(&[RowId::Client(key)]);
         id.inspect(|id| self.store.shut_out(key, *id));
         Ok(id)
     }
