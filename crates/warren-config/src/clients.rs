@@ -19,6 +19,8 @@ use warren_session::clients::ClientRegistry;
 
 use self::access::{refuse_what_others_write, unwritten};
 pub use self::store::ClientStore;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use self::store::fuzzing;
 use super::document::Source;
 use super::file;
 use super::wording::describe;

@@ -14,6 +14,8 @@ use super::wording::without_keys;
 use super::{ClientKey, profile_text};
 use super::{ConfigError, Endpoint, ProfileName};
 
+pub use super::clients::fuzzing::clients_store;
+
 const PROFILE: &str = "home.toml";
 const CLIENTS: &str = "clients.toml";
 const KEY: &[u8] = b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";

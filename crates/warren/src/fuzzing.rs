@@ -2,6 +2,8 @@
 
 use crate::cli;
 
+pub use warren_config::fuzzing::clients_store;
+
 /// Gives any bytes to every parser of a file that people write: profile, exit, clients, and a WireGuard server's.
 ///
 /// # Panics

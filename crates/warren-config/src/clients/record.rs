@@ -86,7 +86,7 @@ pub(super) fn read(line: &[u8]) -> Option<Vec<RowChange>> {
     Some(rows.into_iter().map(RowChange::from).collect())
 }
 
-fn checksum(bytes: &[u8]) -> String {
+pub(super) fn checksum(bytes: &[u8]) -> String {
     let mut text = digest_of(bytes);
     text.truncate(CHECKSUM);
     text

@@ -290,7 +290,11 @@ struct Contents {
 fn read(path: &Path, file: &File) -> Result<Contents, ConfigError> {
     let metadata = file.metadata().map_err(|error| unreadable(path, &error))?;
     refuse_what_others_write(path, &metadata)?;
-    let mut lines = Lines { reader: BufReader::with_capacity(1 << 16, file), line: Vec::new() };
+    read_lines(path, BufReader::with_capacity(1 << 16, file))
+}
+
+fn read_lines(path: &Path, reader: impl io::BufRead) -> Result<Contents, ConfigError> {
+    let mut lines = Lines { reader, line: Vec::new() };
     let first = lines.next().map_err(|error| unreadable(path, &error))?;
     let (imported, length) = (header(path, first)?, first.len() as u64);
     let mut rows =
@@ -427,6 +431,9 @@ fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
     };
     ConfigError::of_file(path, sentence)
 }
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 
 #[cfg(test)]
 mod tests;

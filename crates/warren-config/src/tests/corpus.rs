@@ -1,4 +1,4 @@
-//! Replays the fuzz target's corpus.
+//! Replays the corpora of the fuzz targets.
 
 #[path = "../../../../fuzz/src/corpus.rs"]
 #[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]
@@ -7,4 +7,9 @@ mod replayed;
 #[test]
 fn configurations() {
     replayed::replay("configuration", crate::fuzzing::configuration);
+}
+
+#[test]
+fn clients_stores() {
+    replayed::replay("clients_store", crate::fuzzing::clients_store);
 }

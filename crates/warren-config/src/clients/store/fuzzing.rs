@@ -1,0 +1,53 @@
+//! Fuzzing: any bytes as the clients' store.
+
+use std::path::Path;
+
+use super::{Contents, FORMAT, NAME, NO_IMPORT, read_lines, record};
+use crate::ConfigError;
+
+/// Reads bytes as a store, and as the transactions of one: each line gets the checksum that it lacks.
+///
+/// # Panics
+/// When a refusal is not one line that begins with the file, or an accepted store does not read back from what is written of it.
+pub fn clients_store(data: &[u8]) {
+    let _ = outcome(data);
+    let mut bytes = header().into_bytes();
+    for line in data.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        bytes.extend(record::checksum(line).into_bytes());
+        bytes.push(b' ');
+        bytes.extend([line, b"\n"].concat());
+    }
+    let Some(contents) = outcome(&bytes) else { return };
+    // A last line with zeros may be what a power cut left.
+    assert!(contents.length == bytes.len() as u64 || bytes.contains(&0), "every line was read");
+
+    let mut snapshot = header();
+    for row in contents.registry.rows() {
+        record::write(&mut snapshot, [&row]).expect("a row that was read can be written");
+    }
+    let again = outcome(snapshot.as_bytes()).expect("a snapshot can be read");
+    assert_eq!(again.registry, contents.registry, "{snapshot}");
+
+    // A power cut takes part of the last line, and nobody was told of it.
+    let cut = bytes.len() - 1 - data.len() % 2;
+    if let Some(before) = outcome(&bytes[..cut]) {
+        assert!(before.length < bytes.len() as u64 && before.written <= contents.written);
+    }
+}
+
+fn header() -> String {
+    format!("{NAME} {FORMAT} {NO_IMPORT}\n")
+}
+
+fn outcome(bytes: &[u8]) -> Option<Contents> {
+    let path = Path::new("clients.store");
+    read_lines(path, bytes).inspect_err(is_one_line).ok()
+}
+
+/// # Panics
+/// Unless the sentence begins with the file and is one line.
+fn is_one_line(error: &ConfigError) {
+    let shown = error.to_string();
+    let sentence = shown.strip_prefix("clients.store:").unwrap_or_else(|| panic!("{shown}"));
+    assert!(!sentence.is_empty() && !sentence.chars().any(char::is_control), "{shown:?}");
+}
