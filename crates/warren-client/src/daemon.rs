@@ -95,7 +95,7 @@ impl Daemon {
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
         let (worker, reports) = warren_tunnel::spawn(carrier).await?;
         let config = ClientConfig {
-            connections: profile.transport.connections,
+            connections: profile.transport.connections(),
             name: start.name.clone(),
             features: profile.transport.features(),
             prefixes: profile.routes.prefixes.clone(),

@@ -91,7 +91,9 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
         "# What `warren up {}` would do on this host as it is now. Nothing was changed.\n\
          # The exit's values are not known yet. These are examples:\n{unknown}\
          \n# carrier: {} UDP sockets to {}, with the mark {CARRIER_MARK:#x}\n",
-        profile.name, profile.transport.connections, profile.exit.endpoint
+        profile.name,
+        profile.transport.connections(),
+        profile.exit.endpoint
     )
 }
 
@@ -138,7 +140,7 @@ fn example(profile: &ClientProfile) -> SessionGrant {
         mtu: EXAMPLE_MTU,
         dns: vec![example_resolver(&profile.routes.include)],
         routes: Vec::new(),
-        connections: profile.transport.connections,
+        connections: profile.transport.connections(),
         keep_alive: Duration::ZERO,
         features: profile.transport.features(),
         prefixes: Vec::new(),

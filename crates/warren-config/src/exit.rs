@@ -110,7 +110,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
     let dns = read_dns(&mut document)?;
     let metrics = MetricsSettings::read(&mut document)?;
     let web = read_web(&mut document)?;
-    let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS)?;
+    let transport = Transport::read_exit(&mut document)?;
     // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let identity = read_identity(&mut document);
     document.finish()?;

@@ -115,7 +115,7 @@ pub(super) fn parse(
     let routes = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
-    let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS)?;
+    let transport = Transport::read_client(&mut document)?;
     let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
     let mut client = document.section("client")?;
     let key = KeySetting::read(&mut client, true)?;

@@ -73,7 +73,7 @@ fn profile_without_options_has_the_defaults() {
     assert_eq!(profile.exit.public_keys, [PUBLIC_KEY.parse().unwrap()]);
     assert_eq!((profile.tun.device, profile.tun.mtu), (None, None));
     assert_eq!(profile.routes.include, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
-    assert_eq!(profile.transport.connections, 4);
+    assert_eq!(profile.transport.connections, None);
     assert_eq!((profile.transport.max_transmit_segments, profile.transport.max_transmit_datagrams), (40, 80));
     assert!(profile.ineffective.is_empty());
     assert_eq!(profile.routes.when_refused, WhenRefused::Closed);
@@ -91,7 +91,7 @@ fn every_option_of_a_profile_is_taken() {
     assert_eq!(profile.routes.include, ["10.0.0.0/8".parse().unwrap()]);
     assert_eq!(profile.routes.when_refused, WhenRefused::Open);
     let transport = profile.transport;
-    assert_eq!(transport.connections, 32);
+    assert_eq!(transport.connections, Some(32));
     assert_eq!((transport.max_transmit_segments, transport.max_transmit_datagrams), (1, 1024));
     assert_eq!((transport.receive_batches, transport.tun_batches), (2, 3));
     assert_eq!(transport.congestion, warren_quic::settings::Congestion::Bbr3);
@@ -251,7 +251,7 @@ fn exit_without_options_has_the_defaults() {
     assert!(config.nat.ipv4 && config.isolation && config.allow.is_empty() && config.dns.is_empty());
     assert_eq!(config.nat.interface, super::NatInterface::Auto);
     assert_eq!(config.clients_path(Path::new("/state")), Path::new("/state/exit/clients.toml"));
-    assert_eq!(config.transport.connections, 32);
+    assert_eq!(config.transport.connections(), 32);
 }
 
 #[test]

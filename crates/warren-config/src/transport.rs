@@ -7,7 +7,7 @@ use warren_quic::settings::{
 use warren_session::NUMBERED;
 
 use super::ConfigError;
-use super::document::Document;
+use super::document::{Document, Section};
 use super::value::{auto_or, auto_or_false, boolean, number, word};
 use warren_tunnel::tuning::{
     DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, TunBatches, TunOffload, Tuning,
@@ -19,9 +19,8 @@ pub(crate) const MAX_CONNECTIONS: u32 = 32;
 /// How QUIC connections are driven.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transport {
-    /// For a client: how many it asks for (4 by default). For an exit: the most that it grants a client (32 by
-    /// default).
-    pub connections: u32,
+    /// For a client: how many it asks for. By default this depends on the workers. For an exit: the most that it grants a client.
+    pub connections: Option<u32>,
     /// The most UDP payloads in one GSO send.
     pub max_transmit_segments: u32,
     /// The most datagrams in one drive.
@@ -51,11 +50,24 @@ pub struct Transport {
 impl Transport {
     /// Warren's own driver: it gave more goodput per CPU second than noq's on both sides (`bench/LOG.md`).
     const DRIVER: Driver = Driver::Warren;
-    pub(super) const CLIENT_CONNECTIONS: u32 = 4;
-    pub(super) const EXIT_CONNECTIONS: u32 = MAX_CONNECTIONS;
+    /// Connections of a client whose losses are not repaired: each of them loses speed by itself.
+    const UNREPAIRED_CONNECTIONS: u32 = 4;
 
-    /// Reads the section. `connections` is the role's default.
-    pub(super) fn read(document: &mut Document<'_>, connections: u32) -> Result<Self, ConfigError> {
+    /// Reads the section of a client's profile.
+    pub(super) fn read_client(document: &mut Document<'_>) -> Result<Self, ConfigError> {
+        let mut section = document.section("transport")?;
+        let connections = section.or("connections", None, auto_or(number(1..=MAX_CONNECTIONS)))?;
+        Self::read(section, connections)
+    }
+
+    /// Reads the section of an exit's file.
+    pub(super) fn read_exit(document: &mut Document<'_>) -> Result<Self, ConfigError> {
+        let mut section = document.section("transport")?;
+        let connections = section.or("connections", MAX_CONNECTIONS, number(1..=MAX_CONNECTIONS))?;
+        Self::read(section, Some(connections))
+    }
+
+    fn read(mut section: Section<'_>, connections: Option<u32>) -> Result<Self, ConfigError> {
         const CONGESTION: &[(&str, Congestion)] = &[
             ("adaptive", Congestion::Adaptive),
             ("cubic", Congestion::Cubic),
@@ -63,9 +75,8 @@ impl Transport {
             ("newreno", Congestion::NewReno),
             ("off", Congestion::Off),
         ];
-        let mut section = document.section("transport")?;
         let transport = Self {
-            connections: section.or("connections", connections, number(1..=MAX_CONNECTIONS))?,
+            connections,
             max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
@@ -118,6 +129,15 @@ impl Transport {
     /// The optional features of the protocol that this side offers, as a bit set. noq's driver keeps no datagram to send again.
     pub fn features(&self) -> u64 {
         if self.repair && self.driver == Driver::Warren { NUMBERED } else { 0 }
+    }
+
+    /// How many connections a client asks for, or the most that an exit grants one. A worker gains nothing from a second connection
+    /// as long as losses do not slow the first one down.
+    pub fn connections(&self) -> u32 {
+        self.connections.unwrap_or_else(|| {
+            let is_slowed = self.congestion != Congestion::Adaptive || self.features() & NUMBERED == 0;
+            u32::from(self.workers()).max(if is_slowed { Self::UNREPAIRED_CONNECTIONS } else { 1 })
+        })
     }
 
     /// How many workers carry a daemon's traffic.
@@ -176,7 +196,7 @@ mod tests {
 
     fn transport() -> Transport {
         Transport {
-            connections: 4,
+            connections: None,
             max_transmit_segments: 40,
             max_transmit_datagrams: 80,
             receive_batches: 8,
@@ -197,6 +217,21 @@ mod tests {
         let workers = [1, 2, 3, 4, 8, 16, 32, 1_000].map(automatic_workers);
         assert_eq!(workers, [1, 1, 1, 2, 4, 8, 8, 8]);
         assert_eq!(Transport { workers: Some(5), ..transport() }.tuning().workers, 5);
+    }
+
+    #[test]
+    fn each_worker_has_a_connection_and_losses_that_are_not_repaired_are_shared_by_four() {
+        let of = |workers| Transport { workers: Some(workers), ..transport() };
+        assert_eq!([1, 2, 8].map(|workers| of(workers).connections()), [1, 2, 8]);
+        assert_eq!(Transport { connections: Some(3), ..of(8) }.connections(), 3);
+        for slowed in [
+            Transport { repair: false, ..of(1) },
+            Transport { driver: Driver::Noq, ..of(1) },
+            Transport { congestion: Congestion::Cubic, ..of(1) },
+        ] {
+            assert_eq!(slowed.connections(), 4, "{slowed:?}");
+        }
+        assert_eq!(Transport { repair: false, ..of(8) }.connections(), 8);
     }
 
     #[test]
@@ -224,7 +259,7 @@ mod tests {
     fn what_connections_are_made_with_takes_a_restart() {
         let before = transport();
         for after in [
-            Transport { connections: 8, ..transport() },
+            Transport { connections: Some(8), ..transport() },
             Transport { driver: Driver::Noq, ..transport() },
             Transport { tun_offload: false, ..transport() },
             Transport { udp_gso: false, ..transport() },

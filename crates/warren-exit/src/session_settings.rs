@@ -13,7 +13,7 @@ pub(crate) fn session_settings(config: &ExitSettings) -> SessionConfig {
         mtu: INNER_MTU,
         dns: config.dns.clone(),
         routes: Vec::new(),
-        max_connections: config.transport.connections,
+        max_connections: config.transport.connections(),
         keep_alive: warren_quic::settings::KEEP_ALIVE,
         features: config.transport.features(),
     }

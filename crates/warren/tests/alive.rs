@@ -15,7 +15,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     const OFFERED: f64 = 8e6;
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     client.up();
     eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
     assert_eq!(flows::unanswered(&net.client, FLOWS), 0);
@@ -241,7 +241,7 @@ fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
     let Some(net) = Net::new() else { return };
     let exit =
         Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     client.up();
     let remote = || client.status().text("/exit/address").to_owned();
     let first = remote();

