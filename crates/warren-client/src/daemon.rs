@@ -29,7 +29,7 @@ use self::host_upkeep::HostUpkeep;
 use self::session::CurrentSession;
 use super::exits::Exits;
 use super::host::HostSetup;
-use super::kill_switch::Lockdown;
+use super::kill_switch::{self, Lockdown};
 use super::lookup::NameServers;
 use super::network_events::NetworkEvents;
 use warren_config::ClientProfile;
@@ -106,8 +106,12 @@ impl Daemon {
             start.state_dir.clone(),
             Some(start.helper.clone()),
         );
-        // Before the tunnel's resolvers take the place of the network's own in the host's files.
-        let servers = NameServers::find(Some(start.helper.clone())).await;
+        let servers = match kill_switch::names_all_by_address(profile) {
+            // Nothing will be looked up, and waiting for the helper would delay the first connection.
+            true => NameServers::default(),
+            // Before the tunnel's resolvers take the place of the network's own in the host's files.
+            false => NameServers::find(Some(start.helper.clone())).await,
+        };
         Ok(Self {
             tuning,
             worker,

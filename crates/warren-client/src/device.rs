@@ -95,6 +95,11 @@ impl TunDevice {
         &self.name
     }
 
+    /// The device's index.
+    pub(crate) fn index(&self) -> u32 {
+        self.device.index()
+    }
+
     /// Whether the device exists and carries the tunnel's packets.
     pub(crate) fn is_in_use(&self) -> bool {
         self.stand_in.is_none() && self.is_there()
@@ -106,7 +111,7 @@ impl TunDevice {
         self.has_failed |= index == self.device.index();
     }
 
-    fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         // A device whose descriptor has failed is of no use, even if it still exists.
         !self.has_failed && device_watch::is(self.device.name(), self.device.index())
     }
@@ -150,6 +155,11 @@ impl Void {
     /// The device's name now.
     pub(crate) fn name(&self) -> &DeviceName {
         &self.name
+    }
+
+    /// The device's index.
+    pub(crate) fn index(&self) -> u32 {
+        self.device.index()
     }
 
     pub(crate) fn is_there(&self) -> bool {

@@ -16,8 +16,8 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory, DaemonLock, refuse_
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// The time between two checks whether the daemon has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The time between two checks whether the daemon has ended. Each check is two system calls.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long the helper process of a killed daemon may take to end on a busy machine.
 const TIME_TO_DIE: Duration = Duration::from_secs(2);
 
@@ -27,6 +27,10 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
 pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDirectory::new(&directories.runtime, name);
+    if kill_switch::is_closed(&directory).unwrap_or(false) {
+        // Beside the daemon's end, as this process opens the kill switch afterwards.
+        tokio::spawn(warren_host::get_nft_ready());
+    }
     let unit = Unit::running(directories, name).await;
     // systemd restarts a unit that fails, so only systemd itself may stop it.
     if let Some(unit) = &unit {

@@ -2,12 +2,14 @@
 
 mod dns_warnings;
 pub(super) mod firewall_warning;
+mod prepared;
 mod resolvers;
 mod route_settings;
 mod standing;
 mod without_lease;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -17,10 +19,11 @@ use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError,
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
+use self::prepared::Prepared;
 use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};
 use self::without_lease::nothing_granted;
-use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
+use super::device::{self, DeviceSettings, Restored};
 use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
 use warren_daemon::helper::Helper;
@@ -38,6 +41,8 @@ pub(crate) struct HostSetup {
     profile: String,
     state_dir: PathBuf,
     standing: Option<Standing>,
+    /// The devices for the plan that is applied next, while an exit is asked for a session.
+    prepared: Option<Prepared>,
     helper: Option<Helper>,
     /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,
@@ -82,12 +87,29 @@ impl HostSetup {
             profile: name,
             state_dir,
             standing: None,
+            prepared: None,
             helper,
             dns: None,
             dns_warning: None,
             claimed_warning: None,
             device_is_new: false,
         }
+    }
+
+    /// Makes the devices while the exit is asked for a session. What cannot be made now is made, or reported, by [`Self::apply`].
+    pub(crate) fn prepare(&mut self) {
+        if self.standing.is_some() || self.prepared.is_some() {
+            return;
+        }
+        match Prepared::make(&self.device, self.mtu) {
+            Ok(prepared) => self.prepared = Some(prepared),
+            Err(error) => tracing::debug!("cannot create the devices yet: {error:#}"),
+        }
+    }
+
+    /// Removes what [`Self::prepare`] has made, because no session comes soon.
+    pub(crate) fn forget_prepared(&mut self) {
+        self.prepared = None;
     }
 
     /// Sets the host up as a Welcome asks. Returns the queues of the TUN device if one was created.
@@ -294,11 +316,14 @@ impl HostSetup {
     }
 
     /// Creates the device and applies the first plan around it.
-    async fn stand(&self, welcome: &SessionGrant) -> anyhow::Result<(Standing, Vec<Queue>)> {
+    async fn stand(&mut self, welcome: &SessionGrant) -> anyhow::Result<(Standing, Vec<Queue>)> {
         let mtu = self.mtu_for(welcome);
-        // The device exists before the plan, which names it.
-        let (device, queues) = TunDevice::make(&self.device, mtu)?;
-        let void = Void::make(mtu)?;
+        // The device exists before the plan, which names it and sets its MTU.
+        let prepared = match self.prepared.take().filter(Prepared::is_there) {
+            Some(prepared) => prepared,
+            None => Prepared::make(&self.device, Some(mtu))?,
+        };
+        let Prepared { device, queues, void } = prepared;
         let mut host = Host::open(&self.journal).await?;
         let mut attempts = 0..SLOT_ATTEMPTS;
         loop {
@@ -327,14 +352,26 @@ impl HostSetup {
         }
     }
 
-    /// Undoes everything but the device, which ends with its queues.
-    pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
+    /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
+    ///
+    /// # Errors
+    /// What could not be undone. The devices end with this process then.
+    pub(crate) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
         // First the resolvers, while the tunnel still takes queries. Otherwise some would leave outside.
         let dns = self.restore_dns().await;
+        self.forget_prepared();
+        let mut gone: Pin<Box<dyn Future<Output = ()>>> = Box::pin(std::future::ready(()));
         if let Some(mut standing) = self.standing.take() {
-            standing.host.undo_all().await.context("cannot restore the host")?;
+            let devices = standing.devices();
+            let left = standing.host.undo_all_with(devices).await.context("cannot restore the host")?;
+            gone = Box::pin(async move {
+                left.await;
+                // Closing a device that is being deleted waits as well, and would hold everything else up.
+                drop(standing);
+            });
         }
-        dns.context("cannot restore the host's DNS")
+        dns.context("cannot restore the host's DNS")?;
+        Ok(gone)
     }
 
     /// The device that carries the tunnel's packets. None while one only stands in for it.

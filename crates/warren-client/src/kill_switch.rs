@@ -203,6 +203,21 @@ pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyh
     Ok(was_open)
 }
 
+/// Closes it as the daemon will that starts next, which then need not change the table unless it has to look up an exit's name.
+/// Returns whether it was open.
+///
+/// # Errors
+/// As [`close`].
+pub(crate) async fn close_before_start(
+    profile: &ClientProfile,
+    directory: &DaemonDirectory,
+) -> anyhow::Result<bool> {
+    let was_open = !is_closed(directory)?;
+    let rules = KillSwitchRules { carriers: addresses(profile), ..rules(profile).await? };
+    closed(profile, directory, rules).await?;
+    Ok(was_open)
+}
+
 async fn closed(
     profile: &ClientProfile,
     directory: &DaemonDirectory,
@@ -294,12 +309,17 @@ fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
     profile.exits().filter_map(address).take(MOST_EXITS).collect()
 }
 
+/// Whether no exit has to be looked up.
+pub(crate) fn names_all_by_address(profile: &ClientProfile) -> bool {
+    profile.exits().all(|exit| exit.endpoint.host().parse::<IpAddr>().is_ok())
+}
+
 /// Draws a random mark for queries, if an exit has to be looked up.
 ///
 /// # Errors
 /// When the kernel has no random numbers.
 fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
-    if profile.exits().all(|exit| exit.endpoint.host().parse::<IpAddr>().is_ok()) {
+    if names_all_by_address(profile) {
         return Ok(None);
     }
     loop {

@@ -75,12 +75,15 @@ pub async fn client_run(
         notify::status(&output::sentence(error));
     }
     // The helper holds the lock as well. The next daemon can start only once the helper has ended.
-    process.end().await;
+    let has_helper_ended = process.end().await;
     directory.clear(&lock);
     if is_closed {
         tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");
     }
-    drop(lock);
+    if has_helper_ended {
+        // The helper's nft has done everything, but may take a while to end.
+        lock.release();
+    }
     outcome
 }
 

@@ -115,7 +115,7 @@ async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::
     if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
         give_time_to_cancel(&warning).await;
     }
-    kill_switch::close(profile, directory).await
+    kill_switch::close_before_start(profile, directory).await
 }
 
 /// Warns a user whom a tunnel on a host without nft cuts off.

@@ -283,6 +283,12 @@ impl DaemonLock {
     pub fn share(&self) -> io::Result<File> {
         self.file.try_clone()
     }
+
+    /// Releases the lock even if another process still has a handle to it, which must have nothing left to do.
+    pub fn release(self) {
+        // Closing the file, if this fails, releases the lock with the last handle.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Proof that this process is the only one that is starting the daemon of its directory.

@@ -1,11 +1,14 @@
 //! Applying a plan as a unit, and undoing it as a unit.
 
 mod error;
+mod leaving;
+mod tables;
 
 use std::{collections::BTreeMap, fs::File, io, path::Path};
 
 pub use error::{ApplyError, ChangeError, HostError, UndoError};
 
+use self::leaving::Leaving;
 use crate::{
     DeviceName, Family, Forwarding, Missing, Plan, Surroundings, TableFamily,
     band::Band,
@@ -80,17 +83,33 @@ impl Host {
         Err(HostError::Unfinished(path.to_owned()))
     }
 
-    /// Makes the plan's steps in order. If one fails, the earlier ones are undone in reverse.
+    /// Makes the plan's steps in order, and firewall tables that follow one another in one transaction. If one step
+    /// fails, the earlier ones are undone in reverse.
     ///
     /// # Errors
     /// The step that failed and why, and the changes that could not be undone.
     pub async fn apply(&mut self, plan: &Plan) -> Result<Applied, ApplyError> {
         let mut applied = Applied::default();
-        for step in &plan.steps {
-            if let Err(cause) = self.make(step, &mut applied).await {
+        let mut rest = plan.steps.as_slice();
+        while let Some((step, others)) = rest.split_first() {
+            let tables = tables::leading(rest);
+            let together = match tables.len() {
+                0 | 1 => Ok(false),
+                _ => self.make_together(tables, &mut applied).await,
+            };
+            let made = match together {
+                Ok(true) => {
+                    rest = rest.get(tables.len()..).unwrap_or_default();
+                    continue;
+                }
+                Ok(false) => self.make(step, &mut applied).await,
+                Err(error) => Err(error),
+            };
+            if let Err(cause) = made {
                 let left = self.undo(applied).await.err();
                 return Err(ApplyError { step: step.summary(), cause, left });
             }
+            rest = others;
         }
         Ok(applied)
     }
@@ -131,7 +150,7 @@ impl Host {
         }
         // Steps that do not stand alone, such as settings, stay in the journal for the final undo.
         let obsolete = applied.take(|step| step.stands_alone() && !plan.steps.contains(step));
-        self.undo_entries(obsolete).await?;
+        self.undo_entries(obsolete, &mut Leaving::default()).await?;
         Ok(())
     }
 
@@ -171,7 +190,7 @@ impl Host {
     /// The steps that could not be undone; all others are undone.
     pub async fn undo(&mut self, applied: Applied) -> Result<(), UndoError> {
         let entries = applied.entries.into_iter().map(|(entry, _)| entry).collect();
-        self.undo_entries(entries).await.map(drop)
+        self.undo_entries(entries, &mut Leaving::default()).await.map(drop)
     }
 
     /// Undoes in reverse everything in the journal.
@@ -179,8 +198,22 @@ impl Host {
     /// # Errors
     /// The steps that could not be undone; all others are undone.
     pub async fn undo_all(&mut self) -> Result<(), UndoError> {
+        self.undo_all_with(Vec::new()).await.map(drop)
+    }
+
+    /// Undoes in reverse everything in the journal, and deletes these devices of ours, by index, once nothing leads to
+    /// them. Returns a future that waits for their end.
+    ///
+    /// # Errors
+    /// The steps that could not be undone; all others are undone.
+    pub async fn undo_all_with(
+        &mut self,
+        devices: Vec<u32>,
+    ) -> Result<impl Future<Output = ()> + Send + use<>, UndoError> {
         let entries = self.journal.outstanding().keys().copied().collect();
-        self.undo_entries(entries).await.map(drop)
+        let mut leaving = Leaving::of(devices);
+        self.undo_entries(entries, &mut leaving).await?;
+        Ok(leaving.gone())
     }
 
     /// The changes on this host as the journal lists them, oldest first, each in a few words.
@@ -313,16 +346,30 @@ impl Host {
         Ok(noted)
     }
 
-    async fn undo_entries(&mut self, mut entries: Vec<u64>) -> Result<Vec<String>, UndoError> {
+    async fn undo_entries(
+        &mut self,
+        mut entries: Vec<u64>,
+        leaving: &mut Leaving,
+    ) -> Result<Vec<String>, UndoError> {
         entries.sort_unstable();
         let mut undone = Vec::new();
         let mut left = Vec::new();
         // In reverse, because a later step may depend on an earlier one, as a route does on its device's address.
-        for entry in entries.into_iter().rev() {
-            let Some(undo) = self.journal.outstanding().get(&entry).cloned() else { continue };
-            let owner = self.owners.remove(&entry).map(|table| table.owner);
-            let result = match undo.run(&self.netlink, owner).await {
-                Ok(()) => self.journal.end(entry).map_err(StepError::Io),
+        entries.reverse();
+        for (place, entry) in entries.iter().enumerate() {
+            // Those that this deletes are skipped below, as they are no longer in the journal.
+            match self.delete_together(entries.get(place..).unwrap_or_default()).await {
+                Ok(mut deleted) => undone.append(&mut deleted),
+                Err(error) => left.push(("firewall tables".to_owned(), error)),
+            }
+            let Some(undo) = self.journal.outstanding().get(entry).cloned() else { continue };
+            let owner = self.owners.remove(entry).map(|table| table.owner);
+            let made = match leaving.takes_along(&undo) {
+                true => Ok(()),
+                false => undo.run(&self.netlink, owner).await,
+            };
+            let result = match made {
+                Ok(()) => self.journal.end(*entry).map_err(StepError::Io),
                 Err(error) => Err(error),
             };
             match result {
@@ -448,7 +495,7 @@ async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostE
     let is_table = |undo: &&Undo| matches!(undo, Undo::Nftables { .. });
     let tables: Vec<Undo> = host.journal.outstanding().values().filter(is_table).cloned().collect();
     let entries = host.journal.outstanding().keys().copied().collect();
-    let undone = host.undo_entries(entries).await?;
+    let undone = host.undo_entries(entries, &mut Leaving::default()).await?;
     // Damaged lines are reported this once. If they stayed, the file would never be removed.
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
     // The journal stays locked until the end, so nobody has made the tables for themselves.

@@ -77,7 +77,7 @@ impl KillSwitchRules {
 
 impl KillSwitch {
     /// Closes the kill switch of the profile `name`, whose journal is at `journal`. An existing table is replaced
-    /// atomically.
+    /// atomically, unless it is the one that these rules make.
     ///
     /// # Errors
     /// If another process has the journal, the journal is about another network namespace, or nft fails. An earlier
@@ -88,7 +88,7 @@ impl KillSwitch {
         rules: KillSwitchRules,
     ) -> Result<Self, KillSwitchError> {
         let path = journal.as_ref();
-        let table = table_name(name);
+        let mut table = table_name(name);
         let mut journal = open_journal(path)?;
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
         // Listed before it is made: if this process is killed in between, the kill switch counts as closed.
@@ -98,7 +98,19 @@ impl KillSwitch {
         };
         // Without an entry in the journal, a record is left over from an earlier closing.
         let before = Record::read(path).ok().flatten().filter(|_| new.is_none());
-        match make(path, &table, rules, &journal).await {
+        if let Some(record) = before.clone().filter(|record| record.rules == rules) {
+            let closed = Self { path: path.to_owned(), journal, table, record };
+            if closed.stands().await? {
+                return Ok(closed);
+            }
+            journal = closed.journal;
+            table = closed.table;
+        }
+        let made = match new {
+            Some(_) => make_first(path, &table, &rules, &journal).await,
+            None => make(path, &table, rules, &journal).await,
+        };
+        match made {
             Ok(record) => Ok(Self { path: path.to_owned(), journal, table, record }),
             Err(error) => {
                 put_back(path, before.as_ref());
@@ -279,6 +291,28 @@ const FAMILY: TableFamily = TableFamily::Inet;
 
 pub use crate::table_names::kill_switch_table as table_name;
 
+/// Makes a table that should not be there yet. The kernel has nothing to free then, for which the end of nft would wait.
+async fn make_first(
+    path: &Path,
+    table: &str,
+    rules: &KillSwitchRules,
+    journal: &Journal,
+) -> Result<Record, KillSwitchError> {
+    let failed = |source| HostError::Journal { path: path.to_owned(), source };
+    let record = Record { rules: rules.clone(), listing: None };
+    record.write(path).map_err(failed)?;
+    let text = format!(
+        "create table {FAMILY} {table}\n{}",
+        table_text(FAMILY, table, &ruleset::ruleset(rules), false)
+    );
+    match nft::load(&text, journal.share_lock().map_err(failed)?).await {
+        // It is there nevertheless, so it is replaced.
+        Err(NftError::Refused(_)) => return make(path, table, rules.clone(), journal).await,
+        loaded => loaded?,
+    }
+    listed(path, table, record).await
+}
+
 /// Makes the table. Writes the record before, and again after with the table's listing.
 async fn make(
     path: &Path,
@@ -288,9 +322,15 @@ async fn make(
 ) -> Result<Record, KillSwitchError> {
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
     let text = table_text(FAMILY, table, &ruleset::ruleset(&rules), false);
-    let mut record = Record { rules, listing: None };
+    let record = Record { rules, listing: None };
     record.write(path).map_err(failed)?;
     nft::replace(FAMILY, table, &text, journal.share_lock().map_err(failed)?).await?;
+    listed(path, table, record).await
+}
+
+/// Completes the record with the listing of the table that was just made.
+async fn listed(path: &Path, table: &str, mut record: Record) -> Result<Record, KillSwitchError> {
+    let failed = |source| HostError::Journal { path: path.to_owned(), source };
     // If somebody deletes the table this fast, the next look finds out.
     record.listing = nft::listing(FAMILY, table).await?;
     record.write(path).map_err(failed)?;

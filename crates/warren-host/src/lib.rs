@@ -63,8 +63,8 @@ pub use host::{
 };
 pub use lock_file::{make_lock_file, open_lock_file};
 pub use nft::{
-    NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, is_installed as has_nft,
-    set_nft_runner,
+    NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, get_ready as get_nft_ready,
+    is_installed as has_nft, set_nft_runner,
 };
 pub use plain_file::{directory_of, follows_links_at, open_plain, open_plain_to_write, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};

@@ -1,5 +1,5 @@
-//! Requests to kernel subsystems that speak netlink but not rtnetlink, such as socket diagnosis and connection
-//! tracking.
+//! Single requests over netlink that block, such as to socket diagnosis and connection tracking, which do not speak
+//! rtnetlink.
 
 use std::io;
 
@@ -19,9 +19,14 @@ pub(crate) struct Asked(OwnedFd);
 ///
 /// # Errors
 /// If the kernel cannot be asked; `EPROTONOSUPPORT` if it lacks the subsystem.
-pub(crate) fn ask(protocol: Protocol, kind: u16, flags: u16, body: &[u8]) -> io::Result<Asked> {
+pub(crate) fn ask(
+    protocol: impl Into<Option<Protocol>>,
+    kind: u16,
+    flags: u16,
+    body: &[u8],
+) -> io::Result<Asked> {
     let socket =
-        socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(protocol))?;
+        socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, protocol.into())?;
     let length = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
     let mut request = Vec::with_capacity(HEADER + body.len());
     request.extend(length.to_ne_bytes());

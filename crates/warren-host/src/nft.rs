@@ -9,6 +9,7 @@ mod process;
 mod program;
 mod ruleset;
 mod service;
+mod session;
 
 use std::{fs::File, time::Duration};
 
@@ -25,6 +26,15 @@ pub use program::is_installed;
 pub(crate) use program::{said, said_by};
 pub use ruleset::{Ruleset, RulesetError};
 pub use service::NftService;
+
+/// Starts an nft for the calls that come soon, unless one waits already. It changes nothing, and without it the calls
+/// take longer.
+///
+/// # Errors
+/// If the process that runs nft for this one has ended.
+pub async fn get_ready() -> Result<(), NftError> {
+    service::make(NftCall::GetReady, None).await.map(drop)
+}
 
 /// Loads a ruleset that belongs to no process.
 ///

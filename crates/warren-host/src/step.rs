@@ -234,7 +234,7 @@ fn pass_over_if_refused(
 }
 
 /// The table's text in a form that nft refuses if the table exists already.
-fn new_table(family: TableFamily, table: &str, ruleset: &str, owned: bool) -> String {
+pub(crate) fn new_table(family: TableFamily, table: &str, ruleset: &str, owned: bool) -> String {
     let owner = if owned { " {\n\tflags owner;\n}" } else { "" };
     format!("create table {family} {table}{owner}\n{}", table_text(family, table, ruleset, owned))
 }

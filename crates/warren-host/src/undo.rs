@@ -78,12 +78,14 @@ impl Undo {
                 }
             }
             Self::Nftables { family, table } => {
-                // The owner's end removes its table. The deletion below covers tables without an owner and owners of
-                // other processes.
-                if let Some(owner) = owner {
-                    owner.end().await;
+                let is_deleted = match owner {
+                    Some(owner) => owner.end_without(*family, table).await,
+                    None => false,
+                };
+                // Without an owner, or after one that is another process's.
+                if !is_deleted {
+                    nft::delete(*family, table).await?;
                 }
-                nft::delete(*family, table).await?;
             }
         }
         Ok(())

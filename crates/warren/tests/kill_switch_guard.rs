@@ -187,18 +187,39 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     client.sh(FLUSH);
     // Plays the guard: makes the table right after `down` has listed the tables, and before `down` has noted that there should be none.
     let made = client.warren.host.own_files().etc().join("made");
-    let nft = format!(
-        "#!/bin/sh\n/usr/sbin/nft \"$@\"; code=$?\ncase \"$*\" in *tables*) [ -e {made} ] || {{ : > {made}; /usr/sbin/nft add table inet \
-         warren-kill-switch_home; }};; esac\nexit $code\n",
-        made = made.display()
-    );
-    client.warren.host.own_files().program("nft", &nft);
+    client.warren.host.own_files().program("nft", &PLAYS_GUARD.replace("MADE", &made.display().to_string()));
 
     client.warren.run("down home").ok();
 
     assert!(made.exists(), "the table was made meanwhile");
     assert!(!client.warren.host.sh(TABLE).succeeded(), "the table is gone");
 }
+
+/// An nft that makes the kill switch's table as soon as the tables are listed for the first time, by a run of their own or by a line
+/// to an interactive nft. Only then does the reader hear the end of the list.
+const PLAYS_GUARD: &str = r#"#!/usr/bin/env python3
+import os, subprocess, sys
+
+NFT = "/usr/sbin/nft"
+
+def carry_out(words):
+    code = subprocess.run([NFT, *words]).returncode
+    if "tables" in words and not os.path.exists("MADE"):
+        open("MADE", "w").close()
+        subprocess.run([NFT, "add", "table", "inet", "warren-kill-switch_home"], check=True)
+    return code
+
+if "-i" not in sys.argv:
+    sys.exit(carry_out(sys.argv[1:]))
+interactive = subprocess.Popen([NFT, *sys.argv[1:]], stdin=subprocess.PIPE, text=True)
+for line in sys.stdin:
+    if "tables" in line.split():
+        carry_out(line.split())
+    else:
+        interactive.stdin.write(line)
+        interactive.stdin.flush()
+interactive.stdin.close()
+"#;
 
 /// A client whose profile names an exit that is not running.
 fn client(net: &Net) -> Client<'_> {

@@ -56,6 +56,7 @@ mod metrics;
 mod mtu_signals;
 mod neighbours;
 mod net;
+mod nft_runs;
 mod offload;
 mod one_key;
 mod open_router;

@@ -138,6 +138,11 @@ impl Connections {
         self.remotes.values().map(|remote| remote.ip())
     }
 
+    /// Whether there has been one race so far.
+    pub(super) fn has_raced_once(&self) -> bool {
+        self.races == 1
+    }
+
     /// Forgets the way of the session's connections, as another session begins.
     pub(super) fn forget_way(&mut self) {
         self.way = None;

@@ -3,6 +3,7 @@
 mod taken_addresses;
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -22,7 +23,8 @@ pub(super) struct HostUpkeep {
     /// The TUN device and the routes, rules and resolvers around it.
     pub(super) setup: HostSetup,
     pub(super) lockdown: Lockdown,
-    watch: Watch,
+    /// None once the daemon restores the host.
+    watch: Option<Watch>,
     helper: Helper,
     /// Why the host could not be set up as the latest Welcome asks.
     unapplied: Option<Trouble>,
@@ -39,22 +41,51 @@ impl HostUpkeep {
         let mut watch = Watch::open().map_err(cannot_watch)?;
         // The first look covers what changed before the watch began.
         watch.look_again();
-        Ok(Self { setup, lockdown, watch, helper, unapplied: None, networks_at_welcome: Vec::new() })
+        Ok(Self {
+            setup,
+            lockdown,
+            watch: Some(watch),
+            helper,
+            unapplied: None,
+            networks_at_welcome: Vec::new(),
+        })
     }
 
     /// Waits until something on the host has changed. Cancelling the wait loses nothing.
     pub(super) async fn changed(&mut self) -> anyhow::Result<()> {
-        self.watch.changed().await.map_err(cannot_watch)
+        match &mut self.watch {
+            Some(watch) => watch.changed().await.map_err(cannot_watch),
+            None => std::future::pending().await,
+        }
     }
 
     /// Has [`Self::changed`] return soon, although nothing may have changed.
     pub(super) fn look_again(&mut self) {
-        self.watch.look_again();
+        if let Some(watch) = &mut self.watch {
+            watch.look_again();
+        }
     }
 
     /// Has [`Self::changed`] pause, because the daemon itself has just changed the host.
     pub(super) fn put_off_look(&mut self) {
-        self.watch.put_off();
+        if let Some(watch) = &mut self.watch {
+            watch.put_off();
+        }
+    }
+
+    /// Has the helper start an nft for the restoring of the host, which comes soon.
+    pub(super) fn get_ready_to_undo(&self) {
+        tokio::spawn(warren_host::get_nft_ready());
+    }
+
+    /// Restores the host, and no longer watches it. Returns a future that waits for the end of the devices.
+    ///
+    /// # Errors
+    /// What could not be restored.
+    pub(super) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
+        // A socket that hears of the firewall's changes cannot be closed until a deleted table is freed, which takes tens of milliseconds.
+        self.watch = None;
+        self.setup.undo().await
     }
 
     /// The resolvers that this host's files name now.

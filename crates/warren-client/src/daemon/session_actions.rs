@@ -63,7 +63,12 @@ impl Daemon {
     async fn connect(&mut self, index: u32) -> anyhow::Result<()> {
         // Connection 0 finds a way to an exit, and the others take the same.
         let Some(way) = self.connections.way().filter(|_| index != 0) else {
-            return self.start_race(Purpose::Attempt).await;
+            self.start_race(Purpose::Attempt).await?;
+            // The worker carries out the handshake meanwhile. Later attempts may be in vain for long, and then make no devices.
+            if self.connections.has_raced_once() {
+                self.host.setup.prepare();
+            }
+            return Ok(());
         };
         let ordered = Ordered::for_session(way.remote);
         let ended = self.connections.open(&self.worker, &mut self.host.lockdown, index, ordered).await?;
@@ -141,6 +146,7 @@ impl Daemon {
 
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         self.session.abort_probe();
+        self.host.setup.forget_prepared();
         // This exit is about to be away, so the others come first for a while.
         if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
             self.connections.exits.avoid_current(Instant::now());

@@ -21,6 +21,7 @@ impl Daemon {
     /// Stops for good. Connections through the tunnel end first, so that their last packets still go through it. Otherwise they
     /// would be sent again and again from an inner address, over IPv6 also outside the tunnel.
     pub(super) async fn stop(&mut self) {
+        self.host.get_ready_to_undo();
         if let Err(error) = warren_host::connections::end(&self.session.leased()) {
             tracing::warn!(
                 "connections through the tunnel could not be ended and may go on outside it: {error}; restart the programs that have them"
@@ -53,10 +54,13 @@ impl Daemon {
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;
         // The workers run on until then: queries still go through the tunnel while the resolvers are put back.
-        let undone = self.host.setup.undo().await;
+        let mut undone = self.host.undo().await;
         let goodbye = Goodbye::ClientStopped;
         self.worker.stop(goodbye.code(), goodbye.to_string()).await;
+        if let Ok(devices_gone) = &mut undone {
+            devices_gone.await;
+        }
         outcome?;
-        undone
+        undone.map(drop)
     }
 }

@@ -170,12 +170,13 @@ impl Helper {
 }
 
 impl HelperProcess {
-    /// Makes the helper end, and waits a moment for that. Later requests fail, as for a helper that has ended.
-    pub async fn end(mut self) {
+    /// Makes the helper end, and waits a moment for that. Later requests fail, as for a helper that has ended. Returns
+    /// whether it has ended.
+    pub async fn end(mut self) -> bool {
         // The helper may have ended already.
         drop(self.orders.send(Order::End).await);
         // A helper that still works on something ends afterwards.
-        drop(timeout(PATIENCE, self.child.wait()).await);
+        timeout(PATIENCE, self.child.wait()).await.is_ok()
     }
 }
 

@@ -49,6 +49,13 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }),
         dns: Mutex::new(None),
     });
+    // A client has nft make its tables as soon as an exit has answered. An exit has its own nft, which owns its table.
+    if name != EXIT {
+        tokio::spawn({
+            let duties = duties.clone();
+            async move { drop(duties.carry_out(HelperRequest::Nft(NftCall::GetReady)).await) }
+        });
+    }
     let (answers, answered) = mpsc::channel(MOST_AT_ONCE);
     let writing = tokio::spawn(write_answers(writer, answered));
     let mut tasks = Tasks::default();
@@ -101,7 +108,9 @@ impl Tasks {
     async fn with_room_for(&mut self, request: &HelperRequest) -> &mut JoinSet<()> {
         let tasks = match request {
             HelperRequest::LookUp { .. } => &mut self.looking_up,
-            HelperRequest::Nft(NftCall::AwaitOwner { .. }) => &mut self.awaiting_ends,
+            HelperRequest::Nft(NftCall::AwaitOwner { .. } | NftCall::EndOwner { .. }) => {
+                &mut self.awaiting_ends
+            }
             HelperRequest::Nft(_)
             | HelperRequest::SetResolvers { .. }
             | HelperRequest::RestoreResolvers

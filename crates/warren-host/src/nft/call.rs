@@ -10,6 +10,8 @@ use crate::TableFamily;
 /// One run of nft on Warren's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NftCall {
+    /// Starts an nft that waits for the calls that come soon. Without it each of them starts one of its own.
+    GetReady,
     /// Lists the names of all tables of a family.
     ListTables {
         /// The tables' family.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::task::JoinHandle;
 
 use super::{NftCall, NftError, NftRunner, call::runner, process::Process};
+use crate::TableFamily;
 
 /// An owner of tables: a child of this process, or of the process that runs nft for it.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Owner {
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 Ok(Self::Asked(Asked { number, runner, end: None }))
             }
-            None => Ok(Self::Child(Box::new(Process::start()?))),
+            None => Ok(Self::Child(Box::new(Process::start(&[], None)?))),
         }
     }
 
@@ -56,6 +57,19 @@ impl Owner {
             Self::Child(process) => process.load(ruleset).await,
             Self::Asked(asked) => asked.load(ruleset).await,
         }
+    }
+
+    /// Deletes the table of a process that has no other, and then ends the process. Returns whether the process has
+    /// deleted it.
+    pub(crate) async fn end_without(mut self, family: TableFamily, table: &str) -> bool {
+        let is_deleted = self.load(&format!("delete table {family} {table}\n")).await.is_ok();
+        if is_deleted {
+            // It ends only after a grace period of the kernel, which nobody has to wait for.
+            tokio::spawn(self.end());
+        } else {
+            self.end().await;
+        }
+        is_deleted
     }
 
     /// Ends the process, and its tables with it.

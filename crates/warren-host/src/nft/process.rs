@@ -1,8 +1,11 @@
 //! An nft process that owns tables.
 
-use std::{io, process::Stdio};
+use std::{fs::File, io, process::Stdio};
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest, unix::AsyncFd},
     net::unix::pipe,
@@ -27,10 +30,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(super) fn start() -> Result<Self, NftError> {
+    /// Starts it with these options. It keeps `lock` open until it ends.
+    pub(super) fn start(options: &[&str], lock: Option<File>) -> Result<Self, NftError> {
         let (reader, writer) = io::pipe()?;
+        // Standard output is needed for answers, so the lock goes along under its own number. Nothing else starts meanwhile that could
+        // inherit it too: the runtime has one thread, and nothing here waits.
+        lock.as_ref().map(|lock| fcntl_setfd(lock, FdFlags::empty())).transpose().map_err(io::Error::from)?;
         let mut child = spawn(|command| {
             command
+                .args(options)
                 .arg("-i")
                 .stdin(Stdio::piped())
                 // One pipe for both: errors come on standard error, and the line that ends an answer on standard
@@ -72,7 +80,8 @@ impl Process {
         self.command(&one_line(ruleset)).await.map(drop)
     }
 
-    async fn command(&mut self, command: &str) -> Result<String, NftError> {
+    /// Has it carry out a command of one line, and returns what it prints. An empty one shows that it answers.
+    pub(super) async fn command(&mut self, command: &str) -> Result<String, NftError> {
         let answer = timeout(PATIENCE, async {
             self.input.write_all(format!("{command}\n{SENTINEL}\n").as_bytes()).await?;
             let mut answer = String::new();

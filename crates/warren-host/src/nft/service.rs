@@ -1,6 +1,6 @@
 //! Running nft on behalf of processes that may start no programs.
 
-use std::{collections::BTreeMap, fs::File};
+use std::{collections::BTreeMap, fs::File, sync::OnceLock};
 
 use tokio::sync::Mutex;
 
@@ -9,18 +9,21 @@ use super::{
     call::runner,
     process::Process,
     program::{run, run_with},
+    session::Session,
 };
+
 /// Runs nft on behalf of a process that may start no programs, and keeps the processes that own its tables.
 #[derive(Debug, Default)]
 pub struct NftService {
     tables: OwnTables,
     owners: Mutex<BTreeMap<u64, Process>>,
+    session: Session,
 }
 
 impl NftService {
     /// Serves calls about `tables` alone.
     pub fn of(tables: OwnTables) -> Self {
-        Self { tables, owners: Mutex::default() }
+        Self { tables, ..Self::default() }
     }
 
     /// Runs nft, and returns its output.
@@ -32,12 +35,23 @@ impl NftService {
     ///
     /// If the call is about another table, or nft fails.
     pub async fn run(&self, call: NftCall, lock: Option<File>) -> Result<String, NftError> {
+        let call = self.checked(call)?;
+        if let Some(outcome) = self.session.run(&call).await {
+            return outcome;
+        }
         match call {
+            NftCall::GetReady => {
+                self.session.get_ready(lock).await;
+                Ok(String::new())
+            }
             NftCall::LoadOwned { owner, ruleset } => {
-                let ruleset = self.understood(&ruleset)?;
                 let mut owners = self.owners.lock().await;
                 if !owners.contains_key(&owner) && owners.len() < MOST_OWNERS {
-                    owners.insert(owner, Process::start()?);
+                    let process = match self.session.take().await {
+                        Some(process) => process,
+                        None => Process::start(&[], None)?,
+                    };
+                    owners.insert(owner, process);
                 }
                 let process = owners.get_mut(&owner).ok_or(NftError::Gone)?;
                 process.load(&ruleset).await.map(|()| String::new())
@@ -59,17 +73,33 @@ impl NftService {
             }
             NftCall::ListTables { family } => run(&["list", "tables", family.name()], "").await,
             NftCall::ListTable { family, table, stateless } => {
-                self.check(&table)?;
                 let list: &[&str] = if stateless { &["-s", "list"] } else { &["list"] };
                 run(&[list, &["table", family.name(), &table]].concat(), "").await
             }
             NftCall::DeleteTable { family, table } => {
-                self.check(&table)?;
                 run(&["delete", "table", family.name(), &table], "").await
             }
             // A load prints nothing, and the lock takes the place of its output.
-            NftCall::Load { ruleset } => run_with(&["-f", "-"], &self.understood(&ruleset)?, lock).await,
+            NftCall::Load { ruleset } => run_with(&["-f", "-"], &ruleset, lock).await,
         }
+    }
+
+    /// The call, if it is about tables of the process that asks. A ruleset is parsed and written anew.
+    fn checked(&self, call: NftCall) -> Result<NftCall, NftError> {
+        Ok(match call {
+            NftCall::Load { ruleset } => NftCall::Load { ruleset: self.understood(&ruleset)? },
+            NftCall::LoadOwned { owner, ruleset } => {
+                NftCall::LoadOwned { owner, ruleset: self.understood(&ruleset)? }
+            }
+            NftCall::ListTable { ref table, .. } | NftCall::DeleteTable { ref table, .. } => {
+                self.check(table)?;
+                call
+            }
+            NftCall::GetReady
+            | NftCall::ListTables { .. }
+            | NftCall::AwaitOwner { .. }
+            | NftCall::EndOwner { .. } => call,
+        })
     }
 
     /// The ruleset that nft gets: the parsed text, written anew.
@@ -88,9 +118,12 @@ impl NftService {
 pub(super) async fn make(call: NftCall, lock: Option<File>) -> Result<String, NftError> {
     match runner() {
         Some(runner) => runner.run(call).await,
-        None => NftService::default().run(call, lock).await,
+        None => OWN.get_or_init(NftService::default).run(call, lock).await,
     }
 }
+
+/// What runs nft for this process, if that is this process itself.
+static OWN: OnceLock<NftService> = OnceLock::new();
 
 /// Far more than the owned tables of any daemon.
 const MOST_OWNERS: usize = 16;

@@ -1,0 +1,34 @@
+//! The devices of a tunnel that is about to be set up, made while the exit is asked for a session.
+//!
+//! They are down and have no address, and no route leads to them. So no packet goes in or out before the plan is applied.
+
+use warren_tun::Queue;
+
+use crate::device::{DeviceSettings, TunDevice, Void};
+
+/// The MTU until the plan sets the one of the session.
+const UNTIL_THEN: u16 = 1280;
+
+/// Both devices, which vanish if this is dropped.
+pub(super) struct Prepared {
+    pub(super) device: TunDevice,
+    pub(super) queues: Vec<Queue>,
+    pub(super) void: Void,
+}
+
+impl Prepared {
+    /// Makes the devices.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the profile's name is taken.
+    pub(super) fn make(settings: &DeviceSettings, mtu: Option<u16>) -> anyhow::Result<Self> {
+        let mtu = mtu.unwrap_or(UNTIL_THEN);
+        let (device, queues) = TunDevice::make(settings, mtu)?;
+        Ok(Self { device, queues, void: Void::make(mtu)? })
+    }
+
+    /// Whether nobody has taken a device away since.
+    pub(super) fn is_there(&self) -> bool {
+        self.device.is_in_use() && self.void.is_there()
+    }
+}

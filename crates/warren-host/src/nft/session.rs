@@ -1,0 +1,108 @@
+//! An nft that has started ahead of the calls that it is for.
+//!
+//! A start takes longer than most calls. And the kernel lets a process that has deleted a table end only after a grace
+//! period of RCU, tens of milliseconds later. Nobody waits for this process to end.
+
+use std::{
+    fs::File,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{sync::Mutex, time::sleep};
+
+use super::{NftCall, NftError, process::Process};
+
+/// At most one nft that waits for calls.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    ready: Arc<Mutex<Option<Ready>>>,
+}
+
+#[derive(Debug)]
+struct Ready {
+    process: Process,
+    /// Whether it keeps a lock, so that whoever undoes a killed process's changes waits for it.
+    is_locked: bool,
+    last_used: Instant,
+}
+
+impl Session {
+    /// Starts an nft, unless there is one, and waits until it answers. Without one, each call starts its own.
+    pub(super) async fn get_ready(&self, lock: Option<File>) {
+        let mut ready = self.ready.lock().await;
+        if ready.is_some() {
+            return;
+        }
+        let is_locked = lock.is_some();
+        let Ok(mut process) = Process::start(&["-s"], lock) else { return };
+        // An nft that was built without this mode ends at once.
+        if process.command("").await.is_ok() {
+            *ready = Some(Ready { process, is_locked, last_used: Instant::now() });
+            drop(ready);
+            tokio::spawn(end_once_unused(self.ready.clone()));
+        }
+    }
+
+    /// Gives it away, to an owner of tables. None if there is none.
+    pub(super) async fn take(&self) -> Option<Process> {
+        self.ready.lock().await.take().map(|ready| ready.process)
+    }
+
+    /// Has it carry out a call. None if there is no such nft, or if the call is not for it.
+    pub(super) async fn run(&self, call: &NftCall) -> Option<Result<String, NftError>> {
+        let mut place = self.ready.lock().await;
+        let ready = place.as_mut()?;
+        ready.last_used = Instant::now();
+        let process = &mut ready.process;
+        let outcome = match call {
+            NftCall::Load { ruleset } if ready.is_locked => {
+                process.load(ruleset).await.map(|()| String::new())
+            }
+            NftCall::ListTables { family } => {
+                process.command(&format!("list tables {}", family.name())).await
+            }
+            NftCall::ListTable { family, table, stateless: true } => {
+                process.command(&format!("list table {} {table}", family.name())).await
+            }
+            NftCall::DeleteTable { family, table } => {
+                process.command(&format!("delete table {} {table}", family.name())).await
+            }
+            // It was started with the option that leaves the counters out.
+            NftCall::ListTable { stateless: false, .. }
+            | NftCall::Load { .. }
+            | NftCall::GetReady
+            | NftCall::LoadOwned { .. }
+            | NftCall::AwaitOwner { .. }
+            | NftCall::EndOwner { .. } => return None,
+        };
+        if matches!(outcome, Err(NftError::Gone | NftError::Io(_))) {
+            // What it still prints would be taken for the answer to the next call.
+            *place = None;
+        }
+        Some(outcome)
+    }
+}
+
+/// Ends the nft after a while without a call. Nothing that it has done depends on it.
+async fn end_once_unused(place: Arc<Mutex<Option<Ready>>>) {
+    loop {
+        sleep(IDLE).await;
+        let mut place = place.lock().await;
+        match place.as_ref() {
+            Some(ready) if ready.last_used.elapsed() < IDLE => {}
+            Some(_) => {
+                let ended = place.take();
+                drop(place);
+                if let Some(Ready { process, .. }) = ended {
+                    process.end().await;
+                }
+                return;
+            }
+            None => return,
+        }
+    }
+}
+
+/// Longer than the pauses between the calls of a start or of a stop.
+const IDLE: Duration = Duration::from_secs(1);

@@ -1,0 +1,81 @@
+//! How often a client starts nft, what it does without an nft that takes commands one by one, and that nobody waits for an nft to end.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Client, Exit, Namespace, Net};
+
+/// Notes each run, with its options, and makes it.
+const COUNTED: &str = "#!/bin/sh\necho \"$@\" >> /run/nft-runs\nexec /usr/sbin/nft \"$@\"\n";
+
+/// Plays an nft that was built without its command line.
+const NOT_INTERACTIVE: &str = "#!/bin/sh\ncase \" $* \" in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac\n\
+                               exec /usr/sbin/nft \"$@\"\n";
+
+/// Takes long to end, unless it only lists. The kernel holds an nft that has deleted something in the same way, until it has freed that.
+const SLOW_END: &str = "#!/bin/sh\ncase \"$*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n/usr/sbin/nft \"$@\"; code=$?\nsleep 2\nexit $code\n";
+
+const GUARD: &str = "nft list table inet warren-dns_home";
+
+#[test]
+fn a_client_starts_nft_once_to_come_up_and_once_to_go_down() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let host = &client.warren.host;
+    std::fs::write(host.own_files().run().join("nft-runs"), "").unwrap();
+    host.own_files().program("nft", COUNTED);
+
+    client.up();
+    let at_start = runs(host);
+    client.sh(GUARD);
+    client.warren.run("down home").ok();
+    let after = runs(host);
+
+    assert_eq!(at_start, ["-s -i"]);
+    assert_eq!(after[at_start.len()..], ["-s -i"], "{after:?}");
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn without_an_interactive_nft_a_client_comes_up_and_leaves_no_trace() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    client.warren.host.own_files().program("nft", NOT_INTERACTIVE);
+
+    client.up();
+    client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
+    for table in
+        ["inet warren_home", "arp warren_home", "inet warren-dns_home", "inet warren-kill-switch_home"]
+    {
+        client.sh(&format!("/usr/sbin/nft list table {table}"));
+    }
+    client.down();
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn nobody_waits_for_the_end_of_an_nft_and_the_next_start_succeeds_at_once() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let host = &client.warren.host;
+    host.own_files().program("nft", SLOW_END);
+    client.up();
+
+    let began = Instant::now();
+    client.warren.run("down home").ok();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "down took {took:?}");
+    assert!(!host.sh("/usr/sbin/nft list tables").stdout.contains("warren"), "nothing is left");
+    client.up();
+    client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
+    client.down();
+    client.assert_host_unchanged();
+}
+
+/// The runs of nft so far that changed something. Looks at the host list its tables.
+fn runs(host: &Namespace) -> Vec<String> {
+    let noted = std::fs::read_to_string(host.own_files().run().join("nft-runs")).unwrap();
+    noted.lines().filter(|line| !line.contains("list")).map(str::to_owned).collect()
+}
