@@ -331,6 +331,46 @@ impl Host {
         Ok(())
     }
 
+    /// Makes several new tables in one transaction. Returns false if nft refuses them as one; nothing has changed then,
+    /// and each of them alone shows what is wrong.
+    async fn make_together(&mut self, tables: &[Step], applied: &mut Applied) -> Result<bool, StepError> {
+        let (text, undos) = tables::new(tables);
+        let entries =
+            undos.into_iter().map(|undo| self.journal.begin(undo)).collect::<io::Result<Vec<_>>>()?;
+        let lock = self.share_lock()?;
+        let made = nft::load(&text, lock).await;
+        for (entry, step) in entries.into_iter().zip(tables) {
+            match made {
+                Err(NftError::Refused(_) | NftError::Missing) => self.journal.end(entry)?,
+                // An nft that gave no answer may have made them. Undoing the plan deletes them then.
+                Ok(()) | Err(NftError::Gone | NftError::Io(_)) => applied.add(entry, step),
+            }
+        }
+        match made {
+            Ok(()) => Ok(true),
+            Err(NftError::Refused(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes the tables at the beginning of `entries` in one transaction if there are at least two. A table that a process of ours
+    /// owns does not count. Returns what it has undone, which is nothing if one of them is gone already.
+    async fn delete_together(&mut self, entries: &[u64]) -> io::Result<Vec<String>> {
+        let mut text = String::new();
+        let mut tables = Vec::new();
+        for entry in entries.iter().take_while(|entry| !self.owners.contains_key(entry)) {
+            let Some(undo) = self.journal.outstanding().get(entry) else { break };
+            let Some(deletion) = tables::deletion(undo) else { break };
+            text.push_str(&deletion);
+            tables.push((*entry, undo.to_string()));
+        }
+        let lock = self.share_lock()?;
+        if tables.len() < 2 || nft::load(&text, lock).await.is_err() {
+            return Ok(Vec::new());
+        }
+        tables.into_iter().map(|(entry, undone)| self.journal.end(entry).map(|()| undone)).collect()
+    }
+
     /// Replaces `entry`, once a setting's companions are put back, by an entry that says so. From then on, a companion
     /// that is on was turned on by somebody else.
     fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
@@ -360,7 +400,7 @@ impl Host {
             // Those that this deletes are skipped below, as they are no longer in the journal.
             match self.delete_together(entries.get(place..).unwrap_or_default()).await {
                 Ok(mut deleted) => undone.append(&mut deleted),
-                Err(error) => left.push(("firewall tables".to_owned(), error)),
+                Err(error) => left.push(("firewall tables".to_owned(), error.into())),
             }
             let Some(undo) = self.journal.outstanding().get(entry).cloned() else { continue };
             let owner = self.owners.remove(entry).map(|table| table.owner);

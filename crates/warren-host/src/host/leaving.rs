@@ -22,11 +22,15 @@ impl Leaving {
         Self { indexes, deleting: None }
     }
 
-    /// Whether a change goes with its device. If so, the deletion has begun: everything that was made later is undone by now, so no
-    /// route leads to the devices.
+    /// Whether a change goes with its device. If so, the deletion has begun: everything that was made later is undone by now, also the
+    /// rules that lead to the tunnel's routes.
     pub(super) fn takes_along(&mut self, undo: &Undo) -> bool {
-        let (Undo::Link { index, .. } | Undo::Address { index, .. }) = undo else { return false };
-        if !self.indexes.contains(index) {
+        let index = match undo {
+            Undo::Link { index, .. } | Undo::Address { index, .. } => Some(*index),
+            Undo::Route { index, .. } => *index,
+            Undo::Rule(_) | Undo::Sysctl { .. } | Undo::Nftables { .. } => None,
+        };
+        if !index.is_some_and(|index| self.indexes.contains(&index)) {
             return false;
         }
         // The request blocks, and the rest need not wait for it.

@@ -50,6 +50,11 @@ pub enum NftCall {
         /// The owner's number.
         owner: u64,
     },
+    /// Has the process of an owner that has no table any more carry out other calls. It ends by itself.
+    ReleaseOwner {
+        /// The owner's number.
+        owner: u64,
+    },
     /// Ends an owner's process, and its tables with it.
     EndOwner {
         /// The owner's number.

@@ -32,7 +32,7 @@ impl Owner {
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 Ok(Self::Asked(Asked { number, runner, end: None }))
             }
-            None => Ok(Self::Child(Box::new(Process::start(&[], None)?))),
+            None => Ok(Self::Child(Box::new(Process::start(None)?))),
         }
     }
 
@@ -59,15 +59,17 @@ impl Owner {
         }
     }
 
-    /// Deletes the table of a process that has no other, and then ends the process. Returns whether the process has
-    /// deleted it.
+    /// Deletes the table of a process that has no other. Returns whether that process has deleted it. Nobody waits for
+    /// the process to end then, because the kernel holds it until the table is freed.
     pub(crate) async fn end_without(mut self, family: TableFamily, table: &str) -> bool {
         let is_deleted = self.load(&format!("delete table {family} {table}\n")).await.is_ok();
-        if is_deleted {
-            // It ends only after a grace period of the kernel, which nobody has to wait for.
-            tokio::spawn(self.end());
-        } else {
-            self.end().await;
+        match self {
+            Self::Child(process) if is_deleted => drop(tokio::spawn(process.end())),
+            Self::Asked(Asked { number: owner, runner, .. }) if is_deleted => {
+                // If the process behind the runner is gone, so is the owner.
+                drop(runner.run(NftCall::ReleaseOwner { owner }).await);
+            }
+            owner => owner.end().await,
         }
         is_deleted
     }

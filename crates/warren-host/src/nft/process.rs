@@ -27,19 +27,21 @@ pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
     output: BufReader<pipe::Receiver>,
+    /// Whether it keeps a lock, so that whoever undoes a killed process's changes waits for it.
+    is_locked: bool,
 }
 
 impl Process {
-    /// Starts it with these options. It keeps `lock` open until it ends.
-    pub(super) fn start(options: &[&str], lock: Option<File>) -> Result<Self, NftError> {
+    /// Starts it. It keeps `lock` open until it ends.
+    pub(super) fn start(lock: Option<File>) -> Result<Self, NftError> {
         let (reader, writer) = io::pipe()?;
         // Standard output is needed for answers, so the lock goes along under its own number. Nothing else starts meanwhile that could
         // inherit it too: the runtime has one thread, and nothing here waits.
         lock.as_ref().map(|lock| fcntl_setfd(lock, FdFlags::empty())).transpose().map_err(io::Error::from)?;
         let mut child = spawn(|command| {
             command
-                .args(options)
-                .arg("-i")
+                // Lists without counters, and takes commands.
+                .args(["-s", "-i"])
                 .stdin(Stdio::piped())
                 // One pipe for both: errors come on standard error, and the line that ends an answer on standard
                 // output.
@@ -51,7 +53,12 @@ impl Process {
         })?;
         let input = child.stdin.take().ok_or(NftError::Gone)?;
         let output = BufReader::new(pipe::Receiver::from_owned_fd(reader.into())?);
-        Ok(Self { child, input, output })
+        Ok(Self { child, input, output, is_locked: lock.is_some() })
+    }
+
+    /// Whether it keeps a lock.
+    pub(super) fn is_locked(&self) -> bool {
+        self.is_locked
     }
 
     /// Waits until the process has ended, and its tables with it.
@@ -106,7 +113,7 @@ impl Process {
 
     /// Ends the process, and its tables with it.
     pub(super) async fn end(self) {
-        let Self { mut child, input, output } = self;
+        let Self { mut child, input, output, .. } = self;
         // An interactive nft ends with its input.
         drop((input, output));
         if timeout(PATIENCE, child.wait()).await.is_err() {

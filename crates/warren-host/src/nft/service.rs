@@ -41,7 +41,17 @@ impl NftService {
         }
         match call {
             NftCall::GetReady => {
-                self.session.get_ready(lock).await;
+                // An owner's process takes other calls once its table is deleted.
+                if self.owners.lock().await.is_empty() {
+                    self.session.get_ready(lock).await;
+                }
+                Ok(String::new())
+            }
+            NftCall::ReleaseOwner { owner } => {
+                let process = self.owners.lock().await.remove(&owner);
+                if let Some(process) = process {
+                    self.session.give(process).await;
+                }
                 Ok(String::new())
             }
             NftCall::LoadOwned { owner, ruleset } => {
@@ -49,7 +59,7 @@ impl NftService {
                 if !owners.contains_key(&owner) && owners.len() < MOST_OWNERS {
                     let process = match self.session.take().await {
                         Some(process) => process,
-                        None => Process::start(&[], None)?,
+                        None => Process::start(None)?,
                     };
                     owners.insert(owner, process);
                 }
@@ -98,6 +108,7 @@ impl NftService {
             NftCall::GetReady
             | NftCall::ListTables { .. }
             | NftCall::AwaitOwner { .. }
+            | NftCall::ReleaseOwner { .. }
             | NftCall::EndOwner { .. } => call,
         })
     }

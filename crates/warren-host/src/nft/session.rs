@@ -22,8 +22,6 @@ pub(super) struct Session {
 #[derive(Debug)]
 struct Ready {
     process: Process,
-    /// Whether it keeps a lock, so that whoever undoes a killed process's changes waits for it.
-    is_locked: bool,
     last_used: Instant,
 }
 
@@ -34,14 +32,24 @@ impl Session {
         if ready.is_some() {
             return;
         }
-        let is_locked = lock.is_some();
-        let Ok(mut process) = Process::start(&["-s"], lock) else { return };
+        let Ok(mut process) = Process::start(lock) else { return };
         // An nft that was built without this mode ends at once.
         if process.command("").await.is_ok() {
-            *ready = Some(Ready { process, is_locked, last_used: Instant::now() });
-            drop(ready);
-            tokio::spawn(end_once_unused(self.ready.clone()));
+            self.keep(&mut ready, process);
         }
+    }
+
+    /// Takes over the process of an owner that has no table any more.
+    pub(super) async fn give(&self, process: Process) {
+        let mut ready = self.ready.lock().await;
+        if ready.is_none() {
+            self.keep(&mut ready, process);
+        }
+    }
+
+    fn keep(&self, ready: &mut Option<Ready>, process: Process) {
+        *ready = Some(Ready { process, last_used: Instant::now() });
+        tokio::spawn(end_once_unused(self.ready.clone()));
     }
 
     /// Gives it away, to an owner of tables. None if there is none.
@@ -56,7 +64,7 @@ impl Session {
         ready.last_used = Instant::now();
         let process = &mut ready.process;
         let outcome = match call {
-            NftCall::Load { ruleset } if ready.is_locked => {
+            NftCall::Load { ruleset } if process.is_locked() => {
                 process.load(ruleset).await.map(|()| String::new())
             }
             NftCall::ListTables { family } => {
@@ -74,6 +82,7 @@ impl Session {
             | NftCall::GetReady
             | NftCall::LoadOwned { .. }
             | NftCall::AwaitOwner { .. }
+            | NftCall::ReleaseOwner { .. }
             | NftCall::EndOwner { .. } => return None,
         };
         if matches!(outcome, Err(NftError::Gone | NftError::Io(_))) {
