@@ -1,6 +1,7 @@
 //! How often a client starts nft, what it does without an nft that takes commands one by one, and that nobody waits for an nft to end.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
+
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Namespace, Net};
