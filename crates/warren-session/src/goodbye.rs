@@ -194,11 +194,12 @@ impl Goodbye {
     const fn final_sentence(self) -> Option<&'static str> {
         match self {
             Self::NotEnrolled => Some(
-                "the exit does not know this client's key: have its operator add it with \
-                 `warren exit client add NAME --public-key KEY`",
+                "the exit does not know this client's key: ask its operator for the line that `warren exit invite NAME` \
+                 prints, and run that line here",
             ),
             Self::Revoked => Some(
-                "the exit's operator has removed this client: ask for a new profile if you still need access",
+                "the exit's operator has removed this client: if you still need access, ask for the line that \
+                 `warren exit invite NAME` prints, and run that line here",
             ),
             Self::Replaced => Some(
                 "another host opened a session with this client's key and took over: give every host a key of its \

@@ -19,7 +19,7 @@ fn a_key_that_is_not_enrolled_is_refused() {
     let stranger = exit.enrol("laptop").with("client", "private_key", new_key().to_base64().as_str());
     let client = Client::with(&net, &stranger);
 
-    assert_refused(&client, REFUSED, &["does not know this client's key", "warren exit client add"]);
+    assert_refused(&client, REFUSED, &["does not know this client's key", "warren exit invite NAME"]);
 
     let sessions = exit.status();
     assert!(sessions.list("/sessions").is_empty(), "no session was created: {:#}", sessions.0);
