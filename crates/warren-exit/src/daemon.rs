@@ -1,5 +1,6 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
 
+mod audit;
 mod keys;
 mod reload;
 mod requests;

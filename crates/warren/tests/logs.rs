@@ -55,7 +55,9 @@ fn log_is_json_on_request_and_names_neither_where_clients_are_nor_where_they_go(
     let (debug, usual): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["level"] == "DEBUG");
     let usual = usual.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     assert!(usual.contains("session opened") && usual.contains("laptop"), "negative control: {usual}");
-    let hidden = [Net::CLIENT_V4, Net::CLIENT_V6, Net::INTERNET_V4, "10.66.0.2", "stranger", key.as_str()];
+    // The inner addresses, which the exit itself has given, are no place.
+    assert!(usual.contains("session opened: 10.66.0.2, fd66:6666::"), "{usual}");
+    let hidden = [Net::CLIENT_V4, Net::CLIENT_V6, Net::INTERNET_V4, "stranger", key.as_str()];
     for hidden in hidden {
         assert!(!usual.contains(hidden), "{hidden} is in the log: {usual}");
     }
@@ -63,4 +65,40 @@ fn log_is_json_on_request_and_names_neither_where_clients_are_nor_where_they_go(
     let attempts = debug.iter().filter(|line| line.to_string().contains(&key)).count();
     assert_eq!(attempts, 1, "{output}");
     assert!(!output.contains(stranger.value("client", "private_key")), "a private key is in the log");
+}
+
+#[test]
+fn every_change_of_a_client_is_logged_with_its_values_and_none_that_was_refused() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    for line in [
+        "exit client add laptop",
+        "exit invite phone",
+        "exit client rename laptop desk",
+        "exit client set desk --rate-limit 20mbit --ipv4 10.66.0.9",
+        "exit client disable desk",
+        "exit client enable desk",
+        "exit client remove desk",
+        "exit client remove phone",
+    ] {
+        exit.warren.run(line).ok();
+    }
+    assert_eq!(exit.warren.run("exit client disable nobody").code, Some(1));
+
+    let log = exit.daemon().output();
+
+    for (client, what) in [
+        ("laptop", "enrolled"),
+        ("phone", "invited until 20"),
+        ("laptop", "renamed to desk"),
+        ("desk", "changed: IPv4 address 10.66.0.9, rate limit 20mbit"),
+        ("desk", "disabled"),
+        ("desk", "enabled"),
+        ("desk", "removed"),
+        ("phone", "removed"),
+    ] {
+        let is_logged = |line: &str| line.contains(what) && line.contains(client) && line.contains("command");
+        assert!(log.lines().any(is_logged), "{client} {what} is missing:\n{log}");
+    }
+    assert!(!log.contains("nobody"), "{log}");
 }

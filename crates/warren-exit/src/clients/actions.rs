@@ -34,7 +34,9 @@ impl Clients {
             }
             ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
             ExitAction::Open { session, key, name, lease, prefixes, connections, features } => {
-                tracing::info!(client = name, "session opened");
+                // Its inner addresses: they name the client in other logs. Where it connects from is not logged.
+                let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
+                tracing::info!(client = name, "session opened: {}", addresses.join(", "));
                 let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
                 self.by_key.insert(key, session);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use warren_session::clients::Invitation;
 
 use super::Daemon;
+use super::audit::{self, By, Change};
 use crate::clients::{Clients, Proposed};
 use crate::ending::Ending;
 use crate::metrics::Scrape;
@@ -24,7 +25,11 @@ impl Daemon<'_> {
     /// Answers a request on the control socket.
     pub(super) async fn answer(&mut self, asked: PendingRequest) {
         self.clients.look_at_clock();
+        let change = Change::of(&asked.request);
         let response = self.carry_out(asked.request).await;
+        if let (Some(change), Ok(_)) = (change, &response) {
+            change.log(By::Command);
+        }
         // Reloads and drains have decided something, too.
         self.clients.carry_out_all(&self.worker).await;
         drop(asked.answer.send(response));
@@ -57,7 +62,9 @@ impl Daemon<'_> {
             }
             Request::Retry => Err(RequestRefused::new("this is an exit; run it on a client")),
             Request::ClientAdd { client } => self.change(|clients| clients.add(&client)).await,
-            Request::ClientAddAll { clients: new } => self.change(|clients| clients.add_all(&new)).await,
+            Request::ClientAddAll { clients: new } => {
+                self.change(|clients| clients.add_all(&new)).await.inspect(|_| audit::log_enrolled(new.len()))
+            }
             Request::ClientRemove { name } => self.change(|clients| clients.remove(&name)).await,
             Request::ClientChange { name, change } => {
                 self.change(|clients| clients.change(&name, &change)).await
@@ -98,6 +105,9 @@ impl Daemon<'_> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
         let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        if !dry_run {
+            audit::log_import(&summary);
+        }
         self.follow_clients().await?;
         value(summary)
     }
@@ -137,7 +147,9 @@ impl Daemon<'_> {
             ApiCall::Invite(invitation) => self.invite_by_page(&invitation).await,
             ApiCall::Remove(named) => {
                 let removed = self.change(|clients| clients.remove(&named.name)).await;
-                removed.map_err(|refusal| refusal.message)
+                removed
+                    .inspect(|_| Change::removed(&named.name).log(By::Page))
+                    .map_err(|refusal| refusal.message)
             }
         };
         drop(answer.send(reply));
@@ -152,7 +164,7 @@ impl Daemon<'_> {
             invitation::make(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
         let view = InvitationView::of(&invitation);
         self.invite(invitation).await.map_err(|refusal| refusal.message)?;
-        tracing::info!(client = view.name, "invited from the page for operators");
+        Change::invited(&view).log(By::Page);
         Ok(json!({ "name": view.name, "expires": view.expires, "line": line, "qr": web::qr_code(&line) }))
     }
 }
