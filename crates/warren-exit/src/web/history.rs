@@ -35,6 +35,8 @@ pub(crate) struct Ring {
     every: Duration,
     places: usize,
     since: Option<(Instant, Traffic)>,
+    /// The latest look, within the interval that has begun.
+    latest: Option<(Instant, Traffic)>,
     rates: VecDeque<Rate>,
 }
 
@@ -43,6 +45,20 @@ pub(crate) struct Ring {
 struct Rate {
     to_clients: u64,
     from_clients: u64,
+}
+
+impl Rate {
+    fn between((since, before): (Instant, Traffic), (now, after): (Instant, Traffic)) -> Self {
+        let milliseconds = now.duration_since(since).as_millis().max(1);
+        let per_second = |after: u64, before: u64| {
+            let bits = 8 * u128::from(after.saturating_sub(before));
+            u64::try_from(1_000 * bits / milliseconds).unwrap_or(u64::MAX)
+        };
+        Self {
+            to_clients: per_second(after.bytes_out, before.bytes_out),
+            from_clients: per_second(after.bytes_in, before.bytes_in),
+        }
+    }
 }
 
 /// A ring in the form in which the page draws it.
@@ -58,26 +74,21 @@ pub(crate) struct RateSeries {
 
 impl Ring {
     fn new(every: Duration, places: usize) -> Self {
-        Self { every, places, since: None, rates: VecDeque::new() }
+        Self { every, places, since: None, latest: None, rates: VecDeque::new() }
     }
 
     fn take(&mut self, now: Instant, total: Traffic) {
-        let Some((since, before)) = self.since else {
-            self.since = Some((now, total));
+        let look = (now, total);
+        self.latest = Some(look);
+        let Some(since) = self.since else {
+            self.since = Some(look);
             return;
         };
-        let elapsed = now.duration_since(since);
+        let elapsed = now.duration_since(since.0);
         if elapsed < self.every {
             return;
         }
-        let per_second = |after: u64, before: u64| {
-            let bits = 8 * u128::from(after.saturating_sub(before));
-            u64::try_from(1_000 * bits / elapsed.as_millis().max(1)).unwrap_or(u64::MAX)
-        };
-        let rate = Rate {
-            to_clients: per_second(total.bytes_out, before.bytes_out),
-            from_clients: per_second(total.bytes_in, before.bytes_in),
-        };
+        let rate = Rate::between(since, look);
         // If more than one interval has passed (the host slept), each one gets the mean, so that intervals stay equal.
         let steps = elapsed.as_nanos() / self.every.as_nanos().max(1);
         for _ in 0..steps.min(self.places as u128) {
@@ -86,15 +97,26 @@ impl Ring {
             }
             self.rates.push_back(rate);
         }
-        self.since = Some((now, total));
+        self.since = Some(look);
+    }
+
+    /// The rate since the last whole interval. Without it, a chart of a day would be empty for a minute and a minute late
+    /// from then on.
+    fn begun(&self) -> Option<Rate> {
+        let (since, latest) = (self.since?, self.latest?);
+        (latest.0 > since.0).then(|| Rate::between(since, latest))
     }
 
     pub(crate) fn series(&self) -> RateSeries {
+        let begun = self.begun();
+        let whole = self.places.saturating_sub(usize::from(begun.is_some()));
+        let too_many = self.rates.len().saturating_sub(whole);
+        let rates: Vec<Rate> = self.rates.iter().skip(too_many).copied().chain(begun).collect();
         RateSeries {
             every: self.every.as_secs(),
             places: self.places,
-            to_clients: self.rates.iter().map(|rate| rate.to_clients).collect(),
-            from_clients: self.rates.iter().map(|rate| rate.from_clients).collect(),
+            to_clients: rates.iter().map(|rate| rate.to_clients).collect(),
+            from_clients: rates.iter().map(|rate| rate.from_clients).collect(),
         }
     }
 }
@@ -117,6 +139,33 @@ mod tests {
         let series = ring.series();
         assert_eq!(series.to_clients, [8 * 30_000, 8 * 34_000, 8 * 38_000]);
         assert_eq!(series.from_clients, [4 * 30_000, 4 * 34_000, 4 * 38_000]);
+    }
+
+    #[test]
+    fn a_day_has_a_rate_from_the_first_look_on_and_its_newest_is_never_late() {
+        let start = Instant::now();
+        let mut history = History::new();
+        let looks = |history: &mut History, from: u64, to: u64| {
+            (from..=to)
+                .for_each(|second| history.take(start + Duration::from_secs(second), total(1_000 * second)));
+        };
+
+        looks(&mut history, 0, 0);
+        assert_eq!(history.day.series().to_clients, [0; 0], "nothing is known yet");
+        looks(&mut history, 1, 1);
+        assert_eq!(history.day.series().to_clients, [8_000]);
+        looks(&mut history, 2, 90);
+        assert_eq!(history.day.series().to_clients, [8_000; 2], "a whole minute and half of one");
+        looks(&mut history, 91, 120);
+        assert_eq!(history.day.series().to_clients, [8_000; 2], "two whole minutes");
+
+        looks(&mut history, 121, 60 * 1_440 + 30);
+        let series = history.day.series();
+        assert_eq!(
+            (series.to_clients.len(), series.places),
+            (1_440, 1_440),
+            "never more than there is room for"
+        );
     }
 
     #[test]

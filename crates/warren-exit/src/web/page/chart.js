@@ -33,6 +33,11 @@ export function draw(place, series, format, show) {
     const text = part === 1 ? "now" : ago(span * (1 - part));
     chart.append(make("text", { x: MARGIN.left + inner.width * part, y: height - 6, "text-anchor": anchor }, text));
   }
+  if (count === 1) {
+    // A line of no length with round ends is a dot.
+    const dot = (kind, value) => make("path", { class: `rate ${kind} dot`, d: `M${x(0).toFixed(1)} ${y(value).toFixed(1)}h0` });
+    chart.append(dot("in", series.from_clients[0]), dot("out", series.to_clients[0]));
+  }
   if (count > 1) {
     const line = (values) => values.map((value, index) => `${x(index).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
     const area = `M${x(0).toFixed(1)} ${y(0)}L${line(series.to_clients)}L${x(count - 1).toFixed(1)} ${y(0)}Z`;

@@ -60,7 +60,7 @@ async function refresh() {
   const mine = ++asking;
   try {
     const [overview, clients] = await Promise.all([ask("/api/overview"), ask("/api/clients", table)]);
-    if (span() === "day" && (!day || Date.now() - day.when > 60_000)) day = { when: Date.now(), series: await ask("/api/day") };
+    if (span() === "day" && isStale(day)) day = { when: Date.now(), series: await ask("/api/day") };
     // Another request was sent meanwhile, or the token was forgotten.
     if (mine !== asking || !token) return;
     show(overview, clients);
@@ -72,6 +72,11 @@ async function refresh() {
     trouble(`The exit does not answer${error.status ? `: ${error.message}` : ""}.${since}`);
   }
   if (!document.hidden) timer = setTimeout(refresh, EVERY);
+}
+
+// A day's line moves slowly once it is long. At first, each value is news.
+function isStale(day) {
+  return !day || Date.now() - day.when > (day.series.to_clients.length > 60 ? 60_000 : 0);
 }
 
 // Shows other clients.
