@@ -7,6 +7,7 @@
 //! - `profile`, `exit`: the two files
 //! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
+//! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
 //! - `document`, `value`: from TOML to typed values
 //! - `endpoint`, `key`, `network`: values with rules of their own
@@ -15,6 +16,7 @@
 //! - `profile_text`: the profile that an exit writes for a client
 #![forbid(unsafe_code)]
 
+mod changes;
 mod clients;
 mod document;
 mod endpoint;
@@ -52,7 +54,7 @@ pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
 pub use profile::{ClientProfile, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
 pub use profile_text::{ClientKey, profile_text};
-pub use transport::{TAKES_RESTART, Transport};
+pub use transport::Transport;
 pub use web::WebListen;
 pub use wording::{describe, quoted, suggestion};
 

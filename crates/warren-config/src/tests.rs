@@ -7,6 +7,7 @@
 )]
 
 mod broken;
+mod changes;
 mod corpus;
 mod examples;
 mod files;

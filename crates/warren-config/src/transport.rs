@@ -99,9 +99,6 @@ impl Transport {
     }
 }
 
-/// The settings in `[transport]` that a running daemon cannot change, as text.
-pub const TAKES_RESTART: &str = "connections, repair, workers, pin, driver or an offload in [transport]";
-
 impl Transport {
     /// The settings of all connections of a daemon, and those that can change while it runs.
     pub fn tuning(&self) -> Tuning {
@@ -144,19 +141,6 @@ impl Transport {
     pub fn workers(&self) -> u8 {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.workers.unwrap_or_else(|| automatic_workers(cores()))
-    }
-
-    /// Whether a running daemon can change to other settings.
-    pub fn can_become(&self, other: &Self) -> bool {
-        let retuned = Self {
-            max_transmit_segments: other.max_transmit_segments,
-            max_transmit_datagrams: other.max_transmit_datagrams,
-            receive_batches: other.receive_batches,
-            tun_batches: other.tun_batches,
-            congestion: other.congestion,
-            ..self.clone()
-        };
-        retuned == *other
     }
 
     /// Applies the settings that differ from `before` to a running daemon. A change by `warren set` stays if the file
@@ -245,7 +229,7 @@ mod tests {
             congestion: Congestion::Bbr3,
             ..before
         };
-        assert!(before.can_become(&after));
+        assert!(before.fixed_changes(&after).is_empty());
 
         after.retune(&before, &tuning);
 
@@ -267,8 +251,8 @@ mod tests {
             Transport { workers: Some(2), ..transport() },
             Transport { pin: true, ..transport() },
         ] {
-            assert!(!before.can_become(&after), "{after:?}");
+            assert_eq!(before.fixed_changes(&after).len(), 1, "{after:?}");
         }
-        assert!(before.can_become(&before));
+        assert!(before.fixed_changes(&before).is_empty());
     }
 }

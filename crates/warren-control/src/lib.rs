@@ -4,7 +4,7 @@
 //! the peer's user is checked too: it must be root or the daemon's own.
 //!
 //! The modules:
-//! - `protocol`: the requests and answers; `change`, `clients`, `page` and `serializable_key` are parts of requests
+//! - `protocol`: the requests and answers; `change`, `clients`, `page` and `serializable_key` are parts of requests; `reloaded` is one of an answer
 //! - `ask`: the command line's side
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows
@@ -16,6 +16,7 @@ mod clients;
 mod page;
 pub mod private_socket;
 mod protocol;
+mod reloaded;
 mod serializable_key;
 mod server;
 pub mod status;
@@ -30,6 +31,7 @@ pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
 pub use protocol::{Request, RequestRefused};
+pub use reloaded::Reloaded;
 pub use serializable_key::SerializableKey;
 pub use server::{ControlSocket, PendingRequest};
 

@@ -20,7 +20,7 @@ pub enum Request {
     Stop,
     /// Change a setting until the daemon ends. The answer is the previous value.
     Set { change: Change },
-    /// Read the configuration again.
+    /// Read the configuration again. The answer is [`super::Reloaded`]; an older daemon's is null.
     Reload,
     /// Client: read the profile again, and ask the exits again that have refused.
     Retry,

@@ -37,8 +37,12 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     });
     let beside = exit.warren.run("exit client rename laptop desk");
     assert!(beside.stderr.contains("run `warren reload exit` first"), "{beside:?}");
-    exit.warren.run("reload").ok();
+    let reloaded = exit.warren.run("reload").ok();
 
+    assert_eq!(
+        reloaded,
+        "Reloaded exit: isolation in [clients], allow in [access], servers in [dns], the clients have changed."
+    );
     assert_ne!(net.exit.sh("nft list table inet warren_exit").ok(), table_before);
     let list = exit.warren.run("exit client list").ok();
     assert!(list.contains("laptop") && !list.contains("phone"), "{list}");
@@ -85,14 +89,14 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     let profile = std::fs::read_to_string(client.warren.config("home.toml")).unwrap();
     let retuned = Profile::parse(&profile).with("transport", "congestion", "bbr3");
     client.warren.write("home.toml", 0o600, &retuned.text());
-    client.warren.run("reload home").ok();
+    let reloaded = client.warren.run("reload home").ok();
+    assert_eq!(reloaded, "Reloaded home: congestion in [transport] has changed.");
+    assert_eq!(client.warren.run("reload home").ok(), "Reloaded home: no setting has changed.");
     assert_eq!(client.status().text("/transport/congestion"), "bbr3");
     client.warren.write("home.toml", 0o600, &retuned.with("transport", "connections", 2).text());
     let refused = client.warren.run("reload home");
     assert!(
-        refused
-            .stderr
-            .contains("connections, repair, workers, pin, driver or an offload in [transport] changed"),
+        refused.stderr.contains("connections in [transport] changed, which needs `warren down`"),
         "{refused:?}"
     );
 

@@ -148,7 +148,7 @@ fn a_unix_socket_serves_the_page_from_the_start_and_goes_when_reload_moves_it() 
     let socket = exit.warren.state("exit/web.sock").display().to_string();
     exit.configure(|config| config.with("web", "listen", socket.as_str()));
     let refused = exit.warren.run("reload exit");
-    assert!(refused.stderr.contains("[web] listen to a Unix socket changed"), "{refused:?}");
+    assert!(refused.stderr.contains("listen in [web] changed"), "{refused:?}");
     ask(&exit, "/api/overview", "").ok();
     exit.stop(Signal::TERM);
 

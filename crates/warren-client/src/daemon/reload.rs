@@ -3,8 +3,8 @@
 use anyhow::bail;
 
 use super::Daemon;
-use warren_config::{ClientProfile, Endpoint, TAKES_RESTART, load_profile};
-use warren_control::RequestRefused;
+use warren_config::{ClientProfile, load_profile};
+use warren_control::{Reloaded, RequestRefused};
 
 impl Daemon {
     /// Follows the profile as it is now. The connections stay, and none of their packets is lost.
@@ -19,17 +19,19 @@ impl Daemon {
     pub(super) async fn read_profile(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.take_over().await;
         match &outcome {
-            Ok(()) => tracing::info!("profile read again"),
+            Ok(reloaded) => tracing::info!("profile read again: {reloaded}"),
             Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
         }
         self.health.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        outcome.map(|()| serde_json::Value::Null).map_err(|error| RequestRefused::new(format!("{error:#}")))
+        let reloaded = outcome.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        serde_json::to_value(reloaded).map_err(RequestRefused::new)
     }
 
     async fn take_over(&mut self) -> anyhow::Result<()> {
         let profile = load_profile(&self.start.file)?;
         // Nothing is changed before the whole profile is known to be usable.
-        let changed = what_takes_a_restart(&self.start.profile, &profile);
+        let all = self.start.profile.changes(&profile);
+        let changed = what_takes_a_restart(&self.start.profile, &profile, &all);
         if !changed.is_empty() {
             bail!(
                 "{}: {} changed, which needs `warren down` and `warren up`; nothing was changed",
@@ -45,24 +47,23 @@ impl Daemon {
         self.connections.exits.take_keys(&profile);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);
         self.start.profile = profile;
-        Ok(())
+        Ok(Reloaded::of(&all))
     }
 }
 
-fn endpoints(profile: &ClientProfile) -> impl Iterator<Item = &Endpoint> {
-    profile.exits().map(|exit| &exit.endpoint)
-}
-
-/// Names the settings that differ and that a running client cannot change.
-fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'static str> {
-    let changed = [
-        ("the private key", before.private_key.public() != after.private_key.public()),
-        ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
-        ("[tun]", (&before.tun.device, before.tun.mtu) != (&after.tun.device, after.tun.mtu)),
-        ("prefixes in [routes]", before.routes.prefixes != after.routes.prefixes),
-        // Only a command opens the kill switch, so removing the setting has no effect by itself.
-        ("enabled in [kill_switch]", before.kill_switch.enabled && !after.kill_switch.enabled),
-        (TAKES_RESTART, !before.transport.can_become(&after.transport)),
-    ];
-    changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect()
+/// The changed settings that a running client cannot follow.
+fn what_takes_a_restart<'a>(
+    before: &ClientProfile,
+    after: &ClientProfile,
+    changed: &[&'a str],
+) -> Vec<&'a str> {
+    const FIXED: [&str; 5] =
+        ["the private key", "endpoint in [[exit]]", "name in [tun]", "mtu in [tun]", "prefixes in [routes]"];
+    let fixed = before.transport.fixed_changes(&after.transport);
+    // Only a command opens the kill switch, so removing the setting has no effect by itself.
+    let opens = before.kill_switch.enabled && !after.kill_switch.enabled;
+    let takes_restart = |name: &&&str| {
+        FIXED.contains(*name) || fixed.contains(*name) || (opens && **name == "enabled in [kill_switch]")
+    };
+    changed.iter().filter(takes_restart).copied().collect()
 }

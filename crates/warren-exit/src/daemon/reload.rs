@@ -4,9 +4,8 @@ use anyhow::bail;
 
 use super::{Daemon, forwarding, state_directory};
 use crate::host::refuse_missing_interface;
-use warren_config::TAKES_RESTART as TRANSPORT;
 use warren_config::{ExitSettings, WebListen, load_exit};
-use warren_control::RequestRefused;
+use warren_control::{Reloaded, RequestRefused};
 use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
@@ -14,21 +13,26 @@ impl Daemon<'_> {
     pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.read_again().await;
         match &outcome {
-            Ok(()) => tracing::info!("configuration read again"),
+            Ok(reloaded) => tracing::info!("configuration read again: {reloaded}"),
             Err(error) => {
                 self.reloads.refused += 1;
                 tracing::error!("the configuration stays as it was: {error:#}");
             }
         }
         self.reloads.error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        outcome.map(|()| serde_json::Value::Null).map_err(|error| RequestRefused::new(format!("{error:#}")))
+        let reloaded = outcome.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        serde_json::to_value(reloaded).map_err(RequestRefused::new)
     }
 
-    async fn read_again(&mut self) -> anyhow::Result<()> {
+    async fn read_again(&mut self) -> anyhow::Result<Reloaded> {
         // First everything that can be refused without having changed anything.
         let mut config = load_exit(&self.config.path)?;
-        refuse_what_takes_a_restart(&self.config, &config)?;
+        let mut changed = self.config.changes(&config);
+        refuse_what_takes_a_restart(&self.config, &config, &changed)?;
         let edited = self.clients.edited()?;
+        if edited.is_some() {
+            changed.push("the clients");
+        }
         refuse_missing_interface(&config)?;
         // Then the listeners, which fall back to where they were.
         if self.config.metrics.listen != config.metrics.listen {
@@ -54,20 +58,25 @@ impl Daemon<'_> {
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
-        Ok(())
+        Ok(Reloaded::of(&changed))
     }
 }
 
 /// Refuses a configuration that changes settings which a running exit cannot change, and names them.
-fn refuse_what_takes_a_restart(before: &ExitSettings, after: &ExitSettings) -> anyhow::Result<()> {
-    let changed = [
-        ("[exit] listen", before.listen != after.listen),
-        ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),
-        ("[clients] file", before.clients_file != after.clients_file),
-        ("[web] listen to a Unix socket", before.web != after.web && is_unix(after.web.as_ref())),
-        (TRANSPORT, !before.transport.can_become(&after.transport)),
-    ];
-    let changed: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect();
+fn refuse_what_takes_a_restart(
+    before: &ExitSettings,
+    after: &ExitSettings,
+    changed: &[&str],
+) -> anyhow::Result<()> {
+    const FIXED: [&str; 4] =
+        ["listen in [exit]", "ipv4 in [addresses]", "ipv6 in [addresses]", "file in [clients]"];
+    let fixed = before.transport.fixed_changes(&after.transport);
+    // The sandboxed exit cannot make a Unix socket.
+    let moves_to_unix = is_unix(after.web.as_ref());
+    let takes_restart = |name: &&&str| {
+        FIXED.contains(*name) || fixed.contains(*name) || (moves_to_unix && **name == "listen in [web]")
+    };
+    let changed: Vec<&str> = changed.iter().filter(takes_restart).copied().collect();
     if changed.is_empty() {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::one_daemon::ask_one;
-use warren_control::Request;
+use warren_control::{Reloaded, Request};
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -19,8 +19,11 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// # Errors
 /// Why the daemon keeps its old configuration; [`ExitCode::NotRunning`] when there is none.
 pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> anyhow::Result<()> {
-    let (name, _) = ask_one(directories, name, &Request::Reload).await?;
-    output::print(&format!("Reloaded {name}.\n"))
+    let (name, answer) = ask_one(directories, name, &Request::Reload).await?;
+    // An older daemon does not say what has changed.
+    let reloaded: Option<Reloaded> = serde_json::from_value(answer).unwrap_or_default();
+    let changed = reloaded.map(|reloaded| format!(": {reloaded}")).unwrap_or_default();
+    output::print(&format!("Reloaded {name}{changed}.\n"))
 }
 
 /// Makes the exit send its clients away, and returns once the exit has ended.
