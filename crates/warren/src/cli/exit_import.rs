@@ -1,5 +1,6 @@
 //! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys.
 
+mod clash;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod label;
@@ -15,6 +16,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
+use self::clash::{Renamed, free_name};
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::ImportWireGuardArgs;
 use super::exit_client::{ClientStore, all};
@@ -46,7 +48,11 @@ pub(crate) fn run(
     let server = read(&args.file, &bytes)?;
     let mut store = open(&config)?;
     let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
-    let planned = plan(&server, &config, &enrolled).map_err(|refused| refused.of(&args.file))?;
+    let Plan { clients: planned, renamed } =
+        plan(&server, &config, &enrolled).map_err(|refused| refused.of(&args.file))?;
+    if !args.rename {
+        refuse_clashes(&args.file, &renamed)?;
+    }
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
@@ -96,6 +102,14 @@ pub(crate) fn run(
         output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
     }
     Ok(())
+}
+
+/// Refuses names that somebody else has, and proposes others.
+fn refuse_clashes(file: &Path, renamed: &[Renamed]) -> Result<(), ConfigError> {
+    match (renamed.first(), clash::sentence(renamed)) {
+        (Some(first), Some(sentence)) => Err(ConfigError::at_line(file, first.line, sentence)),
+        _ => Ok(()),
+    }
 }
 
 fn read(file: &Path, bytes: &[u8]) -> Result<WireGuardServer, ConfigError> {
@@ -152,12 +166,16 @@ impl Refused {
     }
 }
 
-/// The clients to enrol beside those that are enrolled already. Each gets a key of its own later.
-fn plan(
-    server: &WireGuardServer,
-    config: &ExitSettings,
-    enrolled: &[ClientView],
-) -> Result<Vec<NewClient>, Refused> {
+/// What an import does.
+#[derive(Debug)]
+struct Plan {
+    /// The clients to enrol beside those that are enrolled already. Each gets a key of its own later.
+    clients: Vec<NewClient>,
+    /// Those of them whose names in the file are taken.
+    renamed: Vec<Renamed>,
+}
+
+fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]) -> Result<Plan, Refused> {
     let mut registry = ClientRegistry::new();
     for view in enrolled {
         let client = NewClient {
@@ -174,20 +192,28 @@ fn plan(
     }
     let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
     let mut planned: Vec<NewClient> = Vec::new();
+    let mut renamed = Vec::new();
     for peer in &server.peers {
         let refused = |sentence: String| Refused { line: peer.line, sentence };
-        let client = client_of(peer, config).map_err(refused)?;
+        let mut client = client_of(peer, config).map_err(refused)?;
+        if is_clash(&client, &registry, enrolled) {
+            let is_taken = |name: &str| {
+                registry.by_name(name).is_some()
+                    || server.peers.iter().any(|peer| peer.name.as_deref() == Some(name))
+            };
+            let to = free_name(&client.name, is_taken);
+            let from = std::mem::replace(&mut client.name, to.clone());
+            let holder = planned.iter().zip(&server.peers).find(|(other, _)| other.name == from);
+            renamed.push(Renamed { line: peer.line, from, to, holder: holder.map(|(_, peer)| peer.line) });
+        }
         enrol(&mut registry, &client).map_err(|error| {
-            let holder = planned.iter().zip(&server.peers).find(|(other, _)| holder(&error) == Some(&other.name));
-            refused(match (&error, holder) {
-                (RegistryError::NameTaken { name }, Some((_, other))) => format!(
-                    "{name:?} is also the name of the peer at line {}; give one of them another name in a comment: # Name = laptop",
-                    other.line
-                ),
-                (error, Some((client, other))) => {
+            let holder =
+                planned.iter().zip(&server.peers).find(|(other, _)| holder(&error) == Some(&other.name));
+            refused(match holder {
+                Some((client, other)) => {
                     format!("{error} ({:?} is the peer at line {})", client.name, other.line)
                 }
-                (error, None) => error.to_string(),
+                None => error.to_string(),
             })
         })?;
         // Checks everything else that an exit demands of its clients. This peer is the first that can violate it.
@@ -196,7 +222,18 @@ fn plan(
         }
         planned.push(client);
     }
-    Ok(planned)
+    Ok(Plan { clients: planned, renamed })
+}
+
+/// Whether somebody else has the client's name. An enrolled client that also has its address is the same peer, imported
+/// before.
+fn is_clash(client: &NewClient, registry: &ClientRegistry, enrolled: &[ClientView]) -> bool {
+    let is_same = |view: &ClientView| {
+        let equal = (view.ipv4.is_some() && view.ipv4 == client.ipv4)
+            || (view.ipv6.is_some() && view.ipv6 == client.ipv6);
+        view.name == client.name && equal
+    };
+    registry.by_name(&client.name).is_some() && !enrolled.iter().any(is_same)
 }
 
 /// Adds a client to the others. Only conflicts matter here, so its key is a placeholder.

@@ -113,6 +113,10 @@ pub(crate) struct ImportWireGuardArgs {
     pub(crate) dry_run: bool,
 }
 
+    /// Give peers whose names are taken other names, such as laptop-2. Without it such a file is refused, with the names
+    /// that are free.
+    #[arg(long)]
+    pub(crate) rename: bool,
 /// `warren exit rotate-key`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RotateKeyArgs {

@@ -28,7 +28,7 @@ pub(crate) fn run(data: &[u8]) {
     match planned {
         Ok(planned) => {
             let mut registry = ClientRegistry::new();
-            for client in planned {
+            for client in planned.clients {
                 enrol(&mut registry, &client).expect("planned clients do not clash");
                 client.name.parse::<ProfileName>().expect("a profile can have the name");
             }

@@ -28,7 +28,12 @@ impl Exit {
     }
 
     fn import(&self, text: &str, dry_run: bool) -> Result<(), String> {
-        let args = ImportWireGuardArgs { file: self.write(text), output: Some(self.profiles()), dry_run };
+        self.import_as(text, dry_run, false)
+    }
+
+    fn import_as(&self, text: &str, dry_run: bool, rename: bool) -> Result<(), String> {
+        let args =
+            ImportWireGuardArgs { file: self.write(text), output: Some(self.profiles()), rename, dry_run };
         let state = self.directories.state.clone();
         run(&self.directories, &args, |config| Ok(Box::new(StoppedExit::new(config, &state))))
             .map_err(|error| output::sentence(&error))
@@ -103,7 +108,7 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
     for (text, expected) in [
         (
             one.clone() + &peer("laptop", "10.8.0.3"),
-            "wg0.conf:5: \"laptop\" is also the name of the peer at line 2",
+            "wg0.conf:5: \"laptop\" at line 5 is also the name of the peer at line 2, \"laptop-2\" is free; add --rename",
         ),
         (
             one.clone() + &peer("phone", "10.8.0.2"),
@@ -135,6 +140,31 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
         }
         assert_eq!((exit.names().len(), exit.files()), (0, 0), "{text}");
     }
+}
+
+#[test]
+fn clashing_names_are_proposed_anew_all_at_once_and_taken_on_request() {
+    let peer = |name: &str, address: &str| format!("# {name}\n[Peer]\nAllowedIPs = {address}\n");
+    let exit = Exit::new();
+    exit.import(&peer("laptop", "10.8.0.2"), false).unwrap();
+    let text = peer("laptop", "10.8.0.3") + &peer("phone", "10.8.0.4") + &peer("phone", "10.8.0.5");
+    let text = text + &peer("laptop-2", "10.8.0.6");
+
+    let refused = exit.import(&text, false).unwrap_err();
+
+    for expected in [
+        "wg0.conf:2: \"laptop\" at line 2 is also the name of an enrolled client, \"laptop-3\" is free",
+        "\"phone\" at line 8 is also the name of the peer at line 5, \"phone-2\" is free",
+    ] {
+        assert!(refused.contains(expected), "{refused}");
+    }
+    assert_eq!(exit.names(), ["laptop"]);
+
+    exit.import_as(&text, true, true).unwrap();
+    assert_eq!(exit.names(), ["laptop"], "a dry run changes nothing");
+    exit.import_as(&text, false, true).unwrap();
+    assert_eq!(exit.names(), ["laptop", "laptop-2", "laptop-3", "phone", "phone-2"]);
+    assert!(exit.profiles().join("phone-2.toml").is_file());
 }
 
 #[test]
@@ -194,7 +224,7 @@ fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
     let exit = Exit::new();
     let file = exit.write("");
     fs::write(&file, b"[Interface]\n# B\xfcro\n[Peer]\n").unwrap();
-    let args = ImportWireGuardArgs { file, output: Some(exit.profiles()), dry_run: true };
+    let args = ImportWireGuardArgs { file, output: Some(exit.profiles()), rename: false, dry_run: true };
     let refused =
         run(&exit.directories, &args, |_| unreachable!("the file is read first")).unwrap_err().to_string();
     assert!(refused.ends_with("wg0.conf:2: is not UTF-8 text; save the file as UTF-8"), "{refused}");
