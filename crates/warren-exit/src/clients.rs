@@ -11,10 +11,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-use warren_quic::driver::CloseReason;
+use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::strangers::Network;
 use warren_session::PublicKey;
-use warren_session::clients::ClientRegistry;
+use warren_session::clients::{Client, ClientRegistry};
 use warren_session::exit::{ExitSessions, SessionId, StoreRequestId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
@@ -23,6 +23,7 @@ pub(crate) use self::admin::Proposed;
 use self::limits::ClientLimits;
 use crate::metrics::EventCounts;
 use warren_config::{ClientStore, ConfigError};
+use warren_tunnel::Snapshot;
 
 /// The sessions' state machine, and what the daemon knows about each session and client beyond it.
 pub(crate) struct Clients {
@@ -40,6 +41,8 @@ pub(crate) struct Clients {
     by_key: HashMap<PublicKey, SessionId>,
     limits: ClientLimits,
     events: EventCounts,
+    /// The packets that each connection had received at the latest look.
+    received: HashMap<ConnectionId, u64>,
 }
 
 /// A request to the store, what becomes of it, and how it is carried out.
@@ -74,7 +77,30 @@ impl Clients {
             by_key: HashMap::new(),
             limits: ClientLimits::default(),
             events: EventCounts::default(),
+            received: HashMap::new(),
         }
+    }
+
+    /// Notes which clients have sent something since the latest look. Call it about once a second.
+    pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
+        let mut received = HashMap::with_capacity(snapshot.connections.len());
+        for connection in &snapshot.connections {
+            let Some(quic) = &connection.quic else { continue };
+            let count = quic.udp_datagrams_received;
+            received.insert(connection.connection, count);
+            if let Some(session) = connection.session
+                && self.received.get(&connection.connection).is_none_or(|before| *before < count)
+            {
+                self.sessions.heard(now, session);
+            }
+        }
+        self.received = received;
+    }
+
+    /// When a client's latest packet came, to the second.
+    pub(crate) fn last_seen(&self, client: &Client) -> Option<SystemTime> {
+        let session = self.by_key.get(&client.public_key).and_then(|session| self.sessions.session(*session));
+        session.map(|session| self.sessions.seen_at(session)).or(client.last_seen)
     }
 
     /// Everybody who is enrolled.

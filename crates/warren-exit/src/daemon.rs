@@ -238,6 +238,7 @@ impl<'host> Daemon<'host> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
         self.reporting.measure(now, &snapshot);
+        self.clients.hear(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
     }
 

@@ -99,7 +99,12 @@ struct WallClock {
 
 impl WallClock {
     fn at(self, now: Instant) -> SystemTime {
-        self.wall.checked_add(now.saturating_duration_since(self.instant)).unwrap_or(self.wall)
+        // The clock is looked at again and again, so a moment may lie before the latest look.
+        let at = match now.checked_duration_since(self.instant) {
+            Some(later) => self.wall.checked_add(later),
+            None => self.wall.checked_sub(self.instant.saturating_duration_since(now)),
+        };
+        at.unwrap_or(self.wall)
     }
 }
 
@@ -215,6 +220,18 @@ impl ExitSessions {
         self.sessions.get(&session)
     }
 
+    /// The client of a session has sent something. The driver need not report each packet, but an idle client's keep-alives too.
+    pub fn heard(&mut self, now: Instant, session: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.heard = session.heard.max(now);
+        }
+    }
+
+    /// The time of a session's latest packet on the wall clock.
+    pub fn seen_at(&self, session: &Session) -> SystemTime {
+        self.clock.at(session.heard)
+    }
+
     /// Changes the DNS servers that new sessions are told.
     ///
     /// # Errors
@@ -289,9 +306,8 @@ impl ExitSessions {
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }
-        let wall = self.clock.at(now);
-        self.pool.set_offline(ended.key, wall);
-        self.record_seen(ended.key, wall);
+        self.pool.set_offline(ended.key, self.clock.at(now));
+        self.record_seen(ended.key, self.seen_at(&ended));
         if self.ends_due.is_none() {
             self.ends_due = Some(now + ENDED_INTERVAL);
             self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
@@ -352,9 +368,9 @@ impl ExitSessions {
     }
 
     fn stamp_online(&mut self, now: Instant) {
-        let wall = self.clock.at(now);
-        let online: Vec<_> = self.sessions.values().map(|session| session.key).collect();
-        online.iter().for_each(|key| self.record_seen(*key, wall));
+        let online: Vec<_> =
+            self.sessions.values().map(|session| (session.key, self.seen_at(session))).collect();
+        online.iter().for_each(|(key, seen)| self.record_seen(*key, *seen));
         if !online.is_empty() {
             self.save();
         }

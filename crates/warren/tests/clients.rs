@@ -121,3 +121,38 @@ fn peers_of_a_wireguard_server_connect_with_their_addresses() {
     assert_eq!(client.inner_addresses().0, "10.66.0.10/16");
     client.down();
 }
+
+#[test]
+fn a_client_was_last_seen_at_its_latest_packet_and_the_list_has_limit_and_traffic() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    exit.warren.run("exit client set laptop --rate-limit 50mbit").ok();
+    client.sh(&format!("ping -c 5 -i 0.2 -s 1000 {}", Net::INTERNET_V4));
+    let seconds_since = || {
+        let shown = exit.warren.run("exit client show laptop --json").ok();
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let seen = humantime::parse_rfc3339(shown["last_seen"].as_str().unwrap()).unwrap();
+        (std::time::SystemTime::now().duration_since(seen).unwrap().as_secs(), shown["connected"].clone())
+    };
+
+    // The control: while packets come, the time follows them.
+    let mut ping = client.warren.host.start(&["ping", "-i", "0.2", "-c", "20", Net::INTERNET_V4]);
+    ping.wait(seconds(20));
+    assert!(seconds_since().0 <= 3, "{:?}", seconds_since());
+
+    let pid = client.status().number("/pid");
+    client.signal(rustix::process::Signal::STOP);
+    eventually(seconds(20), "the client is silent but connected", || {
+        let (since, connected) = seconds_since();
+        assert_eq!(connected, true, "the idle timeout is longer");
+        since >= 5
+    });
+    let list = exit.warren.run("exit client list").ok();
+    let line = list.lines().find(|line| line.starts_with("laptop")).unwrap();
+    assert!(line.contains("50mbit") && line.contains(" kB") && line.ends_with(" s ago"), "{list}");
+
+    client.sh(&format!("kill -CONT {pid}"));
+    client.down();
+}

@@ -10,7 +10,9 @@ use warren_session::exit::{SessionId, StoreRequestId};
 
 use super::{Clients, Watched};
 use crate::list;
-use warren_control::{ClientChange, ClientView, LiveView, NewClient, Page, PageQuery, RequestRefused};
+use warren_control::{
+    ClientChange, ClientView, LiveView, NewClient, Page, PageQuery, RequestRefused, timestamp,
+};
 use warren_tunnel::{Snapshot, WorkerHandle};
 
 /// A change that an operator asked for, on its way to the store.
@@ -34,16 +36,24 @@ impl Clients {
     /// A page of the clients, with what the workers have counted for them.
     pub(crate) fn list(&self, query: &PageQuery, snapshot: &Snapshot) -> Page<ClientView> {
         let remote_of = remotes(snapshot);
-        list::clients(self.registry(), query, |client| {
-            ClientView::of(client, Some(self.live_view(client, snapshot, &remote_of)))
-        })
+        list::clients(self.registry(), query, |client| self.view(client, snapshot, &remote_of))
     }
 
     /// One client.
     pub(crate) fn show(&self, name: &str, snapshot: &Snapshot) -> Result<ClientView, RegistryError> {
         let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
         let client = self.registry().by_name(name).ok_or_else(no_such_client)?;
-        Ok(ClientView::of(client, Some(self.live_view(client, snapshot, &remotes(snapshot)))))
+        Ok(self.view(client, snapshot, &remotes(snapshot)))
+    }
+
+    fn view(
+        &self,
+        client: &Client,
+        snapshot: &Snapshot,
+        remote_of: &HashMap<SessionId, SocketAddr>,
+    ) -> ClientView {
+        let live = self.live_view(client, snapshot, remote_of);
+        ClientView { last_seen: self.last_seen(client).map(timestamp), ..ClientView::of(client, Some(live)) }
     }
 
     fn live_view(

@@ -11,8 +11,8 @@ use warren_session::exit::SessionId;
 
 use super::{Observations, Reporting};
 use crate::web::{Sort, TableQuery};
-use warren_control::ClientView;
 use warren_control::status::Rates;
+use warren_control::{ClientView, timestamp};
 use warren_tunnel::Snapshot;
 
 /// Rows of a page.
@@ -55,7 +55,10 @@ impl Reporting {
             let session = clients.session_of(client.public_key);
             let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
             ClientRow {
-                client: ClientView::of(client, None),
+                client: ClientView {
+                    last_seen: clients.last_seen(client).map(timestamp),
+                    ..ClientView::of(client, None)
+                },
                 connected: session.is_some(),
                 traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
                 session: session.map(|(session, live)| SessionRow {

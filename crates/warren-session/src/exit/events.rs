@@ -34,6 +34,9 @@ impl ExitSessions {
 
     /// Takes bytes from a connection's control stream.
     pub fn received(&mut self, now: Instant, connection: u64, bytes: &[u8]) {
+        if let Some((_, Phase::Attached { session, .. })) = self.connections.phase(connection) {
+            self.heard(now, session);
+        }
         for piece in bytes.chunks(PIECE) {
             self.connections.push(connection, piece);
             self.read(now, connection);

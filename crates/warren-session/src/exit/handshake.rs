@@ -157,6 +157,7 @@ impl ExitSessions {
             opened: now,
             token: AttachToken::new(token),
             nonce: wish.nonce,
+            heard: now,
             connections: vec![None; usize::try_from(connections).expect("at most MAX_CONNECTIONS")],
             offline_deadline: None,
         };
@@ -172,6 +173,7 @@ impl ExitSessions {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if let Some(deadline) = session.offline_deadline.take() {
             self.deadlines.remove(deadline, super::Deadline::Session(id));
+        session.heard = now;
         }
         let before = session.attach(connection, index).flatten();
         if let Some(before) = before

@@ -36,6 +36,8 @@ pub struct Session {
     pub(super) prefixes: Vec<IpNet>,
     pub(super) features: u64,
     pub(super) opened: Instant,
+    /// When the client's latest packet came, as far as the driver has said.
+    pub(super) heard: Instant,
     pub(super) token: AttachToken,
     pub(super) nonce: Nonce,
     /// The connection at each index.
@@ -73,6 +75,11 @@ impl Session {
     /// Networks behind the client that were granted.
     pub fn prefixes(&self) -> &[IpNet] {
         &self.prefixes
+    }
+
+    /// When the client's latest packet came.
+    pub fn heard(&self) -> Instant {
+        self.heard
     }
 
     /// Bit set of the features that both sides have.

@@ -262,6 +262,35 @@ fn a_session_ends_with_its_last_connection_if_that_was_silent_for_the_idle_timeo
 }
 
 #[test]
+fn a_client_was_last_seen_when_its_latest_packet_came() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(1));
+    let session = SessionId(exit.welcome.as_ref().unwrap().session);
+    let opened = exit.sessions.clock.at(exit.now);
+    let seen = |exit: &Exit| exit.sessions.registry().by_key(ALICE).unwrap().last_seen.unwrap();
+    let after = |seconds| opened + Duration::from_secs(seconds);
+
+    exit.advance(100);
+    exit.sessions.heard(exit.now, session);
+    exit.advance(20);
+    // The wall clock is looked at between the packet and the question.
+    exit.sessions.set_wall_clock(exit.now, after(120));
+    let online = exit.sessions.session(session).map(|session| exit.sessions.seen_at(session));
+    assert_eq!(online, Some(after(100)));
+
+    exit.advance(30);
+    exit.sessions.timed_out(exit.now, 1);
+    assert_eq!(seen(&exit), after(100), "not when the exit gave it up");
+
+    // What it says on the control stream counts, too.
+    exit.say(2, ALICE, &hello(1));
+    exit.advance(40);
+    exit.sessions.received(exit.now, 2, &encode(&Goodbye::ClientStopped.to_message()));
+    exit.actions();
+    assert_eq!(seen(&exit), after(190));
+}
+
+#[test]
 fn a_connection_that_says_nothing_is_closed_after_five_seconds() {
     let mut exit = Exit::new();
     exit.sessions.connected(exit.now, 1, ALICE, NETWORK);

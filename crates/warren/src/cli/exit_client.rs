@@ -7,6 +7,8 @@ mod store;
 mod transfer;
 mod view;
 
+use std::time::SystemTime;
+
 use super::args::{ClientListArgs, ClientSetArgs, ExitClientCommand, InviteArgs};
 use super::host_networks;
 use warren_config::{ExitSettings, load_exit};
@@ -32,7 +34,11 @@ pub(crate) fn run(
         ExitClientCommand::List(args) => list(directories, args, store.as_mut()),
         ExitClientCommand::Show(args) => {
             let client = store.show(&args.name)?;
-            if args.json { output::print_json(&client) } else { output::print(&view::text(&client)) }
+            if args.json {
+                output::print_json(&client)
+            } else {
+                output::print(&view::text(&client, SystemTime::now()))
+            }
         }
         ExitClientCommand::Export(args) => transfer::export(directories, &config, args),
         ExitClientCommand::Import(args) => transfer::import(directories, &config, args, store.as_mut()),
@@ -100,13 +106,14 @@ fn list(directories: &Directories, args: &ClientListArgs, store: &mut dyn Client
     } else if page.rows.is_empty() && args.name.is_some() {
         output::print("No client has such a name.\n")?;
     } else {
-        output::print(&view::table(&page.rows, &directories.command("exit client add")))?;
+        output::print(&view::table(&page.rows, &directories.command("exit client add"), SystemTime::now()))?;
     }
     if let Some(next) = &page.next {
         output::note(format!("There are more: add --after {next} to list the next."));
     } else if !args.json {
         let of_name = PageQuery { name: args.name.clone(), ..PageQuery::default() };
-        output::print(&view::invited(&all(&of_name, |page| store.invitations(page))?.rows))?;
+        let invitations = all(&of_name, |page| store.invitations(page))?.rows;
+        output::print(&view::invited(&invitations, SystemTime::now()))?;
     }
     Ok(())
 }
@@ -117,7 +124,7 @@ fn list_removed(args: &ClientListArgs, store: &mut dyn ClientStore) -> anyhow::R
     if args.json {
         return output::print_json(&page.rows);
     }
-    output::print(&view::removed(&page.rows))?;
+    output::print(&view::removed(&page.rows, SystemTime::now()))?;
     if page.next.is_some() {
         output::note("There are more: list them without --limit, or with --name.");
     }

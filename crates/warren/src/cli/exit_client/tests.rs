@@ -13,7 +13,7 @@ use crate::cli::args::{ClientAddArgs, ClientExportArgs, ClientImportArgs, ExitIn
 use crate::cli::exit_init;
 use warren_config::{load_clients, load_profile, lock_clients};
 use warren_control::{
-    AddressChoice, ClientView, ImportSummary, InvitationView, NewClient, Page, RemovedView,
+    AddressChoice, ClientView, ImportSummary, InvitationView, LiveView, NewClient, Page, RemovedView,
 };
 
 /// A directory with an exit that was just set up.
@@ -280,12 +280,48 @@ fn views_survive_the_control_socket_and_read_well() {
 
     let again: Vec<ClientView> = serde_json::from_str(&serde_json::to_string(&clients).unwrap()).unwrap();
     assert_eq!(again, clients);
-    let table = view::table(&clients, "");
-    assert!(table.starts_with("NAME    STATE     ADDRESSES  LAST SEEN  PUBLIC KEY\n"), "{table}");
-    assert!(table.contains("laptop  enrolled  10.66.0.9  never      "), "{table}");
-    let text = view::text(clients.first().unwrap());
+    let now = humantime::parse_rfc3339("2026-11-26T12:00:00Z").unwrap();
+    let table = view::table(&clients, "", now);
+    assert_eq!(
+        table,
+        "NAME    STATE     ADDRESSES  LIMIT  RECEIVED  SENT  LAST SEEN\n\
+         laptop  enrolled  10.66.0.9  -      -         -     never\n"
+    );
+    let text = view::text(clients.first().unwrap(), now);
     assert!(text.contains("state:      enrolled\n") && text.contains("prefixes:   -\n"), "{text}");
-    assert!(view::table(&[], "warren exit client add").contains("warren exit client add NAME"));
+    assert!(view::table(&[], "warren exit client add", now).contains("warren exit client add NAME"));
+}
+
+#[test]
+fn a_running_exits_clients_have_limit_traffic_and_relative_times() {
+    let exit = Exit::new();
+    let limited =
+        ClientAddArgs { rate_limit: Some("20mbit".parse().unwrap()), ..exit.add("laptop", "a.toml") };
+    exit.run(&ExitClientCommand::Add(limited)).unwrap();
+    let mut clients = exit.stopped().clients(&PageQuery::default()).unwrap().rows;
+    for client in &mut clients {
+        client.last_seen = Some("2026-11-26T11:59:48Z".to_owned());
+        client.created = "2026-11-01T00:00:00Z".to_owned();
+        client.live = Some(LiveView {
+            connected: true,
+            remote: None,
+            received_bytes: 1_500_000,
+            sent_bytes: 2_300_000_000,
+            rate_limited_packets: 0,
+        });
+    }
+    let now = humantime::parse_rfc3339("2026-11-26T12:00:00Z").unwrap();
+
+    let table = view::table(&clients, "", now);
+    let text = view::text(clients.first().unwrap(), now);
+
+    assert!(table.ends_with("laptop  connected  -          20mbit  1.5 MB    2.3 GB  12 s ago\n"), "{table}");
+    for line in [
+        "created:    2026-11-01 00:00:00 UTC (25 days ago)",
+        "last seen:  2026-11-26 11:59:48 UTC (12 s ago)",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
 }
 
 #[test]
@@ -302,9 +338,8 @@ fn open_invitations_are_listed_and_removed_by_name() {
     let open = store.invitations(&PageQuery::default()).unwrap().rows;
 
     assert_eq!(open.iter().map(|invitation| invitation.name.as_str()).collect::<Vec<_>>(), ["laptop"]);
-    assert!(
-        view::invited(&open).contains("laptop is invited until 2") && view::invited(&open).ends_with("\n")
-    );
+    let told = view::invited(&open, SystemTime::now());
+    assert!(told.starts_with("laptop is invited until 2") && told.ends_with(" s\n"), "{told}");
     exit.run(&remove_command("laptop")).unwrap();
     assert!(exit.stopped().invitations(&PageQuery::default()).unwrap().rows.is_empty());
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();

@@ -1,26 +1,28 @@
 //! How `list` and `show` print clients, invitations and removed keys.
 
-use crate::cli::status::units;
-use warren_control::{ClientView, ImportSummary, InvitationView, RemovedView};
+use std::time::SystemTime;
+
+use crate::cli::status::units::{self, ago, moment, until};
+use warren_control::{ClientView, ImportSummary, InvitationView, LiveView, RemovedView};
 use warren_daemon::output;
 
 /// One line for each known fact.
-pub(super) fn text(client: &ClientView) -> String {
+pub(super) fn text(client: &ClientView, now: SystemTime) -> String {
     let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
     let rate = client.rate_limit.map(|rate| format!("{rate} each way"));
     let mut lines = vec![
         ("name", client.name.clone()),
         ("public key", client.public_key.to_string()),
-        ("next key", or_dash(client.next_public_key.map(|key| key.to_string()).unwrap_or_default())),
+        ("next key", or_dash(client.next_public_key.map(|key| key.to_string()))),
         ("state", state(client).to_owned()),
         ("addresses", addresses(client)),
-        ("prefixes", or_dash(prefixes.join(" "))),
-        ("rate limit", or_dash(rate.unwrap_or_default())),
-        ("created", client.created.clone()),
-        ("last seen", last_seen(client)),
+        ("prefixes", or_dash(Some(prefixes.join(" ")))),
+        ("rate limit", or_dash(rate)),
+        ("created", exactly(&client.created, now)),
+        ("last seen", client.last_seen.as_deref().map_or("never".to_owned(), |seen| exactly(seen, now))),
     ];
     if let Some(live) = &client.live {
-        lines.push(("from", or_dash(live.remote.map(|remote| remote.to_string()).unwrap_or_default())));
+        lines.push(("from", or_dash(live.remote.map(|remote| remote.to_string()))));
         lines.push(("received", units::bytes(live.received_bytes)));
         lines.push(("sent", units::bytes(live.sent_bytes)));
         lines.push(("limited", format!("{} packets dropped", live.rate_limited_packets)));
@@ -39,26 +41,28 @@ fn state(client: &ClientView) -> &'static str {
 
 fn addresses(client: &ClientView) -> String {
     let addresses = [client.ipv4.map(|ipv4| ipv4.to_string()), client.ipv6.map(|ipv6| ipv6.to_string())];
-    or_dash(addresses.into_iter().flatten().collect::<Vec<_>>().join(" "))
+    or_dash(Some(addresses.into_iter().flatten().collect::<Vec<_>>().join(" ")))
 }
 
-fn last_seen(client: &ClientView) -> String {
-    client.last_seen.clone().unwrap_or_else(|| "never".to_owned())
+/// A time, and how long ago that was.
+fn exactly(rfc3339: &str, now: SystemTime) -> String {
+    format!("{} ({})", moment(rfc3339), ago(rfc3339, now))
 }
 
 /// The removed keys as a table.
-pub(super) fn removed(keys: &[RemovedView]) -> String {
+pub(super) fn removed(keys: &[RemovedView], now: SystemTime) -> String {
     if keys.is_empty() {
         return "No client was removed.\n".to_owned();
     }
-    let row = |key: &RemovedView| vec![key.name.clone(), key.removed.clone(), key.public_key.to_string()];
+    let row = |key: &RemovedView| vec![key.name.clone(), ago(&key.removed, now), key.public_key.to_string()];
     output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
 /// The open invitations, one a line.
-pub(super) fn invited(invitations: &[InvitationView]) -> String {
+pub(super) fn invited(invitations: &[InvitationView], now: SystemTime) -> String {
     let line = |invitation: &InvitationView| {
-        format!("{} is invited until {}\n", invitation.name, invitation.expires)
+        let InvitationView { name, expires } = invitation;
+        format!("{name} is invited until {}, for another {}\n", moment(expires), until(expires, now))
     };
     invitations.iter().map(line).collect()
 }
@@ -81,18 +85,26 @@ pub(super) fn import(summary: &ImportSummary) -> String {
 }
 
 /// The clients as a table. Without any client, how to `add` one.
-pub(super) fn table(clients: &[ClientView], add: &str) -> String {
+pub(super) fn table(clients: &[ClientView], add: &str, now: SystemTime) -> String {
     if clients.is_empty() {
         return format!("No client is enrolled; add one with: {add} NAME\n");
     }
     let row = |client: &ClientView| {
-        let state = state(client).to_owned();
-        vec![client.name.clone(), state, addresses(client), last_seen(client), client.public_key.to_string()]
+        let traffic = |of: fn(&LiveView) -> u64| or_dash(client.live.as_ref().map(of).map(units::bytes));
+        vec![
+            client.name.clone(),
+            state(client).to_owned(),
+            addresses(client),
+            or_dash(client.rate_limit.map(|limit| limit.to_string())),
+            traffic(|live| live.received_bytes),
+            traffic(|live| live.sent_bytes),
+            client.last_seen.as_deref().map_or("never".to_owned(), |seen| ago(seen, now)),
+        ]
     };
     let rows = clients.iter().map(row).collect::<Vec<_>>();
-    output::table(&["NAME", "STATE", "ADDRESSES", "LAST SEEN", "PUBLIC KEY"], &rows)
+    output::table(&["NAME", "STATE", "ADDRESSES", "LIMIT", "RECEIVED", "SENT", "LAST SEEN"], &rows)
 }
 
-fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
+fn or_dash(text: Option<String>) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
 }

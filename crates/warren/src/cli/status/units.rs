@@ -1,6 +1,6 @@
 //! Figures in the units that people use.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A duration. An invalid one prints as zero.
 pub(super) fn time(seconds: f64) -> String {
@@ -9,8 +9,33 @@ pub(super) fn time(seconds: f64) -> String {
 }
 
 /// A time in UTC, without RFC 3339's letters.
-pub(super) fn moment(rfc3339: &str) -> String {
+pub(crate) fn moment(rfc3339: &str) -> String {
     format!("{} UTC", rfc3339.trim_end_matches('Z').replace('T', " "))
+}
+
+/// How long ago a time of RFC 3339 was, such as `5 min ago`. The time itself if it cannot be read.
+pub(crate) fn ago(rfc3339: &str, now: SystemTime) -> String {
+    let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return rfc3339.to_owned() };
+    // Two clocks may differ by a little, and times are cut to seconds.
+    match now.duration_since(then).unwrap_or_default() {
+        passed if passed < Duration::from_secs(2) => "now".to_owned(),
+        passed => format!("{} ago", span(passed)),
+    }
+}
+
+/// How long it is until a time of RFC 3339, such as `23 h`.
+pub(crate) fn until(rfc3339: &str, now: SystemTime) -> String {
+    let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return rfc3339.to_owned() };
+    span(then.duration_since(now).unwrap_or_default())
+}
+
+/// A span of time in its largest unit that makes it at least 2.
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let units = [("days", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
+    let fitting = units.into_iter().find(|(_, length)| seconds >= 2 * length);
+    let (unit, length) = fitting.unwrap_or(("s", 1));
+    format!("{} {unit}", seconds / length)
 }
 
 /// A number of bytes with a decimal unit, like link speeds.
@@ -39,9 +64,15 @@ pub(crate) fn percent(percent: f64) -> String {
     }
 }
 
-/// A round-trip time. A dash if it was not measured.
+/// A round-trip time in at most nine characters. A dash if it was not measured.
 pub(super) fn round_trip(milliseconds: f64) -> String {
-    if milliseconds == 0.0 { "-".to_owned() } else { format!("{milliseconds:.1} ms") }
+    if milliseconds == 0.0 {
+        "-".to_owned()
+    } else if milliseconds < 9_999.95 {
+        format!("{milliseconds:.1} ms")
+    } else {
+        format!("{:.0} s", milliseconds / 1_000.0)
+    }
 }
 
 fn scaled(mut value: f64, units: &[&str]) -> String {
@@ -77,10 +108,37 @@ mod tests {
     }
 
     #[test]
+    fn round_trips_fit_their_column() {
+        assert_eq!(round_trip(0.0), "-");
+        assert_eq!(round_trip(9_999.9), "9999.9 ms");
+        assert_eq!(round_trip(12_345.6), "12 s");
+    }
+
+    #[test]
     fn little_loss_is_not_none() {
         assert_eq!(percent(0.0), "0 %");
         assert_eq!(percent(0.01), "<0.1 %");
         assert_eq!(percent(12.34), "12.3 %");
+    }
+
+    #[test]
+    fn past_times_have_one_unit_and_are_never_in_the_future() {
+        let now = humantime::parse_rfc3339("2026-11-21T16:20:03Z").unwrap();
+        for (then, text) in [
+            ("2026-11-21T16:20:03Z", "now"),
+            ("2026-11-21T16:20:05Z", "now"),
+            ("2026-11-21T16:19:51Z", "12 s ago"),
+            ("2026-11-21T16:18:04Z", "119 s ago"),
+            ("2026-11-21T16:18:03Z", "2 min ago"),
+            ("2026-11-21T14:20:03Z", "2 h ago"),
+            ("2026-11-20T16:20:03Z", "24 h ago"),
+            ("2026-11-01T16:20:03Z", "20 days ago"),
+            ("yesterday", "yesterday"),
+        ] {
+            assert_eq!(ago(then, now), text, "{then}");
+        }
+        assert_eq!(until("2026-11-22T15:30:00Z", now), "23 h");
+        assert_eq!(until("2026-11-20T15:30:00Z", now), "0 s");
     }
 
     #[test]
