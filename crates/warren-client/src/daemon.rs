@@ -148,7 +148,10 @@ impl Daemon {
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log, and run `warren up` again")),
                 },
                 probed = self.session.probed() => self.take_probe(probed),
-                cause = self.health.diagnosis.finished() => self.health.diagnosed(cause),
+                cause = self.health.diagnosis.finished() => {
+                    self.health.diagnosed(cause);
+                    self.health.tell_known_cause(self.start.profile.exits().count());
+                }
                 answer = self.connections.lookups.next() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(timeout) => self.session.machine.handle_timeout(Instant::now()),

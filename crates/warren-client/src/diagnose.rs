@@ -62,19 +62,51 @@ struct Findings {
     login_page: bool,
 }
 
-/// Finds out why `tried` does not answer, or why there is no address to try. The sentence says what to do. None if nothing was
-/// tried and this host's network is in order.
-pub(super) async fn diagnose(tried: Option<SocketAddr>, kill_switches: KillSwitches) -> Option<String> {
-    let trouble = local_network::find(tried).await;
-    if trouble.is_some() {
-        return trouble;
+/// Why an exit does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cause {
+    /// What is wrong and what to do.
+    pub(super) sentence: String,
+    pub(super) certainty: Certainty,
+}
+
+/// How far a cause is known, which decides when a waiting `up` gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Certainty {
+    /// Nothing has answered, which can have many causes.
+    Unknown,
+    /// The address answers, but not as an exit. A lossy path could look the same.
+    Likely,
+    /// No exit can be reached at this address, as far as unproven answers say.
+    AtAddress,
+    /// This host itself lets nothing out, whichever exit is tried.
+    Here,
+}
+
+/// Finds out why `tried` does not answer, or why there is no address to try. None if nothing was tried and this host's network is
+/// in order.
+pub(super) async fn diagnose(tried: Option<SocketAddr>, kill_switches: KillSwitches) -> Option<Cause> {
+    if let Some(sentence) = local_network::find(tried).await {
+        return Some(Cause { sentence, certainty: Certainty::Here });
     }
     let remote = tried?;
     let (udp, tcp, login_page) = tokio::join!(ask_udp(remote), ask_tcp(remote), has_login_page(remote.ip()));
-    Some(Findings { udp, tcp, login_page }.sentence(remote, &kill_switches))
+    let findings = Findings { udp, tcp, login_page };
+    Some(Cause { sentence: findings.sentence(remote, &kill_switches), certainty: findings.certainty() })
 }
 
 impl Findings {
+    fn certainty(self) -> Certainty {
+        match self {
+            Self { udp: Answer::Blocked, .. } => Certainty::Here,
+            Self { udp: Answer::NoRoute | Answer::Refused, .. } | Self { login_page: true, .. } => {
+                Certainty::AtAddress
+            }
+            Self { tcp: Answer::Open | Answer::Refused, .. } => Certainty::Likely,
+            Self { .. } => Certainty::Unknown,
+        }
+    }
+
     fn sentence(self, remote: SocketAddr, kill_switches: &KillSwitches) -> String {
         let port = remote.port();
         let profile = &kill_switches.profile;
@@ -229,6 +261,12 @@ mod tests {
             (Findings { udp: Answer::Blocked, ..silent }, &open, "nft list ruleset"),
             (Findings { udp: Answer::Blocked, ..silent }, &blocked, "the kill switch of work is closed"),
         ];
+        let certainties = sentences.map(|(findings, ..)| findings.certainty());
+        use Certainty::{AtAddress, Here, Likely, Unknown};
+        assert_eq!(
+            certainties,
+            [AtAddress, AtAddress, AtAddress, Likely, Likely, Unknown, Unknown, Unknown, Here, Here]
+        );
         for (findings, kill_switches, part) in sentences {
             let sentence = findings.sentence(remote, kill_switches);
             assert!(sentence.contains(part) && sentence.lines().count() == 1, "{sentence}");

@@ -59,6 +59,11 @@ impl Exits {
         Self { entries: endpoints.iter().map(exit).map(entry).collect(), current: 0, avoided: None }
     }
 
+    /// Whether any exit's address is known.
+    pub(crate) fn have_addresses(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.addresses.known.is_empty())
+    }
+
     /// The place of the exit in use.
     pub(crate) fn current(&self) -> usize {
         self.current

@@ -93,6 +93,7 @@ impl Unit {
         let code = match self.property("ExecMainStatus").await.as_deref() {
             Ok("4") => ExitCode::Refused,
             Ok("2") => ExitCode::Usage,
+            Ok("5") => ExitCode::TimedOut,
             _ => ExitCode::Failed,
         };
         let see_the_log = || format!("{} failed; see `journalctl -u {}`", self.name, self.name);

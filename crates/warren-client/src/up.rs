@@ -1,5 +1,6 @@
 //! `warren up`: starts a profile's daemon and waits until traffic flows.
 
+mod connected;
 mod retry_refused;
 
 use std::fs::OpenOptions;
@@ -20,6 +21,7 @@ use super::kill_switch;
 use super::ssh_session::SshSession;
 use super::systemd_unit::Unit;
 use warren_config::{ClientProfile, Endpoint, load_profile};
+use warren_control::status::Status;
 use warren_control::{Request, ask};
 use warren_daemon::daemon_directory::{DaemonDirectory, StartLock};
 use warren_daemon::directories::Directories;
@@ -48,7 +50,7 @@ pub struct UpOptions {
 ///
 /// # Errors
 /// The reason, after everything that the daemon did is undone: [`ExitCode::Refused`] when the exit refused,
-/// [`ExitCode::TimedOut`] when it did not answer. A daemon that an exit had refused before stays, with the host closed.
+/// [`ExitCode::TimedOut`] when it did not answer, or when it is known before the timeout why it cannot. A daemon that an exit had refused before stays, with the host closed.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let profile = load_profile(&options.profile)?;
     for setting in &profile.ineffective {
@@ -67,8 +69,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     if directory.lock_after_kill().await?.is_none() {
         if retry_refused::is_refused(&directory).await {
             retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
-            print_warnings(&directory).await;
-            return Ok(());
+            return report(&directory, &profile).await;
         }
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
@@ -98,12 +99,13 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     Ok(())
 }
 
-/// Prints what is wrong although traffic flows.
-async fn print_warnings(directory: &DaemonDirectory) {
-    // Without an answer there is nothing to print. The tunnel is up all the same.
-    let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
-    let warnings = status.get("warnings").and_then(serde_json::Value::as_array);
-    for warning in warnings.into_iter().flatten().filter_map(serde_json::Value::as_str) {
+/// Prints that the tunnel is up, and what is wrong all the same.
+async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow::Result<()> {
+    let answer = ask(&directory.socket(), &Request::Status).await;
+    // Without an answer, as by a daemon of another version, the tunnel is up all the same.
+    let status: Option<Status> = answer.ok().and_then(|answer| serde_json::from_value(answer).ok());
+    output::print(&format!("{}\n", connected::line(profile, status.as_ref())))?;
+    for warning in status.and_then(|status| status.client).into_iter().flat_map(|client| client.warnings) {
         output::warn(warning);
     }
 }
@@ -125,6 +127,7 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     }
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
+    Ok(())
     {
         give_time_to_cancel(&warning).await;
     }
@@ -254,6 +257,7 @@ async fn end(child: &mut Child) -> anyhow::Result<()> {
     // The daemon may have ended by now.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+        Some(code) if code == ExitCode::TimedOut as i32 => ExitCode::TimedOut,
         child.kill().await.context("cannot end the client daemon; run `warren down`")?;
     }
     Ok(())

@@ -110,6 +110,66 @@ fn an_exit_that_does_not_answer_is_given_up_after_the_timeout() {
 }
 
 #[test]
+fn up_says_in_one_line_that_it_is_up() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+
+    let line = client.warren.run("up home").ok();
+
+    let parts: Vec<&str> = line.split(", ").collect();
+    assert!(matches!(parts[..], ["connected to home", _, "IPv4 and IPv6"]), "{line}");
+    let milliseconds: f64 = parts[1].strip_suffix(" ms").unwrap().parse().unwrap();
+    assert!((0.0..1_000.0).contains(&milliseconds), "{line}");
+    client.down();
+}
+
+/// The control is an exit that nothing is known of: `up` waits for it until the timeout.
+#[test]
+fn up_fails_as_soon_as_the_reason_is_known() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    let fails = |profile: &Profile, says: &str| {
+        client.warren.write("home.toml", 0o600, &profile.text());
+        let start = Instant::now();
+        assert_one_sentence(&client.warren.run("up home"), TIMED_OUT, &[says]);
+        client.assert_host_unchanged();
+        assert!(client.warren.host.pids().is_empty(), "no daemon is left");
+        println!("measured: \"{says}\" after {:.1?}", start.elapsed());
+        start.elapsed()
+    };
+
+    let nothing_listens = fails(&profile, "nothing listens on UDP 198.51.100.2:443");
+    let no_name =
+        fails(&profile.clone().with_exit("endpoint", "nowhere.invalid"), "cannot resolve nowhere.invalid");
+    exit.run();
+    let wrong_key = profile.clone().with_exit("public_key", new_key().public().to_string());
+    let wrong_key = fails(&wrong_key, "check public_key in the profile");
+    client.warren.write("home.toml", 0o600, &profile.text());
+    net.filter("ip daddr 198.51.100.2 drop; ip saddr 198.51.100.2 drop;");
+    let start = Instant::now();
+    assert_eq!(client.warren.run("up home --timeout 9s").code, Some(TIMED_OUT));
+    assert!(start.elapsed() >= support::seconds(9), "the control waited {:?}", start.elapsed());
+    net.unfilter();
+    client.sh("ip link set eth0 down");
+    let start = Instant::now();
+    let unplugged = client.warren.run("up home");
+    assert!(unplugged.stderr.contains("no network: "), "{unplugged:?}");
+    let unplugged = start.elapsed();
+
+    assert!(
+        nothing_listens < support::seconds(7) && no_name < support::seconds(7),
+        "{nothing_listens:?} {no_name:?}"
+    );
+    assert!(
+        wrong_key < support::seconds(12) && unplugged < support::seconds(7),
+        "{wrong_key:?} {unplugged:?}"
+    );
+}
+
+#[test]
 fn a_bad_profile_is_refused_with_its_line() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::init(&net, &ExitOptions::default());

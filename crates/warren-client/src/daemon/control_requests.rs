@@ -51,6 +51,7 @@ impl Daemon {
         self.spare_memory.look(now, &self.worker).await;
         if self.health.is_slow(self.session.welcome().is_some()) {
             self.start_diagnosis();
+            self.health.tell_known_cause(self.start.profile.exits().count());
         }
     }
 

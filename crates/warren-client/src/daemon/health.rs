@@ -11,6 +11,7 @@ use warren_session::goodbye::Goodbye;
 pub(super) use self::diagnosis::Diagnosis;
 pub(super) use self::refusal::Refusal;
 use self::repeated_warnings::RepeatedWarnings;
+use crate::diagnose::{Cause, Certainty};
 use warren_config::Endpoint;
 use warren_control::status::State;
 use warren_daemon::notify;
@@ -28,6 +29,10 @@ pub(super) struct Health {
     warnings: RepeatedWarnings,
     pub(super) diagnosis: Diagnosis,
     pub(super) refusal: Refusal,
+    /// Whether an attempt to connect has failed since traffic last flowed.
+    has_failed: bool,
+    /// Why no exit's name could be resolved.
+    unresolved: Option<String>,
 }
 
 /// Something that is wrong on the host.
@@ -49,6 +54,8 @@ impl Health {
             warnings: RepeatedWarnings::default(),
             diagnosis: Diagnosis::default(),
             refusal,
+            has_failed: false,
+            unresolved: None,
         }
     }
 
@@ -81,6 +88,8 @@ impl Health {
     pub(super) fn up(&mut self, endpoint: &Endpoint) {
         tracing::info!("connected to {endpoint}");
         self.set_state(State::Up);
+        self.has_failed = false;
+        self.unresolved = None;
         self.refusal.over();
         self.last_error = None;
         self.diagnosis.forget_cause();
@@ -99,17 +108,50 @@ impl Health {
         } else {
             self.warn(&reason);
         }
+        self.has_failed = true;
         // The exit's own words come first, then what a recent diagnosis has found.
-        let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none()).unwrap_or(reason);
-        self.unreachable(cause);
+        let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none());
+        self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));
     }
 
     /// A diagnosis has found why the exit does not answer.
-    pub(super) fn diagnosed(&mut self, cause: Option<String>) {
-        let Some(sentence) = cause.filter(|_| self.state != State::Up) else { return };
-        self.warn(&sentence);
-        self.diagnosis.set_cause(sentence.clone());
-        self.unreachable(sentence);
+    pub(super) fn diagnosed(&mut self, cause: Option<Cause>) {
+        let Some(cause) = cause.filter(|_| self.state != State::Up) else { return };
+        self.warn(&cause.sentence);
+        self.diagnosis.set_cause(cause.clone());
+        self.unreachable(cause.sentence);
+    }
+
+    /// No exit's name could be resolved. A diagnosis may find that this host has no network.
+    pub(super) fn unresolved(&mut self, sentence: String) {
+        self.unresolved = Some(sentence);
+    }
+
+    /// Tells a waiting `up` the reason if it is known, so that its user need not wait for the timeout. `exits` is how many the
+    /// profile has.
+    pub(super) fn tell_known_cause(&mut self, exits: usize) {
+        let known = match self.diagnosis.recent_cause() {
+            Some(cause) => self.is_known(cause, exits).then(|| cause.sentence.clone()),
+            None if self.diagnosis.is_running() => None,
+            None => self.unresolved.clone(),
+        };
+        if let Some(sentence) = known.filter(|_| self.state != State::Up) {
+            self.refusal.give_up(sentence);
+        }
+    }
+
+    fn is_known(&self, cause: &Cause, exits: usize) -> bool {
+        // Anybody on the path can forge what the exit's address answers, so a single packet must not end an attempt. Somebody who
+        // answers, though not with the exit's key, has a sentence of its own.
+        let is_too_early = self.since.elapsed() < SLOW_AFTER || self.refusal.has_unproven();
+        match cause.certainty {
+            Certainty::Here => true,
+            Certainty::AtAddress | Certainty::Likely if is_too_early => false,
+            // Another exit may still answer, until all of them were tried.
+            Certainty::AtAddress => exits == 1 || self.has_failed,
+            Certainty::Likely => self.has_failed || self.since.elapsed() >= LIKELY_AFTER,
+            Certainty::Unknown => false,
+        }
     }
 
     fn unreachable(&mut self, cause: String) {
@@ -217,6 +259,10 @@ impl Health {
 /// An attempt to connect that takes longer is diagnosed before it ends. One that works takes a fraction of this.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
+/// An attempt that takes longer would hardly succeed any more where the exit's host answers other questions at once. By then the
+/// first packet was sent three times.
+const LIKELY_AFTER: Duration = Duration::from_secs(6);
+
 #[cfg(test)]
 mod tests {
     use warren_daemon::daemon_directory::DaemonDirectory;
@@ -244,6 +290,31 @@ mod tests {
 
         assert_eq!((health.reconnects, health.state()), (1, State::Reconnecting));
         assert_eq!(health.last_error.as_deref(), Some("no answer"));
+    }
+
+    #[test]
+    fn a_cause_is_known_once_no_exit_of_the_profile_can_answer_any_more() {
+        let cause = |certainty| Cause { sentence: String::new(), certainty };
+        let mut health = health();
+        let known = |health: &Health, exits| {
+            use Certainty::{AtAddress, Here, Likely, Unknown};
+            [Here, AtAddress, Likely, Unknown].map(|certainty| health.is_known(&cause(certainty), exits))
+        };
+        assert_eq!(known(&health, 1), [true, false, false, false], "the rest can be forged");
+        let two_seconds_ago = Instant::now().checked_sub(SLOW_AFTER).unwrap();
+        health.since = two_seconds_ago;
+        assert_eq!(known(&health, 1), [true, true, false, false]);
+        assert_eq!(known(&health, 2), [true, false, false, false]);
+
+        health.down("no answer".to_owned(), None);
+
+        assert_eq!(known(&health, 2), [true, true, true, false], "all of them were tried");
+        health.refusal.take_unproven(Instant::now(), String::new());
+        assert_eq!(known(&health, 2), [true, false, false, false], "somebody answers");
+        health.refusal.proven();
+        health.up(&"192.0.2.1:443".parse().unwrap());
+        health.since = two_seconds_ago;
+        assert_eq!(known(&health, 2), [true, false, false, false]);
     }
 
     #[test]

@@ -155,10 +155,25 @@ impl Daemon {
             let connections = &self.connections;
             self.health.refusal.take_empty_pool(|| connections.refusal_of(Goodbye::PoolEmpty));
         }
+        self.tell_known_end(&reason, goodbye);
         self.health.down(reason, goodbye);
         // An exit that said goodbye has named the reason itself.
         if goodbye.is_none() {
             self.start_diagnosis();
+        }
+        self.health.tell_known_cause(self.start.profile.exits().count());
+    }
+
+    /// Tells a waiting `up` of an end after which another attempt would hardly go better.
+    fn tell_known_end(&mut self, reason: &str, goodbye: Option<Goodbye>) {
+        let is_only_exit = self.start.profile.exits().count() == 1;
+        if goodbye.is_none() && !self.connections.exits.have_addresses() {
+            self.health.unresolved(reason.to_owned());
+        } else if matches!(goodbye, Some(Goodbye::Protocol(_))) {
+            // The exit has proven its key, and its answer cannot be used.
+            self.health.refusal.give_up(reason.to_owned());
+        } else if goodbye == Some(Goodbye::Draining) && is_only_exit {
+            self.health.refusal.give_up(self.connections.refusal_of(Goodbye::Draining));
         }
     }
 }

@@ -11,7 +11,7 @@ use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 /// One QUIC connection. Sizes are in bytes; counters start with the connection.
 ///
 /// Has 26 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// Its number, unique in this daemon.
     pub id: u64,

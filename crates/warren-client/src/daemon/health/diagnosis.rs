@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use crate::daemon::task::finished;
-use crate::diagnose::{KillSwitches, diagnose};
+use crate::diagnose::{Cause, KillSwitches, diagnose};
 
 /// The diagnosis under way, and what the last one found.
 #[derive(Default)]
 pub(in crate::daemon) struct Diagnosis {
-    running: Option<JoinHandle<Option<String>>>,
+    running: Option<JoinHandle<Option<Cause>>>,
     begun: Option<Instant>,
     /// What was found since the tunnel was last up.
-    cause: Option<String>,
+    cause: Option<Cause>,
 }
 
 impl Diagnosis {
@@ -33,19 +33,24 @@ impl Diagnosis {
     }
 
     /// Waits for the end of the diagnosis, or for ever. Cancelling the wait loses nothing.
-    pub(in crate::daemon) async fn finished(&mut self) -> Option<String> {
+    pub(in crate::daemon) async fn finished(&mut self) -> Option<Cause> {
         let outcome = finished(&mut self.running).await;
         self.running = None;
         outcome.ok().flatten()
     }
 
-    /// What was found, unless that was so long ago that it may have changed.
-    pub(super) fn recent_cause(&self) -> Option<String> {
-        let is_recent = self.begun.is_some_and(|last| last.elapsed() < EVERY);
-        self.cause.clone().filter(|_| is_recent)
+    /// Whether a diagnosis is under way.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
     }
 
-    pub(super) fn set_cause(&mut self, cause: String) {
+    /// What was found, unless that was so long ago that it may have changed.
+    pub(super) fn recent_cause(&self) -> Option<&Cause> {
+        let is_recent = self.begun.is_some_and(|last| last.elapsed() < EVERY);
+        self.cause.as_ref().filter(|_| is_recent)
+    }
+
+    pub(super) fn set_cause(&mut self, cause: Cause) {
         self.cause = Some(cause);
     }
 

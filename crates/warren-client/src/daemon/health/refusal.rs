@@ -1,4 +1,4 @@
-//! Owns the exits' refusals. They are reported to the `up` that started this daemon, or in the log and the status.
+//! Owns the exits' refusals, and what a waiting `up` is told. They are reported to the `up` that started this daemon, or in the log and the status.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ pub(in crate::daemon) struct Refusal {
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,
-    /// The sentence with which the daemon is to end as refused.
-    last_word: Option<String>,
+    /// The failure with which the daemon is to end.
+    last_word: Option<Failure>,
 }
 
 /// The refusal of every exit, each of which has proven its key. The host stays closed.
@@ -73,8 +73,20 @@ impl Refusal {
     /// waiting `up` once that has gone on for a while.
     pub(in crate::daemon) fn take_unproven(&mut self, now: Instant, sentence: String) {
         if self.unproven.are_many(now) && self.is_waited_for() {
-            self.last_word = Some(sentence);
+            self.last_word = Some(Failure::new(ExitCode::Refused, sentence));
         }
+    }
+
+    /// It is known why no exit can be reached. That may pass, but a waiting `up` is told.
+    pub(in crate::daemon) fn give_up(&mut self, sentence: String) {
+        if self.last_word.is_none() && self.is_waited_for() {
+            self.last_word = Some(Failure::new(ExitCode::TimedOut, sentence));
+        }
+    }
+
+    /// Whether such an answer has come since an exit last proved its key.
+    pub(super) fn has_unproven(&self) -> bool {
+        self.unproven.count > 0
     }
 
     /// An exit has proven its key.
@@ -85,7 +97,7 @@ impl Refusal {
     /// The exit has no address left. That may pass, but a waiting `up` is told.
     pub(in crate::daemon) fn take_empty_pool(&mut self, sentence: impl FnOnce() -> String) {
         if self.is_waited_for() {
-            self.last_word = Some(sentence());
+            self.last_word = Some(Failure::new(ExitCode::Refused, sentence()));
         }
     }
 
@@ -141,7 +153,7 @@ impl Refusal {
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };
         if when_refused == WhenRefused::Open {
-            self.last_word = Some(refused.sentence.clone());
+            self.last_word = Some(Failure::new(ExitCode::Refused, refused.sentence.clone()));
             return false;
         }
         refused.reason != Goodbye::Replaced
@@ -158,15 +170,12 @@ impl Refusal {
         self.refused = None;
     }
 
-    /// Ends the daemon as refused, if it is to end so.
+    /// Ends the daemon, if it is to end.
     ///
     /// # Errors
-    /// [`ExitCode::Refused`] with the sentence for `up`.
+    /// The sentence for `up`: [`ExitCode::Refused`] by an exit, [`ExitCode::TimedOut`] if none can be reached.
     pub(in crate::daemon) fn say_last_word(&mut self) -> anyhow::Result<()> {
-        match self.last_word.take() {
-            Some(sentence) => Err(Failure::new(ExitCode::Refused, sentence).into()),
-            None => Ok(()),
-        }
+        self.last_word.take().map_or(Ok(()), |failure| Err(failure.into()))
     }
 
     pub(in crate::daemon) fn status(&self) -> Option<RefusedStatus> {

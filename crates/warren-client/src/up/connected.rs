@@ -1,0 +1,120 @@
+//! The line that `warren up` prints once traffic flows.
+
+use warren_config::ClientProfile;
+use warren_control::status::{ClientStatus, Status};
+
+/// Such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile has several exits, with the one in use. Parts that the
+/// status does not have are left out.
+pub(super) fn line(profile: &ClientProfile, status: Option<&Status>) -> String {
+    let client = status.and_then(|status| status.client.as_ref());
+    let exit = client.filter(|_| !profile.other_exits.is_empty()).map(|client| client.exit.endpoint.as_str());
+    let name = match exit {
+        Some(exit) => format!("{} by {exit}", profile.name),
+        None => profile.name.to_string(),
+    };
+    let parts = [Some(name), status.and_then(round_trip), client.and_then(versions).map(str::to_owned)];
+    format!("connected to {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+/// The shortest round trip of the connections, in the digits that matter.
+fn round_trip(status: &Status) -> Option<String> {
+    let measured = status.connections.iter().map(|connection| connection.rtt_ms).filter(|rtt| *rtt > 0.0);
+    let shortest = measured.reduce(f64::min)?;
+    Some(if shortest < 9.95 { format!("{shortest:.1} ms") } else { format!("{shortest:.0} ms") })
+}
+
+/// The versions of IP that the tunnel carries.
+fn versions(client: &ClientStatus) -> Option<&'static str> {
+    let session = client.session.as_ref()?;
+    match (session.ipv4.is_some(), session.ipv6.is_some()) {
+        (true, true) => Some("IPv4 and IPv6"),
+        (true, false) => Some("IPv4 only"),
+        (false, true) => Some("IPv6 only"),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use warren_config::load_profile;
+    use warren_control::status::{
+        ClientSessionStatus, ConnectionStatus, ExitPeer, Observed, RateMeter, Sandbox, State,
+    };
+    use warren_tunnel::Snapshot;
+    use warren_tunnel::tuning::Tuning;
+
+    use super::*;
+
+    #[test]
+    fn line_names_profile_round_trip_and_versions_of_ip() {
+        let directory = tempfile::tempdir().unwrap();
+        let one = profile(directory.path(), 1);
+        let full = status(&[12.4, 30.0, 0.0], true, true);
+        assert_eq!(line(&one, Some(&full)), "connected to home, 12 ms, IPv4 and IPv6");
+        assert_eq!(line(&one, Some(&status(&[0.42], true, false))), "connected to home, 0.4 ms, IPv4 only");
+        assert_eq!(line(&one, Some(&status(&[0.0], false, true))), "connected to home, IPv6 only");
+        assert_eq!(line(&one, None), "connected to home");
+
+        let two = profile(directory.path(), 2);
+        assert_eq!(
+            line(&two, Some(&full)),
+            "connected to home by 192.0.2.2:443, 12 ms, IPv4 and IPv6",
+            "which exit it is matters"
+        );
+    }
+
+    fn profile(directory: &Path, exits: u8) -> ClientProfile {
+        use std::os::unix::fs::PermissionsExt as _;
+        let keys =
+            ["PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="];
+        let exit = |(key, number): (&str, u8)| {
+            format!("[[exit]]\nendpoint = \"192.0.2.{number}:443\"\npublic_key = \"{key}\"\n")
+        };
+        let exits: String = keys.into_iter().zip(1..=exits).map(exit).collect();
+        let key = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
+        let file = directory.join("home.toml");
+        std::fs::write(&file, format!("[client]\nprivate_key = \"{key}\"\n{exits}")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        load_profile(&file).unwrap()
+    }
+
+    fn status(round_trips: &[f64], ipv4: bool, ipv6: bool) -> Status {
+        let client = ClientStatus {
+            profile: "home".to_owned(),
+            exit: ExitPeer { endpoint: "192.0.2.2:443".to_owned(), address: None, public_key: String::new() },
+            session: Some(ClientSessionStatus {
+                id: 1,
+                ipv4: ipv4.then(|| "10.66.0.2/16".to_owned()),
+                ipv6: ipv6.then(|| "fd66::2/64".to_owned()),
+                gateway_ipv4: None,
+                gateway_ipv6: None,
+                mtu: 1_380,
+                connections: 4,
+                prefixes: Vec::new(),
+            }),
+            refused: None,
+            error: None,
+            warnings: Vec::new(),
+            last_error: None,
+            kill_switch: false,
+            reconnects: 0,
+        };
+        let observed = Observed {
+            state: State::Up,
+            since: Instant::now(),
+            device: None,
+            host_changes: Vec::new(),
+            reload_error: None,
+            tuning: &Tuning::default(),
+            snapshot: Snapshot::default(),
+            meter: &RateMeter::new(Instant::now()),
+            sandbox: Sandbox::default(),
+        };
+        let connection = |rtt_ms: &f64| ConnectionStatus { rtt_ms: *rtt_ms, ..ConnectionStatus::default() };
+        let connections = round_trips.iter().map(connection).collect();
+        Status { connections, ..Status::client(client, observed) }
+    }
+}
