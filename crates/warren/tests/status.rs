@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
 #[test]
-fn report_has_what_the_json_has_and_fits_80_columns() {
+fn status_is_ten_lines_and_all_of_it_has_what_the_json_has_in_80_columns() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
@@ -17,26 +17,43 @@ fn report_has_what_the_json_has_and_fits_80_columns() {
         client.status().0["rates"]["seconds"].as_f64().unwrap() > 1.0
     });
 
-    let report = client.warren.run("status").ok();
+    let short = client.warren.run("status").ok();
+    let changes = client.warren.run("status home --changes").ok();
+    let report = client.warren.run("status --all").ok();
     let status = client.status();
 
-    assert!(report.lines().all(|line| line.chars().count() <= 80), "{report}");
+    assert_eq!(short.lines().count(), 10, "{short}");
+    for text in [&short, &changes, &report] {
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+    for expected in
+        ["home: up for ", " UTC", "exit ", " ms", "MTU", "packets/s", "closed", "4 of 4", "--changes"]
+    {
+        assert!(short.contains(expected), "{expected} is missing:\n{short}");
+    }
     for expected in
         ["home: up for ", " UTC", "exit ", "addresses", "MTU", "packets/s", "loss", "CONNECTION", "closed"]
     {
         assert!(report.contains(expected), "{expected} is missing:\n{report}");
     }
-    let changes = status.list("/host_changes");
-    assert!(changes.len() > 5, "{changes:?}");
-    for change in changes {
+    let listed = status.list("/host_changes");
+    assert!(listed.len() > 5, "{listed:?}");
+    for change in listed {
         let words = change.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        let unwrapped = report.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(unwrapped.contains(&words), "{words} is missing:\n{report}");
+        for text in [&changes, &report] {
+            let unwrapped = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(unwrapped.contains(&words), "{words} is missing:\n{text}");
+        }
     }
     let device = client.sh("ip -o link show warren0");
-    assert!(!device.is_empty() && report.contains("TUN device warren0"), "{report}");
-    assert!(report.contains("nftables table inet warren-kill-switch_home"), "{report}");
-    let of_exit = exit.warren.run("status").ok();
+    assert!(!device.is_empty() && changes.contains("TUN device warren0"), "{changes}");
+    assert!(changes.contains("nftables table inet warren-kill-switch_home"), "{changes}");
+    assert!(!short.contains("nftables"), "{short}");
+
+    let short = exit.warren.run("status").ok();
+    assert_eq!(short.lines().count(), 10, "{short}");
+    assert!(short.contains("1 enrolled, 1 connected: laptop"), "{short}");
+    let of_exit = exit.warren.run("status exit --all").ok();
     assert!(of_exit.lines().all(|line| line.chars().count() <= 80), "{of_exit}");
     for expected in
         ["exit: up for ", "1 enrolled, 1 connected", "laptop for ", "4 of 4 connections", "laptop 0"]

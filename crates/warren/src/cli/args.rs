@@ -121,9 +121,10 @@ pub(crate) enum Command {
     /// Disconnect and restore the host exactly.
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
-    /// Show state, session, connections, rates and every drop by reason.
+    /// Show what a client or an exit does, in ten lines. What is wrong has further lines.
     #[command(
-        after_help = "Examples:\n  warren status\n  warren status home\n  warren status --watch\n  warren status exit --json"
+        after_help = "Examples:\n  warren status\n  warren status home --changes\n  warren status --all\n  \
+                      warren status --watch\n  warren status exit --json"
     )]
     Status(StatusArgs),
     /// Change a setting of a running client or exit, until it ends.
@@ -231,7 +232,7 @@ pub(crate) struct StatusArgs {
     #[arg(value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
     /// Print one JSON object. docs/status.md describes its keys.
-    #[arg(long, conflicts_with = "watch")]
+    #[arg(long, conflicts_with_all = ["watch", "changes", "all"])]
     pub(crate) json: bool,
     /// Keep the display up to date, with each connection's rate, round-trip time and loss, until `q` is pressed.
     #[arg(long)]
@@ -251,6 +252,12 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
 }
+    /// List what was changed on this host and will be undone: addresses, routes, rules, firewall, resolvers.
+    #[arg(long, conflicts_with_all = ["watch", "all"])]
+    pub(crate) changes: bool,
+    /// Show everything: sessions, each connection and its path, every drop by reason, and the changes on this host.
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) all: bool,
 
 /// `warren doctor`.
 #[derive(Args, Clone, Debug)]

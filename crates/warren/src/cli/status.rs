@@ -3,6 +3,7 @@
 mod condition;
 mod layout;
 mod report;
+mod summary;
 pub(crate) mod units;
 mod watch;
 
@@ -21,7 +22,7 @@ use warren_daemon::output;
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is none.
 pub(crate) async fn run(directories: &Directories, arguments: StatusArgs) -> anyhow::Result<()> {
-    let StatusArgs { profile, json, watch } = arguments;
+    let StatusArgs { profile, json, watch, changes, all } = arguments;
     let name = profile.map(|name| name.to_string_lossy().into_owned());
     let name = name.as_deref();
     name.map_or(Ok(()), refuse_invalid_name)?;
@@ -38,5 +39,9 @@ pub(crate) async fn run(directories: &Directories, arguments: StatusArgs) -> any
         return output::print_json(&value);
     }
     let status: Status = serde_json::from_value(value)?;
-    output::print(&report::report(&status))
+    output::print(&match (all, changes) {
+        (true, _) => report::report(&status),
+        (false, true) => report::changes(&status),
+        (false, false) => summary::summary(&status),
+    })
 }

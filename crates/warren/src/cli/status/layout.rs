@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// Columns of a terminal in its usual width.
-const COLUMNS: usize = 80;
+pub(super) const COLUMNS: usize = 80;
 
 /// Lines with a label and a value. A long value continues on the next line, indented to its start.
 #[derive(Debug, Default)]
@@ -32,14 +32,19 @@ impl std::fmt::Display for Fields {
     }
 }
 
-/// `text` after `lead`, broken between words to fit the terminal. Further lines are indented to the first word.
+/// `text` after `lead`, broken between words to fit 80 columns. Further lines are indented to the first word.
 pub(super) fn hanging(lead: &str, text: &str) -> String {
+    hanging_within(COLUMNS, lead, text)
+}
+
+/// The same in any number of columns.
+pub(super) fn hanging_within(columns: usize, lead: &str, text: &str) -> String {
     let indent = lead.chars().count();
     let mut written = String::new();
     let mut line = lead.to_owned();
     let mut is_empty = true;
     for word in text.split_whitespace() {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > columns {
             // Writing to a string cannot fail.
             let _ = writeln!(written, "{}", line.trim_end());
             line = " ".repeat(indent);

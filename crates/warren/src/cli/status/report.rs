@@ -1,4 +1,4 @@
-//! A status as text, in 80 columns.
+//! All of a status as text, in 80 columns.
 
 use super::condition::details;
 use super::layout::{Fields, hanging};
@@ -38,7 +38,7 @@ fn fields(status: &Status) -> Fields {
     if let Some(exit) = &status.exit {
         add_exit(&mut fields, exit);
     }
-    fields.add_some("reload", status.reload_error.clone());
+    add_trouble(&mut fields, status);
     if let Some(device) = &status.device {
         let offload = if device.offload { "on" } else { "off" };
         fields.add("device", format!("{}, MTU {}, offload {offload}", device.name, device.mtu));
@@ -69,12 +69,6 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
             [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
         fields.add("addresses", addresses.join(", "));
     }
-    if let Some(refused) = &client.refused {
-        add_refused(fields, client, refused);
-    }
-    fields.add_some("error", client.error.clone());
-    client.warnings.iter().for_each(|warning| fields.add("warning", warning.clone()));
-    fields.add_some("last error", client.last_error.clone());
     if client.kill_switch {
         let name = &client.profile;
         fields.add(
@@ -85,6 +79,19 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     if client.reconnects > 0 {
         fields.add("reconnects", client.reconnects.to_string());
     }
+}
+
+/// What is wrong, a line each. Nothing in a good state.
+pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
+    if let Some(client) = &status.client {
+        if let Some(refused) = &client.refused {
+            add_refused(fields, client, refused);
+        }
+        fields.add_some("error", client.error.clone());
+        client.warnings.iter().for_each(|warning| fields.add("warning", warning.clone()));
+        fields.add_some("last error", client.last_error.clone());
+    }
+    fields.add_some("reload", status.reload_error.clone());
 }
 
 /// What the exit said when it refused, and what happens now.
@@ -249,6 +256,14 @@ fn drops(status: &Status) -> String {
         text += &hanging(&format!("  {reason:<width$}  {count:>digits$}  "), meaning);
     }
     text
+}
+
+/// The changes on this host alone.
+pub(super) fn changes(status: &Status) -> String {
+    match host_changes(status) {
+        none if none.is_empty() => "Nothing is changed on this host.\n".to_owned(),
+        changes => changes.trim_start().to_owned(),
+    }
 }
 
 fn host_changes(status: &Status) -> String {

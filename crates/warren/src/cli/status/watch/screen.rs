@@ -1,6 +1,7 @@
 //! The lines on the terminal, computed from what was seen and the terminal's size.
 
 use super::super::condition::details;
+use super::super::layout::hanging_within;
 use super::super::report::{connection_name, headline};
 use super::super::units::{bit_rate, bytes, percent, round_trip};
 use super::history::{History, Series};
@@ -21,7 +22,7 @@ pub(super) struct Look {
 pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec<String> {
     let Some(status) = history.status() else { return Vec::new() };
     let mut lines = vec![paint(&cut(&headline(status), look), tone(status.state), look)];
-    lines.extend(facts(status).iter().map(|line| cut(line, look)));
+    lines.extend(facts(status).iter().flat_map(|(label, fact)| wrapped(label, fact, look)));
     let (out, into) = history.rates();
     lines.push(String::new());
     lines.push(total("out", out, look));
@@ -40,8 +41,8 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines
 }
 
-/// Further facts, one a line.
-fn facts(status: &Status) -> Vec<String> {
+/// Further facts, each with its label.
+fn facts(status: &Status) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if let Some(client) = &status.client {
         let session = client.session.as_ref();
@@ -49,16 +50,14 @@ fn facts(status: &Status) -> Vec<String> {
         let addresses: Vec<&str> = addresses.map(String::as_str).collect();
         let device = status.device.as_ref().map(|device| format!(", MTU {}", device.mtu));
         let device = device.unwrap_or_default();
-        lines.push(format!("exit {}  {}{device}", client.exit.endpoint, addresses.join(", ")));
-        lines.extend(client.refused.as_ref().map(|refused| format!("refused: {}", refused.message)));
-        lines.extend(client.error.as_ref().map(|error| format!("error: {error}")));
-        lines.extend(client.last_error.as_ref().map(|error| format!("last error: {error}")));
+        lines.push(("exit ", format!("{}  {}{device}", client.exit.endpoint, addresses.join(", "))));
+        lines.extend(client.refused.as_ref().map(|refused| ("refused: ", refused.message.clone())));
+        lines.extend(client.error.as_ref().map(|error| ("error: ", error.clone())));
+        lines.extend(client.last_error.as_ref().map(|error| ("last error: ", error.clone())));
     }
     if let Some(exit) = &status.exit {
-        lines.push(format!(
-            "{} clients enrolled, {} connected",
-            exit.clients.enrolled, exit.clients.connected
-        ));
+        let counts = &exit.clients;
+        lines.push(("", format!("{} clients enrolled, {} connected", counts.enrolled, counts.connected)));
     }
     lines
 }
@@ -85,9 +84,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     let values = [RATE, ROUND_TRIP, LOSS];
     let taken = name + values.iter().sum::<usize>() + 3 * 3;
     let width = look.columns.saturating_sub(taken) / 3;
-    let column = |title: &str, value: usize| format!("  {title:<width$} {:value$}", "");
-    let titles = [("RATE, BOTH WAYS", RATE), ("RTT", ROUND_TRIP), ("LOSS", LOSS)];
-    let header: String = titles.iter().map(|(title, value)| column(title, *value)).collect();
+    let header = header(width);
     let mut lines = vec![paint(&cut(&format!("{:<name$}{header}", ""), look), Tone::Strong, look)];
     let fits = room.saturating_sub(1);
     let (shown, hidden) = match shown.len() > fits {
@@ -119,6 +116,15 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     lines
 }
 
+/// The titles, each over its chart and value, however narrow the charts are.
+fn header(width: usize) -> String {
+    let column = |title: &str, value: usize| format!("  {title:<0$}", width + 1 + value);
+    [("RATE, BOTH WAYS", RATE), ("RTT", ROUND_TRIP), ("LOSS", LOSS)]
+        .into_iter()
+        .map(|(title, value)| column(title, value))
+        .collect()
+}
+
 /// What is known of the paths, after a free line. Paths of the same words share them. Nothing if they do not fit.
 fn paths(status: &Status, room: usize, look: Look) -> Vec<String> {
     let mut named: Vec<(String, Vec<String>)> = Vec::new();
@@ -132,18 +138,16 @@ fn paths(status: &Status, room: usize, look: Look) -> Vec<String> {
     named.retain(|(words, _)| !words.is_empty());
     let mut lines = vec![String::new()];
     for (words, names) in named {
-        let line = format!("{}  {words}", names.join(", "));
-        match line.split_once("; ") {
-            Some((condition, counts)) if line.chars().count() > look.columns => {
-                lines.extend([condition.to_owned(), format!("    {counts}")]);
-            }
-            _ => lines.push(line),
-        }
+        let narrower = Look { columns: look.columns.saturating_sub(PATH_INDENT), ..look };
+        let path = wrapped("", &format!("{}: {words}", names.join(", ")), narrower);
+        let indents = std::iter::once(0).chain(std::iter::repeat(PATH_INDENT));
+        let indented = path.iter().zip(indents).map(|(line, indent)| format!("{:indent$}{line}", ""));
+        lines.extend(indented.map(|line| cut(&line, look)));
     }
     if lines.len() == 1 || lines.len() > room {
         return Vec::new();
     }
-    lines.iter().map(|line| cut(line, look)).collect()
+    lines
 }
 
 /// The lines at the bottom.
@@ -157,8 +161,9 @@ fn ending(status: &Status, notice: Option<&str>, look: Look) -> Vec<String> {
     let dropped = if dropped.is_empty() { "nothing".to_owned() } else { dropped.join(", ") };
     let total = |name: &str| bytes(status.totals.get(name).copied().unwrap_or_default());
     let carried = format!("total out {}, in {}", total("tun_read_bytes"), total("tun_written_bytes"));
-    let mut lines =
-        vec![cut(&format!("dropped: {dropped}"), look), cut(&format!("{carried}    q ends"), look)];
+    let mut lines = wrapped("dropped: ", &dropped, look);
+    lines.truncate(MOST_LINES_OF_DROPS);
+    lines.push(cut(&format!("{carried}    q ends"), look));
     lines.extend(notice.map(|notice| paint(&cut(notice, look), Tone::Bad, look)));
     lines
 }
@@ -190,6 +195,13 @@ fn paint(line: &str, tone: Tone, look: Look) -> String {
     format!("\x1b[{code}m{line}\x1b[0m")
 }
 
+/// `text` after `label`, on as many lines as it takes, without control characters.
+fn wrapped(label: &str, text: &str, look: Look) -> Vec<String> {
+    let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    // A word that is longer than a line is cut.
+    hanging_within(look.columns, label, &text).lines().map(|line| cut(line, look)).collect()
+}
+
 /// The part that fits, without control characters.
 fn cut(line: &str, look: Look) -> String {
     line.chars()
@@ -201,6 +213,10 @@ fn cut(line: &str, look: Look) -> String {
 }
 
 const LABEL: usize = 4;
+/// The further lines of a path stand to the right of its name.
+const PATH_INDENT: usize = 4;
+/// The reasons are sorted by name, and a terminal has few rows.
+const MOST_LINES_OF_DROPS: usize = 3;
 /// `999.9 Mbit/s`.
 const RATE: usize = 12;
 /// `1234.5 ms`.

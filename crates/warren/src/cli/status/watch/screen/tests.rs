@@ -43,9 +43,76 @@ fn paths_of_the_same_words_share_a_line() {
 
     let text = plain(&screen(&history, None, look(80, 24))).join("\n");
 
-    assert!(text.contains("\n0, 2  short queue\n"), "{text}");
-    let lossy = "\n1  lossy path: 1.1 % lost, 0 % after repair, short queue\n    31 repaired, 0 given up, 2 waiting\n";
+    assert!(text.contains("\n0, 2: short queue\n"), "{text}");
+    let lossy = "\n1: lossy path: 1.1 % lost, 0 % after repair, short queue; 31 repaired, 0\n    given up, 2 waiting\n";
     assert!(text.contains(lossy), "{text}");
+}
+
+#[test]
+fn the_largest_values_and_names_fit_80_columns_below_their_titles() {
+    let mut status = example(&[(0, 0, 0), (1, 0, 0)]);
+    status.client = None;
+    let session = |name: &str| warren_control::status::SessionStatus {
+        id: 1,
+        name: name.to_owned(),
+        public_key: String::new(),
+        ipv4: None,
+        ipv6: None,
+        since_seconds: 0.0,
+        connections: vec![0, 1],
+    };
+    status.exit = Some(warren_control::status::ExitStatus {
+        listen: Vec::new(),
+        public_key: String::new(),
+        old_public_key: None,
+        clients: warren_control::status::ClientCounts { enrolled: 1, connected: 1 },
+        sessions: vec![session("a-name-that-is-much-too-long")],
+        silent: true,
+        strangers: Default::default(),
+        handshakes_in_flight: 0,
+        handshakes_timed_out: 0,
+    });
+    let start = Instant::now();
+    let mut history = History::default();
+    for look in 0..3_u64 {
+        for connection in &mut status.connections {
+            connection.index = Some(31);
+            connection.rtt_ms = 9_999.9;
+            connection.bytes_out = look * 124_900_000;
+            (connection.sent_packets, connection.lost_packets) = (look * 10, look * 10);
+        }
+        history.add(start + Duration::from_secs(look), status.clone());
+    }
+
+    let lines = plain(&screen(&history, None, look(80, 24)));
+
+    let header = lines.iter().find(|line| line.contains("LOSS")).unwrap();
+    let row = lines.iter().find(|line| line.contains("9999.9 ms")).unwrap();
+    assert!(row.ends_with(" 100.0 %") && row.contains("999.2 Mbit/s"), "{row}");
+    // The charts fill up from the right, and a whole one begins below its title.
+    let column = |line: &str, part: &str| line[..line.find(part).unwrap()].chars().count();
+    assert!(column(header, "LOSS") > column(row, "9999.9 ms"), "{header}\n{row}");
+    assert!(column(header, "RTT") > column(row, "999.2 Mbit/s"), "{header}\n{row}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", lines.join("\n"));
+}
+
+#[test]
+fn nothing_of_a_long_line_is_lost() {
+    let mut status = example(&[(0, 0, 0)]);
+    let reasons =
+        ["assembly_full", "connection_lost", "invalid_packet", "no_connection", "queue_delay", "queue_full"];
+    for (reason, count) in reasons.iter().zip(1_000_000_u64..) {
+        status.drops.insert((*reason).to_owned(), count);
+    }
+    let error = "a reason with so many words that they do not fit the terminal in one line alone".to_owned();
+    status.client.as_mut().unwrap().last_error = Some(error.clone());
+    let mut history = History::default();
+    history.add(Instant::now(), status);
+
+    let text = plain(&screen(&history, None, look(80, 24))).join("\n");
+
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&error) && reasons.iter().all(|reason| words.contains(reason)), "{text}");
 }
 
 #[test]
