@@ -101,6 +101,7 @@ impl Daemon {
             prefixes: profile.routes.prefixes.clone(),
         };
         let setup = HostSetup::new(
+            has_other_exit: !profile.other_exits.is_empty(),
             profile,
             start.directory.journal(),
             start.state_dir.clone(),

@@ -76,7 +76,7 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
             })
         }
         Command::Exit(ExitCommand::Drain(arguments)) => {
-            block_on(cli::reload::drain(directories, arguments.timeout))
+            block_on(cli::drain::drain(directories, arguments.timeout, arguments.yes))
         }
         Command::Exit(ExitCommand::Import(ImportCommand::Wireguard(arguments))) => {
             cli::exit_import::run(directories, &arguments, |config| {

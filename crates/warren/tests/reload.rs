@@ -185,7 +185,19 @@ fn draining_sends_clients_away_and_stops_the_exit() {
     client.up();
     let addresses = client.inner_addresses();
 
-    exit.warren.run("exit drain --timeout 20s").ok();
+    // Its profile has one exit only, so a person is asked first.
+    let unasked = exit.warren.run("exit drain");
+    assert_eq!(unasked.code, Some(2), "{unasked:?}");
+    assert!(unasked.stderr.contains("1 of 1 connected clients has nowhere to go: laptop."), "{unasked:?}");
+    assert!(unasked.stderr.contains("add --yes"), "{unasked:?}");
+    let mut terminal = exit.warren.on_terminal("exit drain");
+    terminal.wait_for("the question", |lines| lines.iter().any(|line| line.contains("Drain all the same?")));
+    terminal.press("n\r");
+    assert_eq!(terminal.exit_code(), Some(1));
+    assert_eq!(exit.status().number("/clients/connected"), 1, "nothing was changed");
+
+    let drained = exit.warren.run("exit drain --timeout 20s --yes");
+    assert!(drained.succeeded() && drained.stderr.contains("laptop"), "{drained:?}");
 
     assert_eq!(exit.daemon().wait(seconds(5)), Some(0));
     assert_eq!(exit.warren.run("exit drain").code, Some(3));

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use warren_session::PublicKey;
 use warren_session::clients::Client;
-use warren_session::exit::SessionId;
+use warren_session::exit::{Session, SessionId};
 
 use super::{Clients, LiveSession};
 use crate::metrics::ClientFigures;
@@ -37,6 +37,7 @@ impl Clients {
                 ipv6: live.lease.ipv6.map(|address| address.to_string()),
                 since_seconds: live.since.elapsed().as_secs_f64(),
                 connections: live.connections.clone(),
+                has_other_exit: self.sessions.session(*id).and_then(Session::has_other_exit),
             })
             .collect();
         sessions.sort_by(|a, b| a.name.cmp(&b.name));

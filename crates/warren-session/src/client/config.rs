@@ -13,4 +13,6 @@ pub struct ClientConfig {
     pub features: u64,
     /// Networks behind this client that the exit is asked to route to it, at most [`MAX_PREFIXES`](crate::MAX_PREFIXES).
     pub prefixes: Vec<IpNet>,
+    /// Whether this client can go to another exit, which matters to an operator who drains this one.
+    pub has_other_exit: bool,
 }

@@ -129,6 +129,7 @@ impl ClientSession {
             name: self.config.name.clone(),
             nonce: self.nonce.to_vec(),
             prefixes: self.config.prefixes.iter().copied().map(Network::from).collect(),
+            has_other_exit: Some(self.config.has_other_exit),
         }
     }
 }

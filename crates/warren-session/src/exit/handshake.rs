@@ -20,6 +20,7 @@ struct Wish {
     connections: u32,
     features: u64,
     prefixes: Vec<IpNet>,
+    has_other_exit: Option<bool>,
 }
 
 impl ExitSessions {
@@ -154,10 +155,11 @@ impl ExitSessions {
             lease,
             prefixes: client.map(|client| granted(&wish.prefixes, client)).unwrap_or_default(),
             features: wish.features & self.config.features,
+            has_other_exit: wish.has_other_exit,
             opened: now,
+            heard: now,
             token: AttachToken::new(token),
             nonce: wish.nonce,
-            heard: now,
             connections: vec![None; usize::try_from(connections).expect("at most MAX_CONNECTIONS")],
             offline_deadline: None,
         };
@@ -171,9 +173,9 @@ impl ExitSessions {
     /// Attaches a waiting connection to a session, replacing the connection that has the index.
     fn attach_connection(&mut self, now: Instant, id: SessionId, connection: u64, index: u32) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.heard = now;
         if let Some(deadline) = session.offline_deadline.take() {
             self.deadlines.remove(deadline, super::Deadline::Session(id));
-        session.heard = now;
         }
         let before = session.attach(connection, index).flatten();
         if let Some(before) = before
@@ -240,6 +242,7 @@ impl Wish {
             connections: hello.connections_wanted,
             features: hello.features,
             prefixes: prefixes.ok_or(Goodbye::Protocol(Violation::BadPrefix))?,
+            has_other_exit: hello.has_other_exit,
         })
     }
 }

@@ -35,6 +35,7 @@ pub struct Session {
     pub(super) lease: Lease,
     pub(super) prefixes: Vec<IpNet>,
     pub(super) features: u64,
+    pub(super) has_other_exit: Option<bool>,
     pub(super) opened: Instant,
     /// When the client's latest packet came, as far as the driver has said.
     pub(super) heard: Instant,
@@ -75,6 +76,11 @@ impl Session {
     /// Networks behind the client that were granted.
     pub fn prefixes(&self) -> &[IpNet] {
         &self.prefixes
+    }
+
+    /// Whether the client can go to another exit. None if it does not say.
+    pub fn has_other_exit(&self) -> Option<bool> {
+        self.has_other_exit
     }
 
     /// When the client's latest packet came.

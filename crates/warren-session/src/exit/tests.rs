@@ -262,6 +262,17 @@ fn a_session_ends_with_its_last_connection_if_that_was_silent_for_the_idle_timeo
 }
 
 #[test]
+fn a_session_knows_whether_its_client_can_go_elsewhere_unless_the_client_is_older() {
+    for says in [None, Some(false), Some(true)] {
+        let mut exit = Exit::new();
+        let Message::Hello(hello) = hello(1) else { panic!("not a Hello") };
+        exit.say(1, ALICE, &Message::Hello(Hello { has_other_exit: says, ..hello }));
+        let session = exit.sessions.sessions().next().unwrap();
+        assert_eq!(session.has_other_exit(), says);
+    }
+}
+
+#[test]
 fn a_client_was_last_seen_when_its_latest_packet_came() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(1));

@@ -175,7 +175,7 @@ mod tests {
         #[test]
         fn a_hello_with_any_content_survives(version: u32, features: u64, wanted: u32, name: String, nonce: Vec<u8>) {
             prop_assume!(name.len() + nonce.len() < 60_000);
-            let hello = Message::Hello(Hello { version, features, connections_wanted: wanted, name, nonce, prefixes: vec![] });
+            let hello = Message::Hello(Hello { version, features, connections_wanted: wanted, name, nonce, ..Hello::default() });
             let mut decoder = MessageDecoder::new();
             decoder.push(&encode(&hello));
             prop_assert_eq!(decoder.next(), Ok(Some(hello)));

@@ -58,6 +58,9 @@ pub struct Hello {
     /// Networks behind the client that it asks the exit to route to it.
     #[prost(message, repeated, tag = "6")]
     pub prefixes: Vec<Network>,
+    /// Whether the client can go to another exit when this one is drained. Absent if it does not say.
+    #[prost(bool, optional, tag = "7")]
+    pub has_other_exit: Option<bool>,
 }
 
 /// The session is open.

@@ -112,6 +112,17 @@ impl Terminal {
         (status.and_then(|status| status.code()), after.unwrap_or_default())
     }
 
+    /// Waits for the end of a program that leaves the screen alone. Returns its exit code.
+    #[track_caller]
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually(seconds(10), "the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+
     fn written(&self) -> Vec<u8> {
         self.written.lock().unwrap().clone()
     }

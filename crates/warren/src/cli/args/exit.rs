@@ -36,7 +36,9 @@ pub(crate) enum ExitCommand {
     )]
     Invite(InviteArgs),
     /// Tell clients to move to another exit, wait until they have, and stop.
-    #[command(after_help = "Example:\n  warren exit drain --timeout 2min")]
+    ///
+    /// Names the clients whose profiles have no other exit, and asks before it cuts them off.
+    #[command(after_help = "Examples:\n  warren exit drain\n  warren exit drain --timeout 2min --yes")]
     Drain(ExitDrainArgs),
     /// Give the exit a second key. Both are served until the old one is retired.
     ///
@@ -85,6 +87,9 @@ pub(crate) struct ExitDrainArgs {
     /// How long clients may take. After that the exit stops anyway.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
+    /// Do not ask, also if clients have nowhere to go.
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// `warren exit import ...`.
@@ -108,15 +113,15 @@ pub(crate) struct ImportWireGuardArgs {
     /// Directory for the clients' profiles [default: "clients" in the configuration directory].
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
+    /// Give peers whose names are taken other names, such as laptop-2. Without it such a file is refused, with the names
+    /// that are free.
+    #[arg(long)]
+    pub(crate) rename: bool,
     /// Print which clients would be enrolled, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-    /// Give peers whose names are taken other names, such as laptop-2. Without it such a file is refused, with the names
-    /// that are free.
-    #[arg(long)]
-    pub(crate) rename: bool,
 /// `warren exit rotate-key`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RotateKeyArgs {

@@ -202,6 +202,7 @@ mod tests {
             ipv6: None,
             since_seconds: 1.0,
             connections: vec![0],
+            has_other_exit: None,
         };
         let mut status = example(&[]);
         status.client = None;

@@ -60,6 +60,7 @@ fn the_largest_values_and_names_fit_80_columns_below_their_titles() {
         ipv6: None,
         since_seconds: 0.0,
         connections: vec![0, 1],
+        has_other_exit: None,
     };
     status.exit = Some(warren_control::status::ExitStatus {
         listen: Vec::new(),
