@@ -1,13 +1,19 @@
 //! Completions and man pages, generated from the definition of the arguments and the examples in `configs/`.
 
+mod command_page;
+mod page;
+
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
+use self::command_page::{CommandPage, visible};
+use self::page::{Origin, escaped};
 use super::Cli;
 
 /// The completions of a shell.
@@ -25,13 +31,30 @@ pub(crate) fn man_pages(directory: &Path) -> anyhow::Result<()> {
 
 fn write_man_pages(directory: &Path) -> io::Result<()> {
     let (commands, files) = (directory.join("man1"), directory.join("man5"));
+    let origin = Origin::of(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref(), SystemTime::now());
     fs::create_dir_all(&commands)?;
-    clap_mangen::generate_to(Cli::command(), &commands)?;
+    let mut warren = Cli::command().disable_help_subcommand(true);
+    warren.build();
+    write_command_pages(&commands, &origin, &warren, None)?;
     fs::create_dir_all(&files)?;
     for page in &CONFIGURATION_PAGES {
-        fs::write(files.join(format!("{}.5", page.name)), page.to_roff())?;
+        fs::write(files.join(format!("{}.5", page.name)), page.to_roff(&origin))?;
     }
     Ok(())
+}
+
+/// Writes the page of a command, and those of the commands below it.
+fn write_command_pages(
+    directory: &Path,
+    origin: &Origin,
+    command: &Command,
+    parent: Option<&str>,
+) -> io::Result<()> {
+    let name = parent
+        .map_or_else(|| command.get_name().to_owned(), |parent| format!("{parent}-{}", command.get_name()));
+    let page = CommandPage { command, name: &name, parent };
+    fs::write(directory.join(format!("{name}.1")), page.to_roff(origin)?)?;
+    visible(command).try_for_each(|below| write_command_pages(directory, origin, below, Some(&name)))
 }
 
 /// The page of a configuration file: its example, which has every setting.
@@ -62,22 +85,16 @@ const CONFIGURATION_PAGES: [ConfigurationPage; 2] = [
 
 impl ConfigurationPage {
     /// The page in man(7)'s macros.
-    fn to_roff(&self) -> String {
+    fn to_roff(&self, origin: &Origin) -> String {
         let Self { name, what, path, see_also, .. } = self;
-        let version = env!("CARGO_PKG_VERSION");
+        let (date, source) = (&origin.date, origin.source());
         let example: String = self.example.lines().map(|line| format!("{}\n", escaped(line))).collect();
         format!(
-            ".TH {name} 5 \"\" \"warren {version}\"\n.SH NAME\n{name} \\- {what}\n.SH SYNOPSIS\n.I {path}\n\
+            ".TH {name} 5 {date} \"{source}\" Warren\n.SH NAME\n{name} \\- {what}\n.SH SYNOPSIS\n.I {path}\n\
              .SH DESCRIPTION\nA file in TOML. An unknown key is an error. All settings:\n.PP\n.nf\n{example}.fi\n\
              .SH SEE ALSO\n{see_also}\n"
         )
     }
-}
-
-/// A line of text in which roff sees no macro.
-fn escaped(line: &str) -> String {
-    let text = line.replace('\\', "\\e").replace('-', "\\-");
-    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
 #[cfg(test)]
@@ -85,10 +102,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_an_example_is_never_a_macro() {
-        assert_eq!(escaped(".TH"), "\\&.TH");
-        assert_eq!(escaped("'a"), "\\&'a");
-        assert_eq!(escaped("a\\n -1"), "a\\en \\-1");
+    fn pages_have_values_exit_status_related_pages_that_exist_version_and_date() {
+        let directory = tempfile::tempdir().unwrap();
+        man_pages(directory.path()).unwrap();
+        let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap().replace("\\-", "-");
+
+        let up = page("man1/warren-up.1");
+
+        let synopsis =
+            "warren up\\fR [--timeout TIME] [--kill-switch] [--dry-run] [PROFILE|FILE]";
+        assert!(up.contains(synopsis), "{up}");
+        for part in [".SH \"EXIT STATUS\"", ".SH EXAMPLES\n.nf\nwarren up\nwarren up home\n", "warren 0.1.0"]
+        {
+            assert!(up.contains(part), "{part} is missing:\n{up}");
+        }
+        assert!(up.lines().any(|line| line.starts_with(".TH warren-up 1 20")), "{up}");
+        let client_set = page("man1/warren-exit-client-set.1");
+        assert!(
+            client_set.contains("[--ipv4 ADDRESS|auto]") && client_set.contains("[--prefix CIDR]... "),
+            "{client_set}"
+        );
+
+        let mut pages = 0;
+        for entry in fs::read_dir(directory.path().join("man1")).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let text = page(&format!("man1/{name}"));
+            let (_, see_also) = text.split_once(".SH SEE ALSO\n").expect(&name);
+            let (see_also, _) = see_also.split_once("\n.SH").unwrap();
+            for line in see_also.lines() {
+                let line = line.trim_end_matches(',').replace("\\fB", "").replace("\\fR", "");
+                let (other, section) = line.trim_end_matches(')').split_once('(').expect(&line);
+                let file = directory.path().join(format!("man{section}/{other}.{section}"));
+                assert!(file.is_file() && name != format!("{other}.{section}"), "{name}: {line}");
+            }
+            pages += 1;
+        }
+        assert!(pages > 25, "{pages}");
     }
 
     #[test]

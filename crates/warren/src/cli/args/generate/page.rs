@@ -1,0 +1,50 @@
+//! What all man pages share: where they come from, and text without macros.
+
+use std::time::{Duration, SystemTime};
+
+use warren_control::timestamp;
+
+/// Where a page comes from, for its foot.
+pub(super) struct Origin {
+    /// YYYY-MM-DD.
+    pub(super) date: String,
+}
+
+impl Origin {
+    /// The date of `epoch`, in seconds since 1970, by which builds are made repeatable. Otherwise that of `now`.
+    pub(super) fn of(epoch: Option<&str>, now: SystemTime) -> Self {
+        let epoch = epoch.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        let made = epoch.and_then(|epoch| SystemTime::UNIX_EPOCH.checked_add(epoch)).unwrap_or(now);
+        Self { date: timestamp(made).chars().take("YYYY-MM-DD".len()).collect() }
+    }
+
+    pub(super) fn source(&self) -> String {
+        format!("warren {}", env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// A line of text in which roff sees no macro.
+pub(super) fn escaped(line: &str) -> String {
+    let text = line.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_an_example_is_never_a_macro() {
+        assert_eq!(escaped(".TH"), "\\&.TH");
+        assert_eq!(escaped("'a"), "\\&'a");
+        assert_eq!(escaped("a\\n -1"), "a\\en \\-1");
+    }
+
+    #[test]
+    fn date_is_that_of_the_source_or_of_today() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_400);
+        assert_eq!(Origin::of(Some("1790000000"), now).date, "2026-09-21");
+        assert_eq!(Origin::of(None, now).date, "1970-01-02");
+        assert_eq!(Origin::of(Some("yesterday"), now).date, "1970-01-02");
+    }
+}
