@@ -61,6 +61,16 @@ impl Change {
         before
     }
 
+    /// The names of all settings.
+    pub fn keys() -> [&'static str; 5] {
+        Key::ALL.map(Key::name)
+    }
+
+    /// The values that a setting can have, if they are words.
+    pub fn words(key: &str) -> &'static [&'static str] {
+        if key == Key::Congestion.name() { &["adaptive", "cubic", "bbr3", "newreno", "off"] } else { &[] }
+    }
+
     /// The name of the setting.
     pub fn key(self) -> &'static str {
         self.key.name()

@@ -1,6 +1,7 @@
 //! The command line: the arguments, and the commands that need no daemon of their own.
 
 pub(crate) mod args;
+pub(crate) mod complete;
 pub(crate) mod drain;
 pub(crate) mod exit_client;
 pub(crate) mod exit_import;

@@ -35,6 +35,7 @@ use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand,
 /// The program: does what its arguments say.
 pub fn main() -> std::process::ExitCode {
     panics::abort_on_panic();
+    cli::complete::answer_shell();
     let Cli { global, command } = Cli::parse();
     let log = global.log_settings();
     let outcome = logging::start(&log).and_then(|()| run(&global.directories()?, &log, command));
@@ -94,9 +95,7 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
         Command::Keygen => cli::keys::keygen(),
         Command::Pubkey => cli::keys::pubkey(),
         Command::Cleanup(arguments) => block_on(cleanup(directories, arguments)),
-        Command::Completions(arguments) => {
-            output::print(&String::from_utf8_lossy(&cli::args::completions(arguments.shell)))
-        }
+        Command::Completions(arguments) => output::print_all(&cli::args::completions(arguments.shell)?),
         Command::Man(arguments) => cli::args::man_pages(&arguments.directory),
     }
 }

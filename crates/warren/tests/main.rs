@@ -9,6 +9,7 @@ mod breakdown;
 mod broken_reload;
 mod clients;
 mod clock;
+mod completions;
 mod connections;
 mod control_socket;
 mod crowd;

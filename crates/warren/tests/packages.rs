@@ -55,19 +55,6 @@ fn every_man_page_is_rendered_without_a_warning() {
     assert!(count > 30, "there are only {count} pages");
 }
 
-#[test]
-fn bash_completes_commands_and_their_options() {
-    let completed = |words: &str| {
-        let script = format!(
-            "eval \"$(\"$0\" completions bash)\"; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             _warren warren \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\""
-        );
-        finished(Command::new("bash").args(["-c", &script, env!("CARGO_BIN_EXE_warren")])).ok()
-    };
-    assert_eq!(completed("warren exit in"), "init invite");
-    assert_eq!(completed("warren up --k"), "--kill-switch");
-}
-
 /// Expected line endings of `dpkg-deb --contents`.
 const FILES: [&str; 18] = [
     " ./usr/bin/warren",

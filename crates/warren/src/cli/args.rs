@@ -20,7 +20,7 @@ pub(crate) use exit::{
     ClientAddArgs, ClientExportArgs, ClientImportArgs, ClientListArgs, ClientSetArgs, ExitClientCommand,
     ExitCommand, ExitInitArgs, ImportCommand, ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
 };
-pub(crate) use generate::{completions, man_pages};
+pub(crate) use generate::{COMPLETION_VARIABLE, completions, man_pages};
 
 /// A userspace VPN over QUIC.
 #[derive(Debug, Parser)]

@@ -11,16 +11,29 @@ use std::time::SystemTime;
 use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
 use self::command_page::{CommandPage, visible};
 use self::page::{Origin, escaped};
 use super::Cli;
 
-/// The completions of a shell.
-pub(crate) fn completions(shell: Shell) -> Vec<u8> {
+/// The variable with which a shell's completions ask this program for words.
+pub(crate) const COMPLETION_VARIABLE: &str = "WARREN_COMPLETE";
+
+/// The completions of a shell: a script that asks this program for words.
+///
+/// # Errors
+/// If this shell cannot do that.
+pub(crate) fn completions(shell: Shell) -> anyhow::Result<String> {
+    let shells = Shells::builtins();
+    let name = shell.to_string();
+    let completer = shells.completer(&name).with_context(|| {
+        let known: Vec<&str> = shells.names().collect();
+        format!("there are no completions for {name}; name one of {}", known.join(", "))
+    })?;
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "warren", &mut text);
-    text
+    completer.write_registration(COMPLETION_VARIABLE, "warren", "warren", "warren", &mut text)?;
+    Ok(String::from_utf8(text)?)
 }
 
 /// Writes `man1/warren.1`, a page for each command beside it, and `man5/` with a page for each configuration file.

@@ -165,8 +165,10 @@ fn examples_in_help_can_be_typed() {
 
 #[test]
 fn completions_and_man_pages_name_every_command() {
-    let bash = String::from_utf8(completions(Shell::Bash)).unwrap();
-    assert!(bash.contains("keygen") && bash.contains("--public-key"));
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        let script = completions(shell).unwrap();
+        assert!(script.contains(COMPLETION_VARIABLE) && script.contains("warren"), "{script}");
+    }
     let directory = tempfile::tempdir().unwrap();
     man_pages(directory.path()).unwrap();
     for page in ["warren.1", "warren-up.1", "warren-exit-client-add.1"] {
