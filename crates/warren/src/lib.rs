@@ -54,6 +54,9 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
         Command::Down(arguments) => block_on(down(directories, arguments)),
         Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
         Command::Status(arguments) => block_on(cli::status::run(directories, arguments)),
+        Command::List(arguments) => block_on(cli::list::run(directories, arguments.json)),
+        Command::Logs(arguments) => block_on(cli::logs::run(directories, &arguments)),
+        Command::Exits(arguments) => block_on(cli::exits::run(directories, &arguments)),
         Command::Set(arguments) => block_on(cli::set::run(directories, arguments)),
         Command::Reload(arguments) => {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
@@ -106,7 +109,8 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     if dry_run {
         return block_on(client::dry_run(directories, &profile, kill_switch));
     }
-    block_on(client::up(directories, client::UpOptions { log: log.clone(), profile, timeout, kill_switch }))
+    let options = client::UpOptions { log: log.clone(), profile, timeout, kill_switch };
+    block_on(client::up(directories, options))
 }
 
 async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<()> {

@@ -68,6 +68,7 @@ mod plan_change;
 mod planted_files;
 mod port_shadow;
 mod privacy;
+mod profiles;
 mod protocols;
 mod rate_limit;
 mod refusals;

@@ -127,6 +127,21 @@ pub(crate) enum Command {
                       warren status --watch\n  warren status exit --json"
     )]
     Status(StatusArgs),
+    /// List this machine's profiles and what each of them does.
+    #[command(after_help = "Examples:\n  warren list\n  warren list --json")]
+    List(ListArgs),
+    /// Show the log of a client or an exit.
+    ///
+    /// It is in the journal where systemd runs the daemon, and else in a file of its own since the latest `warren up`.
+    #[command(
+        after_help = "Examples:\n  warren logs\n  warren logs home --follow\n  warren logs exit --lines 50"
+    )]
+    Logs(LogsArgs),
+    /// Ask each exit of a profile how far it is, and say which one is in use.
+    ///
+    /// A handshake with each of them takes two seconds, all at once. A running session is not touched.
+    #[command(after_help = "Examples:\n  warren exits\n  warren exits home --json")]
+    Exits(ExitsArgs),
     /// Change a setting of a running client or exit, until it ends.
     ///
     /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion. To keep a change,
@@ -234,9 +249,49 @@ pub(crate) struct StatusArgs {
     /// Print one JSON object. docs/status.md describes its keys.
     #[arg(long, conflicts_with_all = ["watch", "changes", "all"])]
     pub(crate) json: bool,
+    /// List what was changed on this host and will be undone: addresses, routes, rules, firewall, resolvers.
+    #[arg(long, conflicts_with_all = ["watch", "all"])]
+    pub(crate) changes: bool,
+    /// Show everything: sessions, each connection and its path, every drop by reason, and the changes on this host.
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) all: bool,
     /// Keep the display up to date, with each connection's rate, round-trip time and loss, until `q` is pressed.
     #[arg(long)]
     pub(crate) watch: bool,
+}
+
+/// `warren list`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ListArgs {
+    /// Print a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `warren logs`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LogsArgs {
+    /// The profile, or "exit" for this machine's exit. Can be left out if only one daemon runs.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) profile: Option<OsString>,
+    /// Show new lines as they are written, until Ctrl-C.
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Show only the last lines [default: all].
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub(crate) lines: Option<u32>,
+}
+
+/// `warren exits`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExitsArgs {
+    /// A profile's name in the configuration directory, or a profile's file. Can be left out if there is only one
+    /// profile.
+    #[arg(value_name = "PROFILE|FILE")]
+    pub(crate) profile: Option<OsString>,
+    /// Print a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `warren set`.
@@ -252,12 +307,6 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
 }
-    /// List what was changed on this host and will be undone: addresses, routes, rules, firewall, resolvers.
-    #[arg(long, conflicts_with_all = ["watch", "all"])]
-    pub(crate) changes: bool,
-    /// Show everything: sessions, each connection and its path, every drop by reason, and the changes on this host.
-    #[arg(long, conflicts_with = "watch")]
-    pub(crate) all: bool,
 
 /// `warren doctor`.
 #[derive(Args, Clone, Debug)]

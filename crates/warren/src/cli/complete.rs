@@ -60,7 +60,7 @@ enum Names {
 
 fn names_for(path: &str, argument: &Arg) -> Option<Names> {
     match (path, argument.get_id().as_str()) {
-        ("warren up" | "warren client run" | "warren client close", "profile") => {
+        ("warren up" | "warren exits" | "warren client run" | "warren client close", "profile") => {
             Some(Names::ProfileOrFile)
         }
         ("warren down", "profile") => Some(Names::Up),

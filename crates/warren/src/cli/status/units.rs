@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 /// A duration. An invalid one prints as zero.
-pub(super) fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     let whole = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     humantime::format_duration(Duration::from_secs(whole)).to_string()
 }
@@ -65,7 +65,7 @@ pub(crate) fn percent(percent: f64) -> String {
 }
 
 /// A round-trip time in at most nine characters. A dash if it was not measured.
-pub(super) fn round_trip(milliseconds: f64) -> String {
+pub(crate) fn round_trip(milliseconds: f64) -> String {
     if milliseconds == 0.0 {
         "-".to_owned()
     } else if milliseconds < 9_999.95 {

@@ -1,0 +1,119 @@
+//! `warren exits`: the exits of a profile, how far each is, and which one is in use.
+
+use serde::Serialize;
+use tokio::task::LocalSet;
+
+use super::status::units::round_trip;
+use warren_client::check_exit;
+use warren_config::{RemoteExit, find_profile, load_profile};
+use warren_control::status::{State, Status};
+use warren_control::{Request, ask};
+use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
+
+use super::args::ExitsArgs;
+
+/// An exit as it is listed.
+#[derive(Debug, Serialize)]
+struct Listed {
+    endpoint: String,
+    /// The address that answered.
+    address: Option<String>,
+    /// The round-trip time of a handshake with it.
+    rtt_ms: Option<f64>,
+    in_use: bool,
+    /// Why it did not answer.
+    problem: Option<String>,
+}
+
+/// Asks each exit of a profile, all at once, and prints how far it is. A running session is not touched.
+///
+/// # Errors
+/// When the profile cannot be read.
+pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> anyhow::Result<()> {
+    let file = find_profile(&directories.config, arguments.profile.as_deref())?;
+    let profile = load_profile(&file)?;
+    let in_use = exit_in_use(directories, profile.name.as_str()).await;
+    // All at once, because an exit that is away takes three seconds.
+    let local = LocalSet::new();
+    let ask = |exit: RemoteExit| {
+        let key = profile.private_key.clone();
+        local.spawn_local(async move { check_exit(&exit, &key).await })
+    };
+    let asked: Vec<_> = profile.exits().cloned().map(ask).collect();
+    local.await;
+    let mut listed = Vec::new();
+    for (exit, asked) in profile.exits().zip(asked) {
+        let answer = asked.await?;
+        listed.push(Listed {
+            endpoint: exit.endpoint.to_string(),
+            address: answer.as_ref().ok().map(|answer| answer.remote.to_string()),
+            rtt_ms: answer.as_ref().ok().map(|answer| answer.round_trip.as_secs_f64() * 1e3),
+            in_use: is_in_use(exit, in_use.as_deref()),
+            problem: answer.err(),
+        });
+    }
+    if arguments.json { output::print_json(&listed) } else { output::print(&text(&listed)) }
+}
+
+/// The endpoint of the exit that a running daemon has a session with.
+async fn exit_in_use(directories: &Directories, name: &str) -> Option<String> {
+    let socket = DaemonDirectory::new(&directories.runtime, name).socket();
+    let status: Status = serde_json::from_value(ask(&socket, &Request::Status).await.ok()?).ok()?;
+    let client = status.client.filter(|_| status.state == State::Up)?;
+    Some(client.exit.endpoint)
+}
+
+fn is_in_use(exit: &RemoteExit, in_use: Option<&str>) -> bool {
+    in_use == Some(exit.endpoint.to_string().as_str())
+}
+
+fn text(listed: &[Listed]) -> String {
+    let row = |one: &Listed| {
+        vec![
+            one.endpoint.clone(),
+            one.address.clone().unwrap_or_else(|| "-".to_owned()),
+            one.rtt_ms.map_or("no answer".to_owned(), round_trip),
+            if one.in_use { "in use" } else { "" }.to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = listed.iter().map(row).collect();
+    let mut text = output::table(&["EXIT", "ADDRESS", "RTT", ""], &rows);
+    for one in listed {
+        if let Some(problem) = &one.problem {
+            text += &format!("{}: {problem}\n", one.endpoint);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_has_each_exit_and_why_one_does_not_answer() {
+        let near = Listed {
+            endpoint: "a.example.net:443".to_owned(),
+            address: Some("192.0.2.1:443".to_owned()),
+            rtt_ms: Some(12.4),
+            in_use: true,
+            problem: None,
+        };
+        let away = Listed {
+            endpoint: "b.example.net:443".to_owned(),
+            address: None,
+            rtt_ms: None,
+            in_use: false,
+            problem: Some("192.0.2.2:443 does not answer".to_owned()),
+        };
+        assert_eq!(
+            text(&[near, away]),
+            "EXIT               ADDRESS        RTT\n\
+             a.example.net:443  192.0.2.1:443  12.4 ms    in use\n\
+             b.example.net:443  -              no answer\n\
+             b.example.net:443: 192.0.2.2:443 does not answer\n"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! `warren logs`: a daemon's log, from the journal or from the file beside a daemon that `up` has detached.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use super::args::LogsArgs;
+use super::one_daemon::{only_running, refuse_invalid_name};
+use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// Shows the log of one daemon: the named one, or the only one that there is. Becomes the program that prints it.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] if there is no log, with where one may be.
+pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyhow::Result<()> {
+    let name = match &arguments.profile {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => only_running(directories).await?,
+    };
+    refuse_invalid_name(&name)?;
+    // The exit is never detached. Its directory belongs to its own user, whose links root must not follow.
+    let file = (name != EXIT).then(|| DaemonDirectory::new(&directories.runtime, &name).log());
+    let file = file.filter(|file| file.is_file());
+    let unit = unit_of(directories, &name);
+    let mut command = match (unit, file) {
+        (Some(unit), None) if has_run(&unit) => journalctl(&unit, arguments),
+        (Some(unit), Some(_)) if is_active(&unit) => journalctl(&unit, arguments),
+        (_, Some(file)) => tail(&file, arguments),
+        (_, None) => {
+            let sentence = format!(
+                "there is no log of {name}: neither a unit of systemd nor `{}` has started it; a daemon in the foreground \
+                 logs where it was started",
+                directories.command(&format!("up {name}"))
+            );
+            return Err(Failure::new(ExitCode::NotRunning, sentence).into());
+        }
+    };
+    let program = command.get_program().to_string_lossy().into_owned();
+    // Replaces this process, so that Ctrl-C and a closed pager end the right one.
+    Err(command.exec()).with_context(|| format!("cannot run {program}; check that it is installed"))
+}
+
+/// The unit of a daemon, which uses the usual directories.
+fn unit_of(directories: &Directories, name: &str) -> Option<String> {
+    let are_usual = directories.runtime == Path::new("/run/warren");
+    let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };
+    (are_usual && Path::new("/run/systemd/system").is_dir()).then_some(unit)
+}
+
+/// Whether systemd runs the unit, or tries to.
+fn is_active(unit: &str) -> bool {
+    property(unit, "ActiveState").is_some_and(|state| !["inactive", "failed"].contains(&state.as_str()))
+}
+
+/// Whether systemd has started the unit since the boot.
+fn has_run(unit: &str) -> bool {
+    property(unit, "ExecMainStartTimestampMonotonic").is_some_and(|time| time != "0")
+}
+
+fn property(unit: &str, name: &str) -> Option<String> {
+    let shown =
+        Command::new("systemctl").args(["show", "--value", "--property", name, unit]).output().ok()?;
+    let value = String::from_utf8_lossy(&shown.stdout).trim().to_owned();
+    (!value.is_empty()).then_some(value)
+}
+
+fn journalctl(unit: &str, arguments: &LogsArgs) -> Command {
+    let mut command = Command::new("journalctl");
+    // Messages alone, as in a file. The daemon puts no time into lines for the journal, so journalctl does.
+    command.args(["--unit", unit, "--output", "short-iso", "--no-hostname"]);
+    command.args(["--lines", &lines(arguments)]);
+    if arguments.follow {
+        command.arg("--follow");
+    }
+    command
+}
+
+fn tail(file: &Path, arguments: &LogsArgs) -> Command {
+    let mut command = Command::new("tail");
+    let count = match arguments.lines {
+        Some(count) => count.to_string(),
+        // From the first line.
+        None => "+1".to_owned(),
+    };
+    command.args(["--lines", &count]);
+    if arguments.follow {
+        // By name: each start begins a new log.
+        command.args(["--follow=name", "--retry", "--quiet"]);
+    }
+    command.arg("--").arg(file);
+    command
+}
+
+fn lines(arguments: &LogsArgs) -> String {
+    arguments.lines.map_or("all".to_owned(), |count| count.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(command: &Command) -> String {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_unit_logs_to_the_journal_and_a_detached_daemon_to_its_file() {
+        let all = LogsArgs { profile: None, follow: false, lines: None };
+        let last = LogsArgs { follow: true, lines: Some(20), ..all.clone() };
+        assert_eq!(
+            words(&journalctl("warren@home.service", &all)),
+            "journalctl --unit warren@home.service --output short-iso --no-hostname --lines all"
+        );
+        assert!(words(&journalctl("warren@home.service", &last)).ends_with("--lines 20 --follow"));
+        assert_eq!(
+            words(&tail(Path::new("/run/warren/home/log"), &all)),
+            "tail --lines +1 -- /run/warren/home/log"
+        );
+        let followed = words(&tail(Path::new("/x"), &last));
+        assert_eq!(followed, "tail --lines 20 --follow=name --retry --quiet -- /x");
+    }
+
+    #[test]
+    fn only_usual_directories_have_a_unit() {
+        let elsewhere = Directories::below(Path::new("/tmp/warren-test"));
+        assert_eq!(unit_of(&elsewhere, "home"), None);
+    }
+}
