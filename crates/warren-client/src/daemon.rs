@@ -49,6 +49,8 @@ pub(crate) struct ClientStart {
     /// The profile's name. The TUN device's journal, the runtime directory and messages carry it.
     pub name: String,
     pub profile: ClientProfile,
+    /// The exit that `up` was told to try first.
+    pub first_exit: Option<String>,
     /// Where the profile was read from.
     pub file: PathBuf,
     /// The caller holds its lock.
@@ -99,9 +101,9 @@ impl Daemon {
             name: start.name.clone(),
             features: profile.transport.features(),
             prefixes: profile.routes.prefixes.clone(),
+            has_other_exit: !profile.other_exits.is_empty(),
         };
         let setup = HostSetup::new(
-            has_other_exit: !profile.other_exits.is_empty(),
             profile,
             start.directory.journal(),
             start.state_dir.clone(),

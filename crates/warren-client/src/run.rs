@@ -27,7 +27,7 @@ pub async fn client_run(
     file: &Path,
     detached: bool,
 ) -> anyhow::Result<()> {
-    let profile = load_profile(file)?;
+    let mut profile = load_profile(file)?;
     if detached {
         // A session of its own, so that the daemon outlives the terminal of `up`. This fails only for the leader of a process group,
         // which a child of `up` never is.
@@ -38,7 +38,8 @@ pub async fn client_run(
             output::warn(setting.to_string());
         }
     }
-    let name = profile.name.as_str();
+    let name = profile.name.to_string();
+    let name = name.as_str();
     let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
     let Some(lock) = directory.lock_after_kill().await? else {
@@ -46,6 +47,12 @@ pub async fn client_run(
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
+    let first_exit = directory.take_first_exit();
+    if let Some(exit) = &first_exit
+        && !profile.put_first(exit)
+    {
+        tracing::warn!("{exit} is no exit of {name} any more; the profile's order counts");
+    }
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
     // Before anything is sent, so that nothing leaves outside from here on.
@@ -67,6 +74,7 @@ pub async fn client_run(
         state_dir: directories.state.clone(),
         helper,
         profile,
+        first_exit,
     };
     let name = start.name.clone();
     let outcome = run_sandboxed(start).await;

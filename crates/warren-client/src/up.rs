@@ -43,6 +43,8 @@ pub struct UpOptions {
     pub timeout: Duration,
     /// Whether to close the kill switch although the profile does not ask for it.
     pub kill_switch: bool,
+    /// The exit to try first this time.
+    pub exit: Option<String>,
 }
 
 /// Starts the daemon and returns when traffic flows through the tunnel. The daemon is a systemd unit where there is one, or a process
@@ -52,7 +54,10 @@ pub struct UpOptions {
 /// The reason, after everything that the daemon did is undone: [`ExitCode::Refused`] when the exit refused,
 /// [`ExitCode::TimedOut`] when it did not answer, or when it is known before the timeout why it cannot. A daemon that an exit had refused before stays, with the host closed.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
-    let profile = load_profile(&options.profile)?;
+    let mut profile = load_profile(&options.profile)?;
+    if let Some(exit) = &options.exit {
+        put_first(&mut profile, exit)?;
+    }
     for setting in &profile.ineffective {
         output::warn(setting.to_string());
     }
@@ -86,7 +91,12 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     if !closes {
         warn_without_firewall(&profile).await?;
     }
+    if let Some(exit) = &options.exit {
+        directory.note_first_exit(exit)?;
+    }
     let outcome = start(directories, &options, &profile, &directory, &lock).await;
+    // A daemon that could not be started has not taken the note.
+    drop(directory.take_first_exit());
     if outcome.is_err() {
         // A failed `up` leaves the kill switch as it found it.
         if opened_on_failure {
@@ -95,8 +105,17 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         kill_switch::remind(name, &directory);
         return outcome;
     }
-    print_warnings(&directory).await;
-    Ok(())
+    report(&directory, &profile).await
+}
+
+/// Makes an exit the first one, or says which exits the profile has.
+fn put_first(profile: &mut ClientProfile, exit: &str) -> anyhow::Result<()> {
+    if profile.put_first(exit) {
+        return Ok(());
+    }
+    let known: Vec<String> = profile.exits().map(|exit| exit.endpoint.to_string()).collect();
+    let sentence = format!("{exit:?} is no exit of {}; name one of {}", profile.name, known.join(", "));
+    Err(Failure::new(ExitCode::Usage, sentence).into())
 }
 
 /// Prints that the tunnel is up, and what is wrong all the same.
@@ -108,6 +127,7 @@ async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow:
     for warning in status.and_then(|status| status.client).into_iter().flat_map(|client| client.warnings) {
         output::warn(warning);
     }
+    Ok(())
 }
 
 /// Closes the kill switch, after a warning to a user whom it cuts off. Returns whether it was open.
@@ -127,7 +147,6 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     }
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
-    Ok(())
     {
         give_time_to_cancel(&warning).await;
     }
@@ -238,6 +257,7 @@ fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<S
     let code = match code {
         Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
         Some(code) if code == ExitCode::Usage as i32 => ExitCode::Usage,
+        Some(code) if code == ExitCode::TimedOut as i32 => ExitCode::TimedOut,
         _ => ExitCode::Failed,
     };
     if is_stopped {
@@ -257,7 +277,6 @@ async fn end(child: &mut Child) -> anyhow::Result<()> {
     // The daemon may have ended by now.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
-        Some(code) if code == ExitCode::TimedOut as i32 => ExitCode::TimedOut,
         child.kill().await.context("cannot end the client daemon; run `warren down`")?;
     }
     Ok(())

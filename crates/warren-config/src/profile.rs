@@ -54,6 +54,19 @@ impl ClientProfile {
     pub fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
         std::iter::once(&self.exit).chain(&self.other_exits)
     }
+
+    /// Moves an exit, named by its endpoint or its host alone, to the front, so that it is tried first. Returns false if there is
+    /// none of that name.
+    pub fn put_first(&mut self, name: &str) -> bool {
+        let is_named = |exit: &RemoteExit| exit.endpoint.host() == name || exit.endpoint.to_string() == name;
+        if is_named(&self.exit) {
+            return true;
+        }
+        let Some(place) = self.other_exits.iter().position(is_named) else { return false };
+        let first = self.other_exits.remove(place);
+        self.other_exits.insert(0, std::mem::replace(&mut self.exit, first));
+        true
+    }
 }
 
 /// A profile's TUN device.

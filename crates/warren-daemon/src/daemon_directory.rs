@@ -148,6 +148,29 @@ impl DaemonDirectory {
         self.path.join("notify.sock")
     }
 
+    /// Notes the exit that the next daemon tries first.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn note_first_exit(&self, name: &str) -> anyhow::Result<()> {
+        let note = self.first_exit();
+        std::fs::write(&note, name).with_context(|| {
+            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
+        })
+    }
+
+    /// Takes the note of the exit to try first, which counts for one daemon. None if there is none.
+    pub fn take_first_exit(&self) -> Option<String> {
+        let name = std::fs::read_to_string(self.first_exit()).ok()?;
+        // If it stayed, it would count for another start.
+        drop(std::fs::remove_file(self.first_exit()));
+        Some(name)
+    }
+
+    fn first_exit(&self) -> PathBuf {
+        self.path.join("first-exit")
+    }
+
     /// The file that the daemon locks.
     pub fn lock_file(&self) -> PathBuf {
         self.path.join("lock")

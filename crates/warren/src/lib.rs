@@ -105,11 +105,11 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
 
 fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow::Result<()> {
     let profile = config::find_profile(&directories.config, arguments.profile.as_deref())?;
-    let UpArgs { timeout, kill_switch, dry_run, .. } = arguments;
+    let UpArgs { timeout, kill_switch, dry_run, exit, .. } = arguments;
     if dry_run {
         return block_on(client::dry_run(directories, &profile, kill_switch));
     }
-    let options = client::UpOptions { log: log.clone(), profile, timeout, kill_switch };
+    let options = client::UpOptions { log: log.clone(), profile, timeout, kill_switch, exit };
     block_on(client::up(directories, options))
 }
 

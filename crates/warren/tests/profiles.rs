@@ -3,7 +3,7 @@
 
 use warren_quic::key::PrivateKey;
 
-use crate::support::{Client, Exit, Net};
+use crate::support::{Client, Exit, ExitOptions, Net};
 
 #[test]
 fn profiles_are_listed_with_what_they_do_and_logs_are_those_of_the_daemon() {
@@ -70,4 +70,31 @@ fn exits_are_listed_with_their_round_trip_and_which_one_is_in_use() {
     }
     assert_eq!(sessions, 1, "asking opens no session");
     client.down();
+}
+
+#[test]
+fn up_tries_the_exit_that_it_is_told_first_this_time_only() {
+    let Some(net) = Net::new() else { return };
+    let other_host = net.second_client();
+    let first = Exit::start(&net);
+    let mut second = Exit::init_on(&other_host, &ExitOptions::second());
+    second.run();
+    let profile = first.enrol("laptop");
+    let public = first.warren.public_key(profile.value("client", "private_key"));
+    let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
+    let in_use = || client.status().text("/exit/endpoint").to_owned();
+
+    let line = client.warren.run("up home --exit 192.0.3.2").ok();
+    assert!(line.starts_with("connected to home by 192.0.3.2:443, "), "{line}");
+    assert_eq!(in_use(), "192.0.3.2:443");
+    assert_eq!(client.warren.run("reload home").ok(), "Reloaded home: no setting has changed.");
+    client.down();
+
+    // The control: the next time, the profile's order counts again.
+    client.up();
+    assert_eq!(in_use(), "198.51.100.2:443");
+    client.down();
+    let unknown = client.warren.run("up home --exit nowhere");
+    assert_eq!(unknown.code, Some(2), "{unknown:?}");
+    assert!(unknown.stderr.contains("name one of 198.51.100.2:443, 192.0.3.2:443"), "{unknown:?}");
 }

@@ -27,8 +27,13 @@ impl Daemon {
         serde_json::to_value(reloaded).map_err(RequestRefused::new)
     }
 
-    async fn take_over(&mut self) -> anyhow::Result<()> {
-        let profile = load_profile(&self.start.file)?;
+    async fn take_over(&mut self) -> anyhow::Result<Reloaded> {
+        let mut profile = load_profile(&self.start.file)?;
+        // The order that this daemon was started with.
+        if let Some(exit) = &self.start.first_exit {
+            // Without that exit, the profile has other endpoints, which is refused below.
+            let _ = profile.put_first(exit);
+        }
         // Nothing is changed before the whole profile is known to be usable.
         let all = self.start.profile.changes(&profile);
         let changed = what_takes_a_restart(&self.start.profile, &profile, &all);

@@ -48,6 +48,24 @@ fn each_setting_of_a_profile_that_changes_is_named_and_no_other() {
 }
 
 #[test]
+fn an_exit_is_put_first_by_its_endpoint_or_its_host() {
+    let more = format!(
+        "[[exit]]\nendpoint = \"b.example.net:8443\"\npublic_key = \"{OTHER_PUBLIC_KEY}\"\n\
+         [[exit]]\nendpoint = \"c.example.net\"\npublic_key = \"{OTHER_PUBLIC_KEY}\""
+    );
+    let order = |name: &str| {
+        let mut profile = parse_profile(&profile_text(&more)).unwrap();
+        let is_found = profile.put_first(name);
+        let hosts: Vec<String> = profile.exits().map(|exit| exit.endpoint.host().to_owned()).collect();
+        (is_found, hosts.iter().filter_map(|host| host.chars().next()).collect::<String>())
+    };
+    assert_eq!(order("exit.example.net"), (true, "ebc".to_owned()));
+    assert_eq!(order("b.example.net:8443"), (true, "bec".to_owned()));
+    assert_eq!(order("c.example.net"), (true, "ceb".to_owned()));
+    assert_eq!(order("b.example.net:443"), (false, "ebc".to_owned()));
+}
+
+#[test]
 fn each_setting_of_an_exit_that_changes_is_named_and_no_other() {
     let before = parse_exit(&exit_text("")).unwrap();
     let sections = [

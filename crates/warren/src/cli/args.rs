@@ -204,6 +204,9 @@ pub(crate) struct UpArgs {
     /// profile.
     #[arg(value_name = "PROFILE|FILE")]
     pub(crate) profile: Option<OsString>,
+    /// The exit to try first, this time: an endpoint of the profile, or its host name. The others stay as failover.
+    #[arg(long, value_name = "NAME", conflicts_with = "dry_run")]
+    pub(crate) exit: Option<String>,
     /// How long to wait for traffic to flow.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
     pub(crate) timeout: Duration,

@@ -123,7 +123,7 @@ mod tests {
         let up = page("man1/warren-up.1");
 
         let synopsis =
-            "warren up\\fR [--timeout TIME] [--kill-switch] [--dry-run] [PROFILE|FILE]";
+            "warren up\\fR [--exit NAME] [--timeout TIME] [--kill-switch] [--dry-run] [PROFILE|FILE]";
         assert!(up.contains(synopsis), "{up}");
         for part in [".SH \"EXIT STATUS\"", ".SH EXAMPLES\n.nf\nwarren up\nwarren up home\n", "warren 0.1.0"]
         {

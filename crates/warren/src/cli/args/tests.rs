@@ -58,6 +58,7 @@ fn command_lines_of_the_contract_are_understood() {
         "warren list --json",
         "warren logs home -f -n 20",
         "warren exits home --json",
+        "warren up home --exit exit.example.net",
         "warren exit drain --yes",
         "warren set max_transmit_segments 10",
         "warren set congestion off --profile exit",
