@@ -69,7 +69,7 @@ impl Owner {
                 // If the process behind the runner is gone, so is the owner.
                 drop(runner.run(NftCall::ReleaseOwner { owner }).await);
             }
-            owner => owner.end().await,
+            owner @ (Self::Child(_) | Self::Asked(_)) => owner.end().await,
         }
         is_deleted
     }
