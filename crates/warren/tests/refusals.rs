@@ -145,8 +145,6 @@ fn up_fails_as_soon_as_the_reason_is_known() {
     let no_name =
         fails(&profile.clone().with_exit("endpoint", "nowhere.invalid"), "cannot resolve nowhere.invalid");
     exit.run();
-    let wrong_key = profile.clone().with_exit("public_key", new_key().public().to_string());
-    let wrong_key = fails(&wrong_key, "check public_key in the profile");
     client.warren.write("home.toml", 0o600, &profile.text());
     net.filter("ip daddr 198.51.100.2 drop; ip saddr 198.51.100.2 drop;");
     let start = Instant::now();
@@ -163,10 +161,7 @@ fn up_fails_as_soon_as_the_reason_is_known() {
         nothing_listens < support::seconds(7) && no_name < support::seconds(7),
         "{nothing_listens:?} {no_name:?}"
     );
-    assert!(
-        wrong_key < support::seconds(12) && unplugged < support::seconds(7),
-        "{wrong_key:?} {unplugged:?}"
-    );
+    assert!(unplugged < support::seconds(7), "{unplugged:?}");
 }
 
 #[test]

@@ -146,11 +146,11 @@ impl Health {
         let is_too_early = self.since.elapsed() < SLOW_AFTER || self.refusal.has_unproven();
         match cause.certainty {
             Certainty::Here => true,
-            Certainty::AtAddress | Certainty::Likely if is_too_early => false,
+            Certainty::AtAddress if is_too_early => false,
             // Another exit may still answer, until all of them were tried.
             Certainty::AtAddress => exits == 1 || self.has_failed,
-            Certainty::Likely => self.has_failed || self.since.elapsed() >= LIKELY_AFTER,
-            Certainty::Unknown => false,
+            // The next try may succeed over a path that loses much.
+            Certainty::Likely | Certainty::Unknown => false,
         }
     }
 
@@ -259,10 +259,6 @@ impl Health {
 /// An attempt to connect that takes longer is diagnosed before it ends. One that works takes a fraction of this.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
-/// An attempt that takes longer would hardly succeed any more where the exit's host answers other questions at once. By then the
-/// first packet was sent three times.
-const LIKELY_AFTER: Duration = Duration::from_secs(6);
-
 #[cfg(test)]
 mod tests {
     use warren_daemon::daemon_directory::DaemonDirectory;
@@ -308,7 +304,7 @@ mod tests {
 
         health.down("no answer".to_owned(), None);
 
-        assert_eq!(known(&health, 2), [true, true, true, false], "all of them were tried");
+        assert_eq!(known(&health, 2), [true, true, false, false], "all of them were tried");
         health.refusal.take_unproven(Instant::now(), String::new());
         assert_eq!(known(&health, 2), [true, false, false, false], "somebody answers");
         health.refusal.proven();
