@@ -42,7 +42,7 @@ use warren_daemon::helper::Helper;
 use warren_daemon::notify;
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Carrier, Reports, WorkerHandle};
+use warren_tunnel::{Carrier, Reports, Rings, WorkerHandle};
 
 /// What the daemon was started with.
 pub(crate) struct ClientStart {
@@ -62,6 +62,8 @@ pub(crate) struct ClientStart {
     /// The directory of records that outlive a boot.
     pub state_dir: PathBuf,
     pub helper: Helper,
+    /// Made before the sandbox, which forbids it.
+    pub rings: Rings,
 }
 
 /// Runs until stopped, answering at `control`. Leaves the host as it was.
@@ -95,7 +97,7 @@ impl Daemon {
         let profile = &start.profile;
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
-        let (worker, reports) = warren_tunnel::spawn(carrier).await?;
+        let (worker, reports) = warren_tunnel::spawn(carrier, std::mem::take(&mut start.rings)).await?;
         let config = ClientConfig {
             connections: profile.transport.connections(),
             name: start.name.clone(),

@@ -16,6 +16,7 @@ use warren_daemon::logging::LogSettings;
 use warren_daemon::notify;
 use warren_daemon::output;
 use warren_daemon::sandbox::{self, Files};
+use warren_tunnel::Rings;
 
 /// Runs a profile's daemon until it is stopped.
 ///
@@ -73,6 +74,7 @@ pub async fn client_run(
         lockdown,
         state_dir: directories.state.clone(),
         helper,
+        rings: Rings::make(profile.transport.workers()),
         profile,
         first_exit,
     };

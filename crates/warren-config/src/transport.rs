@@ -10,7 +10,7 @@ use super::ConfigError;
 use super::document::{Document, Section};
 use super::value::{auto_or, auto_or_false, boolean, number, word};
 use warren_tunnel::tuning::{
-    DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, TunBatches, TunOffload, Tuning,
+    DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, TunBatches, TunOffload, TunWrites, Tuning,
 };
 
 /// The most connections that a session can have.
@@ -118,6 +118,7 @@ impl Transport {
             settings,
             tun_batches: TunBatches::new(self.tun_batches as usize),
             tun_offload: TunOffload::default(),
+            tun_writes: TunWrites::default(),
             workers: self.workers(),
             pin: self.pin,
         }

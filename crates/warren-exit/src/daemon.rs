@@ -33,7 +33,7 @@ use warren_daemon::notify;
 use warren_daemon::sandbox::{self, Files};
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Carrier, ConnectionCommand, Forwarding, Report, Reports, WorkerHandle};
+use warren_tunnel::{Carrier, ConnectionCommand, Forwarding, Report, Reports, Rings, WorkerHandle};
 
 /// Everything that the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
 pub(crate) struct ExitStart {
@@ -52,6 +52,8 @@ pub(crate) struct ExitStart {
     pub(crate) helper: Helper,
     /// All files that this process opens from here on.
     pub(crate) files: Files,
+    /// Made here because the sandbox forbids it.
+    pub(crate) rings: Rings,
 }
 
 /// Serves clients until stopped, then tells them, and restores the host.
@@ -106,8 +108,19 @@ struct Daemon<'host> {
 impl<'host> Daemon<'host> {
     /// Enters the sandbox, starts the worker, and serves metrics and page. Returns the device's queues, which are not open yet.
     async fn start(start: ExitStart, host: &'host mut HostSetup) -> anyhow::Result<(Self, Vec<Queue>)> {
-        let ExitStart { config, clients, tuning, sockets, reset_key, device, queues, control, helper, files } =
-            start;
+        let ExitStart {
+            config,
+            clients,
+            tuning,
+            sockets,
+            reset_key,
+            device,
+            queues,
+            control,
+            helper,
+            files,
+            rings,
+        } = start;
         // Before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
         // Both sockets are made here because the sandbox lets nobody make one that listens.
@@ -116,7 +129,7 @@ impl<'host> Daemon<'host> {
         sandbox::enter(&files)?;
         let identities = config.private_keys();
         let carrier = Carrier::Exit { tuning: tuning.clone(), identities, sockets, reset_key };
-        let (worker, reports) = warren_tunnel::spawn(carrier).await?;
+        let (worker, reports) = warren_tunnel::spawn(carrier, rings).await?;
         let device = DeviceStatus {
             name: device.name().to_owned(),
             mtu: INNER_MTU,

@@ -9,6 +9,7 @@ use anyhow::{anyhow, bail};
 use warren_session::clients::ClientRegistry;
 use warren_session::exit::ExitSessions;
 use warren_tun::{Device, DeviceConfig, Queue, TunError};
+use warren_tunnel::Rings;
 
 use crate::clients::Clients;
 use crate::daemon::{self, ExitStart};
@@ -81,6 +82,7 @@ async fn prepare_and_run(
     let found = FoundHost::look(&config, clients.registry(), directory.journal(), &helper).await?;
     let (host, hold) = found.set_up(directory.hold_journal()).await?;
     warn_of_other_firewalls(&config);
+    let rings = Rings::make(tuning.workers);
     let start = ExitStart {
         config,
         clients,
@@ -92,6 +94,7 @@ async fn prepare_and_run(
         control: directory.socket(),
         helper: helper.clone(),
         files,
+        rings,
     };
     let ended = daemon::run(start, host).await;
     // An exit that failed leaves as little behind as one that was stopped.

@@ -1,4 +1,4 @@
-//! The three operations of this crate that need `unsafe`: registering a queue's file for readiness, turning off its offloads, and
+//! Three operations that need `unsafe`, beside those of `ring.rs`: registering a queue's file for readiness, turning off its offloads, and
 //! claiming a device exclusively.
 #![allow(unsafe_code)]
 

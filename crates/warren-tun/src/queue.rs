@@ -1,16 +1,19 @@
-//! One queue of a TUN device, with up to two lanes. Each read returns one super-packet, and each write is one `writev`.
+//! One queue of a TUN device, with up to two lanes. Each read returns one super-packet, and a batch of writes is one
+//! system call where there is a ring.
 
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd as _, AsRawFd};
 use std::task::{Context, Poll};
 
 use tun_rs::SyncDevice;
 use warren_packet::coalesce::{self, Merge};
 use warren_packet::virtio::{self, VirtioNetHeader};
 
+use crate::batch::Gathered;
 use crate::lane::{Lane, OpenLane, Turns};
+use crate::{Ring, WriteBatch};
 
 /// Minimum size of the buffer for [`Queue::poll_read`]: a virtio-net header and the largest IP packet.
 pub const READ_BUFFER_BYTES: usize = virtio::LEN + 65_536;
@@ -99,6 +102,35 @@ impl Queue {
         let filled = slices.get(..=parts.len()).unwrap_or_default();
         rustix::io::writev(&self.lane(lane).file, filled)?;
         Ok(())
+    }
+
+    /// Makes the writes of a batch in their order, and pushes the result of each: that of [`write`](Self::write), or `WriteZero` if
+    /// the kernel took only a part. With a ring, a system call makes up to 256 of them.
+    ///
+    /// # Errors
+    /// When the kernel no longer takes the ring. The ring is closed then, and the writes are made one by one.
+    pub fn write_all(
+        &self,
+        batch: &WriteBatch<'_>,
+        ring: &mut Option<Ring>,
+        results: &mut Vec<io::Result<()>>,
+    ) -> io::Result<()> {
+        let file = |lane| match (lane, &self.bulk) {
+            (Lane::Bulk, Some(bulk)) => bulk.file.as_fd(),
+            _ => self.prompt.file.as_fd(),
+        };
+        batch.gather(file, |writes| {
+            let before = results.len();
+            // A ring brings nothing for a single write.
+            let usable = ring.as_mut().filter(|_| writes.len() > 1);
+            let outcome = usable.map_or(Ok(()), |ring| ring.write_all(writes, results));
+            if outcome.is_err() {
+                *ring = None;
+            }
+            let made = results.len() - before;
+            results.extend(writes.iter().skip(made).map(Gathered::write));
+            outcome
+        })
     }
 
     /// Returns the kinds of super-packets that [`write`](Self::write) accepts.

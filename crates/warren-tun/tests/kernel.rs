@@ -18,11 +18,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use etherparse::{Icmpv4Type, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
+use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities,
 };
 use warren_packet::virtio::{self, VirtioNetHeader};
-use warren_tun::{Device, DeviceConfig, Lane, MAX_PARTS, Queue, READ_BUFFER_BYTES, TunError, create};
+use warren_tun::{
+    Device, DeviceConfig, Lane, MAX_PARTS, Queue, READ_BUFFER_BYTES, Ring, TunError, WriteBatch, create,
+};
 
 const MTU: u16 = 1380;
 const KERNEL: [u8; 4] = [10, 9, 0, 1];
@@ -139,6 +142,46 @@ fn a_write_takes_as_many_parts_as_it_says_and_no_more() {
         parts.push(&[]);
         let error = queue.write(Lane::Prompt, VirtioNetHeader::default(), &parts).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn a_batch_is_written_in_order_and_each_write_has_its_own_result() {
+    in_namespace(async || {
+        for with_ring in [true, false] {
+            let (device, mut queue) = one_queue(true);
+            let mut ring = with_ring.then(|| Ring::new().unwrap());
+            let requests = [1, 2, 3].map(|sequence| echo_request(9, sequence, b"of a batch"));
+            let mut batch = WriteBatch::with_capacity(4);
+            batch.push(Lane::Prompt, VirtioNetHeader::default(), &[&requests[0][..20], &requests[0][20..]]);
+            let unknown = VirtioNetHeader { gso_type: 2, ..VirtioNetHeader::default() };
+            batch.push(Lane::Prompt, unknown, &[&requests[0]]);
+            batch.push(Lane::Bulk, VirtioNetHeader::default(), &[&requests[1]]);
+            batch.push(Lane::Bulk, VirtioNetHeader::default(), &[&requests[2]]);
+            assert_eq!(batch.len(), 4);
+
+            let mut results = Vec::new();
+            queue.write_all(&batch, &mut ring, &mut results).unwrap();
+
+            let [Ok(()), Err(refused), Ok(()), Ok(())] = &results[..] else { panic!("{results:?}") };
+            assert_eq!(Errno::from_io_error(refused), Some(Errno::INVAL));
+            for expected in 1..=3 {
+                let (_, sequence, _) = read_until(&mut queue, |_, packet| echo_reply(packet)).await;
+                assert_eq!(sequence, expected);
+            }
+            run("ip", &["link", "set", device.name(), "down"]);
+            results.clear();
+            queue.write_all(&batch, &mut ring, &mut results).unwrap();
+            let errors = results.iter().map(|result| Errno::from_io_error(result.as_ref().unwrap_err()));
+            // The kernel looks at the header first.
+            let expected = [Errno::IO, Errno::INVAL, Errno::IO, Errno::IO].map(Some);
+            assert_eq!(errors.collect::<Vec<_>>(), expected);
+            assert_eq!(ring.is_some(), with_ring);
+
+            // A ring that lives on does not hold the device.
+            drop(queue);
+            assert_gone(&device);
+        }
     });
 }
 

@@ -14,6 +14,7 @@ mod handle;
 mod message;
 mod pump;
 mod repair;
+mod rings;
 mod run;
 mod snapshots;
 mod thread;
@@ -28,5 +29,6 @@ pub use counters::{
 pub use forward::{Forwarding, SessionRoute};
 pub use handle::{Reports, WorkerHandle};
 pub use message::{ConnectionCommand, Report, SharedCommand};
+pub use rings::Rings;
 pub use thread::{Carrier, spawn};
 pub use traffic::Traffic;

@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 use warren_packet::coalesce::Coalescer;
 use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
-use warren_tun::Queue;
+use warren_tun::{Queue, Ring};
 
 use self::bulk_flows::BulkFlows;
 use self::rest::Rest;
@@ -67,6 +67,8 @@ pub(super) struct Worker {
     /// Reports that found the channel full. The carrier is not polled while there are any.
     unsent_reports: VecDeque<Report>,
     device: Option<Device>,
+    /// Writes a batch to the device in one system call.
+    ring: Option<Ring>,
     tuning: Tuning,
     hand_over: HandOver,
     sessions: Sessions,
@@ -119,6 +121,7 @@ struct Device {
 impl Worker {
     pub(super) fn new(
         endpoint: Endpoint,
+        ring: Option<Ring>,
         tuning: Tuning,
         hand_over: HandOver,
         commands: mpsc::Receiver<Command>,
@@ -130,6 +133,7 @@ impl Worker {
             reports,
             unsent_reports: VecDeque::new(),
             device: None,
+            ring,
             tuning,
             hand_over,
             sessions: Sessions::default(),

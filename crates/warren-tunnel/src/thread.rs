@@ -8,10 +8,12 @@ use tokio::sync::{mpsc, oneshot};
 use warren_quic::driver::Endpoint;
 use warren_quic::key::PrivateKey;
 use warren_quic::settings::WorkerPlace;
+use warren_tun::Ring;
 
 use super::hand_over::{self, HandOver};
 use super::handle::{Reports, Thread, WorkerHandle};
 use super::message::Report;
+use super::rings::Rings;
 use super::run::Worker;
 use crate::tuning::Tuning;
 
@@ -41,12 +43,12 @@ pub enum Carrier {
     },
 }
 
-/// Starts the workers' threads and waits until every endpoint stands.
+/// Starts the workers' threads and waits until every endpoint stands. Without rings, each write to the TUN is a system call.
 ///
 /// # Errors
 /// When a thread, its runtime or its QUIC endpoint cannot be made; those that were started end.
-pub async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, Reports)> {
-    let shares = carrier.shares();
+pub async fn spawn(carrier: Carrier, rings: Rings) -> anyhow::Result<(WorkerHandle, Reports)> {
+    let shares = carrier.shares(rings);
     let ways = hand_over::between(shares.len());
     let (mut workers, mut reports) = (Vec::new(), Vec::new());
     for (share, ways) in shares.into_iter().zip(ways) {
@@ -62,6 +64,7 @@ struct Share {
     /// Its settings name the worker's place.
     tuning: Tuning,
     role: Role,
+    ring: Option<Ring>,
 }
 
 enum Role {
@@ -92,12 +95,12 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
             };
             // The endpoint registers its sockets with this thread's runtime, so it is made inside.
             runtime.block_on(async move {
-                let tuning = share.tuning.clone();
-                match share.endpoint() {
+                let Share { tuning, role, ring } = share;
+                match role.endpoint(&tuning) {
                     Ok(endpoint) => {
                         // Nobody waits for the answer when the daemon gave up meanwhile.
                         drop(started.send(Ok(())));
-                        Worker::new(endpoint, tuning, ways, command_queue, report_queue).run().await;
+                        Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue).run().await;
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
@@ -125,7 +128,7 @@ fn pin(number: usize) {
 
 impl Carrier {
     /// Divides it among the workers.
-    fn shares(self) -> Vec<Share> {
+    fn shares(self, rings: Rings) -> Vec<Share> {
         let (tuning, roles): (_, Box<dyn Iterator<Item = Role>>) = match self {
             Self::Client { tuning, identity } => {
                 (tuning, Box::new(std::iter::repeat_with(move || Role::Client(identity.clone()))))
@@ -135,21 +138,22 @@ impl Carrier {
                 (tuning, Box::new(sockets.into_iter().map(role)))
             }
         };
-        let share = |(place, role)| {
+        tuning.tun_writes.found(rings.are_there());
+        let share = |((place, role), ring)| {
             let mut tuning = tuning.clone();
             tuning.settings.worker = place;
-            Share { tuning, role }
+            Share { tuning, role, ring }
         };
-        WorkerPlace::all(tuning.workers).zip(roles).map(share).collect()
+        WorkerPlace::all(tuning.workers).zip(roles).zip(rings.shares()).map(share).collect()
     }
 }
 
-impl Share {
-    fn endpoint(self) -> anyhow::Result<Endpoint> {
-        let settings = self.tuning.settings;
-        let endpoint = match self.role {
-            Role::Client(identity) => Endpoint::client(settings, identity),
-            Role::Exit { identities, sockets, reset_key } => {
+impl Role {
+    fn endpoint(self, tuning: &Tuning) -> anyhow::Result<Endpoint> {
+        let settings = tuning.settings.clone();
+        let endpoint = match self {
+            Self::Client(identity) => Endpoint::client(settings, identity),
+            Self::Exit { identities, sockets, reset_key } => {
                 Endpoint::exit(settings, identities, sockets, reset_key)
             }
         };

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use warren_packet::coalesce::Merge;
 use warren_quic::settings::TransportSettings;
@@ -25,6 +25,8 @@ pub struct Tuning {
     pub tun_batches: TunBatches,
     /// Which super-packets the TUN takes.
     pub tun_offload: TunOffload,
+    /// How packets go to the TUN.
+    pub tun_writes: TunWrites,
     /// How many workers there are, each with a queue of the TUN device; fixed for the daemon's life, as is the next.
     pub workers: u8,
     /// Whether each is tied to a core.
@@ -37,6 +39,7 @@ impl Default for Tuning {
             settings: TransportSettings::default(),
             tun_batches: TunBatches::new(128),
             tun_offload: TunOffload::default(),
+            tun_writes: TunWrites::default(),
             workers: 1,
             pin: false,
         }
@@ -101,6 +104,22 @@ impl TunOffload {
 
     fn bits(takes: Merge) -> u8 {
         Self::KNOWN | if takes.tcp { Self::TCP } else { 0 } | if takes.udp { Self::UDP } else { 0 }
+    }
+}
+
+/// Whether the packets of a batch go to the TUN in one system call. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct TunWrites(Arc<AtomicBool>);
+
+impl TunWrites {
+    /// Notes whether the workers have rings that work.
+    pub(crate) fn found(&self, rings: bool) {
+        self.0.store(rings, Relaxed);
+    }
+
+    /// The system call in use.
+    pub fn in_force(&self) -> &'static str {
+        if self.0.load(Relaxed) { "io_uring" } else { "writev" }
     }
 }
 

@@ -78,6 +78,7 @@ mod repair;
 mod replays;
 mod resets;
 mod revocation;
+mod rings;
 mod rotate_key;
 mod routing;
 mod sandbox;

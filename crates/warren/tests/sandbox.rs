@@ -154,6 +154,8 @@ fn deadly() -> Vec<(&'static str, Act)> {
         ("reading another's memory", |daemon| daemon.call(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0, 0])),
         ("mounting", |daemon| daemon.call(libc::SYS_mount, [0, 0, 0, 0, 0])),
         ("a BPF program", |daemon| daemon.call(libc::SYS_bpf, [-1, 0, 0])),
+        ("a ring without restrictions", |daemon| daemon.call(libc::SYS_io_uring_setup, [1, 0])),
+        ("another file for a ring", |daemon| daemon.call(libc::SYS_io_uring_register, [-1, 0, 0, 0])),
         ("loading a module", |daemon| daemon.call(libc::SYS_finit_module, [-1, 0, 0])),
     ]
 }

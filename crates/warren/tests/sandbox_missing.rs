@@ -13,8 +13,9 @@ use crate::support::{Client, Exit, ExitOptions, Net, seconds};
 #[test]
 fn daemons_whose_kernel_has_no_landlock_say_so_and_work() {
     let warning = "this kernel has no landlock";
-    let Some(sandboxes) = tunnel_without(libc::SYS_landlock_create_ruleset, warning) else { return };
-    for sandbox in sandboxes {
+    let Some(statuses) = tunnel_without(libc::SYS_landlock_create_ruleset, warning) else { return };
+    for status in statuses {
+        let sandbox = &status["process"]["sandbox"];
         assert_eq!(sandbox["files"], "unconfined");
         assert_eq!(sandbox["system_calls"], true, "the rest of the sandbox works: {sandbox}");
         assert_eq!(sandbox["rights"], true);
@@ -24,15 +25,27 @@ fn daemons_whose_kernel_has_no_landlock_say_so_and_work() {
 #[test]
 fn daemons_whose_kernel_has_no_seccomp_say_so_and_work() {
     let warning = "this kernel has no seccomp filters";
-    let Some(sandboxes) = tunnel_without(libc::SYS_seccomp, warning) else { return };
-    for sandbox in sandboxes {
+    let Some(statuses) = tunnel_without(libc::SYS_seccomp, warning) else { return };
+    for status in statuses {
+        let sandbox = &status["process"]["sandbox"];
         assert_eq!(sandbox["system_calls"], false);
         assert_eq!(sandbox["rights"], true, "the rest of the sandbox works: {sandbox}");
     }
 }
 
-/// Runs a tunnel between two daemons whose kernel lacks a system call. Fails unless both warn about it and packets
-/// pass. Returns what they report about their sandboxes, or `None` without root.
+#[test]
+fn daemons_whose_kernel_has_no_io_uring_say_so_and_work() {
+    let information = "io_uring is not available";
+    let Some(statuses) = tunnel_without(libc::SYS_io_uring_setup, information) else { return };
+    for status in statuses {
+        assert_eq!(status["transport"]["tun_writes"], "writev");
+        assert!(status["totals"]["tun_writes"].as_u64() > Some(0), "{status}");
+        assert_eq!(status["process"]["sandbox"]["system_calls"], true, "the sandbox works");
+    }
+}
+
+/// Runs a tunnel between two daemons whose kernel lacks a system call. Fails unless both say so and packets
+/// pass. Returns their statuses, or `None` without root.
 fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
     let net = Net::new()?;
     let mut exit = Exit::init(&net, &ExitOptions::default());
@@ -43,14 +56,14 @@ fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
     client.sh("ping -c 3 -i 0.2 -W 5 203.0.113.2");
     client.sh("curl -sS --max-time 30 -o /dev/null http://203.0.113.2/bytes/2000000");
 
-    let sandboxes = [exit.status(), client.status()].map(|status| status.0["process"]["sandbox"].clone());
+    let statuses = [exit.status(), client.status()].map(|status| status.0);
     for log in [exit.daemon().output(), daemon.output()] {
         assert!(log.contains(warning), "{log}");
     }
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait(seconds(10)), Some(0), "{}", daemon.output());
     client.assert_host_unchanged();
-    Some(sandboxes)
+    Some(statuses)
 }
 
 /// Starts a program on a thread that gets ENOSYS for a system call, as does everything that it starts.

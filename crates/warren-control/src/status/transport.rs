@@ -34,6 +34,9 @@ pub struct TransportStatus {
     pub pin: bool,
     /// "tcp and udp", "tcp", "udp" or "off". None before there is a device.
     pub tun_offload: Option<String>,
+    /// How packets go to the TUN: "io_uring" for a batch in one system call, or "writev".
+    #[serde(default)]
+    pub tun_writes: String,
     /// UDP segmentation offload: "on", "off" or "unavailable".
     pub udp_gso: String,
     /// UDP receive offload: "on", "off" or "unavailable".
@@ -41,7 +44,7 @@ pub struct TransportStatus {
 }
 
 impl TransportStatus {
-    pub(super) fn of(Tuning { settings, tun_batches, tun_offload, pin, .. }: &Tuning) -> Self {
+    pub(super) fn of(Tuning { settings, tun_batches, tun_offload, tun_writes, pin, .. }: &Tuning) -> Self {
         let in_force = |wanted: bool, lacking: bool| match (wanted, lacking) {
             (false, _) => "off".to_owned(),
             (true, false) => "on".to_owned(),
@@ -56,6 +59,7 @@ impl TransportStatus {
             tun_batches: tun_batches.get(),
             pin: *pin,
             tun_offload: tun_offload.in_force().map(str::to_owned),
+            tun_writes: tun_writes.in_force().to_owned(),
             udp_gso: in_force(settings.udp_gso, settings.lacking.gso()),
             udp_gro: in_force(settings.udp_gro, settings.lacking.gro()),
         }

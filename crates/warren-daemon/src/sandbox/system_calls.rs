@@ -153,6 +153,8 @@ const ATTACKS: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
     libc::SYS_perf_event_open,
     libc::SYS_keyctl,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_register,
 ];
 
 /// Calls that daemons make, with any arguments.
@@ -162,6 +164,8 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_write,
     libc::SYS_readv,
     libc::SYS_writev,
+    // A ring cannot be made in the sandbox. Those from before can only write (`warren-tun/src/ring.rs`).
+    libc::SYS_io_uring_enter,
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
     libc::SYS_recvmmsg,

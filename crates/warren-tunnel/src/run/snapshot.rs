@@ -116,7 +116,8 @@ mod tests {
         let settings = TransportSettings::default();
         let endpoint = Endpoint::client(settings, PrivateKey::generate().unwrap()).unwrap();
         let hand_over = hand_over::between(1).pop().unwrap();
-        let mut worker = Worker::new(endpoint, Tuning::default(), hand_over, commands, mpsc::channel(1).0);
+        let mut worker =
+            Worker::new(endpoint, None, Tuning::default(), hand_over, commands, mpsc::channel(1).0);
         for client in 0..CLIENTS {
             let (session, client) = (SessionId(client as u64), Some(key(client)));
             let route = SessionRoute {

@@ -1,13 +1,13 @@
-//! To the TUN: one write for each packet or super-packet of a batch. If the kernel refuses a super-packet, its packets are written one by
-//! one.
+//! To the TUN: one write for each packet or super-packet of a batch, and one system call for the batch where there is io_uring. If the
+//! kernel refuses a super-packet, its packets are written one by one.
 
 use std::io;
 
 use bytes::Bytes;
 use rustix::io::Errno;
-use warren_packet::coalesce::{Coalescer, GatherWrite, Outcome};
+use warren_packet::coalesce::{Coalescer, Outcome, Writes};
 use warren_packet::reason::DropReason;
-use warren_tun::Lane;
+use warren_tun::{Lane, WriteBatch};
 
 use super::{Device, Worker};
 use crate::counters::{Drops, Occupancy, Totals};
@@ -17,9 +17,19 @@ impl Worker {
     pub(super) fn write_to_device(&mut self) {
         let Some(Device { queue, coalescer, bulk_flows, .. }) = &mut self.device else { return };
         let before = coalescer.merge();
-        let write = |batch: &GatherWrite<'_>| {
-            let lane = if bulk_flows.is_bulk(batch.flow_hash) { Lane::Bulk } else { Lane::Prompt };
-            queue.write(lane, batch.header, batch.parts)
+        let (ring, tun_writes) = (&mut self.ring, &self.tuning.tun_writes);
+        let write = |writes: &Writes<'_, Bytes>, results: &mut Vec<io::Result<()>>| {
+            let mut batch = WriteBatch::with_capacity(writes.len());
+            writes.for_each(|write| {
+                let lane = if bulk_flows.is_bulk(write.flow_hash) { Lane::Bulk } else { Lane::Prompt };
+                batch.push(lane, write.header, write.parts);
+            });
+            if let Err(error) = queue.write_all(&batch, ring, results) {
+                tun_writes.found(false);
+                tracing::warn!(
+                    "the kernel no longer takes io_uring ({error}); each packet to the TUN costs a system call from now on"
+                );
+            }
         };
         write_all(coalescer, &mut self.totals, &mut self.drops, &mut self.occupancy, write);
         let after = coalescer.merge();
@@ -32,37 +42,42 @@ impl Worker {
     }
 }
 
-/// Writes a batch by `write`, one call for each packet or super-packet, and counts what became of it.
+/// Writes a batch by `write`, which pushes a result for each packet or super-packet, and counts what became of it.
 fn write_all(
     coalescer: &mut Coalescer<Bytes>,
     totals: &mut Totals,
     drops: &mut Drops,
     occupancy: &mut Occupancy,
-    mut write: impl FnMut(&GatherWrite<'_>) -> io::Result<()>,
+    mut write: impl FnMut(&Writes<'_, Bytes>, &mut Vec<io::Result<()>>),
 ) {
-    coalescer.flush(|batch| {
-        match write(&batch) {
+    let mut results = Vec::new();
+    coalescer.flush_together(|writes, outcomes| {
+        results.clear();
+        write(writes, &mut results);
+        debug_assert_eq!(results.len(), writes.len(), "every write has a result");
+        outcomes.extend(writes.contents().zip(&results).map(|((packets, bytes), result)| match result {
             Ok(()) => {
                 totals.tun_writes += 1;
-                totals.tun_written_packets += batch.packets;
-                totals.tun_written_bytes += batch.bytes;
-                occupancy.packets_per_tun_write.record(batch.packets);
-                return Outcome::Written;
+                totals.tun_written_packets += packets;
+                totals.tun_written_bytes += bytes;
+                occupancy.packets_per_tun_write.record(packets);
+                Outcome::Written
             }
             // An old kernel answers so to an offload type that it does not know. The coalescer offers the packets again, one by one.
-            Err(error) if batch.packets > 1 && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-                return Outcome::Refused;
+            Err(error) if packets > 1 && Errno::from_io_error(error) == Some(Errno::INVAL) => {
+                Outcome::Refused
             }
-            Err(_) => {}
-        }
-        drops.to_tun.add_many(DropReason::TunWrite, batch.packets);
-        Outcome::Lost
+            Err(_) => {
+                drops.to_tun.add_many(DropReason::TunWrite, packets);
+                Outcome::Lost
+            }
+        }));
     });
 }
 
 #[cfg(test)]
 mod tests {
-    use warren_packet::coalesce::Merge;
+    use warren_packet::coalesce::{GatherWrite, Merge};
     use warren_packet::datagram::Flags;
     use warren_packet::virtio::{GSO_NONE, GSO_UDP_L4};
 
@@ -83,6 +98,12 @@ mod tests {
         packet
     };
 
+    const OTHER_FLOW: [u8; 128] = {
+        let mut packet = DATAGRAM;
+        packet[21] = 8;
+        packet
+    };
+
     /// Four datagrams of one flow.
     fn batch() -> Coalescer<Bytes> {
         let mut coalescer = Coalescer::new(Merge::ALL);
@@ -94,11 +115,13 @@ mod tests {
 
     fn counts(
         coalescer: &mut Coalescer<Bytes>,
-        write: impl FnMut(&GatherWrite<'_>) -> io::Result<()>,
+        mut write: impl FnMut(&GatherWrite<'_, '_>) -> io::Result<()>,
     ) -> (Totals, u64) {
         let (mut totals, mut drops, mut occupancy) =
             (Totals::default(), Drops::default(), Occupancy::default());
-        write_all(coalescer, &mut totals, &mut drops, &mut occupancy, write);
+        write_all(coalescer, &mut totals, &mut drops, &mut occupancy, |writes, results| {
+            writes.for_each(|one| results.push(write(&one)));
+        });
         assert_eq!(occupancy.packets_per_tun_write.counts().iter().sum::<u64>(), totals.tun_writes);
         (totals, drops.to_tun.iter().map(|(_, count)| count).sum())
     }
@@ -119,6 +142,20 @@ mod tests {
         assert_eq!((totals.tun_writes, totals.tun_written_packets, dropped, refusals), (4, 4, 0, 1));
         assert_eq!(totals.tun_written_bytes, 4 * 128);
         assert_eq!(coalescer.merge(), Merge { tcp: true, udp: false });
+    }
+
+    #[test]
+    fn every_other_error_drops_the_packets_of_its_write_alone() {
+        let errors =
+            [Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM, Errno::IO, Errno::BADFD].map(io::Error::from);
+        for error in errors.into_iter().chain([io::ErrorKind::WriteZero.into()]) {
+            let mut coalescer = batch();
+            coalescer.push(Flags::PARTIAL_CHECKSUM, Bytes::from_static(&OTHER_FLOW)).unwrap();
+            let (kind, mut error) = (error.to_string(), Some(error));
+            let (totals, dropped) = counts(&mut coalescer, |_| error.take().map_or(Ok(()), Err));
+            assert_eq!((totals.tun_writes, totals.tun_written_packets, dropped), (1, 1, 4), "{kind}");
+            assert_eq!(coalescer.merge(), Merge::ALL, "{kind}");
+        }
     }
 
     #[test]

@@ -128,12 +128,98 @@ impl Injected {
     }
 
     /// Writes a text below the stack pointer, and returns its address.
-    fn write(&self, text: &str) -> c_long {
+    pub fn write(&self, text: &str) -> c_long {
         let address = self.before.rsp - 4096;
         self.memory.write_all_at(&[text.as_bytes(), &[0]].concat(), address).unwrap();
         address.cast_signed()
     }
 }
+
+/// An io_uring ring of a process, by its memory. Nobody else may use the ring meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    descriptor: i32,
+    /// Where `struct io_rings` of the kernel lies, and the submission queue's entries.
+    rings: u64,
+    entries: u64,
+}
+
+impl Ring {
+    /// The process's first ring.
+    pub fn of(process: &Injected) -> Self {
+        let pid = process.pid;
+        let descriptor = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().find_map(|file| {
+            let path = file.unwrap().path();
+            let target = std::fs::read_link(&path).ok()?;
+            target.to_str()?.contains(IO_URING).then(|| path.file_name()?.to_str()?.parse().ok())?
+        });
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let mapped = |offset: &str| {
+            let is_it = |line: &&str| line.contains(IO_URING) && line.split(' ').nth(2) == Some(offset);
+            let line = maps.lines().find(is_it).unwrap();
+            u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap()
+        };
+        // IORING_OFF_SQ_RING and IORING_OFF_SQES of linux/io_uring.h.
+        let (rings, entries) = (mapped("00000000"), mapped("10000000"));
+        let ring = Self { descriptor: descriptor.expect("a ring"), rings, entries };
+        let size = ring.read(process, SUBMISSION_MASK) + 1;
+        assert!(
+            size.is_power_of_two() && ring.read(process, SUBMISSION_SIZE) == size,
+            "not as in the kernel: {size}"
+        );
+        ring
+    }
+
+    /// Has the kernel carry out one entry, and returns the result.
+    pub fn perform(
+        &self,
+        process: &Injected,
+        (operation, flags): (u8, u8),
+        descriptor: i32,
+        address: c_long,
+        length: u32,
+    ) -> i32 {
+        let (tail, mask) = (self.read(process, SUBMISSION_TAIL), self.read(process, SUBMISSION_MASK));
+        // `struct io_uring_sqe`.
+        let mut entry = [0; 64];
+        entry[..2].copy_from_slice(&[operation, flags]);
+        entry[4..8].copy_from_slice(&descriptor.to_ne_bytes());
+        entry[16..24].copy_from_slice(&address.to_ne_bytes());
+        entry[24..28].copy_from_slice(&length.to_ne_bytes());
+        process.memory.write_all_at(&entry, self.entries + u64::from(tail & mask) * 64).unwrap();
+        self.write(process, SUBMISSION_TAIL, tail.wrapping_add(1));
+        let completed = self.read(process, COMPLETION_TAIL);
+        let entered = process.call(libc::SYS_io_uring_enter, [self.descriptor, 1, 1, WAIT, 0, 0]);
+        assert_eq!(entered, Outcome::Done(1));
+        assert_eq!(self.read(process, COMPLETION_TAIL), completed.wrapping_add(1));
+        let place = u64::from(completed & self.read(process, COMPLETION_MASK)) * 16;
+        self.write(process, COMPLETION_HEAD, completed.wrapping_add(1));
+        self.read(process, COMPLETIONS + place + 8).cast_signed()
+    }
+
+    fn read(&self, process: &Injected, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        process.memory.read_exact_at(&mut bytes, self.rings + offset).unwrap();
+        u32::from_ne_bytes(bytes)
+    }
+
+    fn write(&self, process: &Injected, offset: u64, value: u32) {
+        process.memory.write_all_at(&value.to_ne_bytes(), self.rings + offset).unwrap();
+    }
+}
+
+/// How the kernel names the files and mappings of rings.
+const IO_URING: &str = "[io_uring]";
+/// `IORING_ENTER_GETEVENTS`.
+const WAIT: i32 = 1;
+/// The fields of `struct io_rings` (include/linux/io_uring_types.h).
+const SUBMISSION_TAIL: u64 = 64;
+const COMPLETION_HEAD: u64 = 128;
+const COMPLETION_TAIL: u64 = 192;
+const SUBMISSION_MASK: u64 = 256;
+const COMPLETION_MASK: u64 = 260;
+const SUBMISSION_SIZE: u64 = 264;
+const COMPLETIONS: u64 = 320;
 
 impl Drop for Injected {
     fn drop(&mut self) {

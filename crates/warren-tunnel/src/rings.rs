@@ -1,0 +1,33 @@
+//! The workers' rings, by which a batch's packets go to the TUN in one system call.
+
+use warren_tun::Ring;
+
+/// A ring for each worker. They are made before the sandbox, which forbids making any.
+#[derive(Debug, Default)]
+pub struct Rings(Vec<Ring>);
+
+impl Rings {
+    /// Makes a ring for each worker, or none if the kernel or the surroundings of this process refuse. The packets go to the TUN one by
+    /// one then.
+    pub fn make(workers: u8) -> Self {
+        match (0..workers).map(|_| Ring::new()).collect() {
+            Ok(rings) => Self(rings),
+            Err(error) => {
+                tracing::info!(
+                    "io_uring is not available ({error}), so each write to the TUN takes a system call of its own, which costs some speed"
+                );
+                Self::default()
+            }
+        }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn are_there(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Each worker's ring, in order.
+    pub(crate) fn shares(self) -> impl Iterator<Item = Option<Ring>> {
+        self.0.into_iter().map(Some).chain(std::iter::repeat_with(|| None))
+    }
+}
