@@ -22,10 +22,10 @@ const GUARD: &str = "nft list table inet warren-dns_home";
 fn a_client_starts_one_nft_for_all_that_it_changes() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
+    std::fs::write(net.client.own_files().run().join("nft-runs"), "").unwrap();
+    net.client.own_files().program("nft", COUNTED);
     let client = Client::with(&net, &exit.enrol("laptop"));
     let host = &client.warren.host;
-    std::fs::write(host.own_files().run().join("nft-runs"), "").unwrap();
-    host.own_files().program("nft", COUNTED);
 
     client.up();
     let at_start = runs(host);
@@ -43,8 +43,8 @@ fn a_client_starts_one_nft_for_all_that_it_changes() {
 fn without_an_interactive_nft_a_client_comes_up_and_leaves_no_trace() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
+    net.client.own_files().program("nft", NOT_INTERACTIVE);
     let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
-    client.warren.host.own_files().program("nft", NOT_INTERACTIVE);
 
     client.up();
     client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
@@ -61,9 +61,9 @@ fn without_an_interactive_nft_a_client_comes_up_and_leaves_no_trace() {
 fn nobody_waits_for_the_end_of_an_nft_and_the_next_start_succeeds_at_once() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
+    net.client.own_files().program("nft", SLOW_END);
     let client = Client::with(&net, &exit.enrol("laptop"));
     let host = &client.warren.host;
-    host.own_files().program("nft", SLOW_END);
     client.up();
 
     let began = Instant::now();
