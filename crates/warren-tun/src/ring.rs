@@ -181,8 +181,8 @@ mod tests {
         let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
         let (_, broken) = pipe_with(PipeFlags::NONBLOCK).unwrap();
         let (_full, nearly_full) = pipe_with(PipeFlags::NONBLOCK).unwrap();
-        let room = fcntl_setpipe_size(&nearly_full, 4096).unwrap();
-        rustix::io::write(&nearly_full, &vec![0; room - 1]).unwrap();
+        fcntl_setpipe_size(&nearly_full, 8192).unwrap();
+        rustix::io::write(&nearly_full, &[0; 4096]).unwrap();
         let numbers: Vec<[u8; 2]> = (0..2 * ENTRIES + 50).map(u16::to_be_bytes).collect();
         let parts: Vec<[IoSlice<'_>; 2]> = numbers
             .iter()
@@ -191,11 +191,11 @@ mod tests {
             .collect();
         let mut writes: Vec<Gathered<'_>> =
             parts.iter().map(|parts| Gathered::new(writer.as_fd(), parts)).collect();
-        let page = [0; 4096];
-        let page = [IoSlice::new(&page)];
-        // In a page of a pipe that is not full there is room for a part.
+        let pages = [0; 8192];
+        let pages = [IoSlice::new(&pages)];
+        // There is room for one page of the two.
         for (place, file) in [(300, &nearly_full), (200, &broken), (100, &nearly_full)] {
-            writes.insert(place, Gathered::new(file.as_fd(), &page));
+            writes.insert(place, Gathered::new(file.as_fd(), &pages));
         }
 
         let mut results = Vec::new();

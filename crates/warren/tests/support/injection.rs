@@ -213,13 +213,13 @@ const IO_URING: &str = "[io_uring]";
 /// `IORING_ENTER_GETEVENTS`.
 const WAIT: i32 = 1;
 /// The fields of `struct io_rings` (include/linux/io_uring_types.h).
-const SUBMISSION_TAIL: u64 = 64;
-const COMPLETION_HEAD: u64 = 128;
-const COMPLETION_TAIL: u64 = 192;
-const SUBMISSION_MASK: u64 = 256;
-const COMPLETION_MASK: u64 = 260;
-const SUBMISSION_SIZE: u64 = 264;
-const COMPLETIONS: u64 = 320;
+const SUBMISSION_TAIL: u64 = 4;
+const COMPLETION_HEAD: u64 = 8;
+const COMPLETION_TAIL: u64 = 12;
+const SUBMISSION_MASK: u64 = 16;
+const COMPLETION_MASK: u64 = 20;
+const SUBMISSION_SIZE: u64 = 24;
+const COMPLETIONS: u64 = 64;
 
 impl Drop for Injected {
     fn drop(&mut self) {
