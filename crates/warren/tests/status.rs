@@ -9,7 +9,10 @@ use crate::support::{Client, Exit, Net, eventually, seconds};
 fn status_is_ten_lines_and_all_of_it_has_what_the_json_has_in_80_columns() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let client = Client::with(
+        &net,
+        &exit.enrol("laptop").with("kill_switch", "enabled", true).with("transport", "connections", 4),
+    );
     client.up();
     eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
     client.sh("ping -c 5 -i 0.2 -s 1000 203.0.113.2");
@@ -67,7 +70,7 @@ fn status_is_ten_lines_and_all_of_it_has_what_the_json_has_in_80_columns() {
 fn watch_draws_follows_the_terminal_and_gives_it_back() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    let client = Client::with(&net, &exit.enrol("laptop"));
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "connections", 4));
     let refused = client.warren.run("status home --watch");
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("needs a terminal"), "{}", refused.stderr);

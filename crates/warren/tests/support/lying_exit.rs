@@ -175,7 +175,7 @@ fn welcome() -> Welcome {
         ipv4: Some(network),
         mtu: 1_380,
         routes: vec![Network { address: vec![0; 4], prefix_length: 0 }],
-        connections: 4,
+        connections: 1,
         keep_alive_milliseconds: 5_000,
         gateway_ipv4: GATEWAY.octets().to_vec(),
         ..Welcome::default()
