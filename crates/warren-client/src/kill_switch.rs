@@ -197,10 +197,7 @@ impl Lockdown {
 /// # Errors
 /// When it cannot be closed, or a daemon holds it.
 pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
-    let was_open = !is_closed(directory)?;
-    let rules = rules(profile).await?;
-    closed(profile, directory, rules).await?;
-    Ok(was_open)
+    close_by(profile, directory, rules(profile).await?).await
 }
 
 /// Closes it as the daemon will that starts next, which then need not change the table unless it has to look up an exit's name.
@@ -212,8 +209,17 @@ pub(crate) async fn close_before_start(
     profile: &ClientProfile,
     directory: &DaemonDirectory,
 ) -> anyhow::Result<bool> {
-    let was_open = !is_closed(directory)?;
     let rules = KillSwitchRules { carriers: addresses(profile), ..rules(profile).await? };
+    close_by(profile, directory, rules).await
+}
+
+/// Returns whether it was open.
+async fn close_by(
+    profile: &ClientProfile,
+    directory: &DaemonDirectory,
+    rules: KillSwitchRules,
+) -> anyhow::Result<bool> {
+    let was_open = !is_closed(directory)?;
     closed(profile, directory, rules).await?;
     Ok(was_open)
 }

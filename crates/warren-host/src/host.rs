@@ -364,8 +364,7 @@ impl Host {
             text.push_str(&deletion);
             tables.push((*entry, undo.to_string()));
         }
-        let lock = self.share_lock()?;
-        if tables.len() < 2 || nft::load(&text, lock).await.is_err() {
+        if tables.len() < 2 || nft::load(&text, self.share_lock()?).await.is_err() {
             return Ok(Vec::new());
         }
         tables.into_iter().map(|(entry, undone)| self.journal.end(entry).map(|()| undone)).collect()
