@@ -89,13 +89,8 @@ impl Unit {
 
     /// Why the daemon ended before it was ready.
     async fn failure(&self) -> anyhow::Error {
-        // The numbers of `ExitCode`, as systemd reports them.
-        let code = match self.property("ExecMainStatus").await.as_deref() {
-            Ok("4") => ExitCode::Refused,
-            Ok("2") => ExitCode::Usage,
-            Ok("5") => ExitCode::TimedOut,
-            _ => ExitCode::Failed,
-        };
+        let status = self.property("ExecMainStatus").await.ok();
+        let code = ExitCode::of_daemon(status.and_then(|status| status.parse().ok()));
         let see_the_log = || format!("{} failed; see `journalctl -u {}`", self.name, self.name);
         Failure::new(code, self.sentence().await.unwrap_or_else(see_the_log)).into()
     }

@@ -21,8 +21,7 @@ use super::kill_switch;
 use super::ssh_session::SshSession;
 use super::systemd_unit::Unit;
 use warren_config::{ClientProfile, Endpoint, load_profile};
-use warren_control::status::Status;
-use warren_control::{Request, ask};
+use warren_control::ask_status;
 use warren_daemon::daemon_directory::{DaemonDirectory, StartLock};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -120,9 +119,8 @@ fn put_first(profile: &mut ClientProfile, exit: &str) -> anyhow::Result<()> {
 
 /// Prints that the tunnel is up, and what is wrong all the same.
 async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow::Result<()> {
-    let answer = ask(&directory.socket(), &Request::Status).await;
     // Without an answer, as by a daemon of another version, the tunnel is up all the same.
-    let status: Option<Status> = answer.ok().and_then(|answer| serde_json::from_value(answer).ok());
+    let status = ask_status(&directory.socket()).await.ok();
     output::print(&format!("{}\n", connected::line(profile, status.as_ref())))?;
     for warning in status.and_then(|status| status.client).into_iter().flat_map(|client| client.warnings) {
         output::warn(warning);
@@ -252,22 +250,14 @@ async fn wait(
 
 /// The daemon's own sentence with its exit code: from its log or, where the disk is full, from its last notification.
 fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<String>) -> anyhow::Error {
-    // A daemon that a signal has ended has no code, and counts as failed.
-    let is_stopped = code == Some(0);
-    let code = match code {
-        Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
-        Some(code) if code == ExitCode::Usage as i32 => ExitCode::Usage,
-        Some(code) if code == ExitCode::TimedOut as i32 => ExitCode::TimedOut,
-        _ => ExitCode::Failed,
-    };
-    if is_stopped {
+    if code == Some(0) {
         let sentence =
             "it was stopped before traffic flowed, as by `warren down`; run `warren up` again to connect";
         return Failure::new(ExitCode::Failed, sentence).into();
     }
     let log = || format!("the client daemon ended; see {}", directory.log().display());
     let sentence = directory.last_error().or(notified).unwrap_or_else(log);
-    Failure::new(code, sentence).into()
+    Failure::new(ExitCode::of_daemon(code), sentence).into()
 }
 
 /// Ends a daemon that did not come up. It undoes what it did.

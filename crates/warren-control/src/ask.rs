@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::protocol::{Request, RequestRefused, Response};
+use super::status::Status;
 
 /// A daemon that takes longer is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,6 +50,15 @@ pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, As
         Ok(answer) => Ok(answer??),
         Err(_) => Err(AskError::TimedOut { pid: pid.map_or("PID".to_owned(), |pid| pid.to_string()) }),
     }
+}
+
+/// Asks a daemon for its status.
+///
+/// # Errors
+/// As [`ask`]. [`AskError::Io`] also if the daemon is of a version with another form of status.
+pub async fn ask_status(path: &Path) -> Result<Status, AskError> {
+    let value = ask(path, &Request::Status).await?;
+    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }
 
 async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {

@@ -21,7 +21,7 @@ mod serializable_key;
 mod server;
 pub mod status;
 
-pub use ask::{AskError, ask};
+pub use ask::{AskError, ask, ask_status};
 pub use change::{Change, UncheckedChange};
 pub use clients::{
     AddressChoice, ClientChange, ClientSettings, ClientView, ImportSummary, InvitationView, LiveView, Named,

@@ -151,6 +151,11 @@ impl Status {
         Self { client: Some(client), ..Self::new(Role::Client, observed) }
     }
 
+    /// The shortest round trip of the connections in milliseconds. None if none was measured.
+    pub fn shortest_rtt_ms(&self) -> Option<f64> {
+        self.connections.iter().map(|connection| connection.rtt_ms).filter(|rtt| *rtt > 0.0).reduce(f64::min)
+    }
+
     /// An exit's status.
     pub fn exit(exit: ExitStatus, observed: Observed<'_>) -> Self {
         Self { exit: Some(exit), ..Self::new(Role::Exit, observed) }

@@ -27,6 +27,12 @@ impl ExitCode {
             .find_map(|cause| cause.downcast_ref::<Failure>())
             .map_or(Self::Failed, |failure| failure.code)
     }
+
+    /// What `up` ends with if the daemon that it started has ended with this code. A daemon that a signal has ended has none.
+    pub fn of_daemon(code: Option<i32>) -> Self {
+        let passed_on = [Self::Usage, Self::Refused, Self::TimedOut];
+        passed_on.into_iter().find(|known| code == Some(*known as i32)).unwrap_or(Self::Failed)
+    }
 }
 
 impl From<ExitCode> for std::process::ExitCode {

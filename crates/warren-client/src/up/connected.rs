@@ -18,8 +18,7 @@ pub(super) fn line(profile: &ClientProfile, status: Option<&Status>) -> String {
 
 /// The shortest round trip of the connections, in the digits that matter.
 fn round_trip(status: &Status) -> Option<String> {
-    let measured = status.connections.iter().map(|connection| connection.rtt_ms).filter(|rtt| *rtt > 0.0);
-    let shortest = measured.reduce(f64::min)?;
+    let shortest = status.shortest_rtt_ms()?;
     Some(if shortest < 9.95 { format!("{shortest:.1} ms") } else { format!("{shortest:.0} ms") })
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::kill_switch;
-use warren_control::status::{State, Status};
-use warren_control::{AskError, Request, ask};
+use warren_control::status::State;
+use warren_control::{AskError, Request, ask, ask_status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
@@ -15,7 +15,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whether a profile's daemon runs and has been refused.
 pub(super) async fn is_refused(directory: &DaemonDirectory) -> bool {
-    status(directory).await.is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
+    ask_status(&directory.socket())
+        .await
+        .is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
 }
 
 /// Has the daemon ask its exits again, and returns when traffic flows.
@@ -37,7 +39,7 @@ pub(super) async fn up(
     ask(&directory.socket(), &Request::Retry).await?;
     let deadline = Instant::now() + timeout;
     loop {
-        let status = match status(directory).await {
+        let status = match ask_status(&directory.socket()).await {
             // If the profile says when_refused = "open" by now, the daemon ends at the next refusal.
             Err(AskError::NotRunning) => {
                 let ended =
@@ -68,9 +70,4 @@ pub(super) async fn up(
 
 fn stays_closed(name: &str) -> String {
     format!("the tunnel's traffic stays blocked until `warren down {name}`")
-}
-
-async fn status(directory: &DaemonDirectory) -> Result<Status, AskError> {
-    let value = ask(&directory.socket(), &Request::Status).await?;
-    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }

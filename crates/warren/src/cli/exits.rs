@@ -6,8 +6,8 @@ use tokio::task::LocalSet;
 use super::status::units::round_trip;
 use warren_client::check_exit;
 use warren_config::{RemoteExit, find_profile, load_profile};
-use warren_control::status::{State, Status};
-use warren_control::{Request, ask};
+use warren_control::ask_status;
+use warren_control::status::State;
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -60,7 +60,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> any
 /// The endpoint of the exit that a running daemon has a session with.
 async fn exit_in_use(directories: &Directories, name: &str) -> Option<String> {
     let socket = DaemonDirectory::new(&directories.runtime, name).socket();
-    let status: Status = serde_json::from_value(ask(&socket, &Request::Status).await.ok()?).ok()?;
+    let status = ask_status(&socket).await.ok()?;
     let client = status.client.filter(|_| status.state == State::Up)?;
     Some(client.exit.endpoint)
 }

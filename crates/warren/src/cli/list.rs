@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::status::units::time;
 use warren_config::{find_profile, load_profile, profile_names};
 use warren_control::status::Status;
-use warren_control::{AskError, Request, ask};
+use warren_control::{AskError, ask_status};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -54,7 +54,7 @@ pub(crate) async fn run(directories: &Directories, json: bool) -> anyhow::Result
 
 async fn look_at(directories: &Directories, name: String) -> Listed {
     let directory = DaemonDirectory::new(&directories.runtime, &name);
-    match ask(&directory.socket(), &Request::Status).await.and_then(parsed) {
+    match ask_status(&directory.socket()).await {
         Ok(Status { state, since_seconds, client: Some(client), .. }) => Listed {
             name,
             state: state.name().to_owned(),
@@ -73,10 +73,6 @@ async fn look_at(directories: &Directories, name: String) -> Listed {
             problem: Some(error.to_string()),
         },
     }
-}
-
-fn parsed(value: serde_json::Value) -> Result<Status, AskError> {
-    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }
 
 async fn not_running(directories: &Directories, directory: &DaemonDirectory, name: String) -> Listed {

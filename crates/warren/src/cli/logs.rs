@@ -48,7 +48,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
 fn unit_of(directories: &Directories, name: &str) -> Option<String> {
     let are_usual = directories.runtime == Path::new("/run/warren");
     let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };
-    (are_usual && Path::new("/run/systemd/system").is_dir()).then_some(unit)
+    (are_usual && sd_notify::booted().unwrap_or(false)).then_some(unit)
 }
 
 /// Whether systemd runs the unit, or tries to.

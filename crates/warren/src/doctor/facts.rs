@@ -20,8 +20,8 @@ use crate::proc_net::{self, egress_device, networks_of_this_host};
 use crate::runtime::block_on;
 use warren_client::{ExitAnswer, check_exit, kill_switch};
 use warren_config::{ClientProfile, ExitSettings, RemoteExit, load_exit, load_profile, profile_names};
+use warren_control::ask_status;
 use warren_control::status::Status;
-use warren_control::{Request, ask};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::sandbox;
@@ -309,9 +309,8 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
 
 /// The problems that a running client reports.
 fn reported_by(profile: &str, directory: &DaemonDirectory) -> Vec<TunnelTrouble> {
-    let asked = block_on(async { Ok(ask(&directory.socket(), &Request::Status).await?) });
-    let Ok(status) = asked else { return Vec::new() };
-    let Ok(Status { client: Some(client), .. }) = serde_json::from_value(status) else { return Vec::new() };
+    let asked = block_on(async { Ok(ask_status(&directory.socket()).await?) });
+    let Ok(Status { client: Some(client), .. }) = asked else { return Vec::new() };
     let of = |sentence| TunnelTrouble { profile: profile.to_owned(), sentence };
     let refused = client.refused.map(|refused| {
         format!("{}; traffic for the tunnel stays blocked until `warren down {profile}`", refused.message)

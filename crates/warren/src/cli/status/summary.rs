@@ -33,8 +33,7 @@ fn add_client(fields: &mut Fields, status: &Status, client: &ClientStatus) {
     // An endpoint that is an address need not be printed twice.
     let address = address.filter(|address| *address != client.exit.endpoint);
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
-    let shortest = status.connections.iter().map(|one| one.rtt_ms).filter(|rtt| *rtt > 0.0).reduce(f64::min);
-    let distance = shortest.map(|rtt| format!(", {}", round_trip(rtt))).unwrap_or_default();
+    let distance = status.shortest_rtt_ms().map(|rtt| format!(", {}", round_trip(rtt))).unwrap_or_default();
     fields.add("exit", format!("{}{address}{distance}", client.exit.endpoint));
     let addresses = client.session.as_ref().map(|session| [&session.ipv4, &session.ipv6]);
     let addresses: Vec<&str> = addresses.into_iter().flatten().flatten().map(String::as_str).collect();

@@ -12,7 +12,7 @@ use self::screen::screen;
 use self::terminal::{Input, Terminal};
 use crate::cli::one_daemon::not_running;
 use warren_control::status::Status;
-use warren_control::{AskError, Request, ask};
+use warren_control::{AskError, ask_status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -29,14 +29,10 @@ pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Resu
     let directory = &DaemonDirectory::new(&directories.runtime, name);
     let mut history = History::default();
     // Errors are reported before the terminal is taken over.
-    let asked = ask(&directory.socket(), &Request::Status).await;
-    history.add(
-        Instant::now(),
-        serde_json::from_value(match asked {
-            Ok(asked) => asked,
-            Err(error) => return Err(failure(error, directories, name).await),
-        })?,
-    );
+    match ask_status(&directory.socket()).await {
+        Ok(status) => history.add(Instant::now(), status),
+        Err(error) => return Err(failure(error, directories, name).await),
+    }
     let mut terminal = Terminal::open()?;
     let mut notice = None;
     // Kept over several turns of the loop: a key press must not begin the pause anew.
@@ -70,8 +66,7 @@ pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Resu
 /// The status after a pause.
 async fn look(directory: &DaemonDirectory, pause: Duration) -> Result<Status, AskError> {
     tokio::time::sleep(pause).await;
-    let value = ask(&directory.socket(), &Request::Status).await?;
-    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
+    ask_status(&directory.socket()).await
 }
 
 async fn failure(error: AskError, directories: &Directories, name: &str) -> anyhow::Error {
