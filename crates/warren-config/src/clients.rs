@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use warren_host::open_plain;
+use warren_host::{durable_file, open_plain};
 use warren_session::clients::ClientRegistry;
 
 use self::access::{refuse_what_others_write, unwritten};
@@ -132,7 +132,7 @@ impl ClientsImport {
     /// When it cannot be renamed. The store knows then that it was imported.
     pub fn put_away(self, clients: &Path) -> io::Result<PathBuf> {
         let kept = with_suffix(clients, ".imported");
-        std::fs::rename(&self.path, &kept)?;
+        durable_file::rename(&self.path, &kept)?;
         Ok(kept)
     }
 }

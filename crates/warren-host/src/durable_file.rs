@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -51,6 +51,25 @@ pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let file = complete(directory_of(path), Unfinished::Random, content, mode, None)?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
     sync_directory_of(path)
+}
+
+/// Makes a symbolic link at `path`, in place of whatever file or link is there. `unfinished` is the link's name until then.
+///
+/// # Errors
+/// If the link cannot be made or renamed. Then `path` is unchanged.
+pub fn link(target: &Path, path: &Path, unfinished: &Path) -> io::Result<()> {
+    remove(unfinished)?;
+    symlink(target, unfinished)?;
+    rename(unfinished, path).inspect_err(|_| drop(fs::remove_file(unfinished)))
+}
+
+/// Renames a file durably within its directory. A file that has the new name already is replaced.
+///
+/// # Errors
+/// If the file keeps its name, or if the disk may have kept the old one.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_directory_of(to)
 }
 
 /// Removes a file durably; a missing file is no error.
@@ -211,7 +230,7 @@ mod tests {
         fs::write(&unfinished, "half").unwrap();
         write(b"first").unwrap();
         fs::write(&theirs, "theirs").unwrap();
-        std::os::unix::fs::symlink(&theirs, &unfinished).unwrap();
+        symlink(&theirs, &unfinished).unwrap();
         write(b"second").unwrap();
 
         assert_eq!(fs::read(&path).unwrap(), b"second");
@@ -273,7 +292,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, link) = (directory.path().join("exit.key"), directory.path().join("link"));
         create_new(&path, b"first", 0o600).unwrap();
-        std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
+        symlink(directory.path().join("nowhere"), &link).unwrap();
 
         for taken in [&path, &link] {
             let error = create_new(taken, b"second", 0o600).unwrap_err();

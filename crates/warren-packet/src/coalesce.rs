@@ -128,14 +128,14 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         let (mut planned, mut outcomes) =
             (std::mem::take(&mut self.planned), std::mem::take(&mut self.outcomes));
         planned.extend((0..self.batch.items.len()).map(|item| Planned::item(&self.batch, item)));
-        let mut hand_over = |planned: &[Planned], outcomes: &mut Vec<Outcome>| {
+        let mut give = |planned: &[Planned], outcomes: &mut Vec<Outcome>| {
             outcomes.clear();
             if !planned.is_empty() {
                 write(&Writes { batch: &self.batch, planned }, outcomes);
                 outcomes.resize(planned.len(), Outcome::Lost);
             }
         };
-        hand_over(&planned, &mut outcomes);
+        give(&planned, &mut outcomes);
 
         let mut refused = Merge::NOTHING;
         for (outcome, planned) in outcomes.iter().zip(&planned) {
@@ -145,7 +145,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             let singles: Vec<_> =
                 self.batch.indices(item).map(|packet| Planned::single(&self.batch, item, packet)).collect();
             let mut taken = Vec::new();
-            hand_over(&singles, &mut taken);
+            give(&singles, &mut taken);
             // If single packets fail too, it is not about super-packets: the device may be down.
             if taken.contains(&Outcome::Written) {
                 refused = Merge { tcp: refused.tcp || !udp, udp: refused.udp || udp };

@@ -14,14 +14,17 @@ pub mod message;
 mod planted;
 pub mod pool;
 #[cfg(any(test, feature = "simulation"))]
-#[doc(hidden)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, also where a fuzz target drives it")]
-#[path = "tests/simulation/mod.rs"]
-pub mod simulation;
+mod tests {
+    pub mod simulation;
+}
 mod token;
 
 pub use goodbye::Goodbye;
 pub use key::{PublicKey, PublicKeyError, optional_stored_key, stored_key};
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+pub use tests::simulation;
 pub use token::AttachToken;
 
 /// Version of the control protocol that this build speaks, sent in every `Hello`.

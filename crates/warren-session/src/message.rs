@@ -7,8 +7,6 @@ mod address;
 mod decoder;
 mod envelope;
 mod error;
-#[cfg(test)]
-mod schema;
 pub(crate) mod wire;
 
 pub use self::decoder::{MAX_MESSAGE_LENGTH, MessageDecoder};
@@ -21,6 +19,8 @@ pub(crate) use self::address::{ip_from_wire, ip_to_wire, is_unicast};
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    mod schema;
 
     /// The encoding of version 1 is fixed, because a second implementation reads it.
     #[test]

@@ -228,6 +228,4 @@ impl Kept {
 }
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

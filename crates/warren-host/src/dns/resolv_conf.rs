@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -92,7 +92,7 @@ impl Standing {
                 removed => removed.map_err(failed)?,
             },
             Self::Link { target } => {
-                put_link(path, target).map_err(failed)?;
+                durable_file::link(target, path, &unfinished(path)).map_err(failed)?;
             }
             Self::File { content, mode, user, group } => {
                 let owner = Owner { user: *user, group: *group };
@@ -152,13 +152,6 @@ fn put_file(path: &Path, content: &[u8], mode: u32, owner: Owner) -> io::Result<
     durable_file::replace(path, Unfinished::At(&unfinished(path)), content, mode, Some(owner))
 }
 
-fn put_link(path: &Path, target: &Path) -> io::Result<()> {
-    let unfinished = unfinished(path);
-    durable_file::remove(&unfinished)?;
-    symlink(target, &unfinished)?;
-    fs::rename(&unfinished, path).inspect_err(|_| drop(fs::remove_file(&unfinished)))
-}
-
 /// Overwrites a file's content in place. The new content's first bytes are written first, so a concurrent reader sees
 /// its first lines, and after a power cut the file still begins with them.
 fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
@@ -187,6 +180,8 @@ const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::{Instant, SystemTime};
 
 use super::config::{check_fits, reserve, seen};
-use super::store::{Claim, Request, claims_of};
+use super::store::{Claim, Pending, claims_of};
 use super::{AdminError, EndReason, ExitSessions, SessionConfigError, StoreRefusal, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{Before, Client, RowChange, RowId};
@@ -24,7 +24,7 @@ impl ExitSessions {
     /// Takes the store's answer to a request. Each request has one. Answers and the changes of [`Self::apply`] must come in the
     /// order in which they took place in the store.
     pub fn stored(&mut self, now: Instant, id: StoreRequestId, outcome: Result<(), StoreRefusal>) {
-        let Some(Request { proposed, in_force, enrolment }) = self.store.answered(id) else { return };
+        let Some(Pending { proposed, in_force, enrolment }) = self.store.answered(id) else { return };
         for claim in claims_of(&proposed) {
             if let Claim::Address(address) = claim {
                 self.pool.promise(address, false);

@@ -50,7 +50,7 @@ pub(super) enum Claim {
 
 /// A request without an answer.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct Pending {
     /// What is in force once stored.
     pub(super) proposed: Vec<RowChange>,
     /// Rows in force that the request writes as well.
@@ -70,7 +70,7 @@ pub(super) struct Enrolment {
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
     last: u64,
-    requests: BTreeMap<StoreRequestId, Request>,
+    requests: BTreeMap<StoreRequestId, Pending>,
     claims: BTreeMap<Claim, StoreRequestId>,
     /// Rows in force that no request has yet.
     unsent: BTreeSet<RowId>,
@@ -108,7 +108,7 @@ impl StoreState {
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
         let in_force = self.owed.keys().copied().filter(|row| !own.contains(row)).collect();
-        let request = Request { proposed, in_force, enrolment };
+        let request = Pending { proposed, in_force, enrolment };
         let sent = self.send(request, registry);
         self.claims.extend(claims.into_iter().map(|claim| (claim, sent.id)));
         sent
@@ -124,7 +124,7 @@ impl StoreState {
         rows.iter().for_each(|row| self.owe(*row));
         if !self.is_stuck() {
             let in_force = self.owed.keys().copied().collect();
-            let request = self.send(Request { proposed: Vec::new(), in_force, enrolment: None }, registry);
+            let request = self.send(Pending { proposed: Vec::new(), in_force, enrolment: None }, registry);
             return (request.id, Some(request));
         }
         self.again = true;
@@ -134,12 +134,12 @@ impl StoreState {
         (id, None)
     }
 
-    fn send(&mut self, request: Request, registry: &ClientRegistry) -> StoreRequest {
+    fn send(&mut self, request: Pending, registry: &ClientRegistry) -> StoreRequest {
         let id = self.next_id();
         self.enter(id, request, registry)
     }
 
-    fn enter(&mut self, id: StoreRequestId, request: Request, registry: &ClientRegistry) -> StoreRequest {
+    fn enter(&mut self, id: StoreRequestId, request: Pending, registry: &ClientRegistry) -> StoreRequest {
         let mut changes = request.proposed.clone();
         for row in &request.in_force {
             self.unsent.remove(row);
@@ -180,7 +180,7 @@ impl StoreState {
     }
 
     /// Takes out an answered request. What it was about is free for other proposals.
-    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Request> {
+    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Pending> {
         let request = self.requests.remove(&id)?;
         if self.batch == Some(id) {
             self.batch = None;
@@ -294,7 +294,7 @@ impl StoreState {
         }
         let in_force = rows.into_iter().collect();
         *request =
-            self.enter(request.id, Request { proposed: Vec::new(), in_force, enrolment: None }, registry);
+            self.enter(request.id, Pending { proposed: Vec::new(), in_force, enrolment: None }, registry);
         true
     }
 

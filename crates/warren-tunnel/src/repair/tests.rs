@@ -3,6 +3,8 @@
 
 use super::*;
 
+mod simulation;
+
 /// A repair that is on: the path lost one packet in a hundred.
 fn repair(now: Instant) -> Repair {
     let mut repair = Repair { is_agreed: true, ..Repair::default() };

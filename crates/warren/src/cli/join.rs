@@ -17,6 +17,7 @@ use warren_config::{Endpoint, ProfileName, describe, load_profile};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
+use warren_host::durable_file;
 
 /// Writes a profile whose key is enrolled. If the exit's answer is lost, leaves only the key.
 pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {
@@ -161,7 +162,7 @@ impl Joining {
             )
         };
         if self.before == Before::OtherKey {
-            fs::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
+            durable_file::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
         }
         let key = ClientKey::Ours(self.key);
         let text = profile_text(name.as_str(), &invited.endpoint, &[invited.exit_key], &key);

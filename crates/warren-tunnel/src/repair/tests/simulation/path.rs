@@ -8,7 +8,7 @@ use bytes::Bytes;
 use warren_quic::driver::{LossCounts, LostDatagram};
 use warren_simulation::Random;
 
-use super::super::Outgoing;
+use crate::repair::Outgoing;
 
 /// What the acknowledgement of a packet may take beyond 9/8 of a round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);

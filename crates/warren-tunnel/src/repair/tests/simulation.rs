@@ -18,9 +18,9 @@ use warren_simulation::{Random, find_every_bug, outcome, seeds};
 
 use self::path::{News, Path, Traits};
 use self::rules::{Rules, id_of};
-use super::planted::Bug;
-use super::{Outgoing, Repair};
 use crate::pump::hold;
+use crate::repair::planted::Bug;
+use crate::repair::{Outgoing, Repair};
 
 /// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: Range<u64> = 0..70;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::wire;
 use crate::goodbye::{Goodbye, Violation};
+use crate::message::wire;
 
-const PROTO: &str = include_str!("../../../../docs/warren-v1.proto");
-const STRUCTS: &str = include_str!("wire.rs");
+const PROTO: &str = include_str!("../../../../../docs/warren-v1.proto");
+const STRUCTS: &str = include_str!("../wire.rs");
 
 /// A message's fields by number: label and type, and name.
 type Fields = BTreeMap<u32, (String, String)>;

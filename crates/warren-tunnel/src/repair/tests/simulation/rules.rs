@@ -6,8 +6,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use warren_packet::datagram::{Lane, Numbering, Place};
 
-use super::super::{COPY_AFTER, FRESH};
 use super::PATIENCE;
+use crate::repair::{COPY_AFTER, FRESH};
 
 /// Most of the sent bytes that may be sent again, and bytes that may be saved up for it.
 const MOST: f64 = 0.15;
