@@ -23,7 +23,7 @@ use std::{
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Most half-open handshakes of an exit, each of about 80 KiB. At 500 new ones per second, each has three quarters of a second.
+/// Most half-open handshakes of an exit, each of about 50 KiB. At 500 new ones per second, each has three quarters of a second.
 const MAX_HANDSHAKES: usize = 384;
 
 /// The time that an honest client may need for a handshake. At 768 new ones per second, no handshake lives that long.
