@@ -9,8 +9,8 @@ use bytes::BytesMut;
 
 /// Memory for about 45 full packets.
 const SLAB: usize = 64 * 1024;
-/// Most slabs: 2 MiB, as much as four full queues hold. A packet that waits keeps its whole slab, so a few small packets could each keep
-/// one. Beyond these slabs, each packet gets memory of its own.
+/// Most slabs: 2 MiB, as much as four full queues of the least size hold. A packet that waits keeps its whole slab, so a few small
+/// packets could each keep one. Beyond these slabs, each packet gets memory of its own.
 const MOST: usize = 32;
 
 /// Slabs, one of which is being filled.
