@@ -81,7 +81,7 @@ pub(super) fn judge(
         format!(
             "passed: {seconds:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before it and \
              {after:.0} after it, {packets} packets through the client's TUN, all accounted for, {drops} dropped; memory \
-             {client} (client) and {exit} (exit), {growth}, no descriptor or thread more, no warning, {} short \
+             {client} (client) and {exit} (exit), {growth}, no more descriptors or threads, no warning, {} short \
              connections whole",
             carried.tcp_mbit_per_s, carried.udp_offered_mbit_per_s, carried.connections,
         )

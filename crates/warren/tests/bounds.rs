@@ -105,7 +105,7 @@ fn bombard(silent: bool) {
         "measured: {count} hostile datagrams in {took:.1?} at an exit that {}: {refused} refused as strangers', {put_off} put off, \
          {datagrams} answered with {bytes} bytes, {alone} KiB more; with {made} sealed attempts in the second half, of which {answered} \
          were looked into and {retried} proved their address, {peak} KiB more at most, of which {later} in the last quarter, and {} \
-         after them; {lines} lines of log, {descriptors} descriptors more, {:.0} % of a core after them; {pings}",
+         after them; {lines} lines of log, {descriptors} more descriptors, {:.0} % of a core after them; {pings}",
         if silent { "is silent" } else { "answers strangers" },
         more(),
         idle * 100.0

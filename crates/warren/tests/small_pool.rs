@@ -28,8 +28,8 @@ fn clients_that_come_and_go_never_share_an_address_and_one_too_many_is_told_at_o
     let Churn { refused, slowest_refusal, used } = churn.join().unwrap();
 
     println!(
-        "measured: {cycles} clients one after the other, never two with one of the {used} addresses; {refused} that were \
-         one too many were told within {slowest_refusal:.0?}"
+        "measured: {cycles} clients one after the other, never two with one of the {used} addresses; {refused} for \
+         which none was left were told within {slowest_refusal:.0?}"
     );
     assert_eq!(used, ADDRESSES);
     assert!(

@@ -51,8 +51,8 @@ ROWS = [
     Row(
         "forged",
         "B7 true",
-        "packets for an earlier exit's connections, some 5,000/s; true and spoilt resets to a client",
-        "at most 50 resets/s, each shorter than its cause; only a true one ends a connection",
+        "packets for an earlier exit's connections, some 5,000/s; genuine and corrupted resets to a client",
+        "at most 50 resets/s, each shorter than the packet that it answers; only a genuine one ends a connection",
         0.2,
         end_to_end("resets::an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_what_it_answers"),
         {"WARREN_RESETS": "50"},
@@ -120,7 +120,7 @@ ROWS = [
     Row(
         "bounds",
         "B2, R6",
-        "200,000 hostile datagrams at a silent exit, half of them beside sealed attempts with its key",
+        "200,000 hostile datagrams at a silent exit, half of them beside sealed attempts with the exit's key",
         "10 log lines/s, +2 descriptors, +2 MiB (sealed: +32 MiB), 1 % of pings lost at most; idle after",
         0.5,
         end_to_end("bounds::hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log"),
@@ -209,7 +209,7 @@ ROWS = [
         "bounds",
         "R5",
         "the path stands still for 5 s under 10,000 packets/s of 1,200 bytes on four connections",
-        "+4 MiB at most beside the connections' buffers; 1 % of the 20,000 packets after it older than 1 s",
+        "+4 MiB beyond the connections' buffers; at most 1 % of 20,000 packets after the stall older than 1 s",
         0.2,
         end_to_end("stalled_path::a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothing_old"),
     ),

@@ -147,7 +147,7 @@ ROWS = [
         ("cargo", "test", "--locked", "--manifest-path", "vendor/noq-proto/Cargo.toml", "--target-dir", "target/fork", "--lib", "--features", "aws-lc-rs,rustls"),
         tier=2,
     ),
-    Row("setup", "setup", "100 times up and down over a path of 10 ms", "first reply within 500 ms of `up` 19 times of 20; every `down` within 1 s", 1.2, bench("setup", "--turns", "100")),
+    Row("setup", "setup", "100 times up and down over a path of 10 ms", "first reply within 500 ms of `up` 19 times out of 20; every `down` within 1 s", 1.2, bench("setup", "--turns", "100")),
     Row("wire", "wire", "the link emulator's self-test", "every figure holds", 1, bench("wire", "--self-test")),
     Row(
         "soak",
@@ -162,7 +162,7 @@ ROWS = [
         "soak",
         "L1",
         "ten minutes at 70 % of the capacity",
-        "memory +10 % at most, no descriptor or thread more; every sum holds; no warning",
+        "memory +10 % at most, no more descriptors or threads; every sum holds; no warning",
         12.5,
         bench("soak"),
     ),

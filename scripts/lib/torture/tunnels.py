@@ -106,7 +106,7 @@ ROWS = [
         "flaps",
         "F9",
         "102 link flaps of 2 s, half of them by taking the link down; nothing is sent meanwhile",
-        "all back within 3 s of the carrier; no reconnect; memory +10 % at most, no descriptor more",
+        "all back within 3 s of the carrier; no reconnect; memory +10 % at most, no more descriptors",
         5.3,
         end_to_end("flaps::a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor"),
         {"WARREN_FLAPS": "102", "WARREN_FLAP_SECONDS": "2"},
@@ -123,7 +123,7 @@ ROWS = [
     Row(
         "wires",
         "F3, F4",
-        "50 times up and down with 30 % of datagrams lost three in a row; 50 with 30 % corrupted",
+        "50 times up and down with 30 % of datagrams lost, in runs of three; 50 with 30 % corrupted",
         "all come up; median 3 s, at most 20 s",
         3.5,
         end_to_end("bad_wire::sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram"),
