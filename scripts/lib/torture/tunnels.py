@@ -152,7 +152,7 @@ ROWS = [
     Row(
         "wires",
         "F5 late",
-        "20,000 echoed datagrams each way, a tenth of the carrier's 5 to 20 ms late",
+        "20,000 echoed datagrams each way, a tenth of the carrier's datagrams 5 to 20 ms late",
         "none lost, none delivered twice, at most a tenth out of order",
         1,
         end_to_end("bad_wire::what_comes_late_is_delivered_all_the_same"),
@@ -209,7 +209,7 @@ ROWS = [
         "loss",
         "F2",
         "60 % of capacity, full packets, at 0, 5, 13, 15 % loss, 20 s each; bursts; no congestion control",
-        "MTU kept, no black hole, nothing too large; of the packets that can arrive, 0.9 do",
+        "MTU kept, no black hole, nothing too large; at least 0.9 of the packets that can arrive do",
         2.4,
         end_to_end("lossy_path::no_loss_for_however_long_costs_the_mtu_whatever_the_controller"),
         {"WARREN_LOSS_SECONDS": "20"},
