@@ -109,6 +109,15 @@ pub struct RemoteExit {
 /// # Errors
 ///
 /// Names the line and says what to do, whatever is wrong with the file or its key file.
+///
+/// ```
+/// let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("home.toml");
+/// std::fs::write(&path, "[client]\nprivate_key_fil = \"home.key\"\n")?;
+/// let error = warren_config::load_profile(&path).unwrap_err().to_string();
+/// assert!(error.contains("home.toml:2"), "{error}");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn load_profile(path: &Path) -> Result<ClientProfile, ConfigError> {
     let name = ProfileName::of_file(path)?;
     let file = file::read(path, "check the name, or ask the exit's operator for a profile")?;

@@ -36,6 +36,35 @@ use writes::Planned;
 ///
 /// Payloads are not copied. `B` owns a packet's bytes, and `as_ref` must return the same bytes at every call. Storage is reused
 /// from batch to batch.
+///
+/// [`segment`](crate::segment::segment) is the inverse: it cuts the super-packet into the same packets.
+///
+/// ```
+/// use warren_packet::coalesce::{Coalescer, Merge, Outcome};
+/// use warren_packet::datagram::Flags;
+/// use warren_packet::segment::segment;
+///
+/// // A UDP datagram of 100 bytes from 10.0.0.1:7 to 10.0.0.2:9. The receiver completes its checksum.
+/// let mut datagram = [0; 128];
+/// datagram[..28].copy_from_slice(&[
+///     0x45, 0, 0, 128, 0, 0, 0x40, 0, 64, 17, 0x26, 0x6b, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+///     0, 7, 0, 9, 0, 108, 0x12, 0x34, // UDP
+/// ]);
+/// let mut coalescer = Coalescer::new(Merge::ALL);
+/// for _ in 0..3 {
+///     coalescer.push(Flags::PARTIAL_CHECKSUM, datagram)?;
+/// }
+/// coalescer.flush(|write| {
+///     assert_eq!(write.header.gso_size, 100);
+///     let super_packet = write.parts.concat();
+///     assert_eq!(super_packet.len(), 28 + 3 * 100);
+///     let mut lengths = Vec::new();
+///     segment(write.header, &super_packet, &mut |packet| lengths.push(packet.len())).expect("it was valid");
+///     assert_eq!(lengths, [128, 128, 128]);
+///     Outcome::Written
+/// });
+/// # Ok::<(), warren_packet::DropReason>(())
+/// ```
 #[derive(Debug)]
 pub struct Coalescer<B> {
     merge: Merge,

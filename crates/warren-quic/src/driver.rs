@@ -20,6 +20,38 @@ use crate::{
 };
 
 /// The QUIC side of one worker: all its connections, polled by one task of a tokio runtime on one thread.
+///
+/// ```no_run
+/// use std::{future::poll_fn, net::UdpSocket};
+///
+/// use warren_quic::{
+///     driver::{Endpoint, Event, Inbox},
+///     key::{PrivateKey, PublicKey},
+///     settings::TransportSettings,
+/// };
+///
+/// async fn greet(exit_key: PublicKey) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut endpoint = Endpoint::client(TransportSettings::default(), PrivateKey::generate()?)?;
+///     let connection =
+///         endpoint.connect(UdpSocket::bind("0.0.0.0:0")?, "192.0.2.1:443".parse()?, &[exit_key])?;
+///     let mut inbox = Inbox::default();
+///     loop {
+///         poll_fn(|cx| {
+///             endpoint.flush(cx);
+///             endpoint.poll(cx, &mut inbox)
+///         })
+///         .await;
+///         for event in inbox.events.drain(..) {
+///             match event {
+///                 Event::Connected { .. } => endpoint.send_datagram(connection, "hello".into())?,
+///                 Event::Closed { .. } => return Ok(()),
+///                 _ => {}
+///             }
+///         }
+///         inbox.datagrams.clear();
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Endpoint {
     /// Connections driven by noq's own tasks on the same runtime.

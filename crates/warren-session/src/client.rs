@@ -44,6 +44,22 @@ use crate::planted::{Bug, is_planted};
 use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
 
 /// The session of one client with one exit.
+///
+/// ```
+/// use std::time::Instant;
+/// use warren_session::client::{ClientAction, ClientConfig, ClientSession};
+///
+/// let config = ClientConfig { connections: 2, name: "laptop".to_owned(), ..ClientConfig::default() };
+/// // A client takes its random bytes from the kernel. Here they are all 7.
+/// let mut session = ClientSession::new(config, Box::new(|bytes| bytes.fill(7)));
+/// let now = Instant::now();
+/// session.start(now);
+/// assert_eq!(session.poll_action(), Some(ClientAction::Connect { index: 0 }));
+///
+/// // The caller has connected, so the session asks the exit for addresses.
+/// session.connected(now, 0);
+/// assert!(matches!(session.poll_action(), Some(ClientAction::Send { index: 0, .. })));
+/// ```
 pub struct ClientSession {
     config: ClientConfig,
     entropy: Entropy,
