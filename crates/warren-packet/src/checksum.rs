@@ -16,7 +16,7 @@ impl Sum {
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let mut last = [0; 4];
-        // Zeros behind the rest do not change the sum.
+        // Zeros after the rest do not change the sum.
         last[..rest.len()].copy_from_slice(rest);
         sum += u64::from(u32::from_ne_bytes(last));
         // The words were read in the machine's order, which swaps the bytes of the sum on a little-endian one.
@@ -46,6 +46,7 @@ impl Add for Sum {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
+        // No overflow: every piece is folded to 16 bits before it is added.
         Self(self.0 + other.0)
     }
 }
@@ -76,6 +77,7 @@ fn address(address: IpAddr) -> Sum {
 }
 
 fn fold(mut sum: u64) -> u16 {
+    // Adding the carries may carry again.
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -90,7 +90,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
     /// Checks one packet from a peer and keeps it until [`Self::flush`]. The caller bounds the number of packets.
     ///
     /// # Errors
-    /// As [`receive::accept`]. The packet is dropped then.
+    /// The errors of [`receive::accept`]. The packet is dropped.
     pub fn push(&mut self, flags: Flags, packet: B) -> Result<(), DropReason> {
         let view = IpPacket::parse(packet.as_ref()).map_err(|_| DropReason::BadPacket)?;
         let partial = flags.partial_checksum();
@@ -148,12 +148,13 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         self.flush_together(|writes, outcomes| writes.for_each(|one| outcomes.push(write(one))));
     }
 
-    /// Hands every packet to `write` and empties the coalescer. Writes are in the order of each one's first packet. `write` pushes the
-    /// outcome of each; a write without one is lost.
+    /// Hands every packet to `write` and empties the coalescer. Writes are ordered by their first packets. `write` pushes one
+    /// outcome per write. A write without an outcome counts as lost.
     ///
     /// The packets of refused super-packets are handed out again one by one, after the rest of the batch. If one of them is written, the
     /// device does not support that kind of super-packet, and [`Self::merge`] excludes it from then on.
     pub fn flush_together(&mut self, mut write: impl FnMut(&Writes<'_, B>, &mut Vec<Outcome>)) {
+        // Taken out while `self.batch` is borrowed, and put back below, so that their memory is reused.
         let (mut planned, mut outcomes) =
             (std::mem::take(&mut self.planned), std::mem::take(&mut self.outcomes));
         planned.extend((0..self.batch.items.len()).map(|item| Planned::item(&self.batch, item)));
@@ -168,14 +169,14 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
 
         let mut refused = Merge::NOTHING;
         for (outcome, planned) in outcomes.iter().zip(&planned) {
-            // A refusal of what was not merged says nothing about merging.
+            // A refused single packet says nothing about merging.
             let (Outcome::Refused, Some(item)) = (outcome, planned.merged()) else { continue };
             let udp = planned.header.gso_type == GSO_UDP_L4;
             let singles: Vec<_> =
                 self.batch.indices(item).map(|packet| Planned::single(&self.batch, item, packet)).collect();
             let mut taken = Vec::new();
             give(&singles, &mut taken);
-            // If single packets fail too, it is not about super-packets: the device may be down.
+            // If the single packets fail too, super-packets are not the cause: the device may be down.
             if taken.contains(&Outcome::Written) {
                 refused = Merge { tcp: refused.tcp || !udp, udp: refused.udp || udp };
             }

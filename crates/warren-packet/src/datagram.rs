@@ -1,8 +1,8 @@
 //! The framing of packets and fragments in QUIC datagrams (DESIGN.md section 6).
 //!
 //! A datagram is one header byte and a body. The header byte has the kind in the high nibble and the flags in the low one. The
-//! body is a packet, or a fragment: `id: u32, total: u16, offset: u16` in big endian, then the payload. A numbered datagram has a
-//! trailer behind its body.
+//! body is a packet, or a fragment: `id: u32, total: u16, offset: u16` in big endian, then the payload. A numbered datagram
+//! has a trailer after its body.
 
 use std::ops::Range;
 
@@ -49,6 +49,7 @@ impl Flags {
 
     fn from_nibble(nibble: u8) -> Option<Self> {
         let is_partial = nibble != 0 && !is_planted(Bug::FlagLost);
+        // The other three bits are reserved. A datagram that sets one is refused.
         (nibble & !Self::PARTIAL_CHECKSUM_BIT == 0).then_some(Self::new(is_partial))
     }
 
@@ -82,11 +83,11 @@ impl<'a> Datagram<'a> {
         Self::parse_kind(datagram, 0)
     }
 
-    /// Parses the framing of a datagram that is not numbered, or whose trailer [`Numbering::cut`] has cut off. Its first byte need
-    /// not change for that.
+    /// Parses the framing of a datagram that is not numbered, or whose trailer [`Numbering::cut`] has cut off. The first byte
+    /// may still say that the datagram is numbered.
     ///
     /// # Errors
-    /// The same as those of [`Self::parse`].
+    /// The errors of [`Self::parse`].
     pub fn parse_without_trailer(datagram: &'a [u8]) -> Result<Self, DropReason> {
         Self::parse_kind(datagram, kind::NUMBERED)
     }
@@ -190,9 +191,9 @@ impl Fragmenter {
 
     /// Plans the fragments of one packet: the header of each, and the range of the packet's bytes that follows it.
     ///
-    /// There are at least two, nearly equal in size. None makes a datagram of more than `max_datagram` bytes. Yields nothing, and
-    /// uses no id, if that is impossible: for a packet of less than 2 or more than 65,535 bytes, or one that would need more than
-    /// [`MAX_FRAGMENTS`].
+    /// A packet has at least two fragments, of nearly equal size. No datagram is longer than `max_datagram` bytes. Yields
+    /// nothing, and uses no id, if that is impossible: for a packet of less than 2 or more than 65,535 bytes, or one that
+    /// would need more than [`MAX_FRAGMENTS`].
     pub fn fragments(&mut self, flags: Flags, packet_len: usize, max_datagram: usize) -> Fragments {
         let room = max_datagram.saturating_sub(FRAGMENT_OVERHEAD);
         let total = match u16::try_from(packet_len) {
@@ -202,7 +203,7 @@ impl Fragmenter {
         };
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        // Never one alone: a receiver refuses a fragment that is the whole packet.
+        // At least two, because a receiver refuses a fragment that is the whole packet.
         Fragments { flags, id, total, count: packet_len.div_ceil(room).max(2), next: 0 }
     }
 }
@@ -241,6 +242,7 @@ impl Iterator for Fragments {
         }
         let range = self.start(self.next)..self.start(self.next + 1);
         self.next += 1;
+        // Always fits: the offset is below `total`, which is a `u16`.
         let offset = u16::try_from(range.start).ok()?;
         Some((self.header(offset), range))
     }

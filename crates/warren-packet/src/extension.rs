@@ -28,16 +28,18 @@ pub(crate) struct Chain {
 /// Walks the chain that begins at `offset` with a header of type `next`.
 pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
     let mut plain_addresses = true;
+    // One step more than there may be headers: the last step finds the transport protocol.
     for _ in 0..=MAX_HEADERS {
         let rest = bytes.get(offset..).unwrap_or_default();
         let length = match (next, rest) {
-            // Only the first fragment has what follows, so no fragment is looked into.
+            // Only the first fragment contains the headers that follow, so the walk stops at every fragment header.
             (FRAGMENT, _) => {
                 let protocol = if rest.len() >= FRAGMENT_LENGTH { rest[0] } else { FRAGMENT };
                 return Chain { protocol, transport: None, is_fragment: true, plain_addresses };
             }
             (HOP_BY_HOP, [_, units, ..]) => 8 + 8 * usize::from(*units),
-            // The home address option replaces the source (RFC 6275 section 11.3.1). Other destination options are rare.
+            // It may hold the home address option, which replaces the source (RFC 6275 section 11.3.1). Other destination
+            // options are rare, so the options are not read.
             (DESTINATION_OPTIONS, [_, units, ..]) => {
                 plain_addresses = false;
                 8 + 8 * usize::from(*units)
@@ -48,11 +50,12 @@ pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
                 plain_addresses &= *segments_left == 0;
                 8 + 8 * usize::from(*units)
             }
-            // This length counts units of 4 bytes and leaves out two of them (RFC 4302 section 2.2).
+            // This length is in units of 4 bytes, minus two units (RFC 4302 section 2.2).
             (AUTHENTICATION, [_, units, ..]) => {
                 plain_addresses = false;
                 8 + 4 * usize::from(*units)
             }
+            // Truncated before the bytes that the arms above read.
             (HOP_BY_HOP | ROUTING | AUTHENTICATION | DESTINATION_OPTIONS, _) => break,
             (protocol, _) => {
                 return Chain { protocol, transport: Some(offset), is_fragment: false, plain_addresses };

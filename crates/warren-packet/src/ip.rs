@@ -157,6 +157,7 @@ impl<'a> IpPacket<'a> {
             return Err(Malformed::Truncated { length });
         }
         let claimed = IPV6_HEADER + usize::from(u16_at(bytes, 4));
+        // IPv6's length field leaves out the fixed header, so a packet may have up to 40 bytes more than Warren carries.
         if claimed != length || length > MAX_PACKET {
             return Err(Malformed::TotalLength { claimed, actual: length });
         }
@@ -231,7 +232,7 @@ pub enum Malformed {
         /// How many bytes there were.
         actual: usize,
     },
-    /// An unexpected offload type, or one of another IP version or protocol than the packet's.
+    /// An unexpected offload type, or one that does not match the packet's IP version or protocol.
     #[error("offload type {gso_type:#04x} does not fit the packet")]
     Offload {
         /// The type in the virtio header.

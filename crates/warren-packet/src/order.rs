@@ -1,7 +1,8 @@
 //! Which packets need the order in which they were sent.
 //!
-//! A TCP sender takes three later segments for the sign of a loss, and so does QUIC. Their full packets wait for those before them.
-//! Calls, games, names and acknowledgements had better arrive late than wait.
+//! TCP and QUIC senders take a packet for lost when three later ones arrive before it. A transfer's packets therefore wait for
+//! those before them. Packets of calls, games and DNS, and acknowledgements without data, do not wait: to them, delay does
+//! more harm than disorder.
 
 use crate::datagram::Lane;
 use crate::ip::IpPacket;

@@ -34,7 +34,8 @@ pub struct FlowQueue {
     limit: usize,
     patience: Patience,
     flows: Box<[Flow]>,
-    /// Buckets of the flows that have just become active, and of the others with a backlog (RFC 8290 section 4.1).
+    /// Buckets of the flows that have just become active. `old` has those of the other flows with a backlog (RFC 8290 section
+    /// 4.1).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     bytes: usize,
@@ -85,12 +86,12 @@ impl FlowQueue {
         }
     }
 
-    /// Sets the round-trip time of the path, by which CoDel knows how long a burst of its flows may last.
+    /// Sets the path's round-trip time. CoDel derives from it how long a burst may last.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         self.patience = Patience::for_path(round_trip);
     }
 
-    /// Sets the most bytes in the queue. Packets beyond a lower limit stay until the next one comes.
+    /// Sets the most bytes in the queue. If the limit is lowered, packets above it stay until the next push.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -125,7 +126,7 @@ impl FlowQueue {
             self.drop_from_longest();
             dropped += 1;
         }
-        // Made for the first packet: an exit may have thousands of connections that carry nothing.
+        // Allocated with the first packet, because an exit may have thousands of connections that carry nothing.
         if self.flows.is_empty() {
             self.flows = (0..FLOWS).map(|_| Flow::default()).collect();
         }
@@ -212,7 +213,7 @@ impl Flow {
             *bytes -= framed.len();
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
-            // Before the limit is looked at: CoDel has to see every packet that leaves, or its state would be wrong.
+            // CoDel comes before the check of the limit. It must see every packet that leaves, or its state becomes wrong.
             let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;
@@ -227,6 +228,7 @@ impl Flow {
                 signals.marked += 1;
             }
             signals.waits.record(sojourn);
+            // The deficit may become negative, so no packet is too large for its turn. The flow repays it in later rounds.
             self.deficit -= framed.len() as i64;
             return Some((framed, sojourn));
         }

@@ -14,7 +14,7 @@ pub const MINIMUM_BURST: u64 = 64 * 1_024;
 #[derive(Debug)]
 pub struct RateLimiter {
     epoch: Instant,
-    /// 0: no limit.
+    /// 0 means no limit.
     bits_per_second: AtomicU64,
     /// When the bucket is full again, in nanoseconds after the epoch.
     full_at: AtomicU64,
@@ -22,7 +22,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Makes a limiter without a rate. Later times must not be before `epoch`.
+    /// Makes a limiter without a rate. No time that is passed in later may be before `epoch`.
     pub const fn new(epoch: Instant) -> Self {
         Self {
             epoch,
@@ -35,6 +35,7 @@ impl RateLimiter {
     /// Sets or removes the rate. A new rate starts with a full burst.
     pub fn set(&self, bits_per_second: Option<u64>) {
         let rate = bits_per_second.unwrap_or(0);
+        // Setting the same rate again must not refill the bucket.
         if self.bits_per_second.swap(rate, Relaxed) != rate {
             self.full_at.store(0, Relaxed);
         }
@@ -55,9 +56,10 @@ impl RateLimiter {
         let now = nanoseconds(now.saturating_duration_since(self.epoch));
         let cost = time_of(bytes, rate);
         let burst = time_of(MINIMUM_BURST, rate).max(nanoseconds(BURST_TIME));
-        // `Relaxed`: no other memory is read on the strength of this value.
+        // `Relaxed` is enough, because this value guards no other memory.
         let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
             let after = full_at.max(now).saturating_add(cost);
+            // `after` is never below `now`, so the subtraction does not wrap.
             (after - now <= burst).then_some(after)
         });
         if taken.is_err() {
@@ -69,7 +71,7 @@ impl RateLimiter {
 
 /// The time that `bytes` take at `rate` bits per second, in nanoseconds.
 fn time_of(bytes: u64, rate: u64) -> u64 {
-    // A packet has at most 2^16 bytes, so the product stays far below 2^64.
+    // A packet has at most 2^16 bytes, so the product stays far below 2^64. `admits` has handled a rate of 0.
     bytes.saturating_mul(8 * 1_000_000_000) / rate
 }
 

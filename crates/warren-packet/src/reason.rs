@@ -73,6 +73,7 @@ impl DropCounters {
 
     /// Counts `count` drops of one reason.
     pub fn add_many(&mut self, reason: DropReason, count: u64) {
+        // Variants are numbered from 0 in the order of `ALL`, so each is a valid index.
         self.counts[reason as usize] += count;
     }
 

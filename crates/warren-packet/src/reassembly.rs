@@ -29,7 +29,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 packets of at most 256 KiB together: 128 packets of 2,000 bytes, or four of the largest.
+    /// 64 packets with at most 256 KiB together, which is four of the largest.
     fn default() -> Self {
         Self { max_assemblies: 64, max_bytes: 256 * 1024 }
     }
@@ -75,6 +75,7 @@ impl Assembler {
         now: Instant,
         fragment: Fragment<'_>,
     ) -> Result<Option<Reassembled>, DropReason> {
+        // Anybody can build a `Fragment` without `Datagram::parse`, and `Assembly::add` relies on its bounds.
         if !fragment.is_possible() {
             return Err(DropReason::BadFragment);
         }
@@ -89,14 +90,14 @@ impl Assembler {
             }
             Place::Open => {}
         }
-        // `place` may have taken this id as the newest, which makes others too old.
+        // `place` may have made this id the newest. Others may be too old now.
         self.drop_overtaken();
 
         let has_it = |assembly: &Assembly| {
             let is_alike = assembly.total() == usize::from(fragment.total);
             assembly.id() == fragment.id || is_alike && is_planted(Bug::FragmentsMergedAcrossPackets)
         };
-        // From the newest, to which most fragments belong.
+        // Searches from the newest assembly, to which most fragments belong.
         let index = match self.assemblies.iter().rposition(has_it) {
             Some(index) => index,
             None if fragment.is_large_enough() => self.open(now, &fragment),
@@ -111,15 +112,15 @@ impl Assembler {
             Ok(false) => Ok(None),
             Ok(true) => Ok(self.remove(index).map(Assembly::into_packet)),
             Err(reason) => {
-                // Which of the fragments is the wrong one cannot be told, so the whole packet goes.
+                // Nobody can say which of the fragments is wrong, so the whole packet is dropped.
                 self.remove(index);
                 Err(reason)
             }
         }
     }
 
-    /// Drops the assemblies that are 1 s old at `now`. Returns the number dropped since the last call, whether for age, newer ids
-    /// or the limits. Each is one packet lost to [`DropReason::FragmentTimeout`].
+    /// Drops the assemblies that are 1 s old at `now`. Returns the number dropped since the last call, whether for their age,
+    /// for newer ids or for the limits. Each is one packet lost to [`DropReason::FragmentTimeout`].
     pub fn expire(&mut self, now: Instant) -> u64 {
         self.drop_expired(now);
         std::mem::take(&mut self.dropped)
@@ -135,7 +136,8 @@ impl Assembler {
         self.assemblies.len()
     }
 
-    /// Ends the assembler with its connection. Returns the number of packets lost by that or since the last [`Self::expire`].
+    /// Ends the assembler when its connection ends. Returns the number of packets that are incomplete, or were dropped since
+    /// the last [`Self::expire`].
     pub fn finish(self) -> u64 {
         self.dropped + self.assemblies.len() as u64
     }
@@ -143,6 +145,7 @@ impl Assembler {
     /// Starts an assembly, dropping older ones if necessary. Returns its index.
     fn open(&mut self, now: Instant, fragment: &Fragment<'_>) -> usize {
         let total = usize::from(fragment.total);
+        // Ends before the list is empty: `new` raised both limits to what the largest packet needs.
         while self.assemblies.len() >= self.limits.max_assemblies
             || self.bytes + total > self.limits.max_bytes
         {
@@ -162,7 +165,7 @@ impl Assembler {
     }
 
     fn drop_overtaken(&mut self) {
-        // From the end, because dropping one moves those behind it.
+        // From the end, because removing an assembly moves those after it.
         for index in (0..self.assemblies.len()).rev() {
             if self.history.newer_than(self.assemblies[index].id()) >= MAX_NEWER_IDS {
                 self.drop_at(index);

@@ -13,9 +13,9 @@ use crate::wire::put_u16;
 /// The position of the field is derived from the packet alone.
 ///
 /// # Errors
-/// [`DropReason::BadPacket`] if it is not exactly one IP packet. [`DropReason::BadChecksumFlag`] if it is flagged but cannot have
-/// a partial checksum: it must be unfragmented TCP or UDP, with a checksum that covers the rest of the packet, and UDP must not
-/// have checksums turned off.
+/// [`DropReason::BadPacket`] if it is not exactly one IP packet. [`DropReason::BadChecksumFlag`] if it is flagged but cannot
+/// have a partial checksum. A flagged packet must be unfragmented TCP or UDP, and its checksum must cover the rest of the
+/// packet. UDP must not have checksums turned off.
 pub fn accept(flags: Flags, packet: &mut [u8]) -> Result<VirtioNetHeader, DropReason> {
     let view = IpPacket::parse(packet).map_err(|_| DropReason::BadPacket)?;
     if !flags.partial_checksum() {

@@ -1,8 +1,9 @@
 //! Puts the numbered datagrams of one connection back in order, in bounded memory and time.
 //!
-//! Each lane has numbers of its own. In an ordered lane, a missing number holds back what follows it until it arrives, until the
-//! peer says that it never will, until its deadline, or until there is no room to hold more. Then the lane goes on without it. What
-//! was held is always released and never dropped. The unordered lane holds nothing. Its numbers only show repetitions.
+//! Each lane has numbers of its own. In an ordered lane, the datagrams after a missing number are held back until it arrives.
+//! The lane goes on without the number when the peer says that it never comes, at its deadline, or when there is no room to
+//! hold more. Held datagrams are always released, never dropped. The unordered lane holds nothing. Its numbers only reveal
+//! repetitions.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -55,7 +56,7 @@ impl Default for Limits {
 pub struct Resequencer {
     limits: Limits,
     unordered: Option<Box<Past>>,
-    /// Empty, or a place for each lane.
+    /// Empty before the first use of an ordered lane. Then it has an entry for each lane.
     lanes: Vec<Option<Box<Lane>>>,
     /// A bit for each lane that holds datagrams.
     waiting: u64,
@@ -77,8 +78,8 @@ impl Resequencer {
         }
     }
 
-    /// Takes a datagram that arrived at `now`, without its trailer. Appends to `released` what may go on: this datagram, and what
-    /// waited for it. If there is no more room, that includes other datagrams.
+    /// Takes a datagram that arrived at `now`, with its trailer cut off. Appends to `released` the datagrams that may go on:
+    /// this one, those that waited for it, and others if there is no more room.
     ///
     /// If numbers before the datagram are found missing, they hold it back for `hold`, at most [`MAX_HOLD`]. A held datagram is
     /// copied: a slice would keep the whole receive buffer in memory.
@@ -115,7 +116,7 @@ impl Resequencer {
         }
     }
 
-    /// Goes on without the missing numbers whose deadline is over.
+    /// Goes on without the missing numbers whose deadline has passed.
     pub fn expire(&mut self, now: Instant, released: &mut VecDeque<Bytes>) {
         for lane in self.waiting_lanes() {
             let is_due = self.lane(lane).and_then(Lane::deadline).is_some_and(|deadline| deadline <= now);
@@ -137,12 +138,12 @@ impl Resequencer {
         }
     }
 
-    /// Memory of what is held, in bytes, with what keeps track of it.
+    /// Memory of the held datagrams in bytes, including the memory that keeps track of them.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// What happened so far.
+    /// Counts of what happened so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -156,7 +157,7 @@ impl Resequencer {
         let past = self.unordered.get_or_insert_default();
         match past.position(number) {
             Position::Ahead(steps) => {
-                // A larger step is no loss: such a peer lies, or counts anew.
+                // A larger step does not count as loss: the peer lies, or it has started to count anew.
                 if steps <= MAX_AHEAD {
                     self.counters.given_up += u64::from(steps);
                 }
@@ -190,15 +191,17 @@ impl Resequencer {
 
     /// The lanes that hold datagrams now.
     fn waiting_lanes(&self) -> impl Iterator<Item = datagram::Lane> + use<> {
+        // A copy of the bits, so that the caller may change lanes while it iterates.
         let mut waiting = self.waiting;
         std::iter::from_fn(move || {
+            // If no bit is left, the index is 64. No lane has it, so the iterator ends.
             let index = u8::try_from(waiting.trailing_zeros()).ok()?;
             waiting &= waiting.wrapping_sub(1);
             datagram::Lane::new(index)
         })
     }
 
-    /// Changes a lane, and keeps the sums over all lanes true.
+    /// Changes a lane, and updates the sums over all lanes.
     fn change<T>(
         &mut self,
         lane: datagram::Lane,

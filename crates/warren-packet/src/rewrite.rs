@@ -63,7 +63,7 @@ impl Rewrite {
         matches!(self.checksum, Checksum::Partial(_))
     }
 
-    /// Turns `header`, a copy of the super-packet's headers, into the next segment's.
+    /// Turns `header`, a copy of the super-packet's headers, into those of the next segment.
     pub(crate) fn next(&mut self, header: &mut [u8], payload: &[u8], is_first: bool, is_last: bool) {
         let total = segment_length(self.end + payload.len());
         let transport_length = segment_length(self.end + payload.len() - self.start);
@@ -89,13 +89,14 @@ impl Checksum {
             return Some(Self::Absent);
         }
         if packet.has_plain_addresses() {
+            // The sum follows from the packet itself, so the value that the kernel left in the field is not needed.
             return Some(Self::Partial(transport.pseudo_header(packet)));
         }
         if !header.needs_checksum() {
             return None;
         }
-        // Only the kernel knows the pseudo-header's addresses. Its sum minus the super-packet's length is common to all segments.
-        // Adding the complement subtracts.
+        // Only the kernel knows the pseudo-header's addresses. It left the pseudo-header's sum in the checksum field. This sum
+        // minus the super-packet's length is common to all segments. Adding the complement subtracts.
         let sum = u16_at(packet.bytes(), transport.checksum_field());
         let length = segment_length(packet.bytes().len() - transport.start);
         Some(Self::Complete(Sum::from(sum) + Sum::from(!length)))

@@ -75,7 +75,8 @@ pub fn segment(
     cut(header, &packet, transport, emit)
 }
 
-/// Emits one packet with a partial checksum, unchanged if the receiver can complete it, else completed.
+/// Emits one packet whose checksum is partial. If the receiver can complete the checksum, the packet is unchanged. Otherwise
+/// the checksum is completed here.
 fn finish_checksum(
     header: VirtioNetHeader,
     packet: &IpPacket<'_>,
@@ -94,7 +95,7 @@ fn finish_checksum(
         }
     }
 
-    // The checksum is further inside, as in VXLAN or IP in IP, or cannot stay partial. No receiver would complete it.
+    // The checksum is further inside, as in VXLAN or IP in IP, or cannot stay partial. The receiver would not complete it.
     let end = field + 2;
     if start < packet.header_length() || end > bytes.len() {
         return Err(Malformed::ChecksumPosition { start, field });

@@ -1,3 +1,3 @@
-//! The crate's parts together.
+//! Tests of the crate's parts together.
 
 mod journey;

@@ -19,8 +19,8 @@ const HOP_LIMIT: u8 = 64;
 /// Makes an ICMP error that tells the sender of `packet` to send at most `mtu` bytes. Its source is the packet's destination, so
 /// that it takes the same path as the flow's other packets.
 ///
-/// Returns `None` if the packet must not be answered: it fits, may be fragmented (IPv4 without DF), is itself an ICMP error or a
-/// later fragment, or has a multicast, broadcast or otherwise special address.
+/// Returns `None` if the packet must not be answered: it fits, may be fragmented (IPv4 without DF), is itself an ICMP error or
+/// a later fragment (over IPv6: any fragment), or has a multicast, broadcast, loopback or unspecified address.
 pub fn too_big(packet: &IpPacket<'_>, mtu: usize) -> Option<Vec<u8>> {
     let mtu = match packet.version() {
         IpVersion::V4 => mtu,
@@ -29,6 +29,7 @@ pub fn too_big(packet: &IpPacket<'_>, mtu: usize) -> Option<Vec<u8>> {
     if packet.bytes().len() <= mtu || !may_be_answered(packet) {
         return None;
     }
+    // Cannot fail: the packet is longer than `mtu`, and has at most 65,535 bytes.
     let mtu = u16::try_from(mtu).ok()?;
     match packet.version() {
         IpVersion::V4 => Some(fragmentation_needed(packet, mtu)),
@@ -62,7 +63,8 @@ fn may_be_answered(packet: &IpPacket<'_>) -> bool {
             fragment & DONT_FRAGMENT != 0 && fragment & OFFSET == 0 && !is_error
         }
         IpVersion::V6 => {
-            // Errors are the types below 128 (RFC 4443 section 2.1).
+            // Errors are the types below 128 (RFC 4443 section 2.1). A truncated one counts as an error, which must not be
+            // answered (section 2.4 (e)).
             let is_error = packet.protocol() == protocol::ICMPV6 && icmp_type.is_none_or(|kind| kind < 128);
             !is_error && !packet.is_fragment()
         }

@@ -56,8 +56,8 @@ impl TransportHeader {
         self.kind == TransportKind::Udp && u16_at(packet.bytes(), self.checksum_field()) == 0
     }
 
-    /// Whether a receiver can complete the checksum from this packet alone. The pseudo-header must use the IP header's addresses.
-    /// UDP's length must be that of the rest of the packet, because a kernel sums all of it.
+    /// Whether a receiver can complete the checksum from this packet alone. The pseudo-header must use the IP header's
+    /// addresses. UDP's length field must equal the length of the rest of the packet, because a kernel sums all of that rest.
     pub(crate) fn may_be_partial(&self, packet: &IpPacket<'_>) -> bool {
         let length = packet.bytes().len() - self.start;
         let fills_packet = match self.kind {

@@ -62,6 +62,7 @@ impl FiveTuple {
                 let addresses = u64::from(low.to_bits()) << 32 | u64::from(high.to_bits());
                 mix(mix(SEED_V4 ^ addresses) ^ ports)
             }
+            // The two addresses of a packet have the same version, so this is IPv6.
             (low, high) => {
                 let [low_high, low_low] = halves(low);
                 let [high_high, high_low] = halves(high);

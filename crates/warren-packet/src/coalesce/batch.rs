@@ -1,4 +1,4 @@
-//! The packets of a batch, in items. Each item is to become one write.
+//! The packets of a batch, grouped into items. Each item becomes one write.
 
 use crate::transport::TransportHeader;
 
@@ -16,6 +16,7 @@ pub(super) struct Batch<B> {
 #[derive(Debug)]
 pub(super) struct Stored<B> {
     pub(super) packet: B,
+    // A linked list, because the packets of different items arrive interleaved.
     pub(super) next: Option<usize>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Item {
     pub(super) flow_hash: u32,
     /// The transport header, if the packets are flagged as having a partial checksum.
     pub(super) flagged: Option<TransportHeader>,
-    /// Set if more packets could merge into the item's first packet.
+    /// Set if the item's first packet can merge with others.
     pub(super) run: Option<Run>,
 }
 

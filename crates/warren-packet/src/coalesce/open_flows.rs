@@ -34,6 +34,7 @@ impl OpenFlows {
             return;
         }
         if self.entries.len() == MAX_OPEN {
+            // `unwrap_or` is never needed: `MAX_OPEN` is not 0.
             let oldest = (0..MAX_OPEN).min_by_key(|&position| self.entries[position].item).unwrap_or(0);
             self.entries.swap_remove(oldest);
         }

@@ -21,8 +21,8 @@ pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;
 /// at which a kernel stops using the device's segmentation (`gso_features_check`).
 const MAX_SUPER_PACKET: usize = 65_535 - 24;
 
-/// Most packets of a run, because one part of a write is the header. The kernel's limit for UDP is higher (`UDP_MAX_SEGMENTS` in
-/// `include/linux/udp.h`: 64, and 128 since Linux 6.9).
+/// Most packets of a run. One part of each write holds the headers. The kernel's limit for UDP is higher (`UDP_MAX_SEGMENTS`
+/// in `include/linux/udp.h`: 64, and 128 since Linux 6.9).
 const MAX_PACKETS: usize = MAX_PARTS - 1;
 
 /// The DF bit in the IPv4 fragment field (RFC 791 section 3.1).
@@ -186,6 +186,7 @@ impl Run {
         let sum = transport.partial_checksum(header, total);
         put_u16(header, transport.checksum_field(), sum);
         let offload = VirtioNetHeader {
+            // Never with `GSO_ECN`, because a packet with CWR does not merge.
             gso_type: match (transport.kind, self.shape.version) {
                 (TransportKind::Tcp, IpVersion::V4) => GSO_TCPV4,
                 (TransportKind::Tcp, IpVersion::V6) => GSO_TCPV6,
@@ -218,13 +219,14 @@ impl Run {
         let ports = if is_planted(Bug::MergedAcrossFlows) { 0 } else { 4 };
         let ports_end = self.shape.transport.start + ports;
         match self.shape.version {
-            // Traffic class, then fragment field, TTL and protocol, then addresses.
+            // Type of service, then fragment field, TTL and protocol, then addresses and ports. The first byte is 0x45 in
+            // both, because the shapes are equal and allow no options.
             IpVersion::V4 => {
                 first[1] == next[1]
                     && first[6..10] == next[6..10]
                     && first[12..ports_end] == next[12..ports_end]
             }
-            // Traffic class and flow label, then protocol, hop limit and addresses.
+            // Traffic class and flow label, then protocol, hop limit, addresses and ports.
             IpVersion::V6 => first[..4] == next[..4] && first[6..ports_end] == next[6..ports_end],
         }
     }
@@ -232,6 +234,8 @@ impl Run {
     /// Compares the TCP header without checksum, PSH and FIN. The sequence number must be the next one.
     fn same_transport_header(&self, first: &[u8], next: &[u8]) -> bool {
         let TransportHeader { kind, start, end } = self.shape.transport;
+        // The ports were compared with the IP header. UDP's length and checksum differ from packet to packet, and the kernel
+        // rewrites both.
         if kind == TransportKind::Udp {
             return true;
         }
@@ -239,6 +243,7 @@ impl Run {
         let due = u64::from(u32_at(first, 4)) + self.payload as u64;
         // Sequence numbers wrap.
         let is_due = u64::from(u32_at(next, 4)) == due & u64::from(u32::MAX);
+        // After the sequence number: acknowledgement and data offset, flags, window, urgent pointer and options.
         (is_due || is_planted(Bug::MergedAcrossGap))
             && first[8..13] == next[8..13]
             && (first[13] ^ next[13]) & !(PSH | FIN) == 0
@@ -249,6 +254,7 @@ impl Run {
     /// Checks that the IPv4 identification of `next` continues the run: incremented per packet, or constant if DF is set.
     fn next_identification(&self, first: &[u8], next: &[u8]) -> Option<Identification> {
         if self.shape.version == IpVersion::V6 {
+            // IPv6 has an identification only in fragments, and no fragment has a shape.
             return Some(self.identification);
         }
         let step = usize::from(u16_at(next, 4).wrapping_sub(u16_at(first, 4)));

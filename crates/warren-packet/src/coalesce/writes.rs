@@ -1,4 +1,5 @@
-//! The writes of a batch, laid out so that a device may take all of them at once: the headers that Warren makes lie beside the packets.
+//! The writes of a batch, laid out so that a device may take all of them at once: each write stores the headers that Warren
+//! makes for it.
 
 use crate::virtio::VirtioNetHeader;
 
@@ -24,9 +25,9 @@ pub struct GatherWrite<'list, 'a> {
 /// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The device took it.
+    /// The device took the packets.
     Written,
-    /// It is dropped. Writing the packets one by one would fail too.
+    /// The write is dropped, because writing its packets one by one would fail too.
     Lost,
     /// The device refused this kind of write.
     Refused,
@@ -45,7 +46,7 @@ impl<'a, B: AsRef<[u8]>> Writes<'a, B> {
         self.planned.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.planned.is_empty()
     }
@@ -63,7 +64,8 @@ impl<'a, B: AsRef<[u8]>> Writes<'a, B> {
                 parts.extend(payloads.map(|packet| &packet[planned.made..]));
             } else if let Some(transport) = item.flagged {
                 let field = transport.checksum_field();
-                // The sum is gathered in between, because the packet's buffer is shared and stays as it is.
+                // The sum replaces the two bytes in between. The packet itself is not changed, because its buffer may be
+                // shared.
                 parts.extend([&first[..field], planned.made(), &first[field + 2..]]);
             } else {
                 parts.push(first);
@@ -89,18 +91,18 @@ impl<'a, B: AsRef<[u8]>> Writes<'a, B> {
 pub(super) struct Planned {
     pub(super) header: VirtioNetHeader,
     item: usize,
-    /// Index of its first packet.
+    /// Index of the write's first packet.
     first: usize,
     packets: u64,
     bytes: u64,
     /// A super-packet's headers, or the partial sum of a single packet.
     scratch: [u8; MAX_HEADERS],
-    /// How many of these bytes are in use.
+    /// How many bytes of `scratch` are in use.
     made: usize,
 }
 
 impl Planned {
-    /// A whole item, merged if it has several packets.
+    /// Plans the write of a whole item, merged if it has several packets.
     pub(super) fn item<B: AsRef<[u8]>>(batch: &Batch<B>, index: usize) -> Self {
         let item = &batch.items[index];
         let Some(run) = item.run.as_ref().filter(|_| item.packets > 1) else {
@@ -121,7 +123,7 @@ impl Planned {
         }
     }
 
-    /// One packet of an item.
+    /// Plans the write of one packet of an item.
     pub(super) fn single<B: AsRef<[u8]>>(batch: &Batch<B>, item: usize, first: usize) -> Self {
         let packet = batch.packet(first);
         let mut planned = Self {

@@ -4,7 +4,7 @@
 pub const PACKET_OVERHEAD: usize = 1;
 /// Bytes before a fragment's payload.
 pub const FRAGMENT_OVERHEAD: usize = 9;
-/// Bytes behind a numbered packet or fragment.
+/// Bytes after a numbered packet or fragment.
 pub const TRAILER: usize = 4;
 
 pub(super) const PACKET: u8 = 0;

@@ -9,7 +9,7 @@ use super::kind::{self, FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
 use crate::reason::DropReason;
 use crate::wire::u32_at;
 
-/// Length of the datagram that says that nothing below a number comes any more.
+/// Length of a "nothing below" datagram: it says that no number below its own comes any more.
 pub const NOTHING_BELOW_LEN: usize = 1 + TRAILER;
 
 /// One of the 64 sequences of numbers that each direction of a connection has.
@@ -31,6 +31,7 @@ impl Lane {
 
     /// The ordered lane of a flow with this hash.
     pub fn of_flow(hash: u32) -> Self {
+        // The remainder is below 63, so the last byte holds all of it.
         let [.., index] = (hash % Self::ORDERED).to_be_bytes();
         Self(index + 1)
     }
@@ -104,7 +105,7 @@ pub enum Numbering {
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
-    /// No packet. Nothing below this place comes any more in its lane, which is ordered.
+    /// No packet: it says that no number below this one comes any more in this lane. The lane is ordered.
     NothingBelow(Place),
 }
 
@@ -115,8 +116,8 @@ impl Numbering {
     /// connection without numbers needs neither: [`Datagram::parse`](super::Datagram::parse) refuses numbered datagrams.
     ///
     /// # Errors
-    /// [`DropReason::BadDatagram`] for a numbered datagram without a body, and for one that says that nothing comes below a number
-    /// if it has flags, another length or an unordered lane.
+    /// [`DropReason::BadDatagram`] for a numbered datagram without a body, and for a "nothing below" datagram with flags,
+    /// another length or an unordered lane.
     #[inline]
     pub fn cut(datagram: &mut Bytes) -> Result<Self, DropReason> {
         match datagram.first() {
@@ -140,6 +141,7 @@ impl Numbering {
                 };
             }
             kind::NOTHING_BELOW => return Err(DropReason::BadDatagram),
+            // Reserved kinds, which [`Datagram`](super::Datagram) refuses.
             _ => return Ok(Self::Unnumbered),
         };
         if datagram.len() <= overhead + TRAILER {
@@ -159,7 +161,7 @@ pub fn append_trailer(framed: &mut BytesMut, place: Place) {
     framed.put_u32(place.bits());
 }
 
-/// Appends a datagram to `out` that says that nothing below `place` comes any more. The lane must be ordered.
+/// Appends a "nothing below" datagram to `out`: no number below `place` comes any more in its lane. The lane must be ordered.
 pub fn write_nothing_below(place: Place, out: &mut impl BufMut) {
     out.put_u8(kind::NOTHING_BELOW << 4);
     out.put_u32(place.bits());

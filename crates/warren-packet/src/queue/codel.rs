@@ -20,9 +20,10 @@ impl Default for Patience {
 impl Patience {
     /// The patience for flows over a path with this round-trip time.
     ///
-    /// The target is two thirds of it, so that one CUBIC flow, which gives up three tenths of its window at a signal, fills the
-    /// path. Other flows do not wait behind it. The flows' own round trips are longer than the path's by what lies beyond the
-    /// exit and by what repairs hold back.
+    /// The target is two thirds of the round-trip time. CUBIC gives up three tenths of its window at a signal, and a single
+    /// flow must still fill the path afterwards. Other flows do not wait in that flow's queue. The interval is twice the
+    /// round-trip time, because the flows' own round trips include the way beyond the exit, and the time for which repairs
+    /// hold packets back.
     pub(super) fn for_path(round_trip: Duration) -> Self {
         let Self { target, interval } = Self::default();
         // An estimate that is far too large must not turn CoDel off.
@@ -34,14 +35,14 @@ impl Patience {
     }
 }
 
-/// The state of one flow.
+/// CoDel's state for one flow.
 #[derive(Debug, Default)]
 pub struct Codel {
     /// When waits will have exceeded the target for an interval. `None` while they do not exceed it.
     first_above: Option<Instant>,
     dropping: bool,
     drop_next: Option<Instant>,
-    /// Number of signals in this dropping state, and the count at the start of the latest one.
+    /// Number of signals in this dropping state. `last_count` is the number at the start of the latest dropping state.
     count: u32,
     last_count: u32,
 }
@@ -58,7 +59,8 @@ impl Codel {
         if self.dropping {
             let Some(next) = self.drop_next.filter(|next| *next <= now) else { return false };
             self.count = self.count.saturating_add(1);
-            // Counted from when the signal was due, so that packets that leave late do not slow the law.
+            // Counted from the time at which the signal was due. Otherwise packets that leave late would slow down the control
+            // law.
             self.drop_next = Some(control_law(next, patience.interval, self.count));
             return true;
         }

@@ -54,7 +54,7 @@ impl Assembly {
         self.packet.len()
     }
 
-    /// Adds a fragment within the bounds of its own total. Returns whether the packet is complete.
+    /// Adds a fragment whose payload lies within its own `total`. Returns whether the packet is complete.
     pub(super) fn add(&mut self, fragment: &Fragment<'_>) -> Result<bool, DropReason> {
         if usize::from(fragment.total) != self.total() || fragment.flags != self.flags {
             return Err(DropReason::BadFragment);
@@ -62,7 +62,7 @@ impl Assembly {
         let start = usize::from(fragment.offset);
         let end = start + fragment.payload.len();
         for (word, mask) in masks(start, end) {
-            // The bits that were set before do no harm: the caller drops the assembly.
+            // The bits of earlier words stay set, which does no harm: the caller drops the assembly.
             if self.filled[word] & mask != 0 && !is_planted(Bug::OverlapTaken) {
                 return Err(DropReason::BadFragment);
             }

@@ -35,6 +35,7 @@ impl History {
     /// Records that `id` was seen and returns its state.
     pub(super) fn place(&mut self, id: u32) -> Place {
         self.advance(id);
+        // Forgotten ids come first, because an older id shares its bit with a newer one.
         match self.newer_than(id) {
             newer if newer >= REMEMBERED => Place::Forgotten,
             _ if self.is_finished(id) => Place::Finished,
@@ -50,6 +51,7 @@ impl History {
 
     /// Records that the packet `id` was completed or dropped, unless it is too old to be remembered.
     pub(super) fn finish(&mut self, id: u32) {
+        // The bit of an older id belongs to a newer one by now.
         if self.newer_than(id) < REMEMBERED {
             let (word, bit) = position(id);
             self.finished[word] |= bit;

@@ -7,16 +7,17 @@ use bytes::Bytes;
 use super::planted::{Bug, is_planted};
 use crate::datagram::Number;
 
-/// Furthest ahead of its lane's next number that a datagram is held. One further ahead releases everything that its lane holds.
+/// How far above its lane's next number a datagram is still held. A datagram that is further ahead releases everything that
+/// its lane holds.
 pub const MAX_AHEAD: u32 = 65_536;
 /// Numbers per page.
 const PAGE: u32 = u64::BITS;
 const PAGE_COUNT: u32 = Number::COUNT / PAGE;
 /// Bytes of a page's place in the ring. A ring grows by doubling, so a place may cost twice its size.
 const PLACE_SIZE: usize = 2 * size_of::<Option<Box<Page>>>();
-/// Bytes for each datagram beside its own: what the allocator adds, and the place of a gap before it.
+/// Bytes for each datagram in addition to its own: the allocator's overhead, and the entry of a gap before it.
 const DATAGRAM_SIZE: usize = 80;
-/// Largest ring that an empty lane keeps, in places.
+/// Most places for which the ring of an empty lane keeps memory.
 const KEPT_PLACES: usize = 64;
 
 /// Held datagrams by number. The numbers are all above the lane's next one, and at most [`MAX_AHEAD`] above it.
@@ -25,7 +26,7 @@ pub(super) struct Ahead {
     /// The page of the lowest place in the ring.
     first: u32,
     pages: VecDeque<Option<Box<Page>>>,
-    /// How many pages the ring has memory for.
+    /// Number of pages that are allocated.
     allocated: usize,
     datagrams: usize,
     bytes: usize,
@@ -57,7 +58,8 @@ impl Ahead {
             + self.pages.len() * PLACE_SIZE
     }
 
-    /// Copies a datagram in, unless its number is held already. `next` is the lane's next number. Says whether it did.
+    /// Copies a datagram in, unless its number is held already. `next` is the lane's next number. Returns whether it was
+    /// copied.
     pub(super) fn insert(&mut self, next: Number, number: Number, datagram: &[u8]) -> bool {
         // An empty ring has no places, so it may begin with any page.
         if self.datagrams == 0 {
@@ -88,7 +90,8 @@ impl Ahead {
         !is_held
     }
 
-    /// Takes out the datagram with the lane's next number, if it is held. `next` never goes back, and skips none that is held.
+    /// Takes out the datagram with the lane's next number, if it is held. `next` never goes back, and never skips a held
+    /// datagram.
     pub(super) fn take(&mut self, next: Number) -> Option<Bytes> {
         if self.datagrams == 0 {
             return None;
@@ -113,7 +116,7 @@ impl Ahead {
         self.datagrams -= 1;
         if self.datagrams == 0 {
             self.pages.clear();
-            // A lane would keep the ring of its longest gap for the life of the connection.
+            // Otherwise the lane would keep a ring as large as its longest gap needed, for the life of the connection.
             self.pages.shrink_to(KEPT_PLACES);
         }
         Some(datagram)
@@ -137,7 +140,7 @@ fn page_of(number: Number) -> u32 {
     number.value() / PAGE
 }
 
-/// How many pages after `first` a page comes. The number of pages divides that of all numbers, so pages wrap with them.
+/// How many pages `page` is after `first`. Whole pages fill the range of numbers exactly, so pages wrap where numbers wrap.
 fn pages_between(first: u32, page: u32) -> usize {
     ((page + PAGE_COUNT - first) % PAGE_COUNT) as usize
 }

@@ -13,7 +13,7 @@ pub struct Counters {
     pub filled: u64,
     /// Missing numbers that their lane went on without. The unordered lane waits for none.
     pub given_up: u64,
-    /// Numbers among these that arrived after all.
+    /// Numbers among those given up that arrived after all.
     pub late: u64,
     /// Datagrams that were refused because they had arrived before, or were too old to tell.
     pub repeated: u64,

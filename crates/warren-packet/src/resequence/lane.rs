@@ -67,7 +67,7 @@ impl Lane {
     ) -> Result<(), DropReason> {
         match self.past.position(number) {
             Position::Ahead(0) => {
-                // If anything is held, it was held for this number.
+                // If the lane holds anything, it waited for this number.
                 outlet.counters.filled += u64::from(self.holds_any());
                 self.past.pass();
                 outlet.released.push_back(datagram);
@@ -91,7 +91,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Goes on to `number`, because the peer sends none below it any more.
+    /// Goes on to `number`, because the peer sends no lower numbers any more.
     pub(super) fn nothing_below(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         match self.past.position(number) {
             Position::Ahead(steps) if steps > MAX_AHEAD => self.leap(number, outlet),
@@ -103,7 +103,7 @@ impl Lane {
         }
     }
 
-    /// Goes on without the missing numbers whose deadline is over.
+    /// Goes on without the missing numbers whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant, outlet: &mut Outlet<'_>) {
         while self.deadline().is_some_and(|deadline| deadline <= now) {
             self.step_over(outlet);
@@ -144,7 +144,7 @@ impl Lane {
             return Err(DropReason::Repeated);
         }
         if is_above {
-            // Without a gap before it, the number waits for the same ones as the highest that is held.
+            // A number right after the highest held one waits for the same missing numbers, so it needs no gap of its own.
             if number != self.end {
                 self.gaps.push_back(Gap { end: number, deadline });
             }
@@ -155,8 +155,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Releases everything that is held, and goes on to a number that is further ahead than anything that is held. The numbers in
-    /// between do not count as given up: such a peer lies, or counts anew.
+    /// Releases everything that is held, and goes on to a number above all of it. The numbers in between do not count as given
+    /// up: the peer lies, or it has started to count anew.
     fn leap(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         if !is_planted(Bug::HeldDroppedOnJump) {
             self.release_all(outlet);
@@ -173,7 +173,7 @@ impl Lane {
         {
             self.step_over(outlet);
         }
-        // A run of held numbers may have reached beyond it.
+        // A run of held datagrams may have taken the lane beyond `number`.
         if self.past.next().since(next) < target {
             self.skip_to(number, outlet);
         }
@@ -204,12 +204,13 @@ impl Lane {
             return;
         }
         let next = self.past.next();
-        // A gap's end is at most `MAX_AHEAD` above the next number, unless it is that number or below it.
+        // A gap that the lane has passed is recognised by its end: `since` is 0 for the next number, and wraps to a huge value
+        // below it.
         while self.gaps.front().is_some_and(|gap| !(1..=MAX_AHEAD).contains(&gap.end.since(next))) {
             self.gaps.pop_front();
         }
     }
 }
 
-/// Most room for gaps that a lane keeps while it holds nothing.
+/// Most gaps for which a lane keeps memory while it holds nothing.
 const KEPT_GAPS: usize = 64;

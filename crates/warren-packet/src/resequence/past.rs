@@ -18,7 +18,7 @@ pub(super) struct Past {
 /// Where a number is, seen from a lane's next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// So many numbers above the next one. Zero is the next one itself.
+    /// This many numbers above the next one. Zero is the next one itself.
     Ahead(u32),
     /// Below the next one, and it has not arrived.
     Missing,

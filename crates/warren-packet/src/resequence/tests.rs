@@ -1,4 +1,4 @@
-//! Tests of whole lanes. The oracle is the fuzz target's: it is given random bytes, and has to find each planted bug.
+//! Tests of whole lanes. They share the fuzz target's oracle, feed it random bytes, and check that it finds each planted bug.
 
 #[allow(dead_code, unreachable_pub, reason = "the files are modules of fuzz/ as well")]
 #[path = "../../../../fuzz/src/input.rs"]

@@ -89,7 +89,7 @@ proptest! {
             Some(TransportSlice::Udp(udp)) => (17, udp.slice(), udp.source_port(), udp.destination_port()),
             _ => return Ok(()),
         };
-        // etherparse also looks behind IPv4's authentication header, and into first and atomic fragments.
+        // etherparse also reads past IPv4's authentication header, and into first and atomic fragments.
         if packet.protocol() == 51 || packet.is_fragment() {
             return Ok(());
         }

@@ -120,7 +120,7 @@ proptest! {
                 _ => {}
             }
             if (flags, said) == (0x10, total) && edges.contains(&start) {
-                continue; // it could replace a genuine fragment without anything to show it
+                continue; // it could replace a genuine fragment, and nothing would show it
             }
             let mut datagram = vec![flags, 0, 0, 0, 0];
             datagram.extend_from_slice(&said.to_be_bytes());

@@ -1,4 +1,4 @@
-//! An honest sender over a path that loses, repeats and reorders, and repairs that come in time or not.
+//! An honest sender over a path that loses, repeats and reorders datagrams. Repairs arrive in time or too late.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_millis(1);
 /// What the path does to a datagram.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// It arrives so many milliseconds after it was sent.
+    /// It arrives this many milliseconds after it was sent.
     Arrives(u64),
     /// It arrives twice.
     Twice(u64, u64),
@@ -34,7 +34,7 @@ fn lossy(longest: u64) -> impl Strategy<Value = Fate> {
     prop_oneof![20 => fate(longest), 1 => Just(Fate::Lost)]
 }
 
-/// One datagram a millisecond in turn over three lanes, all through `first`.
+/// Sends one datagram a millisecond, in turn over three lanes whose numbers start at `first`. Returns what was released.
 fn receive(fates: &[Fate], first: u32) -> (Resequencer, Vec<u64>) {
     let mut arrivals: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     let mut arrive = |at: u64, sent: u64| {
