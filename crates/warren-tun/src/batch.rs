@@ -1,4 +1,4 @@
-//! The writes of a batch, and what became of them.
+//! The writes of a batch, and their results.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use warren_packet::virtio::{self, VirtioNetHeader};
 
 use crate::lane::Lane;
 
-/// Writes that a [`Queue`](crate::Queue) makes at once, each of a packet or super-packet.
+/// Writes that a [`Queue`](crate::Queue) makes at once. Each is one packet or super-packet.
 #[derive(Debug, Default)]
 pub struct WriteBatch<'a> {
     headers: Vec<[u8; virtio::LEN]>,
@@ -19,7 +19,7 @@ pub struct WriteBatch<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Planned {
     lane: Lane,
-    /// Where its parts end; they begin where those of the write before end.
+    /// Index after the write's last part. Its first part follows the previous write's last one.
     end: usize,
     bytes: usize,
 }
@@ -59,12 +59,12 @@ impl<'a> WriteBatch<'a> {
         self.writes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// Puts each header before its parts, and hands over all writes in that form. `file` is that of a lane.
+    /// Puts each header before its parts, and hands all writes to `take`. `file` returns a lane's file.
     pub(crate) fn gather<'f, T>(
         &self,
         file: impl Fn(Lane) -> BorrowedFd<'f>,
@@ -77,6 +77,7 @@ impl<'a> WriteBatch<'a> {
             slices.extend_from_slice(self.parts.get(begin..write.end).unwrap_or_default());
             begin = write.end;
         }
+        // A second pass, because each write borrows a part of the finished list.
         let mut rest = slices.as_slice();
         let mut gathered = Vec::with_capacity(self.writes.len());
         begin = 0;
@@ -100,7 +101,7 @@ impl<'b> Gathered<'b> {
         self.complete(rustix::io::writev(self.file, self.slices)?)
     }
 
-    /// The result of a write for which a ring answers `result`: the number of bytes, or an error's number below 0.
+    /// Converts a ring's result for this write: the number of bytes written, or a negative error number.
     pub(crate) fn result(&self, result: i32) -> io::Result<()> {
         match usize::try_from(result) {
             Ok(taken) => self.complete(taken),
@@ -109,7 +110,7 @@ impl<'b> Gathered<'b> {
     }
 
     fn complete(&self, taken: usize) -> io::Result<()> {
-        // A TUN device takes a packet whole or not at all, so such a packet would be damaged.
+        // One write is one packet. If the kernel took only a part of it, the packet is damaged.
         if taken < self.bytes { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 }

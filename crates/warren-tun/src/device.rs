@@ -80,6 +80,7 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         .name(&config.name)
         .mtu(config.mtu)
         .enable(false)
+        // Gives each packet a virtio-net header, even if the offloads are turned off below.
         .offload(true)
         .multi_queue(files > 1)
         .build_sync()
@@ -115,7 +116,7 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
 /// The driver's device node.
 const DRIVER: &str = "/dev/net/tun";
 
-/// Half of `MAX_TAP_QUEUES` of drivers/net/tun.c.
+/// Half of `MAX_TAP_QUEUES` (256) of drivers/net/tun.c, because a queue may have two lanes.
 const MAX_QUEUES: usize = 128;
 
 /// `IFNAMSIZ` of linux/if.h without the terminating zero.

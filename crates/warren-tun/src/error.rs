@@ -56,6 +56,7 @@ impl TunError {
         let name = name.to_owned();
         match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
             Some(rustix::io::Errno::PERM | rustix::io::Errno::ACCESS) => Self::NotPermitted { name },
+            // The device node is missing, or exists without a driver.
             Some(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::NXIO) => {
                 Self::NoDriver
             }

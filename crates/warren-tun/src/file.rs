@@ -1,5 +1,5 @@
-//! Three operations that need `unsafe`, beside those of `ring.rs`: registering a queue's file for readiness, turning off its offloads, and
-//! claiming a device exclusively.
+//! Three operations that need `unsafe`, in addition to those of `ring.rs`: registering a queue's file for readiness, turning
+//! off its offloads, and claiming a device exclusively.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -46,7 +46,7 @@ const SET_INTERFACE: Opcode = opcode::write::<c_int>(b'T', 202);
 /// `IFF_TUN`, `IFF_MULTI_QUEUE`, `IFF_NO_PI`, `IFF_VNET_HDR` and `IFF_TUN_EXCL` of linux/if_tun.h.
 const EXCLUSIVE_TUN: u16 = 0x0001 | 0x0100 | 0x1000 | 0x4000 | 0x8000;
 
-/// The part of linux/if.h's `ifreq` that is used here.
+/// The part of linux/if.h's `ifreq` that is used here. `rest` fills it up to the 40 bytes of 64-bit kernels.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; 16],

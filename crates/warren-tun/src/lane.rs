@@ -42,7 +42,7 @@ impl OpenLane {
         let readiness = self.registered()?;
         loop {
             let mut guard = ready!(readiness.poll_read_ready(context))?;
-            // A read that would block takes the readiness back, and the loop waits for the next.
+            // A read that would block clears the readiness. The loop then waits for the file to become ready again.
             let read = guard.try_io(|file| Ok(rustix::io::read(file.get_ref(), &mut *buffer)?));
             if let Ok(result) = read {
                 return Poll::Ready(result);
@@ -64,8 +64,9 @@ impl OpenLane {
     }
 }
 
-/// Bytes read from a busy prompt lane before the bulk lane gets a turn. A flow that changes lanes usually has less waiting there,
-/// so its packets stay in order. Not all of the lane is prompt traffic: half of the one-way flows are in it.
+/// Bytes read from a busy prompt lane before the bulk lane gets a turn. A flow that moves to the bulk lane usually has less
+/// than this waiting in the prompt lane, so its packets stay in order. The share is limited because the prompt lane has bulk
+/// traffic as well: half of the one-way flows are in it.
 const PROMPT_SHARE: usize = 256 * 1024;
 /// Bytes read from the bulk lane before the prompt lane is checked again. A check costs a fifth of reading a small packet.
 const BULK_SHARE: usize = 64 * 1024;
@@ -79,7 +80,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// The lane to try first, then the one to try if that is empty.
+    /// The lane to try first, and the lane to try if the first is empty.
     pub(crate) fn order(&self) -> [Lane; 2] {
         let other = match self.current {
             Lane::Prompt => Lane::Bulk,

@@ -71,6 +71,7 @@ impl Queue {
             )));
         }
         let lanes = if self.bulk.is_some() { 2 } else { 1 };
+        // A lane without packets registers the waker, so a packet in either lane wakes the reader.
         for lane in self.turns.order().into_iter().take(lanes) {
             if let Poll::Ready(read) = self.lane(lane).poll_read(context, buffer) {
                 let bytes = read?;
@@ -104,11 +105,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes the writes of a batch in their order, and pushes the result of each: that of [`write`](Self::write), or `WriteZero` if
-    /// the kernel took only a part. With a ring, a system call makes up to 256 of them.
+    /// Makes the writes of a batch in their order, and pushes the result of each: that of [`write`](Self::write), or
+    /// `WriteZero` if the kernel took only a part. With a ring, one system call makes up to 256 writes.
     ///
     /// # Errors
-    /// When the kernel no longer takes the ring. The ring is closed then, and the writes are made one by one.
+    /// If the kernel refuses the ring. The ring is then closed, and the remaining writes are made one by one.
     pub fn write_all(
         &self,
         batch: &WriteBatch<'_>,
@@ -191,7 +192,7 @@ impl AsRawFd for Queue {
     }
 }
 
-/// Splits what one read brought into header and packet.
+/// Splits the bytes of one read into header and packet.
 fn parse(buffer: &[u8], bytes: usize) -> io::Result<(VirtioNetHeader, Range<usize>)> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, "the kernel gave a packet without a virtio-net header");

@@ -1,12 +1,14 @@
-//! Many TUN writes in one system call, by io_uring.
+//! Makes many TUN writes with one system call (io_uring).
 //!
-//! A return from `writev` lets a receiver run that the packet woke, tens of thousands of times a second. One call for a batch returns once.
+//! A packet may wake its receiver, and each return from `writev` lets that receiver run: tens of thousands of times a second.
+//! One call for a whole batch returns only once.
 //!
-//! io_uring makes calls that no seccomp filter sees. So a [`Ring`] is restricted for good before it is enabled
-//! (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10): it can write to open files, and do nothing else. `writev` can do that as well.
+//! No seccomp filter sees the calls that io_uring makes. A [`Ring`] is therefore restricted for good before it is enabled
+//! (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10): it can write to open files and do nothing else. A process can do the same
+//! with `writev`.
 //!
-//! The TUN files are not registered with the ring. A ring lets go of registered files some 25 ms after the death of its process, and the
-//! device of a killed daemon would outlive it by as long.
+//! The TUN files are not registered with the ring. A ring releases registered files only some 25 ms after its process has
+//! died. A killed daemon's device would outlive the daemon by that time.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,18 +21,18 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::batch::Gathered;
 
-/// Writes of one system call. A batch from the carrier seldom has more, and a second call costs little then.
+/// Most writes of one system call. A batch from the carrier seldom has more, and a second call then costs little.
 const ENTRIES: u16 = 256;
 
 /// A ring of the kernel (io_uring) that can only write.
 pub struct Ring {
     ring: IoUring,
-    /// Whether the kernel's TUN driver knows `RWF_NOWAIT` (since Linux 6.4), as far as is known.
+    /// Whether the kernel's TUN driver knows `RWF_NOWAIT` (since Linux 6.4), true until a write shows otherwise.
     knows_nowait: bool,
 }
 
 impl Ring {
-    /// Makes a ring. A sandboxed process can no longer do that.
+    /// Makes a ring. A process in its sandbox can no longer make one.
     ///
     /// # Errors
     /// `ENOSYS` or `EINVAL` if the kernel has no io_uring or no restrictions for it, `EPERM` if a filter or the setting
@@ -55,8 +57,8 @@ impl Ring {
     /// Makes the writes in their order, and pushes the result of each.
     ///
     /// # Errors
-    /// When the kernel refuses the ring. The results pushed so far hold, the other writes were not made, and the ring must not be used
-    /// again.
+    /// When the kernel refuses the ring. The results pushed so far are valid, the other writes were not made, and the ring
+    /// must not be used again.
     pub(crate) fn write_all(
         &mut self,
         writes: &[Gathered<'_>],
@@ -81,7 +83,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes the writes again that an older driver refused for their flag. The files are non-blocking, and an older io_uring heeds that.
+    /// Repeats the writes that an older driver refused because of their flag. The files are non-blocking, and an older
+    /// io_uring respects that.
     fn repeat_unknown(&mut self, writes: &[Gathered<'_>], results: &mut [io::Result<()>]) {
         for (write, result) in writes.iter().zip(results) {
             if matches!(result, Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP)) {
@@ -111,6 +114,7 @@ impl Ring {
         while under_way > 0 {
             match self.ring.submit_and_wait(under_way) {
                 Ok(_) => {}
+                // A signal ended the wait. The loop waits for the rest.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let left = self.ring.submission().len();
@@ -128,7 +132,7 @@ impl Ring {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Takes the results that are there. Returns how many writes are left.
+    /// Takes the results that have arrived. Returns how many writes are still under way.
     fn take_completions(
         &mut self,
         writes: &[Gathered<'_>],
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(refused, (Some(Errno::PERM), 0, true));
     }
 
-    /// Has the kernel carry out one entry, and returns the result.
+    /// Makes the kernel carry out one entry, and returns the result.
     fn outcome(ring: &mut IoUring, entry: &Entry) -> i32 {
         // SAFETY: what the entry points to outlives this function, which waits for the completion.
         unsafe { ring.submission().push(entry) }.unwrap();

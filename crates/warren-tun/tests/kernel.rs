@@ -173,12 +173,12 @@ fn a_batch_is_written_in_order_and_each_write_has_its_own_result() {
             results.clear();
             queue.write_all(&batch, &mut ring, &mut results).unwrap();
             let errors = results.iter().map(|result| Errno::from_io_error(result.as_ref().unwrap_err()));
-            // The kernel looks at the header first.
+            // The kernel checks the header first.
             let expected = [Errno::IO, Errno::INVAL, Errno::IO, Errno::IO].map(Some);
             assert_eq!(errors.collect::<Vec<_>>(), expected);
             assert_eq!(ring.is_some(), with_ring);
 
-            // A ring that lives on does not hold the device.
+            // A ring that still exists does not keep the device alive.
             drop(queue);
             assert_gone(&device);
         }
@@ -342,7 +342,8 @@ fn bring_up(device: &Device) {
     run("ip", &["link", "set", device.name(), "up"]);
 }
 
-/// Waits until the device is gone. A child that another test has forked holds copies of its descriptors until exec.
+/// Waits until the device is gone. A child process that another test has forked holds copies of the descriptors until it calls
+/// exec.
 fn assert_gone(device: &Device) {
     let gone = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));

@@ -168,7 +168,7 @@ fn unspecified(family_of: &str) -> IpAddr {
 enum Checksums {
     Partial,
     Whole,
-    /// Partial, but spoilt after the coalescer wrote them.
+    /// Partial, but corrupted after the coalescer wrote them.
     Wrong,
 }
 
