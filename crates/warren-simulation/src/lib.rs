@@ -75,7 +75,7 @@ pub trait Planted: Copy + Debug + 'static {
 pub struct Outcome {
     /// Whether every checked property held.
     pub is_kept: bool,
-    /// A hash of the run's events, the same for each run of a seed. Zero if the simulation takes none.
+    /// A hash of the run's events, the same for each run of a seed. Zero if the simulation computes no hash.
     pub trace: u64,
 }
 
@@ -98,7 +98,7 @@ pub fn seeds(default: Range<u64>) -> Range<u64> {
 /// Plants each bug in turn and runs seeds until one finds it.
 ///
 /// # Panics
-/// If the first `seeds` seeds do not find a bug, if the seed's second run differs, or if the seed fails without the bug too.
+/// If the first `seeds` seeds do not find a bug, if the seed's second run differs, or if the seed fails even without the bug.
 #[allow(clippy::print_stdout, reason = "a test's output says which seed found what")]
 pub fn find_every_bug<Bug: Planted>(seeds: u64, run: impl Fn(u64) -> Outcome) {
     for &bug in Bug::ALL {
@@ -120,6 +120,7 @@ pub struct Random(u64);
 impl Random {
     /// Starts the sequence of a seed.
     pub fn new(seed: u64) -> Self {
+        // The state of xorshift must never be 0.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -131,19 +132,20 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Returns a number below `bound`; zero if that is zero.
+    /// Returns a number below `bound`, or zero if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The lowest bits of the sequence are the least random.
         (self.draw() >> 16) % bound.max(1)
     }
 
-    /// Whether something happens that does once in `times`.
+    /// Whether an event with a chance of one in `times` happens.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
     /// Fills a slice.
     pub fn fill(&mut self, bytes: &mut [u8]) {
+        // The first byte has the highest bits, which are the most random.
         bytes.fill_with(|| self.draw().to_be_bytes()[0]);
     }
 
