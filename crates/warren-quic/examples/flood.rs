@@ -1,4 +1,5 @@
-//! What a flood of Initials costs an exit over loopback: refused a second of its thread's CPU time, by what they carry.
+//! What a flood of Initials costs an exit over loopback: how many it refuses per second of its thread's CPU time, depending on
+//! what they carry.
 //!
 //! `cargo run --release -p warren-quic --example flood -- 3` takes three seconds for each row.
 
@@ -51,13 +52,13 @@ fn row(name: &str, token: usize, silent: bool, time: Duration) {
     let sent = flood(address, token, time);
     over.store(true, SeqCst);
     let (received, cpu) = exit.join().unwrap();
-    // An exit that answers refuses by a close or by silence, and takes in what it can.
+    // An exit that answers refuses with a close or silently, and accepts what it can.
     let refused = if silent { strangers.turned_away(Turned::NoProof) } else { received };
     let exit = if silent { "silent" } else { "answers" };
     println!("| {name} | {exit} | {sent} | {refused} | {cpu:.2} | {:.0} |", refused as f64 / cpu);
 }
 
-/// Runs an exit until it is over; returns the datagrams it received and the CPU seconds of its thread.
+/// Runs an exit until `over` is set. Returns the datagrams that it received and the CPU seconds of its thread.
 fn exit(socket: UdpSocket, strangers: Strangers, over: &AtomicBool) -> (u64, f64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -80,7 +81,7 @@ fn exit(socket: UdpSocket, strangers: Strangers, over: &AtomicBool) -> (u64, f64
     })
 }
 
-/// Sends Initials of ever other connection IDs as fast as it goes; returns how many.
+/// Sends Initials with changing connection IDs as fast as possible. Returns how many.
 fn flood(to: SocketAddr, token: usize, time: Duration) -> u64 {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     socket.connect(to).unwrap();
@@ -99,7 +100,7 @@ fn initial(number: u64, token: usize) -> Vec<u8> {
     let mut packet = [&[0xc0, 0, 0, 0, 1, 20][..], &[0xab; 12], &number.to_be_bytes(), &[0]].concat();
     packet.push(u8::try_from(token).unwrap());
     packet.resize(packet.len() + token, 0x5a);
-    // The rest of the datagram is the packet's: its length, in two bytes, and what stands for number and content.
+    // The packet fills the rest of the datagram: its length in two bytes, then filler for packet number and content.
     let rest = u16::try_from(1_200 - packet.len() - 2).unwrap();
     packet.extend((rest | 0x4000).to_be_bytes());
     packet.resize(1_200, 0x77);

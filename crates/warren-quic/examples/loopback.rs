@@ -195,7 +195,7 @@ fn settings(plan: &Plan, driver: Driver) -> TransportSettings {
         receive_batches: ReceiveBatches::new(plan.batches),
         congestion: plan.congestion.into(),
         initial_mtu: plan.mtu,
-        // What an overloaded machine drops is not to be taken for a smaller path.
+        // Drops on an overloaded machine must not be taken for a smaller path MTU.
         min_mtu: plan.mtu,
         max_mtu: plan.mtu,
         ..TransportSettings::default()
@@ -243,7 +243,7 @@ fn side(phase: Arc<AtomicUsize>, target: Option<Target>, make: impl FnOnce() -> 
         })
         .await;
         let (start, end) = (start.unwrap(), worker.mark());
-        // The other side is to end of itself, not by a close in the middle of its count.
+        // The other side should end by itself, not because of a close in the middle of its count.
         tokio::time::sleep(Duration::from_millis(50)).await;
         Share {
             seconds: end.at.duration_since(start.at).as_secs_f64(),
@@ -265,7 +265,7 @@ struct Mark {
     calls: f64,
 }
 
-/// The worker of the tunnel without a tunnel: turns of the same order, datagrams out of nothing and into nothing.
+/// The tunnel's worker without a tunnel: turns have the same order, but datagrams are made up and then discarded.
 struct Worker {
     endpoint: Endpoint,
     inbox: Inbox,

@@ -1,4 +1,5 @@
-//! What a packet costs in QUIC alone: two connections in one thread's memory, no socket and no clock but that of the figures.
+//! What a packet costs in QUIC alone: two connections in one thread's memory, without a socket, and with a clock only for the
+//! figures.
 //!
 //! `cargo run --release -p warren-quic --example packet_cost -- size=1350 burst=40` prints nanoseconds per packet for sending
 //! (queue, build, encrypt), for receiving (route, decrypt, hand over) and for acknowledgements (both sides), each the median

@@ -66,6 +66,7 @@ impl<'a> Attempt<'a> {
 
 /// Adds to the connection's Initials the proof that a silent exit requires. Other exits ignore it.
 pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> std::io::Result<()> {
+    // The longest ID that QUIC allows (RFC 9000 section 17.2).
     let mut first_id = [0; 20];
     getrandom::fill(&mut first_id).map_err(std::io::Error::other)?;
     let exit_keys = if is_planted(Bug::ProofLeftOut) { &[] } else { exit_keys };
@@ -80,7 +81,7 @@ pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> s
 struct OneToken(Bytes);
 
 impl TokenStore for OneToken {
-    // An exit's tokens are not used: each attempt brings a proof.
+    // An exit's tokens are not stored, because an Initial's token field carries the proof.
     fn insert(&self, _server_name: &str, _token: Bytes) {}
 
     fn take(&self, _server_name: &str) -> Option<Bytes> {

@@ -1,4 +1,4 @@
-//! The packet ciphers, fastest on this CPU first, each from the library that is faster on it.
+//! The packet ciphers, the fastest on this CPU first. Each comes from the library that is faster on this CPU.
 
 use rustls::{
     SupportedCipherSuite, crypto::aws_lc_rs::cipher_suite as aws_lc, crypto::ring::cipher_suite as ring,

@@ -220,11 +220,11 @@ impl Endpoint {
         }
     }
 
-    /// Says that the peer of a connection is an enrolled client. From then on it has room and turns of its own where an exit is behind;
-    /// until then it shares those of all keys that are not known to be enrolled.
+    /// Marks the peer of a connection as an enrolled client. At an overloaded exit, such a client has queue space and
+    /// processing turns of its own. All other keys together share those of one client.
     pub fn know_as_client(&mut self, connection: ConnectionId) {
         match self {
-            // Its sockets' room is everybody's.
+            // With noq, all clients share the space in the sockets' buffers.
             Self::Noq(_) => {}
             Self::Warren(endpoint) => endpoint.know_as_client(connection),
         }
@@ -241,8 +241,8 @@ impl Endpoint {
     /// Appends bytes to the control stream.
     ///
     /// # Errors
-    /// If the connection is not open, or more than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer, which closes the
-    /// connection.
+    /// If the connection is not open, or more than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer. In the latter case
+    /// the connection is closed.
     pub fn send_control(&mut self, connection: ConnectionId, data: &[u8]) -> Result<(), SendError> {
         match self {
             Self::Noq(endpoint) => endpoint.send_control(connection, data),
@@ -275,8 +275,8 @@ impl Endpoint {
         }
     }
 
-    /// Pings every peer at once. Call it when this host's addresses or routes change or the host wakes from sleep. An exit learns
-    /// a client's new address by it.
+    /// Pings every peer at once. Call it when this host's addresses or routes change or the host wakes from sleep. The ping
+    /// shows an exit a client's new address.
     pub fn rouse(&mut self) {
         match self {
             Self::Noq(endpoint) => endpoint.rouse(),

@@ -56,7 +56,7 @@ impl PrivateKey {
 
     /// Returns the key in the format of a key file.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        // Unlike other accessors of the seed, this one is wiped on drop.
+        // The DER text is wiped on drop, unlike the results of other accessors of the seed.
         let der: Pkcs8V1Der<'_> = self.0.as_der().expect("there is memory for a few bytes");
         let seed = der.as_ref().last_chunk::<KEY_LENGTH>().expect("the seed stands at the end");
         Zeroizing::new(STANDARD.encode(seed))

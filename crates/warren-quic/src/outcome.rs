@@ -125,7 +125,7 @@ pub(crate) fn connection_stats(
     }
 }
 
-/// Returns what a connection's path has lost. Probes of the MTU are meant to be lost.
+/// Returns what a connection's path has lost. MTU probes do not count, because they are expected to be lost.
 pub(crate) fn loss_counts(stats: &noq_proto::ConnectionStats, path: &PathStats) -> LossCounts {
     let kept = stats.kept_datagrams;
     LossCounts {

@@ -17,7 +17,7 @@ warren_simulation::planted_bugs! {
     DatagramTwice,
     /// A connection's timers are ignored.
     TimersForgotten,
-    /// A connection with room again is not reported.
+    /// It is not reported that a connection has room again.
     RoomUntold,
     /// The end of a connection is not reported.
     EndUntold,

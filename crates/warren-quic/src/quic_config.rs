@@ -53,15 +53,15 @@ const MTU_CONFIRMATION_PROBES: usize = 8;
 /// of such packets notices their loss within a second or two, and other senders do not need the answer.
 const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
-/// The search ends when its steps fall below this. It still tries the upper bound if that is at least this far away. With 10, it
-/// reaches both 1,472 and 1,452 exactly, in seven probes.
+/// The search ends when its steps fall below this. It still tries the upper bound if the bound is at least this far away. With
+/// 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
-/// An idle timeout below which noq sends loss probes every two seconds instead of four. A path that is back is found within that
-/// time. noq gets it as a path's idle timeout, which ends nothing without QUIC multipath.
+/// A path's idle timeout. With one this short, noq sends loss probes every two seconds instead of four, so that it finds a
+/// path that is back within that time. Without QUIC multipath, the timeout itself ends nothing.
 const FAST_PROBES: Duration = Duration::from_secs(24);
 
-/// Checks the settings that noq would misinterpret or panic over.
+/// Checks the settings that noq would misinterpret, or on which it would panic.
 pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     let TransportSettings {
         initial_mtu,

@@ -73,6 +73,7 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
         socket.set_only_v6(config.v6only)?;
     }
     if config.reuse_port {
+        // Counts only if it is set before the socket is bound (socket(7)).
         socket.set_reuse_port(true)?;
     }
     // SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN. The plain options are silently limited to net.core.[rw]mem_max.

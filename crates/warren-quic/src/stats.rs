@@ -33,9 +33,9 @@ pub struct ConnectionStats {
     pub sent_packets: u64,
     /// QUIC packets declared lost.
     pub lost_packets: u64,
-    /// Those of them that were acknowledged after all.
+    /// Packets declared lost that were acknowledged after all.
     pub spurious_losses: u64,
-    /// Probes of the MTU among the lost packets, which are meant to be lost.
+    /// MTU probes among the lost packets. They are expected to be lost.
     pub lost_mtu_probes: u64,
     /// Times that the path stopped carrying large packets.
     pub black_holes: u64,
@@ -90,7 +90,7 @@ pub enum ControllerState {
     Starting,
     /// The window follows what the path holds, and keeps the queue short.
     ShortQueue,
-    /// The window is a little smaller for a few rounds, to find out whose queue or loss it is.
+    /// The window is a little smaller for a few rounds, to find out who causes the queue or the loss.
     Probing,
     /// Another flow keeps the queue full, and CUBIC competes for a fair share.
     Competing,
@@ -98,15 +98,14 @@ pub enum ControllerState {
     Marked,
 }
 
-/// What a connection's path has lost, and what of it is kept to be sent again. The counts of packets and datagrams
-/// only grow.
+/// What a connection's path has lost, and how much is kept to be sent again. The counts of packets and datagrams only grow.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct LossCounts {
     /// QUIC packets sent that are tracked for acknowledgement, without probes of the MTU.
     pub sent_packets: u64,
-    /// Those of them that were declared lost.
+    /// QUIC packets declared lost, without probes of the MTU.
     pub lost_packets: u64,
-    /// Those of the lost ones that were acknowledged after all.
+    /// Packets declared lost that were acknowledged after all.
     pub spurious_losses: u64,
     /// Times that the congestion controller was told of a loss or an ECN mark.
     pub congestion_events: u64,
@@ -120,7 +119,7 @@ pub struct LossCounts {
     pub window: u64,
     /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// How much longer than that a packet may take before it counts as lost. Zero if the path keeps the order.
+    /// How much longer than the round-trip time a packet may take before it counts as lost. Zero if the path keeps the order.
     pub reordering: Duration,
 }
 

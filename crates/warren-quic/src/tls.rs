@@ -87,6 +87,7 @@ pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = vec![ALPN.to_vec()];
+    // No resumption and no early data, for the reasons given in `client`.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;

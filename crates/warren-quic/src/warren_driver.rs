@@ -1,10 +1,10 @@
 //! Warren's own driver, directly on noq-proto and noq-udp. Everything happens in the worker's polls, with no task, channel, lock
 //! or copy between a connection and its socket.
 //!
-//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of the
-//! turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received datagrams are
-//! slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind copies datagrams
-//! into per-client queues instead.
+//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of
+//! the turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received
+//! datagrams are slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind
+//! ([`intake`]) copies datagrams into per-client queues instead.
 
 mod accept;
 mod connection;
@@ -56,8 +56,8 @@ use crate::{
     tls,
 };
 
-/// Most closed connections that still answer late packets. Each does for three probe timeouts, which a peer can lengthen by
-/// announcing a long acknowledgement delay, and takes about 50 KiB. Beyond the limit, the oldest are forgotten.
+/// Most closed connections that still answer late packets. Each does so for three probe timeouts, and takes about 50 KiB. A
+/// peer can lengthen that time by announcing a long acknowledgement delay. Beyond the limit, the oldest are forgotten.
 const MAX_OVER: usize = 256;
 
 /// All connections of one worker.
@@ -306,7 +306,7 @@ impl WarrenEndpoint {
         };
         let stalled = port.replace_socket(socket, using, self.counters.clone())?;
         connection.rouse(Instant::now());
-        // They waited for the parked transmit, which is gone.
+        // These connections waited for the parked transmit, which is gone.
         self.work.to_send.extend(stalled);
         self.list(slot);
         self.wake();
@@ -373,7 +373,7 @@ impl WarrenEndpoint {
                 && let Some(port) = place
             {
                 if !is_gone {
-                    // The endpoint forgets it too, before its time for late packets is over.
+                    // Its time for late packets is not over, so the endpoint must be told to forget it too.
                     port.endpoint.handle_event(handle, EndpointEvent::drained());
                 }
                 port.remove_route(handle, slot);

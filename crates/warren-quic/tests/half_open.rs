@@ -1,5 +1,5 @@
-//! An attacker occupies all of an exit's places for handshakes. The attacker knows the exit's key, proves the addresses
-//! and finishes no handshake.
+//! An attacker occupies all of an exit's seats for handshakes. The attacker knows the exit's key, proves its addresses, and
+//! finishes no handshake.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 #[path = "common/attacker.rs"]
@@ -50,7 +50,7 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
         let before = strangers.turned_away(Turned::Displaced);
         pair.connect().await;
         assert!(strangers.turned_away(Turned::Displaced) > before, "another handshake was displaced");
-        // The attacker takes the place again that the client has vacated.
+        // The attacker takes the seat that the client has vacated.
         for socket in &sockets[..2] {
             begin(socket, &pair, begun, &frames);
             begun += 1;

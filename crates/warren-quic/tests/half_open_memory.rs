@@ -1,4 +1,4 @@
-//! The memory that a half-open handshake takes of an exit.
+//! The memory that a half-open handshake takes at an exit.
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 

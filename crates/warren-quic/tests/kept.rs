@@ -77,7 +77,7 @@ async fn kept_datagrams_arrive_or_come_back(drivers: Drivers) {
     }
 }
 
-/// More than fits into the inbox at once, of which the helper makes sure.
+/// More datagrams than fit into the inbox at once. The helper checks that.
 #[tokio::test]
 async fn everything_comes_back_after_a_black_out() {
     let settings = TransportSettings { congestion: Congestion::Off.into(), ..Default::default() };

@@ -160,7 +160,7 @@ impl World {
         self.tap.id()
     }
 
-    /// Has the repeater ask with an ID for a while, several thousand times a second.
+    /// Makes the repeater ask with an ID for a while, several thousand times a second.
     async fn repeat(&mut self, repeater: &Asker, id: &[u8], time: Duration) {
         let start = Instant::now();
         self.until("the time is over", |_| {

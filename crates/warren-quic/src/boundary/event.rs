@@ -16,6 +16,7 @@ impl ConnectionId {
 
     /// Returns the number of the worker whose endpoint has the connection.
     pub fn worker(self) -> usize {
+        // 24 bits are left, which always fit.
         usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
     }
 
@@ -127,7 +128,7 @@ impl fmt::Display for CloseReason {
 pub struct LostDatagram {
     /// The datagram, byte for byte.
     pub data: Bytes,
-    /// What [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) was given with it.
+    /// The context that [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) was given with it.
     pub context: u64,
     /// When it left.
     pub sent: Instant,

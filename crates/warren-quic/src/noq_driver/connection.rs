@@ -21,7 +21,7 @@ use crate::{
     tls::PresentedKey,
 };
 
-/// Most events that one poll of a connection adds.
+/// Most events that one poll of a connection adds: `Connected`, `Control`, `Writable`, `Control` for the rest, and `Closed`.
 pub(super) const MAX_EVENTS: usize = 5;
 
 /// How long a handshake may take at an exit.
@@ -84,7 +84,7 @@ impl NoqConnection {
         self.client.as_ref().map(|(endpoint, _)| endpoint.clone())
     }
 
-    /// Makes all possible progress. Adds at most [`MAX_EVENTS`] events, and at most one batch of datagrams more than fit.
+    /// Makes all possible progress. Adds at most [`MAX_EVENTS`] events, and only as many datagrams as fit.
     pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);

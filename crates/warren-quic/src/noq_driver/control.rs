@@ -15,13 +15,13 @@ use crate::boundary::MAX_CONTROL_BACKLOG;
 /// Most control bytes that one poll reads.
 const READ_PER_POLL: usize = 16 * 1024;
 
-/// More than a connection's receive window allows to be unread.
+/// Most control bytes read at the end. The receive window allows fewer bytes to be unread.
 const READ_AT_END: usize = 256 * 1024;
 
 type Opening = Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send>>;
 type Delivered = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// More bytes would wait than [`MAX_CONTROL_BACKLOG`].
+/// More than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
 #[derive(Debug)]
 pub(super) struct Overflow;
 
@@ -93,6 +93,7 @@ impl Control {
         }
         if self.delivered.is_none() {
             if !self.outgoing.is_empty() {
+                // `write` registered the waker with the stream.
                 return Poll::Pending;
             }
             let Some(send) = &mut self.send else { return Poll::Ready(()) };

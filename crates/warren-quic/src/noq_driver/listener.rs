@@ -1,4 +1,4 @@
-//! Connection attempts at an exit, which are accepted or deferred.
+//! Accepts or defers connection attempts at an exit.
 
 use std::{
     future::Future,

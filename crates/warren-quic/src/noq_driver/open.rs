@@ -37,9 +37,9 @@ pub(super) struct Open {
     /// Moves datagrams to the outbox. Ends with the connection, after the last datagram.
     receive: Receive,
     control: Control,
-    /// The datagram that found the buffer full. It was accepted. Later ones are refused until it is sent.
+    /// The datagram that was accepted although the buffer was full. Later ones are refused until it is sent.
     parked: Option<Parked>,
-    /// Whether a datagram was refused since then.
+    /// Whether a datagram was refused while another one was parked.
     refused: bool,
     closing: Option<Closing>,
     /// Why this side closed the connection.
@@ -94,7 +94,7 @@ impl Open {
         self.tally.delivered += (outbox.len() - before) as u64;
         if ended.is_pending() {
             if !outbox.has_room() {
-                // It may have stopped because the outbox was full, and nothing else wakes it.
+                // `receive` may have stopped because the outbox was full, and nothing else wakes it.
                 cx.waker().wake_by_ref();
             }
             return Poll::Pending;
@@ -209,6 +209,7 @@ impl Open {
 async fn receive(connection: noq::Connection, id: ConnectionId, outbox: Arc<Outbox>) -> ConnectionError {
     let mut batch = [const { Bytes::new() }; BATCH];
     loop {
+        // Without a waker: `Open::poll` wakes the task if the outbox is full.
         std::future::poll_fn(|_| if outbox.has_room() { Poll::Ready(()) } else { Poll::Pending }).await;
         match connection.read_many_datagrams(&mut batch).await {
             Ok(count) => outbox.extend(id, batch.iter_mut().take(count).map(mem::take)),

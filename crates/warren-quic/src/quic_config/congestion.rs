@@ -30,7 +30,8 @@ const UNLIMITED_WINDOW: u64 = 1 << 40;
 /// allows 3.7 Gbit/s at 100 ms.
 const MAX_UNANSWERED: u64 = 32 * 1024;
 
-/// The window once that limit is reached: less than that many packets occupy, but enough that loss probes are not paced.
+/// The window once [`MAX_UNANSWERED`] is reached. It is smaller than that many packets, so that nothing but probes leaves, and
+/// large enough that the probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
 /// Returns what the controller `adaptive` was doing when this copy of it was made; `None` for other controllers. The library shows a path's
@@ -156,7 +157,7 @@ impl Chosen {
         self.chosen = chosen;
         self.controller = self.factory.controller(chosen, now, self.mtu);
         if let Some((threshold, delay)) = self.ack_frequency {
-            // The library says it only when it changes.
+            // The library reports the frequency only when it changes.
             self.controller.on_ack_frequency_update(threshold, delay);
         }
     }

@@ -1,6 +1,6 @@
 //! Connection IDs. In an exit's IDs, the first byte names the worker, so that packets can be steered to it
-//! ([`steer`](crate::socket::steer)). The mark names the process and listener that issued the ID. The tag proves that it was this
-//! exit.
+//! ([`steer`](crate::socket::steer)). The mark names the process and listener that issued the ID. The tag proves that this
+//! exit issued it.
 
 use std::time::{Duration, Instant};
 
@@ -52,8 +52,8 @@ impl ExitIds {
         Self { worker: settings.worker, listener, process, key, resets: Resets::default() }
     }
 
-    /// Whether to answer a packet with this ID by a stateless reset if no connection of the endpoint has it (RFC 9000 section
-    /// 10.3).
+    /// Whether to answer a packet with this ID with a stateless reset, if no connection of the endpoint has it (RFC 9000
+    /// section 10.3).
     ///
     /// The reset ends the connection, and an endpoint knows only its own connections (section 21.11). So it resets only two kinds
     /// of IDs: its own, whose connections have ended, and those of an earlier process, whose connections are all gone.

@@ -12,11 +12,11 @@ use crate::strangers::OWN_ID_LENGTH;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// An ID that was not answered for so long is like new. Every pause is shorter, so a packet at the end of a pause does not start the pauses
-/// anew.
+/// An ID that was not answered for this long counts as new. Every pause is shorter, so a packet at the end of a pause does not
+/// start the pauses anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
 
-/// IDs that are remembered at most: more than 50 a second until they are forgotten.
+/// Most IDs that are remembered: more than 50 a second until they are forgotten (800).
 const MOST: usize = 1_024;
 
 /// The IDs that were answered recently.
@@ -33,14 +33,14 @@ struct Answered {
 impl Resets {
     /// Whether a reset may be sent for this ID now. If so, it counts as sent.
     pub(super) fn admit(&mut self, id: &[u8; OWN_ID_LENGTH], now: Instant) -> bool {
-        // Only then, because it looks at every ID.
+        // Only when the table is full, because this visits every ID.
         if self.0.len() >= MOST {
             self.0.retain(|_, answered| !answered.is_past(now));
         }
         let last = self.0.get(id).filter(|answered| !answered.is_past(now));
         let pause = last.map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
         let is_due = last.is_none_or(|last| last.age(now) >= last.pause);
-        // There is always room for an endpoint that keeps to its rate.
+        // An endpoint that keeps to its rate always finds room.
         let admitted = is_due && (self.0.len() < MOST || self.0.contains_key(id));
         if admitted {
             self.0.insert(*id, Answered { at: now, pause });

@@ -23,7 +23,7 @@ impl WorkerPlace {
         (0..count).map(move |index| Self { index, count })
     }
 
-    /// Returns its number, from 0 on.
+    /// Returns the worker's index, counted from 0.
     pub fn index(self) -> u8 {
         self.index
     }
@@ -41,7 +41,7 @@ impl WorkerPlace {
     /// Turns any byte into a first byte of this worker's connection IDs.
     pub(crate) fn first_byte(self, random: u8) -> u8 {
         let base = random - random % self.count;
-        // The last multiple may not have room for every worker below 256. The one before it is used then.
+        // With the last multiple of `count`, the sum may exceed 255. The multiple before it is used then.
         base.checked_add(self.index).unwrap_or_else(|| base - self.count + self.index)
     }
 }

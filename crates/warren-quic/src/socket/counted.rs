@@ -181,7 +181,7 @@ impl CountedSocket {
         let transmit = Transmit { src_ip: transmit.src_ip.filter(|_| self.keeps_source), ..transmit.clone() };
         let send = || self.state.try_send(self.io.get_ref().into(), &transmit);
         let result = match self.room.get() {
-            // Takes back the readiness if the socket is full, so that `poll_writable` waits for the next.
+            // If the socket is full, this clears the readiness, so that `poll_writable` waits for new room.
             Some(room) => room.try_io(Interest::WRITABLE, |_| send()),
             None => send(),
         };
@@ -236,7 +236,8 @@ fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
 
-/// Whether the error means that a device or socket cannot segment.
+/// Whether the error means that a device or socket cannot segment. Linux says EIO if the device computes no checksums
+/// (`udp_send_skb`).
 fn is_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL))
 }

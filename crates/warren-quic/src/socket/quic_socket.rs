@@ -123,6 +123,7 @@ impl UdpSender for Sender {
     ) -> Poll<io::Result<()>> {
         let Self { shared, writable, resume } = self.get_mut();
         while shared.send(transmit, resume).is_err() {
+            // Kept across polls: dropping the future would end its registration with the waker.
             let waiting = writable.get_or_insert_with(|| {
                 let shared = shared.clone();
                 Box::pin(async move { shared.writable().await })

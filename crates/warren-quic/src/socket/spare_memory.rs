@@ -1,4 +1,4 @@
-//! Returns memory to the kernel that buffers and connections freed and the allocator keeps.
+//! Returns unused memory to the kernel: buffers and connections have freed it, but the allocator keeps it.
 
 use std::thread;
 
@@ -9,8 +9,8 @@ const SIZE_STEP: usize = 16;
 /// Number of allocations of each size in that cache.
 const CACHED_OF_EACH: usize = 7;
 
-/// Allocations from glibc's per-thread cache. They are free, but glibc does not treat them so: each pins its page. Hundreds of
-/// them, left by closed connections, pin more than a megabyte.
+/// Allocations from glibc's per-thread cache. They are free, but glibc does not treat them as free: each pins its page.
+/// Hundreds of them, left by closed connections, pin more than a megabyte.
 #[derive(Debug)]
 pub struct ThreadCache {
     _pieces: Vec<Vec<u8>>,
@@ -52,7 +52,8 @@ mod tests {
 
     use super::*;
 
-    /// In a process of its own the figures would be exact. Beside other tests, only a fraction of the memory has to go back.
+    /// In a process of its own the figures would be exact. Other tests run at the same time, so only a fraction of the memory
+    /// has to go back.
     #[test]
     fn memory_below_a_piece_that_stays_goes_back() {
         let resident_kib = || {
@@ -74,7 +75,7 @@ mod tests {
         assert!(pieces.iter().flatten().all(|byte| *byte == 1));
     }
 
-    /// In a thread of its own: its cache is empty, and no pieces of other threads lie between its own.
+    /// Runs in a thread of its own, whose cache is empty, and whose pieces have no other threads' pieces between them.
     #[test]
     fn pages_of_a_threads_own_cache_go_back() {
         let (kept, left) = thread::spawn(|| {
@@ -130,8 +131,9 @@ mod tests {
         }
     }
 
-    /// Has a thread allocate this much memory in pieces like those of connections, free all but one in a hundred, and go on allocating
-    /// while `release` runs in another thread. Returns how long each release took, and the thread's longest wait during it.
+    /// Makes a thread allocate this much memory in pieces like those of connections, free all but one in a hundred, and go on
+    /// allocating while `release` runs in another thread. Returns how long each release took, and the thread's longest wait
+    /// during it.
     fn longest_waits(mebibytes: usize, release: fn()) -> (Vec<Duration>, Vec<Duration>) {
         (0..41)
             .map(|_| {
@@ -166,7 +168,7 @@ mod tests {
     }
 
     fn leave_holes(bytes: usize) -> Vec<Vec<u8>> {
-        // 57 KiB each, as a connection has.
+        // 57 KiB together, as much as a connection has.
         const SIZES: [usize; 10] = [64, 200, 500, 1_200, 2_500, 4_096, 6_000, 9_000, 15_000, 20_000];
         let mut pieces = Vec::new();
         let mut left = bytes;

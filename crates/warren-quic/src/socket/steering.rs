@@ -53,6 +53,7 @@ fn program(workers: u8) -> [sock_filter; 10] {
         choice(IF_EQUAL, 0x20, 0, 3),
         step(LOAD_BYTE, 6),
         // Both headers meet here, with the first byte of our ID.
+        // Not 0: the kernel refuses a program that divides by it.
         step(MODULO, u32::from(workers.max(1))),
         step(RETURN_VALUE, 0),
         step(RETURN, BY_HASH),

@@ -158,7 +158,7 @@ async fn segmentation_that_one_socket_finds_refused_is_off_for_every_socket_and_
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
 }
 
-/// Counts the warnings of this thread while it listens.
+/// Counts this thread's warnings until the guard is dropped.
 fn warnings() -> (Arc<AtomicUsize>, Listening) {
     struct Count(Arc<AtomicUsize>);
     impl tracing::Subscriber for Count {

@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of half-open handshakes, of an exit and of one network, from which on a client must prove its address (RFC 9000 section
-/// 8.1). Forged addresses cannot use the rest of the room.
+/// With this many half-open handshakes at an exit, new clients must prove their addresses (RFC 9000 section 8.1).
+/// [`NETWORK_RETRY_FROM`] is the number for one network. Forged addresses cannot take the seats above these numbers.
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
@@ -82,7 +82,7 @@ struct Lost {
 
 #[derive(Debug, Default)]
 struct List {
-    /// The worker's slot of each, with its number.
+    /// Slot and number of each handshake.
     lost: Vec<(u64, u64)>,
     /// The worker's waker.
     waker: Option<Waker>,
@@ -140,7 +140,7 @@ impl Crowd {
 impl UnderWay {
     /// Removes the oldest handshake of the network whose handshakes have waited longest in total.
     fn displace(&mut self, now: Instant) -> bool {
-        // The total of each handshake's wait beyond `beyond`.
+        // The sum of the handshakes' waits, each without its first `beyond`.
         let waited = |handshakes: &BTreeMap<u64, Handshake>, beyond: Duration| -> Duration {
             let age = |handshake: &Handshake| now.saturating_duration_since(handshake.since);
             handshakes.values().map(|handshake| age(handshake).saturating_sub(beyond)).sum()
@@ -156,7 +156,7 @@ impl UnderWay {
             })
             .max_by_key(|(times, oldest, _)| (*times, *oldest));
         let Some((_, Reverse(number), network)) = longest else { return false };
-        // If it has no place yet, its worker has still to settle it, and finds out then.
+        // If it has no slot yet, its worker finds out in [`Seat::settle`].
         if let Some(Handshake { worker, place: Some(place), .. }) = self.remove(network, number) {
             worker.push(place, number);
         }
@@ -193,6 +193,7 @@ impl Seat {
 
     /// Gives up the seat because the handshake timed out.
     pub(crate) fn time_out(self) {
+        // The lock ends with this statement. `drop` takes it again when `self` is dropped.
         self.crowd.under_way().timed_out += 1;
     }
 }
@@ -218,6 +219,7 @@ impl Displaced {
     fn push(&self, place: u64, number: u64) {
         let mut list = self.list();
         list.lost.push((place, number));
+        // Set while the list is locked, so that `take` finds the entry if it sees the flag.
         self.0.any.store(true, Relaxed);
         if let Some(waker) = &list.waker {
             waker.wake_by_ref();

@@ -31,7 +31,7 @@ impl Gate {
         Self { strangers: strangers.clone(), proofs, secrets: secrets.clone() }
     }
 
-    /// Replaces the exit's keys, also for clones of this gate.
+    /// Replaces the exit's keys, including those of this gate's clones.
     pub(crate) fn set_keys(&self, exit: &[PublicKey]) {
         let proofs = exit.iter().map(ProofKey::new).collect();
         *self.proofs.write().unwrap_or_else(PoisonError::into_inner) = proofs;
@@ -52,14 +52,15 @@ impl Gate {
         }
     }
 
-    /// Whether to buffer a datagram of no known connection until the exit handles it. There are two kinds: an Initial that is let in, for
-    /// which a silent exit requires a proof, and a packet whose ID has the exit's tag, like a client's packets after its Initials.
+    /// Whether to buffer a datagram of an unknown connection until the exit handles it. There are two kinds: an Initial that
+    /// is let in, for which a silent exit requires a proof, and a packet whose ID has the exit's tag, like a client's packets
+    /// after its Initials.
     pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         let id = if is_long(datagram) {
             match LongHeader::read(datagram) {
                 Some(LongHeader::Later { destination }) => Some(destination),
                 Some(LongHeader::Initial { .. }) => return self.lets_in(from, datagram),
-                // The library may answer it with the versions that it speaks, and does not have to.
+                // The library may answer with the versions that it speaks, but need not.
                 None => None,
             }
         } else {
@@ -69,8 +70,8 @@ impl Gate {
     }
 
     /// The index of the exit's key that a client pins, found by the address of its first Initial and that Initial's connection
-    /// ID. 0 if there is no proof. After a Retry, the client's packets have no proof, but the token has the ID. So the proof is
-    /// searched among the remembered ones.
+    /// ID. 0 if there is no proof. After a Retry, the client's packets have no proof, but the Retry token has the ID. The
+    /// proof is therefore looked up among the remembered ones.
     pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(first_id) = first_id.try_into() else { return 0 };

@@ -5,7 +5,8 @@ use aws_lc_rs::{constant_time, hmac};
 
 use crate::key::PublicKey;
 
-/// Length in bytes of the destination connection ID that a client draws for its first packet. An exit's own IDs are shorter.
+/// Length in bytes of the destination connection ID that a client draws for its first packet. An exit's own IDs are shorter,
+/// so the length distinguishes the two.
 pub(super) const FIRST_ID_LENGTH: usize = 20;
 
 /// Length in bytes of a proof.

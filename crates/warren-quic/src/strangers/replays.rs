@@ -1,4 +1,4 @@
-//! The used proofs, each with the address that used it first. From another address, it is a replay.
+//! The used proofs, each with the address that used it first. A proof from any other address is a replay.
 
 use std::{
     collections::HashMap,

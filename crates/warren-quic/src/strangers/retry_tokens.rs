@@ -35,7 +35,7 @@ impl RetryTokens {
         let mut sealed = sealed.to_vec();
         let Ok(opened) = self.open(u128::from_le_bytes(*nonce), &mut sealed) else { return false };
         let Some((address, issued)) = read(opened) else { return false };
-        // A token from the future is an old one, made before the clock was set back.
+        // A token from the future was made before the clock was set back. The difference counts as its age.
         let age = now.duration_since(issued).unwrap_or_else(|ahead| ahead.duration());
         address == from && age <= LIFETIME
     }
@@ -146,7 +146,7 @@ pub(super) mod tests {
             assert_eq!(read(&whole[..length]), None);
         }
         assert_eq!(read(&[&whole[..], &[0]].concat()), None);
-        // A token for a later connection, and an address of no IP version.
+        // A token for a later connection, and an unknown IP version.
         for (at, value) in [(0, 1), (1, 2)] {
             let mut other = whole.clone();
             other[at] = value;

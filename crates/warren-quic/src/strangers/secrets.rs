@@ -1,5 +1,6 @@
 //! The secrets that an exit derives from its reset key: the key for the tags of its connection IDs and the key of its Retry
-//! tokens. The reset key survives restarts, so that a new process can tell the old one's connection IDs from a stranger's.
+//! tokens. The reset key survives restarts, so that a new process can distinguish the old one's connection IDs from a
+//! stranger's.
 
 use aws_lc_rs::{constant_time, hmac};
 

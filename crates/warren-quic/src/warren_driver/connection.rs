@@ -1,5 +1,5 @@
-//! One connection from its first packet until the peer can have nothing more to say. What QUIC did becomes news, and news
-//! becomes events and datagrams for the inbox.
+//! One connection, from its first packet until late packets from the peer are no longer expected. QUIC's events become news,
+//! and news become events and datagrams for the inbox.
 
 mod delivery;
 mod news;
@@ -91,7 +91,7 @@ struct Ending {
 
 #[derive(Debug)]
 enum State {
-    /// With the time by which an exit gives it up.
+    /// Holds the time at which an exit gives up.
     Handshake(Option<Instant>),
     Open,
     /// Its end was delivered, and it only answers late packets. It has its final counters until the next poll.
@@ -140,14 +140,15 @@ impl WarrenConnection {
         Self { seating: Seating { seat: Some(seat), gave_way: false }, ..self }
     }
 
-    /// Notes where the driver has it, for [`Self::give_way`].
+    /// Records the connection's slot, for [`Self::give_way`].
     pub(super) fn settle(&self, slot: usize) {
         if let Some(seat) = &self.seating.seat {
             seat.settle(slot as u64);
         }
     }
 
-    /// Ends the handshake, if it is the one of this number and still under way. The client is told once and not waited for.
+    /// Ends the handshake if it has this number and is still under way. The close is sent once, without waiting for the
+    /// client.
     pub(super) fn give_way(&mut self, number: u64, now: Instant) -> bool {
         let is_meant =
             self.is_in_handshake() && self.seating.seat.as_ref().is_some_and(|seat| seat.is(number));
@@ -158,7 +159,7 @@ impl WarrenConnection {
         is_meant
     }
 
-    /// Whether it is not to be kept for late packets.
+    /// Whether to forget it instead of keeping it for late packets.
     pub(super) fn is_to_be_forgotten(&self) -> bool {
         self.seating.gave_way && !self.place.listed.to_send
     }
@@ -168,8 +169,8 @@ impl WarrenConnection {
         self.is_enrolled = true;
     }
 
-    /// Whose room and turn its packets take at an exit that is behind. After its end they no longer take the client's, because its key may
-    /// have been removed.
+    /// Whose queue space and turn its packets take at an exit that is behind. After the connection's end, its packets no
+    /// longer take the client's, because the client's key may have been removed.
     pub(super) fn sender(&self) -> Sender {
         match self.peer {
             None => Sender::Stranger,
@@ -247,7 +248,7 @@ impl WarrenConnection {
         has_closed || has_answer
     }
 
-    /// Finishes a close whose control bytes the peer has. Returns whether it did.
+    /// Finishes a close whose control bytes the peer has acknowledged. Returns whether it did.
     fn try_closing(&mut self, now: Instant) -> bool {
         let Some(closing) = self.ending.closing.take() else { return false };
         if self.control.is_delivered(self.quic.get_mut()) {
@@ -289,8 +290,9 @@ impl WarrenConnection {
         }
     }
 
-    /// Gives up the seat of a handshake that is over. One that ran into its timeout is counted as that.
+    /// Gives up the seat of a handshake that is over. A handshake that timed out is counted.
     fn leave_seat(&mut self) {
+        // A seat is given up in any case. The last condition only decides whether the timeout is counted.
         if !self.is_in_handshake()
             && let Some(seat) = self.seating.seat.take()
             && self.news.ended == Some(CloseReason::TimedOut)
@@ -302,7 +304,7 @@ impl WarrenConnection {
     /// Drops the datagrams that have waited through a silence. Otherwise they would leave before fresh ones.
     fn discard_stale(&mut self) {
         self.quic.get_mut().datagrams().discard_unsent();
-        // The connection may have been found full here or by the library: both have room now.
+        // The connection may have been full by this driver's limit or by the library's. It has room by both now.
         self.room.empty();
         self.news.writable = !is_planted(Bug::RoomUntold);
     }
@@ -409,13 +411,13 @@ impl WarrenConnection {
         is_open.then(|| self.control.backlog())
     }
 
-    /// Closes it: at once during the handshake, later once control bytes are delivered or the time for that is over.
+    /// Closes it: during the handshake at once, afterwards when its control bytes are delivered or their time is over.
     pub(super) fn close(&mut self, now: Instant, code: u32, words: &str) {
         if self.is_ending() || self.is_over() {
             return;
         }
         if matches!(self.state, State::Handshake(_)) {
-            // No code: before the handshake is done, an application's may not be sent (RFC 9000 section 10.2.3).
+            // No code: an application's code must not be sent before the handshake is complete (RFC 9000 section 10.2.3).
             self.quic.get_mut().close(now, VarInt::from_u32(0), Bytes::new());
             self.news.ended = Some(CloseReason::Local);
             return;
@@ -425,7 +427,7 @@ impl WarrenConnection {
         self.ending.closing = Some(Closing { code, words, deadline: now + FLUSH_TIMEOUT });
     }
 
-    /// Asks the peer for a sign of life at once; it learns this side's address by it.
+    /// Pings the peer at once. The ping shows the peer this side's address.
     pub(super) fn rouse(&mut self, now: Instant) {
         if !self.is_over() {
             self.quic.get_mut().handle_network_change(None, now);

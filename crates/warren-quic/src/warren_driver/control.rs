@@ -8,10 +8,10 @@ use crate::boundary::MAX_CONTROL_BACKLOG;
 /// Most control bytes delivered at once.
 const READ_AT_ONCE: usize = 16 * 1024;
 
-/// More than a connection's receive window allows to be unread.
+/// Most control bytes read at the end. The receive window allows fewer bytes to be unread.
 const READ_AT_END: usize = 256 * 1024;
 
-/// More bytes would wait than [`MAX_CONTROL_BACKLOG`].
+/// More than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
 #[derive(Debug)]
 pub(super) struct Overflow;
 
@@ -56,7 +56,7 @@ impl Control {
             Side::Client => quic.streams().open(Dir::Bi),
             Side::Server => quic.streams().accept(Dir::Bi),
         };
-        // What arrived with the stream has no event of its own.
+        // Bytes that arrived with the stream have no event of their own.
         self.readable = self.stream.is_some();
         self.write(quic);
     }

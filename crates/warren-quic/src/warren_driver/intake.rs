@@ -1,9 +1,9 @@
 //! Per-client queues of undecrypted datagrams that arrive faster than they can be processed.
 //!
-//! All clients of an exit share its sockets, and the kernel drops datagrams for a full socket regardless of sender. An exit that
-//! is behind, because of its TUN device or CPU, reads ahead instead. Each client has its own queue for all of its connections. A
-//! client that sends too much loses its own oldest datagrams, and each client gets its turn. QUIC never sees the dropped
-//! datagrams, so congestion control treats them as lost and the sender slows down.
+//! All clients of an exit share its sockets, and the kernel drops datagrams for a full socket regardless of sender. An exit
+//! that cannot keep up, because of its TUN device or CPU, is *behind*, and reads ahead instead. Each client has its own queue
+//! for all of its connections. A client that sends too much loses its own oldest datagrams, and each client gets its turn.
+//! QUIC never sees the dropped datagrams, so congestion control treats them as lost and the sender slows down.
 //!
 //! A single client has the sockets' buffers to itself, so nothing is queued for it, which saves a copy and memory. A client is
 //! single if no other is connected and no stranger sent anything recently.
@@ -43,14 +43,15 @@ const AIM: Duration = Duration::from_millis(2);
 const LEAST: usize = TURN;
 const MOST: usize = 256;
 
-/// Who sent something, and so whose room and turn it takes.
+/// Who sent a datagram. This decides whose queue space and turn the datagram takes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub(super) enum Sender {
     /// An enrolled client, with all of its connections.
     Client(PublicKey),
-    /// Everybody who completed a handshake, but with a key that is not known to be enrolled. They share what one client has.
+    /// Everybody who completed a handshake, but with a key that is not known to be enrolled. Together they have the queue
+    /// space and the turn of one client.
     Unenrolled,
-    /// Everybody who has not completed a handshake. They too share what one client has.
+    /// Everybody who has not completed a handshake. Together they have the queue space and the turn of one client.
     Stranger,
 }
 
@@ -78,7 +79,7 @@ pub(super) struct Intake {
 struct Line {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// Datagrams left in the sender's turn. If negative, the excess that it must wait for.
+    /// Datagrams left in the sender's turn. If negative, the excess for which it must wait.
     credit: isize,
 }
 
@@ -137,7 +138,8 @@ impl Intake {
             self.full_since = None;
             self.is_behind = !self.is_empty();
         } else {
-            // A single sender stays behind only until its queue is empty: the kernel's buffer is its queue then.
+            // With a single sender, the exit is behind only until that sender's queue here is empty. From then on, the
+            // kernel's buffer is its queue.
             let since = *self.full_since.get_or_insert(now);
             let is_late = now.duration_since(since) >= PATIENCE;
             self.is_behind = if has_company { self.is_behind || is_late } else { !self.is_empty() };
@@ -161,7 +163,7 @@ impl Intake {
         {
             dropped += oldest.datagrams() as u64;
         }
-        // At whose expense depends on who holds most, not on who sent last.
+        // The sender with the most bytes loses, not the one that sent last.
         while self.bytes > TOTAL {
             dropped += self.shorten_longest();
         }
@@ -207,7 +209,7 @@ impl Intake {
             }
             let sender = *self.turns.front().filter(|sender| of_strangers || **sender != Sender::Stranger)?;
             let line = self.lines.get_mut(&sender)?;
-            // Each round gives every sender in it another turn, so the loop ends.
+            // Each round adds a turn to every sender's credit, so the loop ends.
             if line.credit <= 0 {
                 line.credit = line.credit.saturating_add_unsigned(TURN);
                 self.turns.rotate_left(1);

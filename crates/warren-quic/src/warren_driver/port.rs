@@ -175,13 +175,13 @@ impl Port {
 
     /// Routes a datagram, and sends the endpoint's own answer if it has one.
     pub(super) fn route(&mut self, now: Instant, origin: &Origin, mut datagram: BytesMut) -> Routed {
-        // All others are let in.
+        // Datagrams with short headers are always let in.
         if is_long(&datagram) {
             if !self.lets_in(origin.address, &datagram) {
                 return Routed::Done;
             }
-            // An attempt keeps its first packet while it waits, and the token in it until the handshake completes. The copy keeps
-            // it from pinning the receive buffer, which is many times larger.
+            // An attempt keeps its first packet while it waits, and the token in it until the handshake completes. The copy
+            // prevents it from pinning the receive buffer, which is many times larger.
             datagram = BytesMut::from(&*datagram);
         }
         self.answer.clear();

@@ -16,7 +16,7 @@ pub(super) struct Room {
     capacity: usize,
     /// Bytes that the connection may hold at its present speed.
     allowance: usize,
-    /// Whether a datagram was refused since there was room.
+    /// Whether a datagram was refused, and there has been no room since.
     is_full: bool,
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// an answer doubles. With 20 % loss each way, the chance is below one in a thousand.
 const PROBES: u32 = 3;
 
-/// Least time since the first of them. A peer that was briefly not scheduled is not silent.
+/// Least time since the first of these probes. A peer that was briefly not scheduled is not silent.
 const AT_LEAST: Duration = Duration::from_millis(400);
 
 /// The verdict on one connection.
@@ -20,8 +20,8 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Takes the numbers of unanswered probes and of acknowledgements so far. The latter is called only if needed. Returns
-    /// whether the connection is silent, if that has changed.
+    /// Takes the numbers of unanswered probes and of acknowledgements so far. `acknowledgements` is called only if needed.
+    /// Returns whether the connection is silent, if that has changed.
     ///
     /// Only an acknowledgement ends a silence, because the probe count also restarts when the network changes.
     pub(super) fn judge(

@@ -71,7 +71,7 @@ impl WarrenEndpoint {
         !self.work.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
     }
 
-    /// Registrations last until they wake. A different waker needs new ones.
+    /// Remembers the worker's waker. Registrations last until they wake, but a different waker needs new ones.
     fn know_waker(&mut self, cx: &Context<'_>) {
         if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return;
@@ -107,7 +107,7 @@ impl WarrenEndpoint {
             }
             this.take_batch(index, meta, batch, now);
         });
-        // A client has a socket for each connection.
+        // Only an exit's connections share a socket, so only an exit can be behind.
         if self.is_exit() {
             let has_company = !emptied && self.has_company(now);
             self.intake.note(emptied, has_company, now);
@@ -173,7 +173,7 @@ impl WarrenEndpoint {
                 let quic = connection.quic();
                 let rest = quic.handle_plain_datagram(now, origin.path, origin.mark, route, datagram);
                 self.work.list(slot, &mut connection.place.listed);
-                // Only packets with other frames than datagrams go the long way (patch `datagram-fast-path`).
+                // Only packets with other frames than datagrams take the general path (patch `datagram-fast-path`).
                 let Some(rest) = rest else { continue };
                 datagram = rest;
             }
@@ -201,7 +201,7 @@ impl WarrenEndpoint {
                     .connections
                     .insert(|id| WarrenConnection::new(id, index, accepted, remote, None, now).seated(seat));
                 port.add_route(handle, slot);
-                // Only now is the slot known by which the crowd names the handshake to this worker.
+                // The slot is known only now. The crowd uses it to name the handshake to this worker.
                 if let Some(connection) = self.connections.get(slot) {
                     connection.settle(slot);
                 }
@@ -259,6 +259,8 @@ impl WarrenEndpoint {
                 Drive::Done => {}
                 Drive::Full => self.list_to_send(slot),
                 Drive::Stalled => {
+                    // It waits at the port, and counts as listed, so that nothing lists it twice. `unpark` moves it to the
+                    // list.
                     connection.place.listed.to_send = true;
                     port.stalled.push(slot);
                 }

@@ -1,11 +1,11 @@
 //! A congestion controller for tunnels, which carry flows that have a congestion control of their own.
 //!
-//! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip time
-//! of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's own queue,
-//! where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow. CUBIC
-//! (RFC 9438) then competes for a fair share, and losses count while the queue is full. They also count, with any queue, if the path
-//! loses far more than usual. A bottleneck that marks packets (ECN) keeps its queue short itself, so that nothing can be learnt from the
-//! queue: CUBIC answers the marks.
+//! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip
+//! time of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's
+//! own queue, where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow.
+//! CUBIC (RFC 9438) then competes for a fair share, and losses count while the queue is full. Whatever the queue, losses also
+//! count if the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can
+//! be learnt from such a queue, so CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -29,48 +29,51 @@ use self::{
 };
 use crate::stats::ControllerState;
 
-/// Queueing delay that is tolerated: more than the peer's delay of acknowledgements (5 ms) and the jitter of timers.
+/// Queueing delay that is always tolerated: more than the peer's acknowledgement delay (5 ms) and the jitter of timers.
 const MIN_QUEUE: Duration = Duration::from_millis(7);
-/// On a long path an eighth of the round-trip time is tolerated too.
+/// On a long path, a queueing delay of an eighth of the round-trip time is tolerated.
 const QUEUE_SHARE: u32 = 8;
 
-/// Packets that may be under way whatever happens.
+/// The smallest window, in packets.
 const MIN_PACKETS: u64 = 4;
-/// Packets that may be under way at the start. The pacer spreads them over a round trip. A drop of the tunnel's own while an inner
-/// flow is in its slow start costs that flow seconds on a long path.
+/// The first window, in packets. The pacer spreads them over a round trip. The window is large, because a drop in the tunnel's
+/// own queue during an inner flow's slow start costs that flow seconds on a long path.
 const INITIAL_PACKETS: u64 = 128;
-/// A cut leaves at least this share of the window that was used.
+/// A cut leaves at least this share of the used part of the window.
 const CUT: f64 = 0.85;
-/// Growth of a round as a share of the window: a 32nd at first, an eighth at most.
+/// Growth per round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
 const GROWTH_SHARE: u64 = 8;
-/// The window stops growing at this many times what a round delivers.
+/// The window stops growing at this many times the bytes that a round delivers.
 const UNFILLED: u64 = 4;
 
-/// After this many rounds with a queue and a smaller window, it is judged whose queue it is.
+/// Rounds with a queue and a smaller window after which the controller decides whose queue it is.
 const ROUNDS_BEFORE_VERDICT: u32 = 3;
-/// Rounds of a competition after which it is judged whether there is a rival at all, or the path's delay wanders (Wi-Fi).
+/// Rounds of a competition after which the controller decides whether there is a rival at all, or the path's delay only
+/// fluctuates (Wi-Fi).
 const ROUNDS_OF_RIVAL: u32 = 12;
-/// Share of a queueing delay by which it moves to and fro each round if it is nobody's.
+/// If the queueing delay moves back and forth by more than this share of itself each round, no queue causes it.
 const WANDERS: f64 = 0.15;
-/// What a round leaves of learnt jitter.
+/// Share of the learnt jitter that is left after a round.
 const JITTER_LEFT: f64 = 0.9995;
-/// After this many rounds with a small window, it is judged whose loss it is. The first acknowledges packets that left before.
+/// Rounds with a small window after which the controller decides whether its own packets cause the loss. The first of them
+/// acknowledges packets that left before the window shrank.
 const DRAIN_ROUNDS: u32 = 3;
-/// If the queue were ours alone, a smaller window would shorten the round-trip time by a known amount. The queue is a rival's if the time
-/// falls by less than this share of that.
+/// If the queue were ours alone, a smaller window would shorten the round-trip time by a known amount. The queue is a rival's
+/// if the round-trip time falls by less than this share of that amount.
 const OWN_SHARE: f64 = 0.7;
-/// How long CUBIC competes until the next look at whose queue it is. Each look that finds the rival again doubles it.
+/// How long CUBIC competes before the controller checks again whose queue it is. Each check that finds the rival again doubles
+/// this time.
 const FIRST_COMPETITION: Duration = Duration::from_secs(5);
 const LONGEST_COMPETITION: Duration = Duration::from_secs(40);
-/// A competition this soon after the last one is with the same rival, and lasts twice as long.
+/// A competition that begins this soon after the last one is with the same rival, and lasts twice as long.
 const RIVAL_MEMORY: Duration = Duration::from_secs(10);
-/// What CUBIC leaves of its window after a loss (RFC 9438 section 4.6).
+/// Share of its window that CUBIC keeps after a loss (RFC 9438 section 4.6).
 const CUBIC_CUT: f64 = 0.7;
 
 /// A loss is congestion only if the queue is at least this share of its recent maximum, because only full queues drop.
 const FULL_SHARE: f64 = 0.7;
-/// Rounds within which a second overflow of a queue means that it is full.
+/// If a queue overflows a second time within this many rounds, it is full.
 const OVERFLOW_ROUNDS: u32 = 8;
 
 /// The controller of one path. Bytes are those of UDP payload.
@@ -84,15 +87,15 @@ pub(super) struct Adaptive {
     base: BaseRtt,
     /// Largest queueing delay of recent rounds.
     full_queue: Duration,
-    /// Queueing delay that was nobody's: the path's delay wanders.
+    /// Delay that looked like a queue, but was none: the path's delay fluctuates.
     jitter: Duration,
     usual_loss: UsualLoss,
     /// Rounds in a row that lost much more than usual.
     lossy_rounds: u32,
-    /// Rounds during which one more overflow means that a queue is full.
+    /// Rounds left in which one more overflow means that a queue is full.
     overflow_rounds: u32,
     competition: Duration,
-    /// Whether a queue ended slow start, and nobody has looked yet whose it was.
+    /// Whether a queue ended slow start, and its owner is not known yet.
     is_cut_short: bool,
     /// When the last competition ended, or will end.
     last_competition: Option<Instant>,
@@ -112,11 +115,11 @@ enum Phase {
         /// The queue of the last rounds, while there is one.
         queue: Option<Queue>,
     },
-    /// It is a little less than the path holds without a queue, to see whether the loss goes with it.
+    /// It is a little less than the path holds without a queue, to see whether the loss goes down with it.
     Draining {
         /// The share of packets that was lost before.
         loss: f64,
-        /// Rounds until that is judged.
+        /// Rounds until the controller decides.
         left: u32,
         /// The window to return to.
         before: u64,
@@ -124,15 +127,15 @@ enum Phase {
         delivered: u64,
         lost: u64,
     },
-    /// It is CUBIC's: somebody else fills the queue.
+    /// CUBIC sets it, for one of the reasons in [`Cause`].
     Competing {
         cubic: Box<dyn Controller>,
         cause: Cause,
-        /// When to look again whose queue it is.
+        /// When to check again whose queue it is.
         until: Instant,
-        /// The window before.
+        /// The window before the competition.
         before: u64,
-        /// What its queue is like.
+        /// The queueing delays of its rounds.
         delays: Delays,
     },
 }
@@ -144,7 +147,7 @@ enum Cause {
     Rival,
     /// A queue that overflows.
     Overflow,
-    /// Marks of the bottleneck (ECN).
+    /// Marks from the bottleneck (ECN).
     Mark,
 }
 
@@ -156,7 +159,7 @@ struct Queue {
     /// The window and the round-trip time when it was first seen.
     window: u64,
     rtt: Duration,
-    /// The window of the round before, to which this round's round-trip time belongs.
+    /// The previous round's window, which caused this round's round-trip time.
     last_window: u64,
 }
 
@@ -167,7 +170,7 @@ struct Delays {
     first: Duration,
     last: Duration,
     longest: Duration,
-    /// All of them, and all their changes, added up.
+    /// The sum of all delays, and the sum of all changes from round to round.
     sum: Duration,
     changes: Duration,
 }
@@ -184,15 +187,17 @@ impl Delays {
         self.last = queue;
     }
 
-    /// Whether they move to and fro, as those of no queue do.
+    /// Whether the delays fluctuate, which a queue's delays do not.
     fn wander(&self) -> bool {
+        // A queue that grows or shrinks changes the delay too, but in one direction. That part is subtracted.
         let to_and_fro = self.changes.saturating_sub(self.last.abs_diff(self.first));
         to_and_fro > self.sum.mul_f64(WANDERS)
     }
 }
 
 impl Queue {
-    /// Whether somebody else fills it too: the round-trip time fell clearly less than it would have fallen alone.
+    /// Whether somebody else fills the queue too: the round-trip time fell clearly less than the smaller window would have
+    /// made it fall.
     fn is_rivals(&self, rtt: Duration, base: Duration) -> bool {
         // The path's rate stays, so the round-trip time of a queue that is ours alone is proportional to the window.
         let alone = self.rtt.mul_f64(self.last_window as f64 / self.window.max(1) as f64).max(base);
@@ -247,12 +252,12 @@ impl Adaptive {
         MIN_QUEUE.max(self.base() / QUEUE_SHARE).max(self.jitter)
     }
 
-    /// The queueing delay that the last acknowledgement saw.
+    /// The queueing delay that the last acknowledgement showed.
     fn latest_queue(&self) -> Duration {
         self.rounds.latest_rtt().saturating_sub(self.base())
     }
 
-    /// What the path holds with half of the queue that is allowed, so that the bottleneck never idles.
+    /// The bytes that the path holds with half of the allowed queue. Half a queue keeps the bottleneck from idling.
     fn filled_path(&self) -> u64 {
         self.rounds.carried_in(self.base() + self.allowed_queue() / 2).max(self.least())
     }
@@ -274,7 +279,7 @@ impl Adaptive {
     fn on_round(&mut self, now: Instant, round: Round) {
         self.base.add(now, round.least_rtt);
         let queue = round.least_rtt.saturating_sub(self.base());
-        // Without anything held back, a longer round trip is jitter or somebody else's queue.
+        // If no packet was held back, a longer round trip is jitter or somebody else's queue.
         let has_queue = round.was_limited && queue > self.allowed_queue();
         // Forgotten within some 64 rounds, because the path may have changed.
         self.full_queue = queue.max(self.full_queue - self.full_queue / 64);
@@ -297,7 +302,7 @@ impl Adaptive {
                 self.drain(excess.unwrap_or_default());
             }
             Phase::SlowStart => {
-                // It grows in `on_ack`. Here it only loses what was never filled, down to the initial window.
+                // The window grows in `on_ack`. Here it only loses the part that was never filled, down to the initial window.
                 self.window = self.window.min(most).max(self.initial_window.min(self.window));
             }
             Phase::Bounded { step, queue: seen } if has_queue => {
@@ -319,7 +324,8 @@ impl Adaptive {
             Phase::Bounded { step, queue } => {
                 *queue = None;
                 if round.was_limited && self.window < most {
-                    // On a path without delay the window must hold more than a round does, or it cuts batches short.
+                    // On a path without delay, the window must hold more than a round delivers. Otherwise it cuts batches
+                    // short.
                     self.window = (self.window + *step).max(filled_path);
                     *step = (*step * 2).min(self.window / GROWTH_SHARE).max(first_step);
                 }
@@ -329,12 +335,12 @@ impl Adaptive {
         }
     }
 
-    /// Returns the share of packets that are lost, if for the second round in a row it is much more than usual.
+    /// Returns the share of lost packets, if it is much higher than usual for the second round in a row.
     fn judge_loss(&mut self, round: &Round, has_queue: bool) -> Option<f64> {
         let exceeds = self.usual_loss.is_exceeded(round);
         self.lossy_rounds = if exceeds { self.lossy_rounds + 1 } else { 0 };
         self.overflow_rounds = self.overflow_rounds.saturating_sub(1);
-        // Losses of a full queue or of a policer are not what the path loses as a rule.
+        // Losses from a full queue or a policer are not part of the path's usual loss.
         if !has_queue && !exceeds {
             self.usual_loss.add(round);
         }
@@ -352,7 +358,7 @@ impl Adaptive {
             let window = self.window.max(*before);
             self.bound(now, window);
         } else if now >= *until {
-            // Time to look again. If the rival is still there, the next rounds find its queue again.
+            // Time to check again. If the rival is still there, the next rounds find its queue again.
             let window = self.window;
             self.bound(now, window);
         } else if is_judged {
@@ -375,7 +381,7 @@ impl Adaptive {
         self.lossy_rounds = 0;
         // If this connection's packets caused the loss, it goes down with the window.
         let is_own = loss < usual / 2.0;
-        // Then it is what the path loses as a rule, and is not judged again.
+        // Otherwise it is the path's usual loss, and is not judged again.
         if !is_own {
             self.usual_loss.set(usual);
         }
@@ -388,7 +394,8 @@ impl Adaptive {
         self.window.min(round.in_flight.max(self.filled_path()))
     }
 
-    /// Takes away what stands in the queue, and not too much at a time: a longer round-trip time may have other causes.
+    /// Shrinks the window by what waits in the queue, but not by too much at a time: a longer round-trip time may have other
+    /// causes.
     fn cut(&mut self, now: Instant, round: &Round) {
         let used = self.used(round);
         let mut least = scaled(used, CUT);
@@ -406,12 +413,12 @@ impl Adaptive {
         self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
 
-    /// Lets CUBIC go on from a window. CUBIC begins with a slow start if the rival's queue cut ours short. Otherwise, a made-up loss ends
-    /// its slow start at once.
+    /// Hands control to CUBIC, which continues from `window`. CUBIC begins with a slow start if the rival's queue cut this
+    /// connection's slow start short. Otherwise, a made-up loss ends CUBIC's slow start at once.
     fn compete(&mut self, now: Instant, window: u64, cause: Cause) {
         let is_newcomer = std::mem::take(&mut self.is_cut_short);
         let mut config = CubicConfig::default();
-        // The made-up loss below cuts a larger window to this one.
+        // The made-up loss below cuts the larger window to `window`.
         config.initial_window(if is_newcomer { window } else { scaled(window, 1.0 / CUBIC_CUT) });
         let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
         let mut cubic = Arc::new(config).build(now, mtu);
@@ -436,7 +443,7 @@ impl Adaptive {
         self.compete(now, window, cause);
     }
 
-    /// Starts anew after silence from the path, because what was known of it may be wrong.
+    /// Starts anew after silence from the path, because what was known about it may be wrong.
     fn start_again(&mut self, now: Instant) {
         self.window = self.initial_window.min(self.window / 2).max(self.least());
         self.rounds.forget_rates();
@@ -519,7 +526,7 @@ impl Controller for Adaptive {
         let is_unusual = self.usual_loss.is_unusual(delivered, lost);
         // A short queue may be full before it is long.
         let is_filled = is_unusual && is_near_full && queue > allowed / 2;
-        // What left before the last cut belongs to the event that caused it.
+        // A packet that left before the last cut belongs to the event that caused that cut.
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
         match &mut self.phase {
             Phase::Competing { cubic, .. } if is_ecn || is_unusual || is_long && is_near_full => {
@@ -527,7 +534,7 @@ impl Controller for Adaptive {
                 self.window = cubic.window();
             }
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } if is_ecn => {
-                // One mark of a round counts.
+                // Only one mark per round counts.
                 if is_recent {
                     self.give_way(now, Cause::Mark);
                 }
@@ -537,7 +544,8 @@ impl Controller for Adaptive {
                 let window = scaled(self.window, CUBIC_CUT).max(self.least());
                 self.bound(now, window);
             }
-            // A burst of random loss hardly comes twice within so few rounds, when the window is smaller.
+            // With the smaller window, a burst of random loss hardly comes a second time within so few rounds. The first one
+            // therefore only cuts the window.
             Phase::Bounded { .. } if is_filled && is_recent && self.overflow_rounds == 0 => {
                 self.last_cut = Some(now);
                 self.overflow_rounds = OVERFLOW_ROUNDS;

@@ -17,7 +17,7 @@ const OFFERED: [usize; 8] = [PACKET; 8];
 struct Outcome {
     /// Share of the link that packets of the client used.
     share: f64,
-    /// The round-trip time when it ended.
+    /// The round-trip time at the end.
     rtt: Duration,
     overflowed: u64,
 }

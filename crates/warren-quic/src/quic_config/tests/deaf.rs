@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::world::{CLIENT, EXIT, GAP, World, settings};
 use crate::settings::{Congestion, TransportSettings};
 
-/// A client that asks for acknowledgements all the time, and its exit, which waits for one.
+/// A client that keeps asking for acknowledgements, and its exit, which waits for one.
 fn deaf() -> World {
     let mut world = World::connected(&TransportSettings {
         congestion: Congestion::Off.into(),
@@ -28,7 +28,7 @@ fn sent_by_exit(world: &mut World, count: usize, side: usize) -> u64 {
     world.sent_by_exit() - before
 }
 
-/// Each acknowledgement that the exit sends takes a place until it is acknowledged itself.
+/// Each acknowledgement that the exit sends takes memory until it is acknowledged itself.
 #[test]
 fn an_exit_neither_goes_on_acknowledging_to_a_client_that_answers_nothing_nor_keeps_it_for_ever() {
     let mut world = deaf();

@@ -1,5 +1,5 @@
-//! The fork's short ways for bursts of datagrams, out and in: whatever the wire does to a packet, they deliver what the general
-//! way delivers.
+//! The fork's fast paths for bursts of datagrams, one for sending and one for receiving. Whatever the wire does to a packet,
+//! they deliver what the general path delivers.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{
@@ -25,9 +25,9 @@ enum Fate {
     Arrives,
     Lost,
     Twice,
-    /// One byte of it is changed: the one at this share of its length.
+    /// One byte of it is changed: the one at this share of its length, in 256ths.
     Forged(u8),
-    /// Behind the next one.
+    /// It arrives after the next packet.
     Late,
 }
 
@@ -70,7 +70,7 @@ proptest! {
         }
         pair.settle();
         prop_assert!(!pair.is_lost, "the connection ended");
-        // The general way takes only what the short one gives back: packets with other frames, and forged ones.
+        // The general path handles only what the fast path gives back: packets with other frames, and forged ones.
         prop_assert!(pair.short > 0);
         let mut delivered = pair.delivered.clone();
         delivered.sort();
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// A key update comes after at most 1,000 packets, and later ones whenever the library likes.
+/// The first key update comes after at most 1,000 packets, and later ones whenever the library chooses.
 #[test]
 fn a_long_run_crosses_key_updates() {
     let mut pair = Pair::connected();
@@ -105,9 +105,9 @@ fn a_long_run_crosses_key_updates() {
 pub(super) struct Pair {
     pub(super) now: Instant,
     sides: [(Endpoint, Option<(ConnectionHandle, Connection)>); 2],
-    /// What the exit was given.
+    /// Datagrams that the exit received.
     delivered: Vec<Bytes>,
-    /// Packets that went the short way in.
+    /// Packets that the exit received through the fast path.
     short: usize,
     /// Packets that were lost or forged.
     harmed: usize,
@@ -179,7 +179,7 @@ impl Pair {
     fn carry(&mut self, from: usize, packets: Vec<Vec<u8>>, fates: &mut impl Iterator<Item = Fate>) {
         let mut late = None;
         for mut packet in packets {
-            // A handshake that fails is another test's.
+            // Packets of the handshake always arrive. Handshakes that fail are another test's subject.
             let fate = if packet[0] & 0x80 == 0 { fates.next().unwrap() } else { Fate::Arrives };
             match fate {
                 Fate::Arrives => self.deliver(1 - from, &packet),
@@ -190,7 +190,7 @@ impl Pair {
                 }
                 Fate::Forged(share) => {
                     self.harmed += 1;
-                    // Another connection ID is nobody's.
+                    // Not the first byte. A packet with a changed connection ID belongs to nobody.
                     let index = (usize::from(share) * packet.len() / 256).max(1);
                     packet[index] ^= 1 << (share % 8);
                     self.deliver(1 - from, &packet);

@@ -8,8 +8,8 @@ use super::{
     world::{CLIENT, EXIT},
 };
 
-/// The client has answered the first part with an acknowledgement in a Handshake packet, which ends its Initial keys, and learns its
-/// 1-RTT keys from the rest before a single packet of its own is under way.
+/// The client answers the first part with an acknowledgement in a Handshake packet, which ends its Initial keys. It learns its
+/// 1-RTT keys from the rest, before any packet of its own is under way.
 #[test]
 fn probe_that_is_due_when_the_last_flight_comes_has_keys() {
     let mut parts = 1;

@@ -1,4 +1,4 @@
-//! What a connection on which nobody speaks sends, and what it outlives.
+//! What an idle connection sends, and what it survives.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn an_idle_connection_sends_nothing_twice_when_an_answer_takes_some_milliseconds
     assert!(faltering <= steady + 4, "{faltering} in an hour, {steady} without");
 }
 
-/// Scorecard F6 and A7: a hole of 20 s costs no connection, whenever it begins, and a client that is gone is given up in time.
+/// Scorecard F6 and A7: an outage of 20 s ends no connection, whenever it begins, and a client that is gone is given up in
+/// time.
 #[test]
 fn an_idle_connection_outlives_a_hole_of_twenty_seconds_and_not_its_client() {
     for begins in 0..=26 {
@@ -80,8 +81,8 @@ fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought(
     assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "and that it is wide again");
 }
 
-/// What an exit has sent to an earlier address is acknowledged from a newer one. The exit knows no probe of the newer path, and then gives
-/// that path up.
+/// The client acknowledges from a newer address what the exit sent to an earlier one. The exit has sent no probe on the newer
+/// path, and then gives that path up.
 #[test]
 fn a_path_that_was_gone_back_to_is_watched_as_before() {
     let mut world = World::beginning(&settings(), Configs::new(&settings()));

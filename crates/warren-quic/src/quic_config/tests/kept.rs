@@ -1,4 +1,4 @@
-//! What a connection keeps of what it receives: its bytes, and not the buffer that they came in.
+//! What a connection keeps of the data that it receives: the bytes, not the buffer in which they arrived.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::time::Duration;
@@ -15,13 +15,13 @@ fn what_waits_on_a_stream_keeps_no_buffer() {
 
     let stream = world.quic(CLIENT).streams().open(Dir::Bi).unwrap();
     for number in 0..100 {
-        // The first byte is lost for long enough to have all others wait for it.
+        // The first byte is lost for so long that all others wait for it.
         world.loss_per_mille = if number == 0 { 1_000 } else { 0 };
         assert_eq!(world.quic(CLIENT).send_stream(stream).write(&[number]), Ok(1));
         world.run(Duration::from_millis(1), None);
     }
     world.run(Duration::from_secs(1), None);
-    // Nobody reads them at all, so that they wait in order too.
+    // Nobody reads the stream, so the bytes wait even after they are in order.
     assert_eq!(world.kept, 0);
     let mut stream = world.quic(EXIT).recv_stream(stream);
     let mut chunks = stream.read(true).unwrap();

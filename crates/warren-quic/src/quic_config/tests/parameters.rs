@@ -1,5 +1,5 @@
-//! Transport parameters that a peer may choose, and that no honest one does (RFC 9000 section 18.2): each is valid, so that it
-//! passes the library's checks and meets everything behind them.
+//! Transport parameters that a peer may choose, but that no honest peer chooses (RFC 9000 section 18.2). Each is valid, so
+//! that it passes the library's checks and reaches the code after them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{sync::Arc, time::Duration};
@@ -70,7 +70,7 @@ fn read(from: &mut &[u8]) -> u64 {
     VarInt::decode(from).unwrap().into_inner()
 }
 
-/// Another's TLS, with chosen parameters.
+/// A TLS configuration with chosen parameters.
 struct Choosing<T: ?Sized> {
     tls: Arc<T>,
     chosen: Chosen,
@@ -101,7 +101,7 @@ impl crypto::ServerConfig for Choosing<dyn crypto::ServerConfig> {
     }
 }
 
-/// Two sides of which one has these parameters.
+/// Two sides, one of which has these parameters.
 fn world(liar: usize, chosen: &[(u64, u64)]) -> World {
     let (settings, chosen) = (settings(), Chosen(chosen.to_vec()));
     let (client_tls, exit_tls) = keyed();
@@ -136,7 +136,7 @@ fn single() -> Vec<Vec<(u64, u64)>> {
     ends.iter().flat_map(|(id, values)| values.iter().map(|value| vec![(*id, *value)])).collect()
 }
 
-/// The least delay of acknowledgements may be as long as the longest, which is far above any round trip.
+/// The minimum delay of acknowledgements may be as long as the maximum, which may be far above any round trip.
 fn slow_to_acknowledge() -> Vec<Vec<(u64, u64)>> {
     let delays = [6, 25, 26, 1_000, (1 << 14) - 1];
     delays.map(|delay| vec![(MAX_ACK_DELAY, delay), (MIN_ACK_DELAY, delay * 1_000)]).to_vec()

@@ -28,7 +28,7 @@ fn without_confirmation_loss_is_taken_for_a_black_hole() {
     upstream.upper_bound(ETHERNET_MTU).minimum_change(MTU_MINIMUM_CHANGE);
     let mut world = World::connected_with(&settings(), Some(&upstream));
     world.loss_per_mille = 130;
-    // Most runs see one within 20 s; what noq draws by chance is not ours to seed.
+    // Most runs see one within 20 s. A test cannot seed noq's random numbers.
     let is_taken = (0..15).any(|_| {
         world.run(Duration::from_secs(20), Some(&MIXED));
         world.black_holes(CLIENT) + world.black_holes(EXIT) > 0

@@ -1,5 +1,5 @@
-//! What the fork tells of losses: kept datagrams come back when their packets are lost, and packets that only come late do not count
-//! as lost once that is known.
+//! What the fork reports about losses. Kept datagrams come back when their packets are lost. Packets that only arrive late do
+//! not count as lost once that is known.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
@@ -252,7 +252,7 @@ fn datagrams_on_a_path_that_is_left_come_back() {
     assert_eq!(returned, (0..30).collect());
 }
 
-/// A packet has been lost and many came after it. How long after it was sent is it declared lost?
+/// Loses one packet among many. Returns how long after its sending it is declared lost.
 fn time_to_find_a_loss(repair: &mut Repair) -> Duration {
     repair.stream(Duration::from_millis(100));
     repair.returned.clear();

@@ -41,7 +41,7 @@ pub(super) struct World {
     pub(super) limit: usize,
     pub(super) delay: Duration,
     pub(super) loss_per_mille: u64,
-    /// How many packets follow each other when some are lost.
+    /// How many packets in a row each loss takes.
     pub(super) loss_burst: u64,
     /// How many packets of the present burst are still to be lost.
     burst_left: u64,
@@ -70,7 +70,7 @@ pub(super) struct World {
     pub(super) kept: u64,
     /// Whether what the client sends seems to come from another port. What is sent there reaches nobody.
     pub(super) strays: bool,
-    /// What the exit sent that was longer than the path carries.
+    /// Datagrams from the exit that were longer than the path carries.
     pub(super) too_long: u64,
     /// Whether the client goes on sending however long it hears nothing.
     pub(super) is_deaf: bool,
@@ -96,7 +96,7 @@ pub(super) struct Bottleneck {
 pub(super) enum EcnPath {
     Keeps,
     Clears,
-    /// Makes ECT(1) of ECT(0).
+    /// Turns ECT(0) into ECT(1).
     Swaps,
     /// Marks all as congested.
     MarksAll,
@@ -120,11 +120,11 @@ struct Side {
     connection: Option<(ConnectionHandle, Connection)>,
     is_connected: bool,
     sent_sizes: usize,
-    /// The datagrams that it was given, if somebody wants to know.
+    /// The datagrams that this side received, if they are recorded.
     heard: Option<Vec<Bytes>>,
 }
 
-/// What both sides are made of.
+/// The configurations of both sides.
 pub(super) struct Configs {
     pub(super) client: ClientConfig,
     pub(super) exit: ServerConfig,
@@ -203,7 +203,7 @@ impl World {
         world
     }
 
-    /// Two sides of which the client is about to say the first word.
+    /// Two sides before the client's first packet.
     pub(super) fn beginning(settings: &TransportSettings, configs: Configs) -> Self {
         let now = Instant::now();
         let ((first, connection), second) = configs.endpoints(settings, now);
@@ -315,7 +315,7 @@ impl World {
         self.sent - self.sent_by_client
     }
 
-    /// Has a side send the next packet.
+    /// Makes a side send the next packet.
     pub(super) fn speak(&mut self, side: usize, sizes: &[usize]) {
         self.sides[side].speak(sizes);
     }
@@ -390,8 +390,8 @@ impl World {
         }
     }
 
-    /// How much later than others a datagram arrives that leaves now. That moves in straight lines between random points, two jitters
-    /// apart.
+    /// How much later than others a datagram that leaves now arrives. The delay moves in straight lines between random points,
+    /// which are twice the jitter apart.
     #[expect(clippy::cast_possible_truncation, reason = "worlds live for minutes")]
     fn jittered(&mut self, from: usize, leaves: Instant) -> Duration {
         if self.jitter.is_zero() {
@@ -423,7 +423,7 @@ impl World {
         Some((starts - self.now, self.free[from]))
     }
 
-    /// The ECN bits with which a datagram arrives that waited for so long at the bottleneck.
+    /// The ECN bits with which a datagram arrives after it waited this long at the bottleneck.
     fn mark(&mut self, sent: EcnCodepoint, waited: Duration) -> u8 {
         let is_congested = self.marks_after.is_some_and(|longest| waited > longest);
         self.congested += u64::from(is_congested);

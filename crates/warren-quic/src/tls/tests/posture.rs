@@ -1,4 +1,4 @@
-//! What a scanner finds out about Warren's TLS: all that a client offers, and what an exit does not take.
+//! What a scanner finds out about Warren's TLS: everything that a client offers, and what an exit refuses.
 
 use rustls::{HandshakeKind, client::Resumption, server::ServerSessionMemoryCache};
 
@@ -79,7 +79,7 @@ fn an_exit_lets_nobody_resume_nor_send_before_the_handshake() {
 
 /// A ClientHello taken apart (RFC 8446 section 4.1.2).
 struct Hello {
-    /// The record that it comes in.
+    /// The record that carries it.
     bytes: Vec<u8>,
     ciphers: Vec<u16>,
     /// Their numbers, their contents, and where each content begins in `bytes`.
@@ -117,13 +117,13 @@ impl Hello {
             .map(|(_, content, _)| content.as_slice())
     }
 
-    /// The numbers in an extension, behind a length of so many bytes.
+    /// The numbers in an extension, after a length field of `prefix` bytes.
     fn list(&self, number: u16, prefix: usize) -> Vec<u16> {
         let list = &self.extension(number).unwrap()[prefix..];
         if list.len() == 1 { vec![list[0].into()] } else { numbers(list) }
     }
 
-    /// Has it offer one version of TLS.
+    /// Makes it offer one version of TLS.
     fn set_version(&mut self, version: u16) {
         let (_, _, at) = self.extensions.iter().find(|(number, ..)| *number == SUPPORTED_VERSIONS).unwrap();
         self.bytes[at + 1..at + 3].copy_from_slice(&version.to_be_bytes());

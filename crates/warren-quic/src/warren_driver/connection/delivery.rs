@@ -6,7 +6,7 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
-/// Most events that one delivery adds.
+/// Most events that one delivery adds: `Connected`, `Control`, `Writable`, `Answers`, `Control` for the rest, and `Closed`.
 pub(in super::super) const MAX_EVENTS: usize = 6;
 
 /// What is left after a delivery.
@@ -14,9 +14,9 @@ pub(in super::super) const MAX_EVENTS: usize = 6;
 pub(in super::super) enum Left {
     /// Nothing.
     Nothing,
-    /// More than fitted.
+    /// Something that did not fit.
     More,
-    /// The connection was told to be closed just now.
+    /// The connection's end was delivered just now.
     Over,
 }
 
@@ -31,9 +31,9 @@ impl WarrenConnection {
         if self.is_over() {
             return Left::Nothing;
         }
-        // Before the datagrams, because `Connected` makes the place for them.
+        // Before the datagrams, because the caller prepares for them when it sees `Connected`.
         self.deliver_events(&mut inbox.events);
-        // First, so that datagrams that keep filling the inbox do not hold up repairs.
+        // Lost datagrams come next, so that received ones that keep filling the inbox do not hold up repairs.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);
         // The end comes after all datagrams, so datagrams that do not fit put it off.
         if self.news.datagrams && !self.deliver_datagrams(inbox) {
@@ -68,7 +68,7 @@ impl WarrenConnection {
         }
     }
 
-    /// Returns whether all of them fitted.
+    /// Delivers received datagrams. Returns whether all of them fitted.
     fn deliver_datagrams(&mut self, inbox: &mut Inbox) -> bool {
         let connection = self.place.id;
         let mut datagrams = self.quic.get_mut().datagrams();
@@ -86,7 +86,7 @@ impl WarrenConnection {
         !self.news.datagrams
     }
 
-    /// Returns whether all of them fitted.
+    /// Delivers lost datagrams. Returns whether all of them fitted.
     fn deliver_lost(&mut self, inbox: &mut Inbox) -> bool {
         let connection = self.place.id;
         while inbox.lost.len() < MAX_LOST_PER_POLL {

@@ -18,7 +18,7 @@ use crate::{
 const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {
-    /// Whether there is more than one sender: two clients, or strangers beside one.
+    /// Whether there is more than one sender: two clients, or strangers.
     pub(in super::super) fn has_company(&self, now: Instant) -> bool {
         let mut peers = self.connections.iter().filter_map(|connection| connection.peer);
         let first = peers.next();
@@ -27,7 +27,7 @@ impl WarrenEndpoint {
 
     /// Receives nothing, because the inbox is full. An exit can fall behind in this way too.
     pub(in super::super) fn leave_unread(&mut self, now: Instant) {
-        // A client has a socket for each connection.
+        // Only an exit's connections share a socket.
         if self.is_exit() {
             let has_company = self.has_company(now);
             self.intake.note(false, has_company, now);
@@ -53,7 +53,7 @@ impl WarrenEndpoint {
         let mut share = self.intake.share(now);
         self.intake.serve(Instant::now());
         while share > 0
-            // While as many attempts wait as a poll handles, strangers get no turn: they would only add further ones.
+            // While as many attempts wait as a poll handles, strangers get no turn: they would only add further attempts.
             && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
         {
             let (slot, datagrams) = (batch.slot, batch.datagrams());
@@ -72,8 +72,8 @@ impl WarrenEndpoint {
         connection.map_or(0, |connection| connection.quic().stats().frame_rx.datagram)
     }
 
-    /// Has a batch wait for its sender's turn. Strangers' datagrams are judged first, each by itself, and again when it is their turn: a
-    /// flood of them costs a hash each and no room.
+    /// Queues a batch until its sender's turn. Strangers' datagrams are judged first, each by itself, and again at their turn.
+    /// A flood of them costs a hash per datagram, but no queue space.
     pub(super) fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
         let slot = self.slot_of(index, meta, batch);
         let connection = slot.and_then(|slot| self.connections.get(slot));
@@ -86,7 +86,7 @@ impl WarrenEndpoint {
             (None, _) => {
                 Batch::sift(index, None, meta, batch, |datagram| port.lets_wait(meta.addr, datagram))
             }
-            // Attempts to connect wait with the strangers'.
+            // Packets with long headers are not queued here: attempts to connect have to wait with the strangers'.
             (_, Sender::Unenrolled) => Batch::sift(index, slot, meta, batch, |datagram| !is_long(datagram)),
             _ => Some(Batch::copy(index, slot, meta, batch)),
         };

@@ -56,7 +56,7 @@ fn each_has_its_turn_however_long_its_line_is() {
     assert_eq!(popped(&mut intake, 9), [0, 1, 100, 101, 2, 3]);
 }
 
-/// One of UDP may hold hundreds of QUIC's.
+/// One UDP datagram may hold hundreds of QUIC datagrams.
 #[test]
 fn who_was_charged_for_more_than_its_turn_waits_until_the_others_have_had_as_much() {
     let mut intake = Intake::new();
@@ -95,7 +95,7 @@ fn strangers_have_one_line_for_all_and_wait_where_enough_of_them_are_dealt_with(
     assert!(intake.is_empty());
 }
 
-/// One after the other, so that the earliest senders have the most.
+/// The clients send one after the other, so that the earliest have the most.
 #[test]
 fn many_clients_together_keep_no_more_than_all_may() {
     let mut intake = Intake::new();

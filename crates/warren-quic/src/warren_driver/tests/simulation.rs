@@ -1,6 +1,6 @@
 //! Whole endpoints in virtual time: clients and an exit, each a session's state machine on the driver's own connections and
-//! noq-proto, over a wire that loses, repeats, delays, reorders and has a queue that overflows, while the exit restarts, clients change their address
-//! and a stranger looks for an exit. Everything follows from a seed.
+//! noq-proto. The wire loses, repeats, delays and reorders datagrams, and has a queue that overflows. Meanwhile the exit
+//! restarts, clients change their addresses, and a stranger looks for an exit. Everything follows from a seed.
 
 mod client;
 mod exit;
@@ -27,10 +27,10 @@ use warren_simulation::{Outcome, Random, find_every_bug, seeds};
 use self::{client::Client, exit::Exit, trace::Trace, wire::Wire};
 use crate::{key::PrivateKey, planted::Bug, settings::TransportSettings};
 
-/// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
+/// Seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: Range<u64> = 0..40;
 
-/// How many seeds may pass until a planted bug is found.
+/// Most seeds that may pass before a planted bug is found.
 const SEEDS_FOR_A_BUG: u64 = 40;
 
 const CLIENTS: usize = 2;
@@ -42,10 +42,10 @@ const CONNECTIONS: u32 = 2;
 const TROUBLE: Duration = Duration::from_secs(45);
 const RECOVERY: Duration = Duration::from_secs(90);
 
-/// How long nothing is said in the end, until everything is acknowledged or lost.
+/// The silence at the end, in which everything is acknowledged or lost.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Between two datagrams of a connection, each way.
+/// Time between two datagrams of a connection, each way.
 const PACE: Duration = Duration::from_millis(100);
 
 const EXIT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
@@ -241,7 +241,7 @@ impl World {
         if now >= self.next_restart {
             self.exit.restart(now);
             self.wire.forget_initials();
-            // Longer than it takes clients to come back, so that it is seen whether they did.
+            // Longer than clients need to come back, so that the run shows whether they did.
             let quiet = Duration::from_secs(20);
             self.next_restart = later(random, 30_000) + quiet;
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a bucket. A path that has become longer for good is believed after all of them.
+/// Length of a bucket. A path that has become longer for good has its new base after [`BUCKETS`] of them.
 const BUCKET: Duration = Duration::from_secs(10);
 const BUCKETS: usize = 6;
 

@@ -1,8 +1,8 @@
-//! Rounds of a connection: the time until what was sent when a round began is acknowledged.
+//! Rounds of a connection. A round ends when the last packet sent before its start is acknowledged.
 
 use std::time::{Duration, Instant};
 
-/// Rounds whose delivery rates are remembered; the largest counts, since a round may end early in a burst.
+/// Rounds whose delivery rates are remembered. The largest counts, because a round may end early in a burst.
 const RATES: usize = 4;
 
 /// What a round was like.
@@ -44,7 +44,7 @@ pub(super) struct Rounds {
     ends_with: Option<u64>,
     began: Option<Instant>,
     bytes: u64,
-    /// When the newest packet left of those that the present ACK frame acknowledges.
+    /// When the newest packet that the present ACK frame acknowledges was sent.
     newest: Option<Instant>,
     latest_rtt: Duration,
     round: Round,
@@ -118,7 +118,7 @@ impl Rounds {
             Round { least_rtt: Duration::MAX, in_flight, ..Round::default() },
         );
         round.bytes = bytes;
-        // The first round has no beginning that was measured.
+        // The start of the first round was not measured.
         let began = self.began.replace(now)?;
         let seconds = now.saturating_duration_since(began).as_secs_f64();
         if seconds <= 0.0 || round.least_rtt == Duration::MAX {

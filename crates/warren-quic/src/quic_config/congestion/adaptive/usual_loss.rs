@@ -1,13 +1,14 @@
-//! What a path loses as a rule: random loss, which is no congestion.
+//! The usual loss of a path: random loss, which is not congestion.
 
 use super::rounds::{Round, loss_share};
 
-/// A loss is unusual if the round has lost more bursts than this, of the usual length, beyond so many times the usual loss.
+/// A round's loss is unusual if it exceeds [`UNUSUAL`] times the usual loss by more than this many bursts of the usual length.
 const STRAY_BURSTS: f64 = 4.0;
 const UNUSUAL: f64 = 3.0;
-/// Longer bursts are those of a full queue, which loses the end of whatever a sender sends at once.
+/// Longer bursts come from a full queue, which drops the end of whatever a sender sends at once.
 const LONGEST_BURST: f64 = 12.0;
-/// Loss of a round, beyond twice the usual, that means congestion even without a queue: a policer, or a very short queue.
+/// Loss in a round that means congestion even without a queue, in addition to twice the usual loss: a policer, or a very short
+/// queue.
 const EXCESS_LOSS: f64 = 0.05;
 /// Rounds over which the usual loss is averaged.
 const LOSS_ROUNDS: f64 = 32.0;
@@ -32,8 +33,9 @@ impl UsualLoss {
         self.bursts += (bursts - self.bursts) / self.rounds;
     }
 
-    /// Notes that the path loses this share of packets, however it is loaded.
+    /// Notes that the path loses this share of packets, whatever its load.
     pub(super) fn set(&mut self, loss: f64) {
+        // Scaled with the loss, so that the usual length of a burst stays the same.
         self.bursts *= if self.loss > 0.0 { loss / self.loss } else { 0.0 };
         self.loss = loss;
     }
@@ -43,13 +45,13 @@ impl UsualLoss {
         round.lost as f64 >= STRAY_BURSTS && round.loss() > 2.0 * self.loss + EXCESS_LOSS
     }
 
-    /// Whether clearly more packets are lost than the path loses as a rule.
+    /// Whether clearly more packets are lost than usual.
     pub(super) fn is_unusual(&self, delivered: u64, lost: u64) -> bool {
         let usual = self.loss * (delivered + lost) as f64;
         lost as f64 > STRAY_BURSTS * self.burst() + UNUSUAL * usual
     }
 
-    /// How many packets are lost in a row as a rule.
+    /// The usual number of packets lost in a row.
     fn burst(&self) -> f64 {
         if self.bursts > 0.0 { (self.loss / self.bursts).clamp(1.0, LONGEST_BURST) } else { 1.0 }
     }

@@ -1,5 +1,5 @@
-//! An exit that is behind: a client that fills its packets with the smallest datagrams there are, beside another that does not, and many
-//! keys that are not enrolled.
+//! An exit that is behind. One client fills its packets with the smallest possible datagrams, and another does not. Many keys
+//! are not enrolled.
 
 use std::{future::poll_fn, net::Ipv4Addr, task::Poll};
 
@@ -17,13 +17,13 @@ use crate::{
 
 /// The longest time of a single wait.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Datagrams that a connection holds at most until they are handed over (`MAX_WAITING` of noq-proto).
+/// Most datagrams that a connection holds until they are handed over (`MAX_WAITING` of noq-proto).
 const MAX_WAITING: u64 = 8 * 1024;
 /// Datagrams of one batch on the wire; each packet holds some hundreds.
 const BURST: u32 = 10_000;
 const TINY: &[u8] = &[0];
 const LARGE: &[u8] = &[0; 1_000];
-/// As large, but of the client that is watched.
+/// As large as `LARGE`, but from the watched client.
 const OWN: &[u8] = &[7; 1_000];
 /// The number of keys that send as much as they can.
 const STRANGERS: usize = 100;
@@ -41,7 +41,7 @@ async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
         let line = world.exit.intake.lines.get(&world.loud.sender());
         deepest_debt = line.map_or(0, |line| line.credit).min(deepest_debt);
     }
-    // The control: it brought far more than was handed over. And it was charged for that.
+    // The control: the loud client sent far more than was handed over, and it was charged for that.
     assert!(brought > world.tiny * 3, "{} of {brought}", world.tiny);
     assert!(deepest_debt < -1_000, "{deepest_debt}");
 
@@ -110,7 +110,7 @@ async fn keys_that_are_not_enrolled_share_the_room_and_the_turns_of_one() {
     }
 }
 
-/// Its first message may come before anybody knows whose key it is.
+/// The client's first message may arrive before its key is known.
 #[tokio::test]
 async fn a_client_that_connects_is_heard_while_keys_that_are_not_enrolled_fill_their_room() {
     let mut crowd = Crowd::new(STRANGERS);
@@ -165,7 +165,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sends as many as it takes, and returns how many that were.
+    /// Offers `count` datagrams. Returns how many the connection took.
     fn send(&mut self, datagram: &'static [u8], count: u32) -> u64 {
         let taken = (0..count)
             .filter(|_| self.endpoint.send_datagram(self.connection, Bytes::from_static(datagram)).is_ok());
@@ -202,7 +202,7 @@ impl Crowd {
         Self { key, exit, clients }
     }
 
-    /// Waits until all are connected, the first so many as enrolled clients.
+    /// Waits until all clients are connected, the first `enrolled` of them as enrolled clients.
     async fn connect(&mut self, enrolled: usize) {
         let known: Vec<PublicKey> = self.clients.iter().take(enrolled).map(|client| client.key).collect();
         let (start, mut connected) = (Instant::now(), 0);
@@ -224,7 +224,7 @@ impl Crowd {
         }
     }
 
-    /// The same until room is short.
+    /// Floods until the queue space is full.
     async fn fill(&mut self, spared: usize) {
         let start = Instant::now();
         while self.exit.socket_stats().intake_drops == 0 {
@@ -280,7 +280,7 @@ struct World {
     quiet: Client,
     /// The loud client's connection.
     loud_at_exit: ConnectionId,
-    /// Datagrams handed over, of the loud client's and of the other's.
+    /// Datagrams of the loud client that were handed over (`tiny`), and of the quiet client (`large`).
     tiny: u64,
     large: u64,
 }
@@ -329,7 +329,7 @@ fn settings() -> TransportSettings {
 }
 
 fn exit(key: &PrivateKey) -> WarrenEndpoint {
-    // Room for what comes until the exit can know that it is behind.
+    // Room for what arrives before the exit can know that it is behind.
     let address = (Ipv4Addr::LOCALHOST, 0).into();
     let socket = bind(SocketConfig { buffer_bytes: 256 * 1024, ..SocketConfig::new(address) }).unwrap();
     WarrenEndpoint::exit(settings(), std::slice::from_ref(key), vec![socket], &[7; 32]).unwrap()

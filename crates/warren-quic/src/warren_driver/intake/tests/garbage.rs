@@ -1,4 +1,4 @@
-//! An exit that is behind, and somebody without its key who fills what room there is for strangers.
+//! An exit that is behind, and somebody without its key who fills the strangers' queue space.
 
 use std::net::Ipv4Addr;
 
@@ -47,7 +47,7 @@ async fn of_a_batch_what_goes_to_an_id_of_the_exit_s_waits() {
     assert_eq!(batch.datagrams(), 3);
     assert_eq!(batch.bytes, [&short(&own), &handshake(&own), last].concat());
 
-    // The control: with such IDs the room is filled.
+    // The control: datagrams with such IDs fill the queue space.
     for _ in 0..=LIMIT / LENGTH {
         keep(&mut exit, &short(&own));
     }
@@ -76,7 +76,7 @@ fn handshake(id: &[u8]) -> Vec<u8> {
     filled(&[&[0xe0, 0, 0, 0, 1, 12], id])
 }
 
-/// A client's first, which shows that it knows the exit's key.
+/// A client's first packet, which proves that the client knows the exit's key.
 fn initial(key: &PrivateKey) -> Vec<u8> {
     let id = [3; 20];
     filled(&[&[0xc0, 0, 0, 0, 1, 20], &id, &[0, 16], &token(&[key.public()], &id)])

@@ -35,11 +35,11 @@ pub(super) struct Client {
     exit_key: PublicKey,
     session: ClientSession,
     links: BTreeMap<u32, Link>,
-    /// What the session has closed, until the exit knows.
+    /// Links that the session has closed, until the exit knows.
     fading: Vec<Link>,
     attached: BTreeSet<u32>,
     heard: BTreeMap<u32, u64>,
-    /// The answers that came, of which none may come again.
+    /// The answers that arrived. None may arrive again.
     answers: BTreeSet<u64>,
     next_speech: u64,
     made: u64,
@@ -119,7 +119,7 @@ impl Client {
         self.links.values().for_each(|link| link.node.settle(&is_heard));
     }
 
-    /// Goes over to other keys on every connection.
+    /// Updates the keys of every connection.
     pub(super) fn change_keys(&mut self) {
         for link in self.links.values_mut() {
             link.node.stir().quic().force_key_update();
@@ -196,7 +196,7 @@ impl Client {
         SocketAddr::from(([10, 0, 0, u8::try_from(self.number).unwrap()], self.next_port))
     }
 
-    /// Takes what a connection has to tell.
+    /// Takes a connection's events and datagrams.
     fn look_at(&mut self, now: Instant, index: u32) {
         let Some(link) = self.links.get_mut(&index).filter(|link| link.node.is_due(now)) else { return };
         let inbox = link.node.take(now, &mut link.endpoint);
@@ -224,7 +224,7 @@ impl Client {
                 }
                 Event::Answers { .. } => {}
             }
-            // What is told may make the session close the connection, and begin another of this index later.
+            // The event may make the session close the connection, and later begin another one with this index.
             while let Some(action) = self.session.poll_action() {
                 self.carry_out(now, action);
             }

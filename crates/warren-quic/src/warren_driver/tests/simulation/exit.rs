@@ -37,7 +37,7 @@ pub(super) struct Exit {
     /// What a restart finds.
     disk: ClientRegistry,
     life: Life,
-    /// What was heard of each client, of which nothing may come again.
+    /// What was heard from each client. Nothing may arrive again.
     heard: BTreeSet<(usize, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Exit {
         self.life.sessions.sessions().count()
     }
 
-    /// Whether something was heard of a client.
+    /// Whether this datagram of a client arrived.
     pub(super) fn has_heard(&self, speech: Speech) -> bool {
         self.heard.contains(&(speech.client, speech.number))
     }

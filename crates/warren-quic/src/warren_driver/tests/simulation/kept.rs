@@ -12,7 +12,7 @@ use crate::boundary::{ConnectionStats, LostDatagram};
 pub(super) struct Ledger(BTreeMap<u64, (Speech, Bytes)>);
 
 impl Ledger {
-    /// The context for a datagram, or `None` if it is not to be kept, which holds for every other one.
+    /// The context for a datagram. `None` for every other datagram, which is not kept.
     pub(super) fn context(speech: Speech) -> Option<u64> {
         // Neighbours differ in all bits.
         speech.number.is_multiple_of(2).then(|| speech.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -25,13 +25,13 @@ impl Ledger {
         }
     }
 
-    /// Takes one that came back, which each does once at most, as it was and with its own context.
+    /// Takes a datagram that came back. Each comes back at most once, unchanged and with its own context.
     pub(super) fn take_lost(&mut self, lost: &LostDatagram) {
         let (_, datagram) = self.0.remove(&lost.context).expect("it came back twice, or was not kept");
         assert_eq!(lost.data, datagram, "the context belongs to another datagram");
     }
 
-    /// Checks that each one that did not arrive came back or was counted.
+    /// Checks that each kept datagram that did not arrive came back or was counted.
     pub(super) fn settle(&self, stats: &ConnectionStats, is_heard: impl Fn(Speech) -> bool) {
         assert_eq!(stats.kept_bytes, 0, "some are kept for ever");
         let missing = self.0.values().filter(|(speech, _)| !is_heard(*speech)).count() as u64;

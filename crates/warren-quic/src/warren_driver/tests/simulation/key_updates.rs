@@ -1,4 +1,4 @@
-//! Keys that change under load (RFC 9001 section 6), while packets of datagrams take their short ways.
+//! Keys that change under load (RFC 9001 section 6), while packets of datagrams take the fast paths.
 
 use std::{
     fmt,
@@ -21,10 +21,10 @@ use crate::tests::listening::listen;
 
 const UPDATES: usize = 100;
 
-/// A connection's first keys are for fewer packets; how many, noq-proto draws.
+/// A connection's first keys serve fewer packets than this. noq-proto draws the number.
 const FIRST_KEYS_PACKETS: u64 = 1_000;
 
-/// Release builds have no line in their log for each change.
+/// Release builds do not log each change.
 const ARE_CHANGES_LOGGED: bool = matches!(STATIC_MAX_LEVEL, LevelFilter::TRACE);
 
 #[test]
@@ -58,12 +58,12 @@ fn keys_change_a_hundred_times_under_load_and_nothing_is_lost() {
     let changed_before = counter.changed.load(Ordering::Relaxed);
     for _ in 0..UPDATES {
         world.clients.iter_mut().for_each(Client::change_keys);
-        // The old keys are kept for three probe timeouts, and until then there are no others.
+        // The old keys are kept for three probe timeouts. Until then, there is no further update.
         world.go_on(Duration::from_secs(2));
     }
     assert_nothing_was_lost(&mut world);
 
-    // Both ends count each.
+    // Both ends count each change.
     let changes = counter.changed.load(Ordering::Relaxed) - changed_before;
     if ARE_CHANGES_LOGGED {
         assert_eq!(changes, 2 * UPDATES * CLIENTS * CONNECTIONS as usize);
@@ -82,7 +82,7 @@ fn assert_nothing_was_lost(world: &mut World) {
     }
 }
 
-/// Counts what noq-proto tells its log of keys.
+/// Counts the key changes that noq-proto logs.
 #[derive(Clone, Default)]
 struct Counter {
     begun_by_itself: Arc<AtomicUsize>,

@@ -1,5 +1,5 @@
-//! One connection in the simulation, looked at only when something came for it, it was told to do something, or its time
-//! has come: what a driver does, and what makes thousands of runs affordable.
+//! One connection in the simulation. As in a driver, it is visited only if something arrived for it, if it was told to do
+//! something, or if its timer is due. This makes thousands of runs affordable.
 
 use std::{net::SocketAddr, num::NonZeroUsize, time::Instant};
 
@@ -41,7 +41,7 @@ impl Node {
         self.stir().quic().handle_event(event);
     }
 
-    /// Takes a datagram in with a short header, or gives it back if it is not plain.
+    /// Takes a datagram with a short header, or returns it if it is not plain.
     pub(super) fn receive_short(
         &mut self,
         now: Instant,
@@ -64,7 +64,7 @@ impl Node {
         self.connection.is_gone()
     }
 
-    /// Takes all that the connection has to tell.
+    /// Takes all events and datagrams of the connection.
     pub(super) fn take(&mut self, now: Instant, endpoint: &mut Endpoint) -> Inbox {
         if self.connection.deadline().is_some_and(|deadline| deadline <= now) {
             self.connection.expire(now);
@@ -85,7 +85,7 @@ impl Node {
         taken
     }
 
-    /// Says something. Every other word is kept until it is acknowledged.
+    /// Sends a datagram. Every other one is kept until it is acknowledged.
     pub(super) fn say(&mut self, speech: Speech) -> Result<(), SendError> {
         let sent = self.stir().send_datagram(speech.write(), Ledger::context(speech));
         if sent.is_ok() {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-/// Bytes behind the head: of most datagrams, and of those in a burst.
+/// Bytes after the head: of most datagrams, and of those in a burst.
 const TAIL: usize = 180;
 const LONG_TAIL: usize = 1_100;
 
@@ -26,7 +26,7 @@ impl Speech {
         bytes.into()
     }
 
-    /// Reads a datagram, of which no byte may have been changed.
+    /// Reads a datagram. No byte of it may have been changed.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let number = u64::from_be_bytes(bytes[2..10].try_into().unwrap());
         let speech = Self { client: bytes[0].into(), index: bytes[1].into(), number };

@@ -1,4 +1,4 @@
-//! The wire: what is under way, what it does to it, and what a stranger can do with what he saw.
+//! The wire: the datagrams under way, what the wire does to them, and what a stranger can do with those that he saw.
 
 use std::{
     cmp::Reverse,
@@ -123,7 +123,7 @@ impl Wire {
             return None;
         }
         let Reverse(first) = self.underway.pop()?;
-        // What never arrived was not shown to the exit, and a stranger could be the first.
+        // Only Initials that arrived. With any other, a stranger could be the first to show it to the exit.
         if first.to == EXIT && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
             self.initials.push(first.bytes.clone());
         }
@@ -138,12 +138,13 @@ impl Wire {
         self.answered_stranger
     }
 
-    /// An exit that starts anew knows nothing of what was shown before, and says so in its documentation.
+    /// A restarted exit does not know which proofs were used before, as its documentation says.
     pub(super) fn forget_initials(&mut self) {
         self.initials.clear();
     }
 
-    /// What a stranger says: bytes without a meaning, a version that there is not, and what clients have said.
+    /// What a stranger sends: random bytes, a version that does not exist, an Initial without a proof, and a copy of a
+    /// client's Initial.
     pub(super) fn probes(&self, random: &mut Random) -> Vec<Vec<u8>> {
         let mut noise = vec![0; 1_200];
         random.fill(&mut noise);
