@@ -198,6 +198,7 @@ impl Fragmenter {
         let room = max_datagram.saturating_sub(FRAGMENT_OVERHEAD);
         let total = match u16::try_from(packet_len) {
             // A packet of one byte cannot have two fragments.
+            // The other condition also refuses datagrams without room for a payload.
             Ok(total) if total >= 2 && room.saturating_mul(MAX_FRAGMENTS) >= packet_len => total,
             _ => return Fragments { flags, id: self.next_id, total: 0, count: 0, next: 0 },
         };

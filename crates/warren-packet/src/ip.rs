@@ -126,6 +126,7 @@ impl<'a> IpPacket<'a> {
     }
 
     fn parse_v4(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        // The header checksum is left to the receiving kernel, which drops packets with a wrong one (`ip_rcv`).
         let length = bytes.len();
         if length < IPV4_HEADER {
             return Err(Malformed::Truncated { length });

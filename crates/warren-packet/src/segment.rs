@@ -123,6 +123,7 @@ fn cut(
         Rewrite::new(header, packet, transport).ok_or(Malformed::Offload { gso_type: header.gso_type })?;
     let partial_checksum = rewrite.leaves_checksum_partial();
     let (original, payload) = packet.bytes().split_at(transport.end);
+    // Each segment reuses these bytes, because `emit` only borrows them.
     let mut scratch = [0; MAX_HEADERS];
     let header =
         scratch.get_mut(..transport.end).ok_or(Malformed::HeaderTooLong { header_length: transport.end })?;

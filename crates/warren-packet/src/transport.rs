@@ -30,6 +30,7 @@ impl TransportHeader {
         let start = packet.transport()?;
         let rest = packet.bytes().get(start..)?;
         let (kind, length) = match packet.protocol() {
+            // The upper four bits are the header's length in words of four bytes (RFC 9293 section 3.1).
             protocol::TCP if rest.len() >= TCP_HEADER => (TransportKind::Tcp, usize::from(rest[12] >> 4) * 4),
             protocol::UDP => (TransportKind::Udp, UDP_HEADER),
             _ => return None,

@@ -35,6 +35,8 @@ pub(crate) fn suite(cipher: Cipher) -> SupportedCipherSuite {
 fn ring_is_faster() -> bool {
     use std::arch::is_x86_feature_detected;
 
+    // There, ring costs 0.83 to 0.92 of aws-lc's CPU time per gigabyte. With AVX-512, aws-lc is faster: 331 ns to send a
+    // packet, and 357 with ring (bench/LOG.md).
     is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("vpclmulqdq")
         && is_x86_feature_detected!("avx2")

@@ -89,6 +89,8 @@ impl Endpoint {
         if identities.is_empty() {
             return Err(EndpointError::NoIdentity);
         }
+        // HMAC-SHA256 is weaker with a key of less than 32 bytes, and hashes a key of more than 64 first (RFC 2104 sections 2
+        // and 3).
         if !(32..=64).contains(&reset_key.len()) {
             return Err(EndpointError::ResetKey(reset_key.len()));
         }

@@ -77,6 +77,7 @@ impl NoqEndpoint {
         let first = identities.first().ok_or(EndpointError::NoIdentity)?;
         let places = ListenerPlace::all(sockets.len());
         for (index, (socket, place)) in sockets.into_iter().zip(places).enumerate() {
+            // The first key's configuration is the base. `Identities` makes a copy of it for each key.
             let config = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(first)?, &secrets);
             let of_keys = Identities::new(&config, identities)?;
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
@@ -135,6 +136,7 @@ impl NoqEndpoint {
         self.ready.register(cx.waker());
         self.give_way(cx);
         self.outbox.swap(&mut inbox.datagrams);
+        // There must be room for a batch of datagrams, and for the `MAX_EVENTS` events that one poll of a connection may add.
         while self.outbox.has_room() && inbox.events.len() + connection::MAX_EVENTS <= MAX_EVENTS_PER_POLL {
             match self.ready.next() {
                 None => break,

@@ -164,6 +164,7 @@ impl SocketStats {
 
     /// Adds the counters of another endpoint's sockets.
     pub fn merge(&mut self, other: &Self) {
+        // Taken apart, so that the compiler refuses a counter that is not merged.
         let Self {
             sends,
             bytes_sent,
@@ -230,6 +231,7 @@ fn add_each(counts: &mut Vec<u64>, more: &[u64]) {
 
 impl SendErrors {
     fn merge(&mut self, other: &Self) {
+        // Taken apart, so that the compiler refuses a kind that is not merged.
         let Self {
             datagram_too_long,
             batch_too_long,
@@ -252,6 +254,7 @@ impl SendErrors {
 
     /// Returns the sum of all kinds.
     pub fn total(&self) -> u64 {
+        // Taken apart, so that the compiler refuses a kind that is not summed.
         let Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
             self;
         datagram_too_long + batch_too_long + io + invalid + no_buffers + refused + unreachable + other
@@ -320,6 +323,7 @@ impl SocketCounters {
     pub(crate) fn received(&self, datagrams: usize, bytes: usize) {
         self.bytes_received.fetch_add(bytes as u64, Relaxed);
         self.datagrams_received.fetch_add(datagrams as u64, Relaxed);
+        // `ilog2` panics on 0.
         let bucket = datagrams.max(1).ilog2().min(11) as usize;
         if let Some(count) = self.datagrams_per_receive.get(bucket) {
             count.fetch_add(1, Relaxed);

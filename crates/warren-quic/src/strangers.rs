@@ -53,6 +53,7 @@ impl Strangers {
 
     /// Turns silent mode on or off. Running connections are not affected.
     pub fn set_silent(&self, silent: bool) {
+        // `Relaxed`, because the flag guards no other memory.
         self.0.silent.store(silent, Relaxed);
     }
 

@@ -156,6 +156,7 @@ impl ServerCertVerifier for Pinned {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        // Never called, because only TLS 1.3 is offered.
         Err(PeerIncompatible::Tls13RequiredForQuic.into())
     }
 
@@ -205,6 +206,7 @@ impl ClientCertVerifier for AnyKey {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        // Never called, because only TLS 1.3 is accepted.
         Err(PeerIncompatible::Tls13RequiredForQuic.into())
     }
 

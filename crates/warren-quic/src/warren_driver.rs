@@ -194,6 +194,7 @@ impl WarrenEndpoint {
             .connect(now, config, remote, server_name)
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let handle = made.0;
+        // The index of a port that is gone is used again. Ports never move, because connections name them by index.
         let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
         let (slot, id) = self
             .connections

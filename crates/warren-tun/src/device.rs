@@ -87,6 +87,7 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         .map_err(refused("create"))?;
     let udp_offload = config.offload && first.udp_gso();
     let mut devices = vec![first];
+    // `try_clone` opens another queue of a multi-queue device.
     for _ in 1..files {
         let next =
             devices.first().map(SyncDevice::try_clone).transpose().map_err(refused("add a queue to"))?;

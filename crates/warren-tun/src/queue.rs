@@ -95,6 +95,7 @@ impl Queue {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a TUN write gathers at most 64 parts"));
         }
         let header = header.to_bytes();
+        // On the stack, so that a write allocates nothing.
         let mut slices = [IoSlice::new(&[]); 1 + MAX_PARTS];
         let all = std::iter::once(&header[..]).chain(parts.iter().copied());
         for (slice, part) in slices.iter_mut().zip(all) {

@@ -34,7 +34,8 @@ impl OpenFlows {
             return;
         }
         if self.entries.len() == MAX_OPEN {
-            // `unwrap_or` is never needed: `MAX_OPEN` is not 0.
+            // Items are numbered in the order of their first packets, so the smallest number is the oldest. `MAX_OPEN` is not
+            // 0, so there always is one.
             let oldest = (0..MAX_OPEN).min_by_key(|&position| self.entries[position].item).unwrap_or(0);
             self.entries.swap_remove(oldest);
         }

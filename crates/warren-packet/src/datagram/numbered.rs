@@ -156,6 +156,7 @@ impl Numbering {
 
 /// Numbers a framed packet or fragment in place. The buffer does not move if it has [`TRAILER`] bytes of spare capacity.
 pub fn append_trailer(framed: &mut BytesMut, place: Place) {
+    // An empty buffer has no kind to change.
     let Some(first) = framed.first_mut() else { return };
     *first |= kind::NUMBERED << 4;
     framed.put_u32(place.bits());

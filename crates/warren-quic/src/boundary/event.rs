@@ -151,6 +151,7 @@ impl Inbox {
         Self {
             events: Vec::with_capacity(MAX_EVENTS_PER_POLL),
             datagrams: Vec::with_capacity(MAX_DATAGRAMS_PER_POLL),
+            // Many connections never lose a kept datagram.
             lost: Vec::new(),
         }
     }

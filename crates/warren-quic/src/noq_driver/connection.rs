@@ -91,6 +91,7 @@ impl NoqConnection {
         if let State::Handshake { connecting, timeout, seat } = &mut self.state {
             let remote = connecting.remote_address();
             match Pin::new(connecting).poll(&mut cx) {
+                // Falls through: the new state is handled below, in the same poll.
                 Poll::Ready(Ok(connection)) => self.opened(connection, remote, outbox, events),
                 Poll::Ready(Err(error)) => {
                     let reason = self.close_reason(error);
@@ -189,11 +190,13 @@ impl NoqConnection {
             State::Open(open) => open.close(code, words, reason),
             State::Abandoned(_) | State::Over(_) => return,
         }
+        // The next poll reports the end or continues the close.
         self.waker.wake_by_ref();
     }
 
     /// Ends a handshake in progress.
     pub(super) fn give_way(&mut self) {
+        // A handshake that is complete has left its seat, so its connection stays.
         if matches!(self.state, State::Handshake { .. }) {
             self.close(0, "", CloseReason::Local);
         }

@@ -91,6 +91,7 @@ impl Listener {
                 };
                 match accepted {
                     Ok(connecting) => return Some((connecting, seat)),
+                    // The seat is dropped, and thereby free again.
                     Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
                 }
             }

@@ -275,6 +275,8 @@ struct Unlimited {
 // The library's trait fixes the arguments: on_congestion_event has more than six.
 impl Controller for Unlimited {
     fn on_packet_sent(&mut self, _: Instant, _: u16, pn: u64) {
+        // The controller may be chosen in mid-connection, so the first number that it sees may be far above 0. It counts as
+        // acknowledged.
         let (sent, _) = self.last.get_or_insert((pn, pn));
         *sent = pn.max(*sent);
     }

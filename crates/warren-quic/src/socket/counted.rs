@@ -118,6 +118,7 @@ impl CountedSocket {
     pub(crate) fn receive(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Option<usize> {
         let wanted = buffers.len();
         let mut received = None;
+        // `try_io` calls the closure only if tokio believes that the socket is readable.
         let mut asked = false;
         let attempt = self.io.try_io(Interest::READABLE, |io| {
             asked = true;
@@ -151,6 +152,7 @@ impl CountedSocket {
             match self.send_once(transmit) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                // Sent one by one below, which also shows whether segmentation is to blame.
                 Err(error) if batch && is_refusal(&error) => resume.refused = Some(error),
                 Err(_) => return Ok(()),
             }

@@ -23,6 +23,7 @@ pub(super) fn admit(
             if displaced {
                 strangers.count(Turned::Displaced);
             }
+            // If the attempt cannot be accepted, its seat is dropped, and thereby free again.
             return Some((take(port, incoming, now)?, seat));
         }
         Admission::Prove => {
@@ -31,6 +32,7 @@ pub(super) fn admit(
                 Ok(transmit) => Some(transmit),
                 Err(error) => {
                     tracing::debug!(%remote, "cannot ask for a proof of the address");
+                    // Otherwise the library would keep the attempt.
                     endpoint.ignore(error.into_incoming());
                     None
                 }

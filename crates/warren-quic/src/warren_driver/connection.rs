@@ -114,6 +114,7 @@ impl WarrenConnection {
         presented: Option<PresentedKey>,
         now: Instant,
     ) -> Self {
+        // Only at an exit, where there is no `presented`.
         let deadline = presented.is_none().then(|| now + HANDSHAKE_TIMEOUT);
         let room = Room::new(quic.datagrams().send_buffer_space());
         Self {
@@ -222,6 +223,7 @@ impl WarrenConnection {
             && self.news.ended.is_none()
         {
             quic.close(now, VarInt::from_u32(0), Bytes::new());
+            // Set before the library reports a close by this side, because the first reason counts.
             self.news.ended = Some(CloseReason::TimedOut);
         }
         if let Some(closing) = self.ending.closing.take_if(|closing| closing.deadline <= now) {
@@ -399,6 +401,7 @@ impl WarrenConnection {
         }
         let quic = self.quic.get_mut();
         self.control.send(quic, data).map_err(|_overflow| {
+            // Closed at once, because waiting for the delivery of control bytes would be in vain.
             let why = "the peer takes no control messages";
             quic.close(now, VarInt::from_u32(0), Bytes::from_static(why.as_bytes()));
             self.news.ended = Some(CloseReason::Transport(why.to_owned()));

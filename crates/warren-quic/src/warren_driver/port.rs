@@ -96,6 +96,7 @@ impl Port {
         server: Option<ServerConfig>,
     ) -> io::Result<Self> {
         let socket = CountedSocket::new(socket, using, counters)?;
+        // MTU discovery needs datagrams that nobody fragments.
         let endpoint = Endpoint::new(Arc::new(config), server.map(Arc::new), !socket.may_fragment());
         Ok(Self {
             socket,
@@ -118,7 +119,7 @@ impl Port {
         counters: Arc<SocketCounters>,
     ) -> io::Result<Vec<usize>> {
         self.socket = CountedSocket::new(socket, using, counters)?;
-        // It would leave with the old socket's port, where the path seems broken.
+        // The transmit and its progress belong to the old socket. It is lost, as if on the path.
         self.parked = None;
         self.forget_waker();
         Ok(std::mem::take(&mut self.stalled))
@@ -228,6 +229,7 @@ impl Port {
         if self.socket.send(&outgoing(&transmit, bytes), &mut resume).is_ok() {
             return true;
         }
+        // The buffer is parked with the transmit. The next transmit gets a new one.
         self.parked = Some(Parked { transmit, contents: std::mem::take(contents), resume });
         false
     }

@@ -77,6 +77,7 @@ impl Table {
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        // Does not borrow the table, so that the caller may change connections meanwhile.
         0..self.slots.len()
     }
 

@@ -115,6 +115,7 @@ impl Rounds {
         let bytes = std::mem::take(&mut self.bytes);
         let mut round = std::mem::replace(
             &mut self.round,
+            // What is in flight now is in flight in the next round too.
             Round { least_rtt: Duration::MAX, in_flight, ..Round::default() },
         );
         round.bytes = bytes;
