@@ -29,6 +29,7 @@ pub fn clamp_mss(packet: &mut [u8], partial_checksum: bool, max_packet: usize) -
     let Some(at) = find_mss(&packet[start + TCP_HEADER..end]) else { return false };
     let field = start + TCP_HEADER + at;
     let old = u16_at(packet, field);
+    // The MSS leaves out the fixed headers, but includes options (RFC 9293 section 3.7.1).
     let new = u16::try_from(max_packet.saturating_sub(headers)).unwrap_or(u16::MAX);
     if old <= new {
         return false;

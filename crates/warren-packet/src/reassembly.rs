@@ -79,6 +79,7 @@ impl Assembler {
         if !fragment.is_possible() {
             return Err(DropReason::BadFragment);
         }
+        // First, so that a late fragment does not complete an expired assembly.
         self.drop_expired(now);
         match self.history.place(fragment.id) {
             Place::Finished => return Ok(None),

@@ -7,7 +7,7 @@ use crate::checksum::{self, Sum};
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, IpPacket, IpVersion, protocol};
 use crate::wire::{put_u16, u16_at};
 
-/// The minimum link MTU of IPv6 (RFC 8200 section 5), below which no sender goes.
+/// The minimum link MTU of IPv6 (RFC 8200 section 5). No sender goes below it.
 const IPV6_MINIMUM_MTU: usize = 1_280;
 
 const ICMP_HEADER: usize = 8;

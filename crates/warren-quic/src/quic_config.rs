@@ -74,6 +74,7 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     } = settings;
     let wrong = |what: String| Err(EndpointError::Setting(what));
     for (name, mtu) in [("initial_mtu", initial_mtu), ("min_mtu", min_mtu), ("max_mtu", max_mtu)] {
+        // An IPv4 packet has at most 65,535 bytes, 28 of them for the IP and UDP headers.
         if !(MINIMUM_MTU..=65_507).contains(mtu) {
             return wrong(format!("{name} is {mtu}, and must be from {MINIMUM_MTU} to 65507"));
         }
@@ -81,6 +82,7 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     if min_mtu > initial_mtu {
         return wrong(format!("min_mtu is {min_mtu}, and must not exceed initial_mtu, {initial_mtu}"));
     }
+    // Otherwise an idle connection would time out before its keep-alive.
     if keep_alive.is_some_and(|interval| interval >= *idle_timeout) {
         return wrong(format!(
             "the keep-alive interval must be shorter than the idle timeout, {idle_timeout:?}"

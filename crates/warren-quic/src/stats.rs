@@ -39,7 +39,7 @@ pub struct ConnectionStats {
     pub lost_mtu_probes: u64,
     /// Times that the path stopped carrying large packets.
     pub black_holes: u64,
-    /// Times that the congestion controller was told of a loss or an ECN mark.
+    /// Times that the congestion controller was informed of a loss or an ECN mark.
     pub congestion_events: u64,
     /// Datagrams that `send_datagram` accepted.
     pub datagrams_accepted: u64,
@@ -107,7 +107,7 @@ pub struct LossCounts {
     pub lost_packets: u64,
     /// Packets declared lost that were acknowledged after all.
     pub spurious_losses: u64,
-    /// Times that the congestion controller was told of a loss or an ECN mark.
+    /// Times that the congestion controller was informed of a loss or an ECN mark.
     pub congestion_events: u64,
     /// Bytes of memory for datagrams that are kept now.
     pub kept_bytes: u64,

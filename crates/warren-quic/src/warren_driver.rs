@@ -232,6 +232,7 @@ impl WarrenEndpoint {
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         let Some((slot, connection)) = found else { return Err(SendError::Closed(datagram)) };
         connection.send_datagram(datagram, context)?;
+        // No wake-up: the caller sends datagrams during its turn, and flushes at the end of it.
         self.work.list_to_send(slot, &mut connection.place.listed);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The caps on sending work, can change while a connection runs, and never exceed what the kernel accepts.
+//! The caps on sends take effect, can change while a connection runs, and never exceed what the kernel accepts.
 
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]

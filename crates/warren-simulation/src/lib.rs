@@ -37,6 +37,7 @@ macro_rules! planted_bugs {
         }
 
         #[cfg(test)]
+        // Tests run in parallel threads, and one test's bug must not show in another.
         thread_local!(static PLANTED: ::std::cell::Cell<Option<Bug>> = const { ::std::cell::Cell::new(None) });
 
         #[cfg(test)]

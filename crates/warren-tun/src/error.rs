@@ -60,6 +60,7 @@ impl TunError {
             Some(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::NXIO) => {
                 Self::NoDriver
             }
+            // The kernel answers EBUSY to an exclusive claim of an existing device (`tun_set_iff`).
             Some(rustix::io::Errno::BUSY | rustix::io::Errno::EXIST) => Self::NameTaken { name },
             _ => Self::Refused { step, name, source },
         }

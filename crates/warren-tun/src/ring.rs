@@ -152,6 +152,7 @@ impl Ring {
 
 fn entry(index: usize, write: &Gathered<'_>, nowait: bool) -> Entry {
     let slices = write.slices;
+    // Always fits: a write has a header and at most 64 parts.
     let count = u32::try_from(slices.len()).unwrap_or(0);
     // `IoSlice` has the layout of an iovec. Without the flag, a newer io_uring waits for room although the file is non-blocking.
     opcode::Writev::new(types::Fd(write.file.as_raw_fd()), slices.as_ptr().cast(), count)

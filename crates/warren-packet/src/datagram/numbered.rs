@@ -101,11 +101,11 @@ impl Place {
 /// What a received datagram says about numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// Nothing: a datagram without a trailer, not validated yet.
+    /// Nothing, because the datagram has no trailer. It is not validated yet.
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
-    /// No packet: it says that no number below this one comes any more in this lane. The lane is ordered.
+    /// The datagram has no packet. It says that no number below this one comes any more in this lane, which is ordered.
     NothingBelow(Place),
 }
 

@@ -39,7 +39,7 @@ impl Patience {
 /// CoDel's state for one flow.
 #[derive(Debug, Default)]
 pub struct Codel {
-    /// When waits will have exceeded the target for an interval. `None` while they do not exceed it.
+    /// The time at which the waits will have exceeded the target for an interval. `None` while they do not exceed it.
     first_above: Option<Instant>,
     dropping: bool,
     drop_next: Option<Instant>,

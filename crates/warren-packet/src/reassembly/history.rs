@@ -2,7 +2,7 @@
 
 /// An assembly is dropped once this many newer ids were seen.
 pub const MAX_NEWER_IDS: u32 = 1_024;
-/// How many ids back finished packets are remembered: four times as many as an assembly can outlive.
+/// The number of newest ids whose finished packets are remembered: four times as many as an assembly can outlive.
 const REMEMBERED: u32 = 4 * MAX_NEWER_IDS;
 const WORDS: usize = REMEMBERED as usize / 64;
 
@@ -63,7 +63,7 @@ impl History {
         self.finished[word] & bit != 0
     }
 
-    /// Makes `id` the newest if it is newer, and forgets the same number of oldest ids.
+    /// Makes `id` the newest if it is newer than the newest so far. Forgets as many of the oldest ids.
     fn advance(&mut self, id: u32) {
         let newest = *self.newest.get_or_insert(id);
         let ahead = id.wrapping_sub(newest);

@@ -156,12 +156,12 @@ impl Inbox {
         }
     }
 
-    /// Whether it is empty.
+    /// Whether the inbox is empty.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.datagrams.is_empty() && self.lost.is_empty()
     }
 
-    /// Empties it and keeps its memory.
+    /// Empties the inbox, and keeps its memory.
     pub fn clear(&mut self) {
         self.events.clear();
         self.datagrams.clear();

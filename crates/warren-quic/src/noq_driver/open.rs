@@ -146,6 +146,7 @@ impl Open {
                 Ok(())
             }
             Poll::Ready(Err(SendDatagramError::TooLarge)) => Err(SendError::TooLarge(kept)),
+            // The connection is lost, or one side has no datagrams. Neither changes any more.
             Poll::Ready(Err(_)) => Err(SendError::Closed(kept)),
             Poll::Pending => {
                 let connection = self.connection.clone();
@@ -192,6 +193,7 @@ impl Open {
     /// Reads the counters. `last` says that they are final, so missing datagrams count as lost.
     pub(super) fn stats(&self, last: bool) -> ConnectionStats {
         let stats = self.connection.stats();
+        // Without multipath, path 0 is the only one.
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
         let remote = self.connection.path(PathId::ZERO).and_then(|path| path.remote_address().ok());
         let controller = self.connection.congestion_state(PathId::ZERO);

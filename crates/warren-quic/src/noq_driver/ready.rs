@@ -74,6 +74,7 @@ impl Wake for SourceWaker {
         let mut state = list.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.woken.push_back(self);
         let worker = state.worker.clone();
+        // `wake` is foreign code, so it does not run under the lock.
         drop(state);
         if let Some(worker) = worker {
             worker.wake();

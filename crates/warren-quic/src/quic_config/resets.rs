@@ -26,7 +26,7 @@ pub(super) struct Resets(HashMap<[u8; OWN_ID_LENGTH], Answered>);
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     at: Instant,
-    /// How long the ID is not answered from then on.
+    /// How long the ID is not answered after that.
     pause: Duration,
 }
 

@@ -40,6 +40,7 @@ impl Slabs {
         let slabs = self.slabs.get_mut(self.filled..end)?;
         slabs.iter_mut().for_each(make_whole);
         let mut slabs = slabs.iter_mut();
+        // On the stack, so that a receive allocates nothing.
         let mut buffers: [IoSliceMut<'_>; BATCH_SIZE] =
             array::from_fn(|_| IoSliceMut::new(slabs.next().map_or(&mut [], |slab| slab.as_mut())));
         receive(buffers.get_mut(..end - self.filled)?)

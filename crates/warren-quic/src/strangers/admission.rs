@@ -91,9 +91,9 @@ struct List {
 /// The decision on an attempt.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// Accept it. The handshake keeps the seat while it is in progress.
+    /// Accept the attempt. The handshake keeps the seat while it is in progress.
     Take {
-        /// Its seat.
+        /// The handshake's seat.
         seat: Seat,
         /// Whether another handshake lost its seat for it.
         displaced: bool,
@@ -238,6 +238,7 @@ pub struct Network(IpAddr);
 impl Network {
     /// Returns the network of a peer's address.
     pub fn of(peer: SocketAddr) -> Self {
+        // A dual-stack socket shows an IPv4 address as an IPv6 one.
         match peer.ip().to_canonical() {
             IpAddr::V4(address) => Self(IpAddr::V4((address.to_bits() & !0xff).into())),
             IpAddr::V6(address) => {
@@ -246,7 +247,7 @@ impl Network {
         }
     }
 
-    /// Returns its first address.
+    /// Returns the network's first address.
     pub fn address(self) -> IpAddr {
         self.0
     }

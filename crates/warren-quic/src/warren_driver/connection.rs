@@ -56,12 +56,12 @@ pub(super) struct WarrenConnection {
     room: Room,
 }
 
-/// Where the driver has a connection.
+/// Where the driver keeps a connection.
 pub(super) struct Place {
     pub(super) id: ConnectionId,
     /// The index of the port it runs on.
     pub(super) port: usize,
-    /// Its name at the port's QUIC endpoint.
+    /// The connection's name at the port's QUIC endpoint.
     pub(super) handle: ConnectionHandle,
     pub(super) listed: Listed,
     /// The time for which its timer is set; never later than [`WarrenConnection::deadline`].
@@ -136,7 +136,7 @@ impl WarrenConnection {
         }
     }
 
-    /// Gives it a seat among the handshakes until the handshake is done or given up.
+    /// Gives the connection a seat among the handshakes, until its handshake is done or given up.
     pub(super) fn seated(self, seat: Seat) -> Self {
         Self { seating: Seating { seat: Some(seat), gave_way: false }, ..self }
     }
@@ -188,12 +188,12 @@ impl WarrenConnection {
         matches!(self.state, State::Handshake(_)) && self.news.ended.is_none()
     }
 
-    /// Whether its end was delivered.
+    /// Whether the connection's end was delivered.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))
     }
 
-    /// Whether it is over and the peer knows; a close that was lost is repeated until then.
+    /// Whether the connection is over and the peer knows. A lost close is repeated until then.
     pub(super) fn is_told(&self) -> bool {
         self.is_over() && (self.ending.draining || self.ending.drained)
     }

@@ -229,6 +229,7 @@ impl Adaptive {
 
     /// A controller for a new path, which begins with this one's window.
     pub(super) fn copy(&self) -> Self {
+        // Always fits, because `mtu` was a `u16`.
         let mtu = u16::try_from(self.mtu).unwrap_or(u16::MAX);
         Self { window: self.window, ..Self::new(mtu) }
     }
@@ -362,6 +363,7 @@ impl Adaptive {
             let window = self.window;
             self.bound(now, window);
         } else if is_judged {
+            // The next rounds are judged by themselves.
             *delays = Delays::default();
         }
     }
@@ -558,6 +560,7 @@ impl Controller for Adaptive {
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
         self.mtu = new_mtu.into();
+        // The smallest window grows with the MTU.
         self.window = self.window.max(self.least());
         if let Phase::Competing { cubic, .. } = &mut self.phase {
             cubic.on_mtu_update(new_mtu);

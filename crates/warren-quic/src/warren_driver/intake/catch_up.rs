@@ -14,7 +14,7 @@ use crate::{
     warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::WarrenConnection},
 };
 
-/// How long a poll empties the sockets before it processes some of what waits.
+/// How long a poll empties the sockets before it processes some of the queued datagrams.
 const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {

@@ -27,6 +27,7 @@ pub(super) struct UsualLoss {
 impl UsualLoss {
     /// Adds a round whose loss was not congestion.
     pub(super) fn add(&mut self, round: &Round) {
+        // A plain average at first, then one that forgets old rounds.
         self.rounds = (self.rounds + 1.0).min(LOSS_ROUNDS);
         let bursts = loss_share(round.bursts, round.delivered + round.lost - round.bursts);
         self.loss += (round.loss() - self.loss) / self.rounds;
