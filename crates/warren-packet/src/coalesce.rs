@@ -101,6 +101,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             (flow.source_port, flow.destination_port) = (0, 0);
         }
         let flow_hash = flow.symmetric_hash();
+        // Every packet becomes a write of its own, so flows need no tracking.
         if self.merge == Merge::NOTHING {
             self.batch.add(packet, flow_hash, flagged, None);
             return Ok(());

@@ -191,6 +191,7 @@ impl FlowQueue {
     }
 
     fn drop_from_longest(&mut self) {
+        // A scan over all flows, because it is needed only when the queue is full.
         let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else { return };
         if let Some(waiting) = flow.remove() {
             self.bytes -= waiting.framed.len();

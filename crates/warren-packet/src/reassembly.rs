@@ -102,7 +102,8 @@ impl Assembler {
         let index = match self.assemblies.iter().rposition(has_it) {
             Some(index) => index,
             None if fragment.is_large_enough() => self.open(now, &fragment),
-            // A tiny fragment must not reserve up to 64 KiB. An honest one is the last fragment and follows others.
+            // A tiny fragment must not reserve up to 64 KiB. An honest one is the last fragment and follows others. The packet
+            // counts as dropped, so its other fragments are ignored.
             None => {
                 self.history.finish(fragment.id);
                 return Err(DropReason::BadFragment);

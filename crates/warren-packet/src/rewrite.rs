@@ -74,6 +74,7 @@ impl Rewrite {
             Checksum::Absent => {}
             Checksum::Partial(sum) => put_u16(header, self.field, (sum + length).folded()),
             Checksum::Complete(sum) => {
+                // The field's old content must not count in the sum.
                 put_u16(header, self.field, 0);
                 // The transport header's length is even, so its sum and the payload's can be added.
                 let sum = sum + length + Sum::of(&header[self.start..]) + Sum::of(payload);

@@ -103,6 +103,7 @@ fn finish_checksum(
     let mut scratch = [0; MAX_HEADERS];
     let header = scratch.get_mut(..end).ok_or(Malformed::HeaderTooLong { header_length: end })?;
     header.copy_from_slice(&bytes[..end]);
+    // The field holds the pseudo-header's sum, so the sum over all bytes is complete.
     put_u16(header, field, Sum::of(&bytes[start..]).transport_checksum());
     emit(Segment { header, payload: &bytes[end..], partial_checksum: false });
     Ok(())
@@ -127,6 +128,7 @@ fn cut(
     let mut scratch = [0; MAX_HEADERS];
     let header =
         scratch.get_mut(..transport.end).ok_or(Malformed::HeaderTooLong { header_length: transport.end })?;
+    // Once for all segments: each rewrite sets every field that differs.
     header.copy_from_slice(original);
 
     let count = payload.len().div_ceil(step).max(1); // a super-packet without payload is one segment

@@ -44,10 +44,12 @@ impl<'a> Attempt<'a> {
         server_name: Option<&'a str>,
     ) -> Result<Self, ConnectError> {
         let identity = identity.ok_or(ConnectError::NotAClient)?;
+        // Without a key, the verifier would refuse every exit, but only after a handshake.
         if exit_keys.is_empty() {
             return Err(ConnectError::NoExitKey);
         }
         let local = socket.local_addr()?;
+        // With the wrong IP version, every send would fail, and the attempt would only time out.
         if local.is_ipv6() != remote.is_ipv6() {
             let reason = format!("the socket at {local} is of the other IP version");
             return Err(ConnectError::Address { remote, reason });

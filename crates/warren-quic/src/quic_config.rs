@@ -82,7 +82,7 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     if min_mtu > initial_mtu {
         return wrong(format!("min_mtu is {min_mtu}, and must not exceed initial_mtu, {initial_mtu}"));
     }
-    // Otherwise an idle connection would time out before its keep-alive.
+    // With such settings, an idle connection would time out before its keep-alive.
     if keep_alive.is_some_and(|interval| interval >= *idle_timeout) {
         return wrong(format!(
             "the keep-alive interval must be shorter than the idle timeout, {idle_timeout:?}"

@@ -108,6 +108,7 @@ impl Default for TransportSettings {
             initial_window: 256 * 1024,
             keep_alive: Some(KEEP_ALIVE),
             idle_timeout: IDLE_TIMEOUT,
+            // Every QUIC path must carry this much. Discovery finds out what else it carries.
             initial_mtu: MINIMUM_MTU,
             min_mtu: MINIMUM_MTU,
             max_mtu: ETHERNET_MTU,
@@ -118,6 +119,7 @@ impl Default for TransportSettings {
             datagram_receive_buffer: 8 * 1024 * 1024,
             // 60 brought no measurable gain (bench/LOG.md).
             ack_threshold: 32,
+            // The controller `adaptive` relies on it: it takes a delay of more than 7 ms for a queue.
             max_ack_delay: Duration::from_millis(5),
             reordering_threshold: 16,
             cipher: None,

@@ -121,6 +121,7 @@ impl WarrenEndpoint {
         let first = identities.first().ok_or(EndpointError::NoIdentity)?;
         let listeners = ListenerPlace::all(sockets.len());
         for (socket, listener) in sockets.into_iter().zip(listeners) {
+            // The first key's configuration is the base. `Identities` makes a copy of it for each key.
             let server = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(first)?, &secrets);
             let of_keys = Identities::new(&server, identities)?;
             let mut port = this.port(socket, reset_key, Some((server, listener)))?;
@@ -204,6 +205,7 @@ impl WarrenEndpoint {
             Some(place) => *place = Some(port),
             None => self.ports.push(Some(port)),
         }
+        // The next turn sends the first packet.
         self.list(slot);
         self.wake();
         Ok(id)

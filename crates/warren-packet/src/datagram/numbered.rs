@@ -141,7 +141,7 @@ impl Numbering {
                 };
             }
             kind::NOTHING_BELOW => return Err(DropReason::BadDatagram),
-            // Reserved kinds, which [`Datagram`](super::Datagram) refuses.
+            // Reserved kinds, which `Datagram` refuses.
             _ => return Ok(Self::Unnumbered),
         };
         if datagram.len() <= overhead + TRAILER {

@@ -66,6 +66,7 @@ impl Ahead {
             self.first = page_of(next);
         }
         let place = pages_between(self.first, page_of(number));
+        // The ring has at most 1,025 places, because `number` is at most `MAX_AHEAD` above `next`.
         if place >= self.pages.len() {
             self.pages.resize_with(place + 1, || None);
         }

@@ -110,6 +110,7 @@ impl Control {
         let Some(opening) = &mut self.opening else { return };
         if let Poll::Ready(result) = opening.as_mut().poll(cx) {
             self.opening = None;
+            // An error means that the connection has ended, which is reported elsewhere.
             (self.send, self.receive) = result.ok().unzip();
         }
     }

@@ -156,7 +156,7 @@ impl UnderWay {
             })
             .max_by_key(|(times, oldest, _)| (*times, *oldest));
         let Some((_, Reverse(number), network)) = longest else { return false };
-        // If it has no slot yet, its worker finds out in [`Seat::settle`].
+        // If it has no slot yet, its worker finds out in `Seat::settle`.
         if let Some(Handshake { worker, place: Some(place), .. }) = self.remove(network, number) {
             worker.push(place, number);
         }

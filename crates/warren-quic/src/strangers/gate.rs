@@ -90,6 +90,7 @@ impl Gate {
         }
         let (destination, token) = match LongHeader::read(datagram) {
             None => return Err(Turned::NoProof),
+            // The library never answers it if it belongs to no connection, so it reveals nothing.
             Some(LongHeader::Later { .. }) => return Ok(()),
             Some(LongHeader::Initial { destination, token }) => (destination, token),
         };

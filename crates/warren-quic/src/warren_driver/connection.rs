@@ -237,6 +237,7 @@ impl WarrenConnection {
         while let Some(event) = self.quic.get_mut().poll() {
             self.absorb_event(event, now);
         }
+        // After the events, because a lost connection has nothing left to deliver.
         let has_closed = self.try_closing(now);
         let has_answer = self.tell_endpoint(endpoint);
         self.judge_silence(now);
@@ -473,6 +474,7 @@ impl WarrenConnection {
     fn read_stats(&self, last: bool) -> ConnectionStats {
         let mut quic = self.quic.borrow_mut();
         let remote = quic.network_path(PathId::ZERO).map_or(self.remote, |path| path.remote());
+        // Without multipath, path 0 is the only one.
         let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
         // A copy, because only that can be turned into its concrete type.
         let controller = quic.congestion_state(PathId::ZERO).map(|controller| controller.clone_box());

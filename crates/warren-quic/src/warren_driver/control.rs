@@ -64,6 +64,7 @@ impl Control {
     /// Queues bytes and writes as many as the peer accepts now.
     pub(super) fn send(&mut self, quic: &mut Connection, data: &[u8]) -> Result<(), Overflow> {
         self.used |= !data.is_empty();
+        // Once sending is over, the peer accepts no more bytes. They would wait for ever.
         if !self.sending_is_over {
             self.outgoing.extend_from_slice(data);
         }
@@ -88,6 +89,7 @@ impl Control {
 
     /// Reads all bytes received before the connection ended.
     pub(super) fn rest(&mut self, quic: &mut Connection) -> Option<Bytes> {
+        // Bytes may have arrived since the last read.
         self.readable = self.stream.is_some();
         self.read_up_to(quic, READ_AT_END)
     }

@@ -190,6 +190,7 @@ impl Port {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 match self.routes.get(handle.0).copied().flatten() {
                     Some(slot) => Routed::To(slot, event),
+                    // The driver has removed the connection.
                     None => Routed::Done,
                 }
             }

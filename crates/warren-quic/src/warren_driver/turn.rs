@@ -123,6 +123,7 @@ impl WarrenEndpoint {
         self.receiving.slabs.restart();
         let limit = self.settings.receive_batches.get();
         let count = self.ports.len();
+        // Taken out until the end, because `take` borrows all of the driver.
         let mut metas = std::mem::take(&mut self.receiving.metas);
         metas.resize_with(BATCH_SIZE, RecvMeta::default);
         let mut emptied = true;
@@ -163,6 +164,7 @@ impl WarrenEndpoint {
         // Nearly all datagrams of a batch belong to one connection and have one connection ID.
         let mut last = None;
         while !batch.is_empty() {
+            // At least one byte, because the loop would not end with a stride of 0.
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
             last = last
                 .filter(|(_, route): &(usize, ShortRoute)| route.is_also_of(&datagram))
@@ -335,6 +337,7 @@ impl WarrenEndpoint {
 }
 
 fn has_room(inbox: &Inbox) -> bool {
+    // One delivery may add `MAX_EVENTS` events. Datagrams that do not fit wait in their connection.
     inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL
         && inbox.lost.len() < MAX_LOST_PER_POLL
         && inbox.events.len() + MAX_EVENTS <= MAX_EVENTS_PER_POLL

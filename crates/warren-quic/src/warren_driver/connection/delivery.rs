@@ -60,6 +60,7 @@ impl WarrenConnection {
         if let Some(data) = self.control.read(self.quic.get_mut()) {
             events.push(Event::Control { connection, data });
         }
+        // A connection that is closing takes no datagrams.
         if std::mem::take(&mut self.news.writable) && self.ending.closing.is_none() {
             events.push(Event::Writable { connection });
         }

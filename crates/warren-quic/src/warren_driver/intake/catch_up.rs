@@ -51,6 +51,7 @@ impl WarrenEndpoint {
 
     fn deal_with_shares(&mut self, now: Instant) {
         let mut share = self.intake.share(now);
+        // Not `now`, because reading ahead has taken time.
         self.intake.serve(Instant::now());
         while share > 0
             // While as many attempts wait as a poll handles, strangers get no turn: they would only add further attempts.
