@@ -35,7 +35,7 @@ impl Assembly {
             id: fragment.id,
             flags: fragment.flags,
             started,
-            // Reserved at once, because `Assembler` has counted the whole length against its limit.
+            // Reserved at once. `Assembler` has counted the whole length against its limit.
             packet: vec![0; total],
             filled: vec![0; total.div_ceil(BITS)],
             missing: total,
