@@ -1,4 +1,5 @@
-//! A batch of packets from a peer: merged into writes from which a kernel cuts the same packets again.
+//! Merges a batch of packets from a peer into writes. A kernel that cuts the writes must get the same number of packets
+//! and bytes.
 
 use warren_packet::coalesce::{Coalescer, MAX_PARTS, Merge, Outcome};
 use warren_packet::datagram::Flags;
@@ -8,10 +9,11 @@ use warren_packet::segment::segment;
 
 use crate::input::Input;
 
-/// Most packets of a batch.
+/// Maximum number of packets in a batch.
 const MAX_BATCH: usize = 80;
 
-/// A byte of what may be merged, and packets: each a byte of what to do, and its bytes or the number of another.
+/// The input is a byte that says what may be merged, then packets. Each packet starts with a byte that says how to make
+/// it: from the bytes that follow, as the TCP successor of an earlier packet, or as a copy of one.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let may = input.byte();
@@ -20,6 +22,7 @@ pub fn run(data: &[u8]) {
     let mut coalescer = Coalescer::new(merge);
     let (mut packets, mut bytes) = (0, 0);
     for (flags, packet) in &batch {
+        // The coalescer must refuse exactly what `accept` refuses.
         let pushed = coalescer.push(*flags, packet.as_slice());
         assert_eq!(pushed.err(), accept(*flags, &mut packet.clone()).err());
         if pushed.is_ok() {
@@ -31,9 +34,11 @@ pub fn run(data: &[u8]) {
     let (mut written, mut written_bytes, mut refused) = (0, 0, may & 4 != 0);
     coalescer.flush(|write| {
         assert!((1..=MAX_PARTS).contains(&write.parts.len()));
+        // With this bit, the device refuses the first write if it is merged. Its packets must then come one by one.
         if std::mem::take(&mut refused) && write.packets > 1 {
             return Outcome::Refused;
         }
+        // `segment` stands for the kernel, which cuts super-packets in the same way.
         let mut cut = 0;
         segment(write.header, &write.parts.concat(), &mut |segment| {
             cut += 1;
@@ -67,11 +72,12 @@ fn batch(input: &mut Input<'_>) -> Vec<(Flags, Vec<u8>)> {
     batch
 }
 
-/// The packet that a TCP sender sends next: behind the payload of this one.
+/// Returns the packet that a TCP sender sends next. Its sequence number is the one after this packet's payload.
 fn successor(packet: &[u8]) -> Vec<u8> {
     let mut next = packet.to_vec();
     let Ok(view) = IpPacket::parse(packet) else { return next };
     let Some(start) = view.transport().filter(|_| view.protocol() == 6) else { return next };
+    // Byte 12 of a TCP header has the header's length in words, byte 4 the sequence number (RFC 9293 section 3.1).
     let header = packet.get(start + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
     let payload = u32::try_from(packet.len().saturating_sub(start + header)).unwrap_or(0);
     if let Some(field) = next.get_mut(start + 4..).and_then(<[u8]>::first_chunk_mut) {

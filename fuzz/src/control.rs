@@ -1,10 +1,10 @@
-//! A peer's control stream: the same messages however it is cut, and each as it was meant.
+//! Decodes a peer's control stream. It gives the same messages however it is cut, and each message survives encoding.
 
 use warren_session::message::{Message, MessageDecoder, MessageError, encode};
 
 use crate::input::Input;
 
-/// A byte of how the stream is cut, and the stream.
+/// The input is a byte with the length of the pieces, then the stream.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let step = usize::from(input.byte()).max(1);
@@ -20,8 +20,10 @@ pub fn run(data: &[u8]) {
 fn decode(stream: &[u8], step: usize) -> (Vec<Message>, Option<MessageError>) {
     let mut decoder = MessageDecoder::new();
     let mut messages = Vec::new();
+    // The decoder promises its bound only for pieces of at most the longest message.
     for piece in stream.chunks(step.min(0xffff)) {
         decoder.push(piece);
+        // Twice the longest message with its prefix of two bytes.
         assert!(decoder.buffered() <= 2 * 0x1_0001, "a peer cannot make it grow");
         loop {
             match decoder.next() {

@@ -1,27 +1,30 @@
-//! Gives a target what is in its corpus, and small changes of it: the same ones in each run.
+//! Gives a target the files of its corpus and small changes of them. The changes are the same in each run.
 
 use std::fs;
 use std::path::Path;
 
-/// Changes of each file.
+/// Number of changes of each file.
 const CHANGES: u64 = 64;
 
 /// Runs a target with each file of `fuzz/corpus/NAME`, and with changes of it.
 ///
 /// # Panics
-/// When the target does, after it has said which input that was; and when there is no corpus.
+/// If the target panics, after printing the input. Also if there is no corpus.
 pub fn replay(name: &str, run: impl Fn(&[u8])) {
+    // The manifest is that of the crate whose tests include this file, below `crates/`.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let mut files: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.expect("a corpus can be listed").path())
         .collect();
+    // `read_dir` has no order of its own.
     files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
     for file in files {
         let input = fs::read(&file).expect("a corpus can be read");
         let telling = Telling { file: &file, input: &input };
         run(&input);
+        // The target did not panic, so there is nothing to print.
         std::mem::forget(telling);
         for seed in 1..=CHANGES {
             let input = changed(&input, seed);
@@ -32,7 +35,7 @@ pub fn replay(name: &str, run: impl Fn(&[u8])) {
     }
 }
 
-/// Says what was being read when a target panics.
+/// Prints the input of a target that panics. Unwinding drops it, and otherwise it is forgotten.
 struct Telling<'a> {
     file: &'a Path,
     input: &'a [u8],
@@ -45,6 +48,7 @@ impl Drop for Telling<'_> {
 }
 
 fn changed(input: &[u8], seed: u64) -> Vec<u8> {
+    // The state of xorshift must not be zero. Seeds start at 1, and the factor is odd.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = |below: usize| {
         state ^= state << 13;

@@ -1,4 +1,4 @@
-//! QUIC datagrams from a peer: their framing, and packets put together from fragments.
+//! QUIC datagrams from a peer: their framing, and the packets assembled from fragments.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use warren_packet::reassembly::{Assembler, Limits, MAX_AGE};
 
 use crate::input::Input;
 
-/// What one input may cost.
+/// Maximum number of fragments of one packet. It limits what an input costs.
 const MOST_FRAGMENTS: usize = 64;
 
-/// Two bytes of a packet's length, two of the room in a datagram, one of the fragments' order; behind them datagrams of
-/// anybody, each with a byte of how long it took.
+/// The input is a packet's length (two bytes), the room in a datagram (two bytes) and the order of the fragments (one
+/// byte). Datagrams from any peer follow, each after a byte that says how much time has passed.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (length, room, order) = (input.word(), input.word(), input.byte());
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     take_in(&mut input);
 }
 
-/// Whatever comes, each packet is counted once, and memory is bounded.
+/// Takes any datagrams. Each packet is counted once, and memory stays bounded.
 fn take_in(input: &mut Input<'_>) {
     let limits = Limits { max_assemblies: 8, ..Limits::default() };
     let mut assembler = Assembler::new(limits);
@@ -51,7 +51,7 @@ fn take_in(input: &mut Input<'_>) {
     assert_eq!((assembler.pending(), assembler.finish()), (0, 0));
 }
 
-/// An honest peer's packet is put together again, in whatever order its fragments come.
+/// Checks that the packet of an honest peer is assembled in whatever order its fragments arrive.
 fn whole_again(length: usize, room: usize, order: usize) {
     let headers = Fragmenter::new().fragments(Flags::PARTIAL_CHECKSUM, length, room);
     if headers.len() > MOST_FRAGMENTS {
@@ -61,6 +61,7 @@ fn whole_again(length: usize, room: usize, order: usize) {
     let mut fragments: Vec<Vec<u8>> = headers
         .map(|(header, range)| {
             let mut datagram = Vec::new();
+            // In two parts, so that a fragment may span the border between them.
             let (one, other) = packet.split_at(length / 3);
             write_fragment(&header, range, &[one, other], &mut datagram);
             assert!(datagram.len() <= room);

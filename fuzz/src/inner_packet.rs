@@ -1,4 +1,4 @@
-//! A packet from a peer: looked at, validated, and changed on its way.
+//! A packet from a peer is parsed, validated and changed on its way.
 
 use warren_packet::datagram::Flags;
 use warren_packet::ip::IpPacket;
@@ -9,7 +9,7 @@ use warren_packet::tuple::FiveTuple;
 
 use crate::input::Input;
 
-/// Two bytes of an MTU, one of flags, and the packet.
+/// The input is an MTU (two bytes), flags (one byte) and the packet.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (mtu, flags) = (input.word(), Flags::new(input.byte() & 1 != 0));
@@ -24,7 +24,9 @@ pub fn run(data: &[u8]) {
         assert!(parsed.is_ok(), "only packets are accepted");
         assert_eq!(header.needs_checksum(), flags.partial_checksum());
         let field = usize::from(header.checksum_start) + usize::from(header.checksum_offset);
+        // The shortest IP header has 20 bytes.
         assert!(!header.needs_checksum() || (header.checksum_start >= 20 && field + 2 <= bytes.len()));
+        // Only the checksum may have changed.
         let same = |index: &usize| !header.needs_checksum() || !(field..field + 2).contains(index);
         assert!((0..bytes.len()).filter(same).all(|index| bytes.get(index) == accepted.get(index)));
 

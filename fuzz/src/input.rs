@@ -1,6 +1,6 @@
-//! Reads a fuzzer's bytes as numbers and pieces; what is missing is zero, so that every input means something.
+//! Reads a fuzzer's bytes as numbers and pieces. Missing bytes read as zero, so that every input has a meaning.
 
-/// What is left of an input.
+/// The unread part of an input.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -26,7 +26,7 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// Takes a length of two bytes and so many bytes as there are up to it.
+    /// Takes a length of two bytes, then that many bytes. Takes fewer if the input ends before.
     pub fn piece(&mut self) -> &'a [u8] {
         let length = self.word();
         self.bytes(length.into())

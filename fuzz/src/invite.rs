@@ -5,7 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use warren_session::invite::{Invite, InviteToken};
 
-/// The text, or with a first byte below 128 what is behind the encoding and the checksum, which no fuzzer would guess.
+/// The input is a byte, then a text. If the byte is below 128, the text is first encoded and given its checksum, which
+/// no fuzzer would guess.
 pub fn run(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let text = if *first < 0x80 {

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets. The tests of `warren-host`, `warren-packet` and `warren-session` take the same files in and give them what is in
-//! `corpus/`, so they depend on nothing that those crates do not.
+//! Bodies of the fuzz targets. The tests of `warren-host`, `warren-packet` and `warren-session` include these files and
+//! run them on `corpus/`. So each file uses only the dependencies that its crate has anyway.
 
 pub mod coalesce;
 pub mod control;

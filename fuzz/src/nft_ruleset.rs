@@ -1,18 +1,19 @@
-//! A ruleset that a daemon, which may have been taken over, has its helper load: what nft is then given must reach no table of others.
+//! A ruleset that a daemon asks its helper to load. The daemon may be compromised, so what nft is given must affect
+//! only the profile's own tables.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use warren_host::{OwnTables, Ruleset};
 
 /// # Panics
-/// When a ruleset is taken that nft would read as being about another table, or as more than rules.
+/// If `Ruleset` accepts a text that to nft would concern another table, or be more than rules.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let tables = OwnTables::of_profile("home");
     let Ok(ruleset) = Ruleset::parse(text, &tables) else { return };
     let given = ruleset.to_string();
     assert_eq!(Ruleset::parse(&given, &tables).as_ref(), Ok(&ruleset), "what it writes it reads");
-    // The helper gives it to nft as it is, and on one line to one that owns its tables.
+    // The helper gives nft the text as it is. An interactive nft, which owns its tables, gets the text on one line.
     for read in [given.clone(), given.replace('\n', "; ")] {
         for statement in statements(&read) {
             assert!(is_own(&statement), "{statement:?} of {read:?}");
@@ -21,8 +22,8 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Cuts a text as nft's own scanner would, which knows nothing of tables: at line ends and semicolons outside all braces. Braces in
-/// comments and in quotes are none.
+/// Cuts a text into statements as nft's scanner does, which knows nothing about tables: at line ends and semicolons
+/// outside of all braces. Quoted text and comments could hide a brace, so braces in quotes and comments are failures.
 fn statements(text: &str) -> Vec<String> {
     let mut statements = vec![String::new()];
     let mut depth = 0_i32;
@@ -49,7 +50,7 @@ fn statements(text: &str) -> Vec<String> {
     statements
 }
 
-/// Whether a statement makes, fills or deletes a table of this profile's, and has no word that commands or reads anything.
+/// Whether a statement creates, fills or deletes a table of this profile and contains no other command.
 fn is_own(statement: &str) -> bool {
     let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
     let named = match words.as_slice() {
@@ -67,7 +68,8 @@ fn is_own(statement: &str) -> bool {
         && !inside.into_iter().any(|word| commands.contains(word))
 }
 
-/// What nft would take for a name, of a host or a service: a word in the place of an address or a port, or joined to one.
+/// Returns what nft would look up as the name of a host or service: a word where an address or a port belongs, or a
+/// word that an operator joins to one.
 fn looked_up(statement: &str) -> Option<String> {
     let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
     let word = |index: usize| words.get(index).copied().unwrap_or_default();
@@ -93,7 +95,7 @@ fn looked_up(statement: &str) -> Option<String> {
             continue;
         }
         let first = (index + 1..).find(|next| !["==", "!=", "=", "ip", "set"].contains(&word(*next)))?;
-        // Fields that are joined to this one, the first first.
+        // This field and those that dots join to it, in the order of the text.
         let mut fields = vec![(before(1), at)];
         let mut place = index;
         while place >= 4 && word(place - 2) == "." {
@@ -120,14 +122,14 @@ fn looked_up(statement: &str) -> Option<String> {
     None
 }
 
-/// Whether nft looks up what is compared with this, unless it is a value.
+/// Whether nft looks up a word that is compared with this field, unless the word is a value.
 fn is_field(word: &str) -> bool {
     let fields =
         ["daddr", "saddr", "dport", "sport", "proto-dst", "proto-src", "to", "mark", "iifgroup", "oifgroup"];
     fields.contains(&word)
 }
 
-/// Whether nft takes a word for a value of a field, after the word before it, and so for no name.
+/// Whether nft takes a word as a value of a field, and so does not look it up. `before` is the word before the field.
 fn is_value((before, field): (&str, &str), word: &str) -> bool {
     let ends = |word: &str| {
         word.split_once('-').map_or((word.to_owned(), word.to_owned()), |(a, b)| (a.into(), b.into()))

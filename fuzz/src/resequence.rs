@@ -16,12 +16,13 @@ use super::input::Input;
 
 /// The lanes in use. The first is unordered.
 const LANES: [u8; 4] = [0, 1, 2, 63];
-/// Where each lane begins, in numbers that do not wrap: zero on the wire.
+/// The first number of each lane. Numbers here do not wrap; on the wire, this one is zero.
 const START: u64 = 8 * Number::COUNT as u64;
-/// A jump stays clear of half of all numbers, where ahead turns into behind.
+/// The longest jump ahead. It stays well below half of all numbers, where ahead turns into behind.
 const LONGEST_JUMP: u64 = Number::COUNT as u64 / 2 - 300_000;
 
-/// Two bytes of the limits and of where the lanes begin, then steps: a byte of what and where, and what that needs.
+/// The input is a byte for the limits, a byte that says whether the lanes begin near the wrap, then steps. A step is a
+/// byte with its kind and lane, a byte with a size or time, and what the kind needs.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let limits = match input.byte() {
@@ -96,6 +97,7 @@ impl Peer {
     }
 
     fn go_near_the_wrap(&mut self) {
+        // In several steps, because none may be longer than LONGEST_JUMP.
         for lane in 0..LANES.len() {
             self.send(lane, START + LONGEST_JUMP, 0);
             self.send(lane, START + LONGEST_JUMP * 2, 0);
@@ -110,6 +112,7 @@ impl Peer {
         datagram.resize(8 + room * 5, 0);
         self.longest_hold = self.longest_hold.max(self.hold.min(MAX_HOLD));
         let is_known = !self.taken[lane].insert(number);
+        // Before `take`, which may release the datagram at once.
         self.waiting.insert(serial, Waiting { lane, number, length: datagram.len(), since: self.now });
 
         let mut out = VecDeque::new();
@@ -118,6 +121,7 @@ impl Peer {
 
         if taken.is_err() {
             assert_eq!(taken, Err(DropReason::Repeated));
+            // A number too old to be remembered may be a repetition, so it is refused as well.
             assert!(is_known || number + u64::from(REMEMBERED) < self.ends[lane], "it is new");
             self.waiting.remove(&serial);
         } else {
@@ -152,6 +156,7 @@ impl Peer {
         }
         self.check(&out, None);
         assert!(self.resequencer.next_deadline().is_none_or(|deadline| deadline > self.now));
+        // The hold may have become shorter while datagrams waited, so only the longest one bounds all waits.
         for datagram in self.waiting.values() {
             assert!(datagram.since + self.longest_hold > self.now, "it was held for too long");
         }
@@ -160,6 +165,7 @@ impl Peer {
     fn leave(mut self) {
         let mut out = VecDeque::new();
         self.resequencer.release_all(&mut out);
+        // The model does not have `release_all`.
         self.expected = None;
         self.check(&out, None);
         assert!(self.waiting.is_empty(), "something was lost");

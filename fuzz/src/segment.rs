@@ -1,11 +1,11 @@
-//! What a TUN device hands over: cut into packets that the other end accepts.
+//! Cuts a super-packet from a TUN device into packets that the other end accepts.
 
 use warren_packet::ip::IpPacket;
 use warren_packet::receive::accept;
 use warren_packet::segment::segment;
 use warren_packet::virtio::{self, VirtioNetHeader};
 
-/// A virtio-net header and the super-packet.
+/// The input is a virtio-net header, then the super-packet.
 pub fn run(data: &[u8]) {
     let Ok(header) = VirtioNetHeader::parse(data) else { return };
     let super_packet = data.get(virtio::LEN..).unwrap_or_default();
@@ -24,6 +24,7 @@ pub fn run(data: &[u8]) {
         let (headers, count) = (*headers, packets.len());
         let payload: usize = packets.iter().map(|(_, packet, _)| packet.len() - headers).sum();
         assert_eq!(payload, super_packet.len() - headers, "no byte of {count} is lost or made up");
+        // All packets but the last are full.
         assert!(
             packets
                 .iter()

@@ -7,7 +7,7 @@ use warren_packet::resequence::{MAX_AHEAD, REMEMBERED};
 
 use super::START;
 
-/// The lanes by index, what is released since it was last asked for, and the counters.
+/// The lanes by index, what was released since the last call of [`Expected::released`], and the counters.
 #[derive(Default)]
 pub(super) struct Expected {
     lanes: BTreeMap<u8, ExpectedLane>,
@@ -32,14 +32,14 @@ impl Default for ExpectedLane {
 }
 
 impl ExpectedLane {
-    /// The deadline of what is missing at the next number.
+    /// Returns the deadline of the gap that begins at the next number.
     fn deadline(&self) -> Option<Instant> {
         self.highest.iter().find(|(number, _)| *number > self.next).map(|(_, deadline)| *deadline)
     }
 }
 
 impl Expected {
-    /// Takes a datagram. Returns whether it is not refused.
+    /// Takes a datagram. Returns false if it is refused.
     pub(super) fn take(&mut self, index: u8, number: u64, serial: u64, deadline: Instant) -> bool {
         let lane = self.lanes.entry(index).or_default();
         if lane.arrived.contains(&number) || number + u64::from(REMEMBERED) < lane.next {
@@ -62,6 +62,7 @@ impl Expected {
             lane.highest.push((number, deadline));
         }
         lane.held.insert(number, serial);
+        // Lane 0 is unordered, so nothing waits in it.
         if index == 0 {
             self.go_to(index, number, true);
         }
@@ -79,6 +80,7 @@ impl Expected {
     }
 
     pub(super) fn expire(&mut self, now: Instant) {
+        // 64 is `Lane::COUNT`.
         for index in 0..64 {
             while let Some(lane) = self.lanes.get(&index)
                 && let Some(lowest) = lane.held.keys().next().copied()
@@ -90,12 +92,13 @@ impl Expected {
         }
     }
 
-    /// What was released since the last call.
+    /// Returns the serial numbers of what was released since the last call.
     pub(super) fn released(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.released)
     }
 
-    /// Releases what is held below a number, and goes on there. The last gap counts as given up only if `counts_last` is set.
+    /// Releases what is held below a number, and continues at that number. The last gap counts as given up only if
+    /// `counts_last` is set.
     fn go_to(&mut self, index: u8, number: u64, counts_last: bool) {
         let lane = self.lanes.entry(index).or_default();
         while let Some((held, serial)) = lane.held.pop_first() {
