@@ -65,7 +65,7 @@ pub(crate) struct Args {
 
 /// Runs the comparison and prints the outcome.
 ///
-/// Publishes complete rounds even if it fails or the user interrupts.
+/// Publishes the complete rounds, even if a later run fails or the user interrupts.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(args.precision > 0.0 && args.precision.is_finite()) {
         bail!("--precision is {}, and must be a percentage above 0", args.precision);
@@ -92,6 +92,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn run(&mut self) -> anyhow::Result<()> {
+        // If --max-rounds is below --min-rounds, the minimum wins.
         let (min, max) = (self.args.min_rounds, self.args.max_rounds.max(self.args.min_rounds));
         let schedule = Schedule { min, max, precision: self.args.precision };
         let progress = Progress::new();
@@ -128,6 +129,7 @@ impl Session<'_> {
             *slot = Some(measured);
             progress.ran();
         }
+        // `order` names each side once, so both are measured by now.
         a.zip(b).context("a round measures both variants")
     }
 
@@ -153,6 +155,7 @@ impl Outcome {
             report::print(&self.to_string())?;
         }
         if let Some(prefix) = &args.save {
+            // Appends to the prefix. `with_extension` would replace the end of a prefix such as `run.2`.
             let file = |ending| PathBuf::from([prefix.as_os_str(), OsStr::new(ending)].join(OsStr::new("")));
             report::write(&file(".json"), &(report::json(self)? + "\n"))?;
             report::write(&file(".md"), &self.to_string())?;

@@ -42,6 +42,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let remote = args.connect;
     let tunnel = namespace.enter(move || {
         let mut tunnel = Tunnel::new(device, remote)?;
+        // `vpn` waits for the words "is up" before it starts the other side.
         eprintln!("the bare tunnel is up");
         tunnel.run(&interrupt)
     })?;

@@ -109,6 +109,8 @@ impl Copier {
         // From here on, dropping `copier` stops the first thread if the second one fails to start.
         copier.up = Some(spawn("copier-up", &at_client, &at_exit)?);
         copier.down = Some(spawn("copier-down", &at_exit, &at_client)?);
+        // The threads have duplicates of both files. `at_client` and `at_exit` are closed here, so the devices go when
+        // the threads end.
         Ok(copier)
     }
 

@@ -1,4 +1,5 @@
-//! Ctrl-C and similar signals, as a flag that loops check. Everything that runs is ended and removed on the way out.
+//! Turns Ctrl-C and similar signals into a flag that loops check. On its way out, the program ends and removes
+//! everything that it started.
 
 use std::{
     sync::{
@@ -15,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 /// How often a wait checks the flag.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A flag that is set once something has to stop, by the user or by the program. Clones share it.
+/// A flag that the user or the program sets to stop something. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -31,6 +32,7 @@ impl Interrupt {
 
     /// Sets the flag, as a signal does.
     pub(crate) fn set(&self) {
+        // Relaxed is enough, because no other memory depends on the flag.
         self.0.store(true, Relaxed);
     }
 
@@ -46,9 +48,10 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits for a time, or without one forever, but only until the flag is set.
+    /// Waits until the flag is set, but no longer than `time`. Without a time, it waits without a limit.
     pub(crate) fn wait(&self, time: Option<Duration>) {
         let start = Instant::now();
+        // It sleeps in short pieces, because `thread::sleep` continues after a signal.
         while !self.is_set() && time.is_none_or(|time| start.elapsed() < time) {
             thread::sleep(time.map_or(LOOK, |time| LOOK.min(time.saturating_sub(start.elapsed()))));
         }

@@ -39,7 +39,7 @@ impl Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         remove_leftovers();
         let name = format!("wt-{}-bench-{}-{role}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        // From here on, dropping it removes whatever exists of it.
+        // From here on, dropping `namespace` removes whatever exists of it.
         let namespace = Self { name, owned: true };
         let name = &namespace.name;
         execute(Command::new("ip").args(["netns", "add", name]))
@@ -82,13 +82,14 @@ impl Namespace {
         execute(command.args(["-netns", &self.name]).args(arguments.split_whitespace()))
     }
 
-    /// Calls `inside` on a new thread in the namespace. The threads that it starts are in the namespace too.
+    /// Calls `inside` on a new thread in the namespace. Threads that `inside` starts are in the namespace too.
     pub(crate) fn enter<T, F>(&self, inside: F) -> anyhow::Result<JoinHandle<anyhow::Result<T>>>
     where
         T: Send + 'static,
         F: FnOnce() -> anyhow::Result<T> + Send + 'static,
     {
         let name = self.name.clone();
+        // Opened before the thread starts, so that a missing namespace fails this call.
         let file = self.open()?;
         Ok(thread::spawn(move || {
             enter_file(&file, &name)?;
@@ -96,7 +97,7 @@ impl Namespace {
         }))
     }
 
-    /// Moves the calling thread into the namespace. Only threads that it starts later follow.
+    /// Moves the calling thread into the namespace, and with it only the threads that it starts later.
     pub(crate) fn enter_here(&self) -> anyhow::Result<()> {
         enter_file(&self.open()?, &self.name)
     }
@@ -177,6 +178,8 @@ pub(crate) fn end_processes(namespace: &str) {
 /// Returns the processes in a namespace. Zombies are in none.
 fn processes(namespace: &str) -> Vec<i32> {
     let Ok(wanted) = std::fs::metadata(Path::new(DIRECTORY).join(namespace)) else { return Vec::new() };
+    // Two processes are in the same namespace if device and inode are equal (namespaces(7)). A zombie's entry cannot be
+    // read.
     let is_there = |pid: &i32| {
         std::fs::metadata(format!("/proc/{pid}/ns/net"))
             .is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
@@ -210,7 +213,8 @@ pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps Ctrl-C from a command, because half a step cannot be undone and a whole one can.
+/// Keeps Ctrl-C from a command by a process group of its own. A step that stops halfway cannot be undone, a complete
+/// one can.
 fn own_group(command: &mut Command) -> &mut Command {
     command.process_group(0)
 }

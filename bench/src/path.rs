@@ -41,13 +41,13 @@ use crate::{
     },
 };
 
-/// The file with all results, which `--resume` reads, and where a new run moves it.
+/// The file with all results. `--resume` reads it. Any other run first renames it to `OLD_FILE`.
 const FILE: &str = "path.json";
 const OLD_FILE: &str = "path.old.json";
-/// A tunnel that does not come up is tried so often.
+/// How many times to try a tunnel that does not come up.
 const ATTEMPTS: u32 = 3;
 
-/// What a test takes beyond its seconds on average, to start, end and wait for late packets.
+/// Average time that a test takes beyond its seconds: to start, to end and to wait for late packets.
 const TEST_OVERHEAD: Duration = Duration::from_millis(1_300);
 /// Time to make hosts, bring a tunnel up and take both down.
 const VISIT_OVERHEAD: Duration = Duration::from_secs(4);
@@ -96,7 +96,8 @@ pub(crate) struct Args {
 
 /// Compares tunnels over paths, and prints and writes the results.
 ///
-/// Publishes what was measured even if it fails or the user interrupts. Leaves nothing behind if it fails.
+/// Publishes what was measured, even if a later step fails or the user interrupts. Removes its namespaces and processes
+/// in either case.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     make_directory(&args.output)?;
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn publish(results: &Results, paths: &[Path], args: &Args) -> anyhow::Result<()> {
     results.write(&args.output.join(FILE))?;
     let mut names: Vec<_> = paths.iter().map(|path| path.name.clone()).collect();
-    // A resumed run may have measured others before.
+    // A resumed run may have results of paths that this call did not name.
     names.extend(results.paths.keys().filter(|name| paths.iter().all(|path| path.name != **name)).cloned());
     report::write(results, &names, &args.output)?;
     plots::write(results, paths, &args.output)?;
@@ -144,17 +145,18 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Finds the tunnels. One that cannot be installed is reported and skipped.
+    /// Finds the tunnels. Reports and skips a tunnel that cannot be installed.
     fn new(args: &Args, interrupt: &'a Interrupt) -> anyhow::Result<Self> {
         let or = |given: Option<u32>, full, subset| given.unwrap_or(if args.subset { subset } else { full });
         let file = args.output.join(FILE);
         let mut results = if args.resume {
             Results::read(&file)?
         } else {
-            // It may have taken hours. Most often there is none.
+            // Older results may have taken hours, so they are kept. The rename fails if there are none, as usual.
             let _ = std::fs::rename(&file, args.output.join(OLD_FILE));
             empty()
         };
+        // A resumed run keeps its seed. With another one, the check below would refuse it.
         let seed = args.seed.unwrap_or(if args.resume { results.plan.seed } else { 1 });
         let plan = Plan { seconds: or(args.seconds, 8, 4), warm_up: args.warm_up, seed };
         anyhow::ensure!(
@@ -166,7 +168,7 @@ impl<'a> Session<'a> {
             results.plan.seed
         );
         results.plan = plan;
-        // What failed before is tried again.
+        // The remarks are about failures of the earlier run. What failed is tried again.
         results.remarks.clear();
         let paths = chosen(&args.paths, args.subset, Path::all, || {
             ["clean", "0.1%", "1%", "5%"].iter().filter_map(|name| name.parse().ok()).collect()
@@ -175,6 +177,7 @@ impl<'a> Session<'a> {
             results.add_path(&path.name, &path.to_string())?;
         }
         let mut tests = chosen(&args.tests, args.subset, Test::all, Test::subset);
+        // A kernel can be built without BBR.
         if let Err(error) = Congestion::Bbr.check() {
             let all = tests.len();
             tests.retain(|test| !matches!(test, Test::Tcp { congestion: Congestion::Bbr, .. }));
@@ -222,6 +225,7 @@ impl<'a> Session<'a> {
                     let plan = self.results.plan;
                     let visit = self.visit((path, found), &name, round, (&tests, plan));
                     self.results.add(visit);
+                    // Saved after each visit, so that an interrupted run can be resumed.
                     self.results.write(&self.file)?;
                     self.interrupt.check()?;
                 }
@@ -254,7 +258,7 @@ impl<'a> Session<'a> {
         time
     }
 
-    /// Visits each tunnel once for a second, which is not counted: programs and caches get warm.
+    /// Visits each tunnel once for a second, to warm up programs and caches. The figures are discarded.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         let (Some(path), Some(&test)) = (self.paths.first().cloned(), self.tests.first()) else {
             return Ok(());
@@ -284,6 +288,7 @@ impl<'a> Session<'a> {
     ) -> Visit {
         let mut visit = Visit { path: path.name.clone(), tunnel: name.to_owned(), round, ..Visit::default() };
         let mut failures = Vec::new();
+        // `measure` fails only before its first test, so another attempt repeats no test.
         for attempt in 1..=ATTEMPTS {
             match measure(path, found, (tests, plan), self.interrupt, &mut visit) {
                 Ok(failed) => {
@@ -297,7 +302,7 @@ impl<'a> Session<'a> {
                 Err(error) => eprintln!("{name} on {}: {error:#}; trying again", path.name),
             }
         }
-        // An interrupt makes tests fail too, and is not their fault.
+        // An interrupt makes tests fail too. Such failures are not worth a remark.
         if !self.interrupt.is_set() {
             for failure in failures {
                 remark(&mut self.results, format!("{name} on {} {failure}", path.name));
@@ -315,7 +320,7 @@ fn measure(
     interrupt: &Interrupt,
     visit: &mut Visit,
 ) -> anyhow::Result<Vec<String>> {
-    // The same losses for all tunnels of a round, as far as they send the same frames.
+    // All tunnels of a round get the same seed, and so the same losses as far as they send the same frames.
     let seed = plan.seed.wrapping_mul(1_000).wrapping_add(visit.round.into());
     let topology = Topology::create_over_seeded(&path.settings(), seed)?;
     let tunnel = installed.start(&topology, interrupt)?;

@@ -27,13 +27,13 @@ pub(crate) const GREEN: RGBColor = RGBColor(0, 158, 115);
 pub(crate) const PURPLE: RGBColor = RGBColor(204, 121, 167);
 pub(crate) const ORANGE: RGBColor = RGBColor(230, 159, 0);
 
-/// The colours of what is compared, which repeat if there is more.
+/// The colours of the series. They repeat if there are more than eight series.
 const COLOURS: [RGBColor; 8] = [GREY, SKY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK];
 const SIZE: (u32, u32) = (960, 480);
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Writes an SVG file of so many pixels.
+/// Writes an SVG file. `size` is its width and height in pixels.
 pub(crate) fn write(
     path: &Path,
     size: (u32, u32),
@@ -46,7 +46,7 @@ pub(crate) fn write(
     area.present().map_err(|error| failed(error.to_string()))
 }
 
-/// Draws a labelled line through the points of each series that has any, in the colour of its place.
+/// Draws a labelled line for each series that has points. The series' index decides its colour.
 pub(crate) fn draw_lines<'a, X: Ranged<ValueType = f64>>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, RangedCoordf64>>,
     lines: &[(String, Vec<(f64, f64)>)],
@@ -76,7 +76,7 @@ pub(crate) fn draw_legend<'a, C: CoordTranslate>(
     Ok(())
 }
 
-/// Returns the colour of the peer or tunnel at a place.
+/// Returns the colour of the series with this index.
 pub(crate) fn colour(place: usize) -> RGBColor {
     COLOURS.iter().cycle().nth(place).copied().unwrap_or(BLACK)
 }
@@ -94,7 +94,8 @@ pub(crate) enum Axis {
     Linear,
 }
 
-/// Writes a plot with a line for each name: the share of round-trip times up to each time. No file without times.
+/// Writes a plot with a line for each name: the share of round trips that took at most a given time. Without times, it
+/// writes no file.
 pub(crate) fn write_distributions(
     path: &Path,
     title: &str,
@@ -106,7 +107,9 @@ pub(crate) fn write_distributions(
         return Ok(());
     }
     let times = || lines.iter().flat_map(|(_, points)| points.iter().map(|(time, _)| *time));
+    // A logarithmic axis cannot start at 0.
     let shortest = times().fold(f64::INFINITY, f64::min).max(1e-3);
+    // The axis must have a length even if all times are equal.
     let longest = times().fold(shortest * 2.0, f64::max);
     let (log, linear) = ("milliseconds, logarithmic", "milliseconds");
     write(path, SIZE, |area| match axis {
@@ -148,6 +151,7 @@ fn distribution(mut times: Vec<f64>) -> Vec<(f64, f64)> {
     times.sort_by(f64::total_cmp);
     let count = times.len();
     let step = count.div_ceil(POINTS).max(1);
+    // The last point is always kept, so that the line ends at 1.
     let chosen = times.iter().enumerate().filter(|(index, _)| index % step == 0 || index + 1 == count);
     chosen.map(|(index, &time)| (time, position(index + 1) / position(count))).collect()
 }

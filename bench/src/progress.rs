@@ -1,12 +1,13 @@
-//! What all progress bars share. They are on standard error, and hidden where that is no terminal.
+//! What all progress bars share. They draw on standard error, and are hidden if that is not a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Makes a bar by a template of indicatif's.
+/// Makes a bar from a template in indicatif's syntax.
 pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
+    // With a wrong template, the bar keeps indicatif's default style.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
@@ -29,6 +30,7 @@ pub(crate) fn time_left(elapsed: Duration, done: Duration, total: Duration) -> D
     if done.is_zero() {
         return left;
     }
+    // The pace of the first steps may mislead, so it changes the plan by at most a factor of five.
     left.mul_f64((elapsed.as_secs_f64() / done.as_secs_f64()).clamp(0.2, 5.0))
 }
 

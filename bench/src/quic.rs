@@ -100,7 +100,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// Takes the client's counters, then the exit's, about a millisecond apart. Each has its own time.
+    /// Takes the client's counters, then the exit's, about a millisecond apart. Each snapshot has its own time.
     fn snapshot(&mut self) -> anyhow::Result<(Snapshot, Snapshot)> {
         let client = self.client.snapshot().context("the client")?;
         let exit = self.exit.snapshot().context("the exit")?;

@@ -26,7 +26,7 @@ impl Random {
         share > 0.0 && fraction(self.next()) < share
     }
 
-    /// Returns a number below `end`, or 0 if there is none.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         // The bias of the modulo is far too small to matter here.
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
@@ -34,13 +34,15 @@ impl Random {
     }
 }
 
-/// Returns a number from 0 to below 1 that depends on its place alone, not on earlier numbers.
+/// Returns a number from 0 to below 1 that depends on `place`, not on how many numbers were drawn before.
 pub(crate) fn at(seed: u64, purpose: u64, place: u64) -> f64 {
     fraction(mix(mix(seed ^ mix(purpose)).wrapping_add(place.wrapping_mul(STEP))))
 }
 
+// 2^64 divided by the golden ratio: the increment of SplitMix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+// The output function of SplitMix64, with its constants.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

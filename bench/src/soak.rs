@@ -39,11 +39,11 @@ use crate::{
     wire::Change,
 };
 
-/// How often the capacity is measured. The median counts.
+/// Number of measurements of the capacity. Their median counts.
 const MEASUREMENTS: usize = 3;
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Time after the load until nothing is in flight any more.
+/// Time after the load in which everything in flight arrives.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// The duration and the load.
@@ -151,7 +151,7 @@ fn soak(
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
     eprintln!("measuring the capacity again");
-    // If this fails, the result of the minutes before must not be lost.
+    // A failure here must not lose the result of the minutes before. A capacity of 0 fails the verdict.
     let after = capacity(&bed, args.capacity_seconds).unwrap_or_else(|problem| {
         eprintln!("the capacity could not be measured again: {problem:#}");
         0.0
@@ -182,7 +182,7 @@ fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
     Ok(stats::Sample::new(measured).context("the capacity was not measured")?.median())
 }
 
-/// Samples the daemons until the time is over.
+/// Samples the daemons until the time is over or the load ends.
 fn watch(
     ends: &Ends,
     daemons: &[Daemon<'_>; 2],
@@ -202,7 +202,7 @@ fn watch(
             progress::left(time.saturating_sub(start.elapsed())),
         );
         bar.set_position(start.elapsed().as_secs());
-        // Without a terminal, it prints one line a minute.
+        // Without a terminal, it prints a line for every twelfth sample, which is one a minute.
         if bar.is_hidden() && samples.len().is_multiple_of(12) {
             eprintln!("{line}");
         }
@@ -256,6 +256,7 @@ impl Outcome {
                 ),
             ),
         ] {
+            // These figures belong to the whole tunnel, so both columns show them.
             row(name, text.clone(), text);
         }
         table

@@ -38,7 +38,7 @@ use crate::{
     way::Ways,
 };
 
-/// What a cell takes beyond its seconds: making hosts, tunnel and load.
+/// Time that a cell takes beyond its seconds, to make hosts, tunnel and load.
 const OVERHEAD: Duration = Duration::from_millis(2_500);
 
 /// The combinations and the networks.
@@ -87,7 +87,8 @@ pub(crate) struct Args {
 
 /// Sweeps, and prints and writes the results.
 ///
-/// Publishes what was measured even if a later cell fails or the user interrupts. Leaves nothing behind if it fails.
+/// Publishes what was measured, even if a later cell fails or the user interrupts. Removes its namespaces and processes
+/// in either case.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.peer.is_warren(),
@@ -124,6 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Part::Grid => axes.cells(&args.nets),
             Part::Lesson => lesson_cells(args, &axes),
         };
+        // Cells ran in random order. The tables list them in the order of the axes.
         found.sort_by_key(|one| (order.iter().position(|cell| *cell == one.cell), one.round));
         found
     };
@@ -208,6 +210,7 @@ impl Sweep<'_> {
             match self.measure(*round, cell) {
                 Ok(found) => measured.push((*part, found)),
                 Err(error) => {
+                    // An interrupt makes the cell fail too. Such a failure is not worth a remark.
                     if let Err(interrupted) = self.interrupt.check() {
                         bar.finish_and_clear();
                         return (measured, Err(interrupted));

@@ -31,7 +31,7 @@ impl TunDevice {
         let make = move || {
             let (_, queues) = warren_tun::create(&config)?;
             let queue = queues.into_iter().next().context("the device has no queue")?;
-            // A `Queue` belongs to one thread and is read by a runtime; a file of its own is neither.
+            // A `Queue` belongs to one thread and needs a runtime. A duplicate of its file needs neither.
             Ok(Self { file: duplicate(&queue)?, takes: queue.takes() })
         };
         let device = join(namespace.enter(make)?)
@@ -49,9 +49,9 @@ impl TunDevice {
     }
 }
 
-/// Duplicates a descriptor of which only the number is known.
+/// Duplicates a descriptor that is known only by its number.
 ///
-/// Getting it from this very process by its number is the way that needs no `unsafe`.
+/// `pidfd_getfd` on this process needs no `unsafe`. Borrowing a raw descriptor does.
 pub(crate) fn duplicate(device: &impl AsRawFd) -> anyhow::Result<File> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).context("cannot open this process")?;
     let file = pidfd_getfd(process, device.as_raw_fd(), PidfdGetfdFlags::empty());

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a GB, as in "CPU seconds per GB".
 pub(crate) const GB: f64 = 1e9;
 
-/// The use of a process or thread up to a moment. Marks of one process can be compared in another process.
+/// The resource use of a process or thread up to a moment. Marks of one process can be compared in another process.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Mark {
     /// The moment, by the machine's monotonic clock.
@@ -77,7 +77,7 @@ impl Usage {
         if self.seconds > 0.0 { self.cpu_seconds() / self.seconds * 100.0 } else { 0.0 }
     }
 
-    /// None if no bytes were carried.
+    /// Returns the CPU time for each GB of `bytes`. None if no bytes were carried.
     pub(crate) fn cpu_seconds_per_gb(&self, bytes: f64) -> Option<f64> {
         (bytes > 0.0).then(|| self.cpu_seconds() / (bytes / GB))
     }
@@ -95,7 +95,7 @@ pub(crate) fn peak_rss_kib() -> Option<u64> {
     status_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// Returns a number of a proc_pid_status(5) file. Sizes of memory are in KiB.
+/// Returns a number from a proc_pid_status(5) file. Sizes of memory are in KiB.
 pub(crate) fn status_field(status: &str, name: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
     value.split_whitespace().next()?.parse().ok()

@@ -78,7 +78,8 @@ pub(crate) struct Args {
 
 /// Compares whole tunnels, and prints and writes the results.
 ///
-/// Publishes complete rounds even if it fails or the user interrupts. Leaves nothing behind if it fails.
+/// Publishes the complete rounds, even if a later one fails or the user interrupts. Removes its namespaces and
+/// processes in either case.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
@@ -128,7 +129,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Finds the peers. One that cannot be installed is reported and skipped.
+    /// Finds the peers. Reports and skips a peer that cannot be installed.
     fn new(args: &'a Args, interrupt: &'a Interrupt, seed: u64) -> anyhow::Result<Self> {
         let or = |given: Option<u32>, default, full| given.unwrap_or(if args.full { full } else { default });
         let peers = match (args.peers.is_empty(), args.full) {
@@ -202,7 +203,7 @@ impl<'a> Session<'a> {
         if let Err(error) = self.measure(&installed, &tests, &mut visit, progress, &mut failed) {
             failed.push(format!("{name} did not work: {error:#}"));
         }
-        // An interrupt makes tests fail too, and is not their fault.
+        // An interrupt makes tests fail too. Such failures are not worth a remark.
         self.interrupt.check()?;
         for failure in failed {
             progress.remark(&failure);
@@ -210,6 +211,7 @@ impl<'a> Session<'a> {
                 self.remarks.push(failure);
             }
         }
+        // The time left must not include tests that failed.
         let missing = self.plan.tests.saturating_sub(u32::try_from(visit.outcomes.len()).unwrap_or(0));
         progress.visited(round, missing);
         Ok(visit)
@@ -279,6 +281,7 @@ impl<'a> Session<'a> {
     fn profile_one(&self, installed: &Installed, test: Test) -> anyhow::Result<()> {
         let topology = self.topology()?;
         let tunnel = installed.start(&topology, self.interrupt)?;
+        // Without a VPN process there is nothing to sample.
         if tunnel.client_pids.is_empty() {
             return Ok(());
         }

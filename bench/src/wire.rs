@@ -1,7 +1,8 @@
 //! `wire`: a link emulator for kernels without netem. It has a TAP device in each of two namespaces and a process between them.
 //!
-//! [`link`] decides what happens to the frames of one direction, as a pure state machine. [`pump`] is the thread that moves
-//! frames. [`Wire`] is a running wire, which other benchmarks put below a tunnel. [`control`] changes one from a shell.
+//! [`link`] decides what happens to the frames of one direction, as a pure state machine. [`pump`] is the thread that
+//! moves frames. [`Wire`] is a running wire, which other benchmarks put below a tunnel. [`control`] lets a shell change
+//! a running wire.
 
 mod account;
 mod control;
@@ -149,8 +150,10 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
             namespace.ip(&format!("address add {address} dev {}", args.device))?;
         }
     }
+    // Later settings replace earlier ones, so --up and --down come after --both.
     let given = [args.both.each_way(Ways::Both), args.up.each_way(Ways::Up), args.down.each_way(Ways::Down)];
     wire.handle.change(&given.concat())?;
+    // Only now, so that no `wire set` comes before the settings of the command line.
     wire.listen(&name)?;
     eprintln!(
         "the wire runs; its ends are {device} in {} and in {}; try\n  ip netns exec {} ping 192.0.2.1\n  \

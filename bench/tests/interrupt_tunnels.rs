@@ -103,7 +103,7 @@ struct Host {
 }
 
 impl Host {
-    /// None, with a message, if it cannot be made or if `vpn` would install something.
+    /// Makes the namespace. None, with a message, if that is not possible or if `vpn` would install something.
     fn new() -> Option<Self> {
         let programs = ["unshare", "nsenter", "ip", "nft", "iperf3", "ping"];
         let missing = programs.iter().find(|program| {
@@ -121,8 +121,10 @@ impl Host {
             eprintln!("skipped: there is no {}; `cargo build -p warren` makes it", warren.display());
             return None;
         }
+        // The namespace lives as long as this process.
         let holder = Command::new("unshare").args(["--net", "sleep", "600"]).spawn().unwrap();
         let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        // unshare(1) enters its namespace only after it has started.
         eventually("the host's namespace is there", || {
             namespace(&holder.id().to_string()).is_some_and(|there| Some(there) != namespace("self"))
         });
@@ -166,9 +168,9 @@ impl Drop for Host {
     }
 }
 
-/// Draws moments in milliseconds, one from each part of the time.
+/// Draws random moments in milliseconds, one from each of `count` equal parts of the time.
 fn moments(count: u64) -> Vec<u64> {
-    // The state must not be zero, so it is made odd.
+    // The state of xorshift must not be zero, so it is made odd.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut state = since.as_secs() << 32 | u64::from(since.subsec_nanos()) | 1;
     let part = LATEST / count;

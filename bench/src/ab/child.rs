@@ -1,4 +1,5 @@
-//! Runs of a variant, each in a process group of its own that ends as a whole: with the run, too late, or interrupted.
+//! Runs a variant in a process group of its own. The whole group ends when the run ends, takes too long or is
+//! interrupted.
 
 use std::{
     process::Command,
@@ -13,13 +14,14 @@ use crate::{
     vpn::process::{Running, last_words},
 };
 
-/// The time between two looks at the child.
+/// How often to check whether the child has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs a command to its end and returns what it printed.
 ///
 /// # Errors
-/// Fails with the command's last words if it fails, if it takes longer than `limit`, and if the user interrupts.
+/// Fails if the command fails (the error has the last line that it printed), if it takes longer than `limit`, or if the
+/// user interrupts.
 pub(super) fn run(
     command: &mut Command,
     limit: Duration,
@@ -32,6 +34,7 @@ pub(super) fn run(
         if let Some(status) = running.try_wait()? {
             break status;
         }
+        // Returning here or below drops `running`, which ends the whole process group.
         interrupt.check()?;
         if start.elapsed() > limit {
             bail!("it took longer than {} s; --timeout allows more", limit.as_secs());

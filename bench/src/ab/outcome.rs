@@ -99,6 +99,7 @@ impl Outcome {
             "Welch's t, degrees of freedom".to_owned(),
             format!("{:.3}, {:.1}", welch.t, welch.degrees_of_freedom),
         ]);
+        // `Probability` writes "= 0.02" for a sentence. In a table, only "< 0.0001" needs its sign.
         table.row(["p (two-sided)".to_owned(), Probability(welch.p).to_string().replace("= ", "")]);
         for (side, per_cpu) in [("sender", self.efficiency.sender), ("receiver", self.efficiency.receiver)] {
             if let Some(PerCpu { a, b, ratio }) = per_cpu {

@@ -19,13 +19,14 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Returns whether there are enough rounds.
     ///
-    /// The width alone decides. A rule that stops as soon as a difference shows finds one in any two equal variants,
-    /// sooner or later.
+    /// The width alone decides. A rule that stops as soon as a difference shows would sooner or later find one between
+    /// equal variants.
     pub(super) fn is_done(&self, kept: u32, half_width: Option<f64>) -> bool {
         kept >= self.max || (kept >= self.min && half_width.is_some_and(|width| width <= self.precision))
     }
 
-    /// Estimates the number of rounds. An interval narrows with the square root of it.
+    /// Estimates the number of rounds that the precision needs. An interval narrows with the square root of that
+    /// number.
     pub(super) fn expected(&self, kept: u32, half_width: Option<f64>) -> u32 {
         let Some(width) = half_width else { return self.max };
         let rounds = f64::from(kept) * (width / self.precision).powi(2);
@@ -36,6 +37,7 @@ impl Schedule {
             reason = "it is between min and max"
         )]
         let rounds = rounds as u32;
+        // The schedule is not done yet, so at least one more round follows.
         rounds.max(kept.saturating_add(1)).min(self.max)
     }
 }

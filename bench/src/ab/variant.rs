@@ -29,7 +29,8 @@ pub(super) enum Variant {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Measurement {
     pub(super) value: f64,
-    /// This and the CPU time of both sides, in per cent of one core, are known if the output has them.
+    /// Goodput. This figure and the two below are None if the output lacks them. The CPU time is in per cent of one
+    /// core.
     pub(super) goodput_mbit_per_s: Option<f64>,
     pub(super) sender_cpu_percent: Option<f64>,
     pub(super) receiver_cpu_percent: Option<f64>,
@@ -89,13 +90,14 @@ impl fmt::Display for Variant {
 }
 
 impl Measurement {
-    /// Reads the last line that is a JSON object.
+    /// Reads the figures from the last line that is a JSON object.
     fn from_output(output: &str, metric: &str) -> anyhow::Result<Self> {
         let object = output
             .lines()
             .rev()
             .find_map(|line| serde_json::from_str::<Value>(line).ok().filter(Value::is_object))
             .context("it printed no line that is a JSON object")?;
+        // A dot leads into an object, as in `rtt_ms.median`.
         let number = |path: &str| path.split('.').try_fold(&object, |value, key| value.get(key))?.as_f64();
         let value = number(metric)
             .with_context(|| format!("its JSON has no number {metric:?}; --metric names another"))?;

@@ -62,7 +62,7 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Makes the client's side for the exit at `remote`, or without it the exit's side.
+    /// Makes the client's side, which connects to the exit at `remote`. Without `remote`, makes the exit's side.
     pub(super) fn new(device: TunDevice, remote: Option<IpAddr>) -> anyhow::Result<Self> {
         let (address, endpoint, connection) = match remote {
             None => (PORT, quic::exit()?, None),
@@ -103,6 +103,7 @@ impl Tunnel {
     fn receive(&mut self, now: Instant) -> anyhow::Result<()> {
         let mut meta = [RecvMeta::default(); RECEIVES];
         loop {
+            // `IoSliceMut` is not `Copy`, so the array of them is made from options.
             let mut slices = [const { None }; RECEIVES];
             for (slice, buffer) in slices.iter_mut().zip(&mut self.receive_buffers) {
                 *slice = Some(IoSliceMut::new(buffer));
@@ -128,6 +129,8 @@ impl Tunnel {
     fn take(&mut self, now: Instant, meta: RecvMeta, mut batch: BytesMut) -> anyhow::Result<()> {
         let path = FourTuple::new(meta.addr, None);
         while !batch.is_empty() {
+            // With GRO, one buffer holds several datagrams of `stride` bytes, of which the last may be shorter. A
+            // stride of 0 would never empty the batch.
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
             // A packet that carries only a datagram takes the fast path past the endpoint. Any other packet comes back.
             if let Some((_, connection)) = &mut self.connection
@@ -173,6 +176,7 @@ impl Tunnel {
             for (slice, part) in slices.iter_mut().zip(all) {
                 *slice = IoSlice::new(part);
             }
+            // The kernel answers EINVAL to a super-packet of a kind that it does not take.
             match writev(file, slices.get(..=write.parts.len()).unwrap_or_default()) {
                 Ok(_) => Outcome::Written,
                 Err(Errno::INVAL) => Outcome::Refused,
@@ -193,6 +197,8 @@ impl Tunnel {
             let whole = self.read_buffer.get(..length).unwrap_or_default();
             let Some((header, packet)) = whole.split_at_checked(virtio::LEN) else { continue };
             let Ok(header) = VirtioNetHeader::parse(header) else { continue };
+            // Room for the headers that each segment repeats, and for its byte of flags. The buffer grows if segments
+            // are very small.
             let mut arena = BytesMut::with_capacity(length + length / 8 + 256);
             let mut datagrams = connection.datagrams();
             // The kernel's packets are well-formed. A packet that cannot be sent is lost, as in any tunnel.
@@ -227,6 +233,7 @@ impl Tunnel {
                 match self.state.try_send((&self.socket).into(), &transmit) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         let mut descriptors = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+                        // A signal ends the wait early. The send is then tried again.
                         let _ = poll(&mut descriptors, None);
                     }
                     // A packet that fails to leave is lost, as on any path.
@@ -253,6 +260,7 @@ impl Tunnel {
         let takes = connection.is_some_and(has_room);
         let connection = self.connection.as_ref().map(|(_, connection)| connection);
         let due = connection.and_then(Connection::poll_timeout);
+        // At most LOOK, because the kernel may deliver the signal of an interrupt to another thread.
         let time = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
         let time = Timespec::try_from(time).context("the wait is too long")?;
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);

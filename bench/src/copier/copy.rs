@@ -51,6 +51,7 @@ pub(super) fn copy(from: &File, to: &File, stop: &Interrupt) -> anyhow::Result<D
                 match write(to, packet) {
                     Ok(_) => {
                         carried.super_packets += 1;
+                        // The virtio-net header is not part of the packet.
                         carried.bytes += length.saturating_sub(virtio::LEN) as u64;
                     }
                     Err(_) => carried.refused += 1,

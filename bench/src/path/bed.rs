@@ -26,15 +26,15 @@ const UDP_PAYLOAD: usize = 1_200;
 const UDP_HEADERS: f64 = 28.0;
 /// Bytes of IPv4 and TCP headers with time stamps.
 const TCP_HEADERS: f64 = 52.0;
-/// Several streams, because one has too few packets to tell a small loss, and because their ports spread them over a
+/// Several streams, because one stream has too few packets to measure a small loss. Their ports also spread them over a
 /// tunnel's connections: some share the bulk flow's, others don't.
 const VOICE: Shape = Shape { streams: 8, payload: 200, per_second: 8.0 * 50.0 };
-/// A queue empties, and closed connections end, in this time.
+/// Pause after each test, in which queues empty and closed connections end.
 const REST: Duration = Duration::from_millis(500);
-/// Two flows need time to find their shares.
+/// How many times longer the warm-up is if two flows must first find their shares of the path.
 const FAIRNESS: u32 = 2;
 
-/// What a test runs on.
+/// The hosts, the tunnel and the path of a test, with its times.
 #[derive(Debug)]
 pub(super) struct Bed<'a> {
     pub(super) topology: &'a Topology,
@@ -79,7 +79,7 @@ impl<'a> Bed<'a> {
 
     /// Runs one test. None if the path has no room for it.
     pub(super) fn run(&self, test: Test) -> anyhow::Result<Option<Outcome>> {
-        // A former test's events may have changed the wire.
+        // The events of an earlier test may have changed the wire.
         self.change(&self.path.settings())?;
         let outcome = match test {
             Test::Tcp { flows, congestion, way } => self.tcp(flows, congestion, way),
@@ -113,6 +113,7 @@ impl<'a> Bed<'a> {
         let streams = Streams::start(&self.route(), shape, way, self.interrupt)?;
         self.wait(self.warm_up)?;
         let from = streams.mark();
+        // The receivers count by the numbers of the packets, so their count is filled in below.
         let reading = self.meter(way).measure(self.measured, &|| 0)?;
         let to = streams.mark();
         let quality = streams.finish(from, to, self.interrupt)?;
@@ -129,7 +130,7 @@ impl<'a> Bed<'a> {
         let from = streams.mark();
         let reading = self.meter(way).measure(self.measured, &|| flows.bytes())?;
         let to = streams.mark();
-        // The bulk goes on, so that the last packets wait as long as the others.
+        // The bulk flow still runs while the last packets arrive, so that they wait as long as the others.
         let quality = streams.finish(from, to, self.interrupt)?;
         flows.finish()?;
         self.check(&reading, way)?;
@@ -173,10 +174,10 @@ impl<'a> Bed<'a> {
         Ok(of_bulk(&reading).with(Figure::NativeMbitPerS, beside.mbit_per_s()))
     }
 
-    /// Loads the tunnel, stops the path for five seconds, and looks at the memory before and after.
+    /// Measures the memory under load before and after the path passes nothing for five seconds.
     fn memory(&self) -> anyhow::Result<Outcome> {
         const DARK: Duration = Duration::from_secs(5);
-        /// For the repair, and for the allocator to give memory back.
+        /// Time for the repair of lost packets, and for the allocator to return memory to the kernel.
         const AFTER: Duration = Duration::from_secs(10);
         let way = Way::Down;
         let flows = self.bulk(8, Congestion::Cubic, way)?;

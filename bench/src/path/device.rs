@@ -25,7 +25,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Finds the device with an address.
+    /// Finds the device with this address.
     pub(super) fn with_address(
         host: &Namespace,
         address: Ipv4Addr,
@@ -35,6 +35,7 @@ impl Device {
         command.args(["-json", "address", "show"]);
         let said = process::run(&mut command, Duration::from_secs(5), interrupt)?;
         let name = name_of(&said, address).with_context(|| format!("no device has {address}"))?;
+        // `thread-self`, because only the thread is in the namespace, not the process.
         let counters = join(
             host.enter(|| File::open("/proc/thread-self/net/dev").context("cannot open the counters"))?,
         )?;
@@ -44,6 +45,7 @@ impl Device {
     /// Returns the bytes that the device has received.
     pub(super) fn received(&self) -> anyhow::Result<u64> {
         let (mut text, mut file) = (String::new(), &self.counters);
+        // procfs makes the text anew when the file is read from its start.
         file.rewind().and_then(|()| file.read_to_string(&mut text)).context("cannot read the counters")?;
         received(&text, &self.name).with_context(|| format!("the device {} is gone", self.name))
     }

@@ -114,15 +114,16 @@ fn connect(
         Ok(listener)
     })?)?;
     let to = listener.local_addr().context("a listener has no address")?;
-    // All at once, because a far path would take a second for eight in turn.
+    // Connects all at once. On a path of 150 ms, eight connections one after another would take more than a second.
     let connecting = (0..flows)
         .map(|_| exit.enter(move || TcpStream::connect_timeout(&to, CONNECT).context("cannot connect")))
         .collect::<Result<Vec<_>, _>>()?;
     while !connecting.iter().all(JoinHandle::is_finished) {
-        // The threads end by themselves.
+        // An interrupt need not wait for the threads, which end by themselves within `CONNECT`.
         interrupt.check()?;
         std::thread::sleep(Duration::from_millis(1));
     }
+    // Joins every thread before the first error returns.
     let connected = connecting.into_iter().map(join).collect::<Vec<_>>();
     let connected = connected.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut accepted: Vec<(SocketAddr, TcpStream)> = Vec::new();
@@ -141,6 +142,8 @@ fn connect(
     for stream in connected.iter().chain(accepted.iter().map(|(_, stream)| stream)) {
         prepare(stream)?;
     }
+    // The two ends of a pair may belong to different connections. That does no harm, because all ends at one host do
+    // the same.
     Ok(connected.into_iter().zip(accepted.into_iter().map(|(_, stream)| stream)).collect())
 }
 
@@ -149,6 +152,7 @@ fn prepare(stream: &TcpStream) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(LOOK))?;
     stream.set_write_timeout(Some(LOOK))?;
+    // With a linger time of 0, close(2) resets the connection and discards what its buffer holds.
     setsockopt(stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })
         .context("cannot make a connection end at once")
 }
@@ -184,5 +188,6 @@ fn receive(mut stream: &TcpStream, bytes: &AtomicU64, stop: &Interrupt) -> anyho
 }
 
 fn is_in_vain(kind: ErrorKind) -> bool {
+    // The timeouts that `prepare` sets show as one of the first two, depending on the system.
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

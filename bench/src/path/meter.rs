@@ -14,9 +14,9 @@ use crate::{
     wire::{DirectionState, Handle},
 };
 
-/// How often progress is looked at.
+/// How often to check for new bytes and for events that are due.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes of an Ethernet header, which no packet has inside a tunnel.
+/// Bytes of an Ethernet header. Packets inside a tunnel have none.
 const ETHERNET: u64 = 14;
 
 /// What is measured, in which direction.
@@ -58,6 +58,7 @@ impl Meter<'_> {
         let frames = after.account.received - wire.account.received;
         let dropped = |of: &DirectionState| of.account.queue_full + of.account.codel + of.account.policed;
         let wire_bytes = after.account.received_bytes - wire.account.received_bytes;
+        // This machine lost these frames, not the path. One in a thousand is tolerated.
         let missed = after.missed - wire.missed;
         anyhow::ensure!(
             missed.saturating_mul(1_000) <= frames,
@@ -74,7 +75,8 @@ impl Meter<'_> {
         })
     }
 
-    /// Waits, makes the path's events happen, and returns the longest time without a new byte.
+    /// Applies the path's events when they are due, until the time is over. Returns the longest time without a new
+    /// byte.
     fn watch(&self, start: Instant, time: Duration, count: &dyn Fn() -> u64) -> anyhow::Result<Duration> {
         let mut events = self.path.events(time).into_iter().peekable();
         let (mut last, mut last_count, mut longest) = (start, count(), Duration::ZERO);
@@ -110,7 +112,7 @@ impl Meter<'_> {
 }
 
 impl Reading {
-    /// Returns the reading with the payload that another count has found.
+    /// Returns the reading with another count of the payload.
     pub(super) fn with_bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
     }
@@ -119,13 +121,13 @@ impl Reading {
         float(self.bytes) * 8e-6 / self.seconds.max(1e-9)
     }
 
-    /// Returns the bytes of packets on the wire for each byte of packets inside. `headers` is the share of inner headers
-    /// over the payload.
+    /// Returns the bytes of packets on the wire for each byte of packets inside. `headers` is the size of the inner
+    /// headers divided by that of the payload.
     pub(super) fn wire_per_inner(&self, headers: f64) -> Option<f64> {
         (self.bytes > 0).then(|| float(self.wire_bytes) / (float(self.bytes) * (1.0 + headers)))
     }
 
-    /// Returns the CPU time of both ends. None for no tunnel.
+    /// Returns the CPU time of both ends per GB of payload. None without a tunnel.
     pub(super) fn cpu_seconds_per_gb(&self) -> Option<f64> {
         (self.bytes > 0 && self.cpu_seconds > 0.0).then(|| self.cpu_seconds / (float(self.bytes) / GB))
     }
@@ -134,9 +136,9 @@ impl Reading {
         self.queue_drops_percent
     }
 
-    /// Fails if the payload came another way than through the tunnel and over the wire.
+    /// Fails if the payload did not come through the tunnel and over the wire.
     pub(super) fn check(&self, device: &str) -> anyhow::Result<()> {
-        // What is in flight at the ends of the measurement may differ.
+        // The data in flight may differ between the start and the end of the measurement.
         const SLACK: u64 = 2 << 20;
         let least = (self.bytes / 100 * 95).saturating_sub(SLACK);
         for (what, bytes) in [(device, self.device_bytes), ("the wire", self.wire_bytes)] {

@@ -32,7 +32,7 @@ const PATHS: [(&str, &str, Script); 18] = [
     ("1%", "delay=15ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
     ("3%", "delay=15ms rate=200mbit queue=30ms loss=3%", Script::Nothing),
     ("5%", "delay=15ms rate=200mbit queue=30ms loss=5%", Script::Nothing),
-    // Bursts of four frames on average, and 1 % of all frames: 0.01 x 0.25 / 0.99 enter one.
+    // Bursts of four frames on average, and 1 % of all frames lost: so 0.01 x 0.25 / 0.99 of good frames start a burst.
     ("bursts", "delay=15ms rate=200mbit queue=30ms burst=0.2525%:25%", Script::Nothing),
     ("far", "delay=75ms rate=200mbit queue=30ms loss=0.05%", Script::Nothing),
     ("far-lossy", "delay=75ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
@@ -67,6 +67,7 @@ impl Path {
     /// Returns the changes during a measurement of this length, with their times after its start.
     pub(super) fn events(&self, measured: Duration) -> Vec<(Duration, Change)> {
         let rate = |share: f64| {
+            // The only path with this script has a rate. The fallback is the default path's.
             let mbit = self.mbit_per_s().unwrap_or(200.0) * share;
             format!("rate={}kbit", (mbit * 1e3).round())
         };
@@ -78,7 +79,7 @@ impl Path {
         events.into_iter().filter_map(|(at, change)| Some((at, change.parse().ok()?))).collect()
     }
 
-    /// Returns the loss in per cent if the path is the default one with nothing but random loss.
+    /// Returns the loss in per cent. None unless the path is `clean` with nothing but random loss added.
     pub(super) fn pure_loss_percent(&self) -> Option<f64> {
         let clean = Settings::after(&PATHS.first()?.1.parse().ok()?);
         let own = Settings::after(&self.settings);

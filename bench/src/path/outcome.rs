@@ -96,12 +96,13 @@ impl Figure {
         }
     }
 
-    /// Returns whether all rounds together count. Loss of rare packets has no useful median.
+    /// Returns whether the table shows the mean of all rounds instead of the median. Rare losses have no useful median.
     pub(super) fn is_pooled(self) -> bool {
         matches!(self, Self::LostPercent | Self::LatePercent | Self::QueueDropsPercent)
     }
 
     pub(super) fn is_percent(self) -> bool {
+        // The figures in per cent are exactly those that are pooled.
         self.is_pooled()
     }
 }
@@ -118,7 +119,7 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Returns the outcome with one more figure.
     pub(super) fn with(mut self, figure: Figure, value: impl Into<Option<f64>>) -> Self {
-        // JSON has no other numbers.
+        // JSON has neither infinities nor NaN (RFC 8259 section 6).
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
             self.figures.insert(figure, value);
         }

@@ -24,6 +24,7 @@ pub(super) fn write(results: &Results, paths: &[Path], directory: &FilePath) -> 
                 .iter()
                 .map(|tunnel| (tunnel.name.clone(), points(results, &by_loss, &tunnel.name, test)))
                 .collect();
+            // One path makes no line.
             if by_loss.len() > 1 && lines.iter().any(|(_, points)| !points.is_empty()) {
                 let file = directory.join(format!("loss-{test}.svg"));
                 plot::write(&file, SIZE, |area| draw(area, &test.title(), &by_loss, &lines))?;
@@ -45,7 +46,7 @@ pub(super) fn write(results: &Results, paths: &[Path], directory: &FilePath) -> 
     Ok(())
 }
 
-/// Returns the throughput of a tunnel at the place of each path.
+/// Returns a point for each path: its index, and the tunnel's throughput on it.
 fn points(results: &Results, by_loss: &[(f64, &str)], tunnel: &str, test: Test) -> Vec<(f64, f64)> {
     let paths = by_loss.iter().enumerate();
     paths

@@ -10,7 +10,8 @@ use crate::{
 
 /// The tunnel that Warren must not be worse than.
 const REFERENCE: &str = "wireguard-go";
-/// A ratio within this of 1 does not matter, and neither do so many points of a percentage.
+/// A figure counts as worse if it is worse by more than this share. A percentage must also be worse by more than
+/// `POINTS` percentage points.
 const TOLERANCE: f64 = 0.05;
 const POINTS: f64 = 0.1;
 
@@ -36,7 +37,7 @@ impl Row {
         if self.figure.is_pooled() { sample.mean() } else { sample.median() }
     }
 
-    /// Returns how much worse the second tunnel is, in words. None if it is not.
+    /// Says how much worse `tunnel` is than `reference`, in words. None if it is not worse.
     fn is_worse(&self, results: &Results, reference: &str, tunnel: &str) -> Option<String> {
         let better = self.figure.better()?;
         let (a, b) = (self.sample(results, reference)?, self.sample(results, tunnel)?);
@@ -61,7 +62,7 @@ impl Row {
     }
 }
 
-/// Returns the rows of all that was measured, in the order of these names and of the tests.
+/// Returns the rows of everything that was measured, in the order of `paths` and of the tests.
 fn rows(results: &Results, paths: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     for path in paths {
@@ -90,12 +91,12 @@ fn table(results: &Results, rows: &[Row], title: &str, show: impl Fn(&Row, &Samp
     Table::from_rows(cells)
 }
 
-/// Returns the table of medians, with the most memory at its end.
+/// Returns the table of medians, and of means for percentages.
 pub(super) fn medians(results: &Results, paths: &[String]) -> Table {
     table(results, &rows(results, paths), "median of rounds", |row, sample| cell(row.value(sample)))
 }
 
-/// Returns the table of the most memory of each tunnel.
+/// Returns the table of each tunnel's peak memory.
 pub(super) fn memory(results: &Results) -> Table {
     let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), cell);
     let mut table = Table::new(["peak RSS over all paths, MiB", "client", "exit"]);
@@ -106,7 +107,7 @@ pub(super) fn memory(results: &Results) -> Table {
     table
 }
 
-/// Returns the rows in which a tunnel is worse than wireguard-go, in words, for each other tunnel but no tunnel.
+/// Lists the rows in which a tunnel is worse than wireguard-go, in words, for each tunnel. `none` is left out.
 pub(super) fn shortfalls(results: &Results, paths: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     if results.tunnels.iter().all(|tunnel| tunnel.name != REFERENCE) {
@@ -122,7 +123,7 @@ pub(super) fn shortfalls(results: &Results, paths: &[String]) -> Vec<String> {
     lines
 }
 
-/// Returns the conditions of the run, in lines.
+/// Returns the conditions of the run, as lines of text.
 pub(super) fn conditions(results: &Results) -> String {
     let plan = results.plan;
     let rounds = results.visits.iter().map(|visit| visit.round).max().unwrap_or(0);
@@ -132,8 +133,9 @@ pub(super) fn conditions(results: &Results) -> String {
     )
 }
 
-/// Returns all of the report as Markdown.
+/// Returns the whole report as Markdown.
 pub(super) fn markdown(results: &Results, paths: &[String]) -> String {
+    // Two spaces before a line end make Markdown keep it.
     let mut text = format!("# Paths\n\n{}\n\n", conditions(results).replace('\n', "  \n"));
     for path in paths {
         // Writing to a String cannot fail.

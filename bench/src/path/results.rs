@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{report, stats::Sample};
 
-/// How a run measures. Runs that differ in it cannot continue each other.
+/// How a run measures. A run can be resumed only with the same plan.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Plan {
     /// Measured seconds of a test.
     pub(super) seconds: u32,
-    /// Seconds of a test before them.
+    /// Seconds of warm-up before the measured ones.
     pub(super) warm_up: u32,
     pub(super) seed: u64,
 }
@@ -64,14 +64,15 @@ impl Results {
         serde_json::from_str(&text).with_context(|| format!("cannot understand {}", file.display()))
     }
 
-    /// Writes the results. A crash leaves the old file or the new one.
+    /// Writes the results. A crash of the program leaves the old file or the new one, never a part.
     pub(super) fn write(&self, file: &FilePath) -> anyhow::Result<()> {
         let new = file.with_extension("json.new");
         report::write(&new, &(report::json(self)? + "\n"))?;
+        // rename(2) replaces the file in one step.
         std::fs::rename(&new, file).with_context(|| format!("cannot write {}", file.display()))
     }
 
-    /// Adds a tunnel. Fails if the results have another one of this name.
+    /// Adds a tunnel. Fails if the results have another tunnel of this name.
     pub(super) fn add_tunnel(&mut self, tunnel: Tunnel) -> anyhow::Result<()> {
         match self.tunnels.iter().find(|known| known.name == tunnel.name) {
             None => self.tunnels.push(tunnel),
@@ -84,7 +85,7 @@ impl Results {
         Ok(())
     }
 
-    /// Adds a path. Fails if the results have another one of this name.
+    /// Adds a path. Fails if the results have another path of this name.
     pub(super) fn add_path(&mut self, name: &str, settings: &str) -> anyhow::Result<()> {
         let known = self.paths.entry(name.to_owned()).or_insert_with(|| settings.to_owned());
         anyhow::ensure!(known == settings, "the results have another path {name}: {known}");
@@ -98,12 +99,13 @@ impl Results {
         tests.iter().filter(is_left).copied().collect()
     }
 
-    /// Adds a visit, or what an earlier part of the same visit lacks.
+    /// Adds a visit. If the results have an earlier part of the same visit, adds to that.
     pub(super) fn add(&mut self, new: Visit) {
         let same = |visit: &&mut Visit| visit.is(&new.path, &new.tunnel, new.round);
         let Some(visit) = self.visits.iter_mut().find(same) else { return self.visits.push(new) };
         visit.outcomes.extend(new.outcomes);
         visit.left_out.extend(new.left_out);
+        // The parts of a visit ran in different processes, so the larger peak counts.
         let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
         visit.client_peak_rss_mib = most(visit.client_peak_rss_mib, new.client_peak_rss_mib);
         visit.exit_peak_rss_mib = most(visit.exit_peak_rss_mib, new.exit_peak_rss_mib);

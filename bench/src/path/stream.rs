@@ -45,7 +45,7 @@ const DRAIN: Duration = Duration::from_millis(1_200);
 /// Longest time for the first packet to get through.
 const OPEN: Duration = Duration::from_secs(5);
 
-/// What to send: `streams` streams from ports of their own, which take turns.
+/// What to send: `streams` streams, each from a port of its own. They take turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) streams: u32,
@@ -60,7 +60,7 @@ pub(super) struct Shape {
 pub(super) struct Streams {
     stop_sending: Interrupt,
     stop_hearing: Interrupt,
-    /// The round of the sender: each stream's next number.
+    /// The number that the next packet of each stream gets.
     next: Arc<AtomicU32>,
     sender: Option<JoinHandle<anyhow::Result<Sent>>>,
     receivers: Vec<JoinHandle<anyhow::Result<Vec<Heard>>>>,
@@ -97,7 +97,8 @@ impl Streams {
         Ok(this)
     }
 
-    /// Returns the number of the next packet of each stream, which separates what is sent before and after this call.
+    /// Returns the number of the next packet of each stream. It separates the packets sent before this call from later
+    /// ones.
     pub(super) fn mark(&self) -> u32 {
         self.next.load(Relaxed)
     }
@@ -108,6 +109,7 @@ impl Streams {
         let refused = join(self.sender.take().context("the streams ended before")?)?;
         interrupt.wait(Some(DRAIN));
         self.stop_hearing.set();
+        // Joins every receiver before the first error returns.
         let heard = self.receivers.drain(..).map(join).collect::<Vec<_>>();
         let heard = heard.into_iter().collect::<Result<Vec<_>, _>>()?;
         Quality::of(&heard, &refused, from..to).context("no UDP packet arrived")
@@ -125,12 +127,13 @@ impl Drop for Streams {
     }
 }
 
-/// Opens a socket at each end, and returns them once a packet got through from the exit to the client, so that firewalls know the flow.
+/// Opens a socket at each end. Returns both once a packet from the exit has reached the client, because firewalls then
+/// know the flow.
 fn open(route: &Route<'_>, interrupt: &Interrupt) -> anyhow::Result<(UdpSocket, UdpSocket)> {
     let bind = |(host, address): (&Namespace, Ipv4Addr)| {
         join(host.enter(move || {
             let socket = UdpSocket::bind((address, 0)).context("cannot bind a UDP socket")?;
-            // Root may exceed the system's limit.
+            // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
             setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
                 .context("cannot size a receive buffer")?;
             setsockopt(&socket, sockopt::ReceiveTimestampns, &true)
@@ -145,7 +148,7 @@ fn open(route: &Route<'_>, interrupt: &Interrupt) -> anyhow::Result<(UdpSocket, 
     let start = Instant::now();
     loop {
         interrupt.check()?;
-        // The device or its queue may refuse it. It is sent again.
+        // The device or its queue may refuse the packet. The loop sends it again.
         let _ = exit.send(b"hello");
         match client.recv(&mut [0; 16]) {
             Ok(_) => return Ok((client, exit)),
@@ -178,6 +181,7 @@ fn send(sockets: &[UdpSocket], shape: Shape, next: &AtomicU32, stop: &Interrupt)
                 Err(error) => return Err(error).context("cannot send UDP"),
             }
             sent += 1;
+            // All streams have sent this number now.
             if place + 1 == streams {
                 next.fetch_add(1, Relaxed);
             }
@@ -210,7 +214,7 @@ fn hear(socket: &UdpSocket, payload: usize, stop: &Interrupt) -> anyhow::Result<
     Ok(heard)
 }
 
-/// Returns the time by the clock of the kernel's time stamps.
+/// Returns the time by CLOCK_REALTIME, which the kernel's receive time stamps also use.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

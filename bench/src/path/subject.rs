@@ -29,7 +29,7 @@ impl FromStr for Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Here the link is a wire and no veth pair.
+        // In `path`, a wire joins the hosts, so the name `veth` would be wrong.
         if self.0.kind == Kind::Veth { f.write_str("none") } else { self.0.fmt(f) }
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum Test {
     Memory,
 }
 
-/// The congestion control of the sender inside.
+/// The congestion control of the TCP sender inside the tunnel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Congestion {
     Cubic,
@@ -56,14 +56,15 @@ impl Congestion {
         }
     }
 
-    /// Makes a socket use it. Fails if the kernel lacks it.
+    /// Makes a socket use this congestion control. Fails if the kernel lacks it.
     pub(super) fn set(self, socket: &impl AsFd) -> anyhow::Result<()> {
         setsockopt(socket, sockopt::TcpCongestion, &OsString::from(self.name()))
             .with_context(|| format!("the kernel lacks TCP's {}", self.name()))
     }
 
-    /// Fails if the kernel lacks it.
+    /// Fails if the kernel lacks this congestion control.
     pub(super) fn check(self) -> anyhow::Result<()> {
+        // Any TCP socket shows it, and a listener needs no peer.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
         self.set(&listener)
     }
@@ -72,7 +73,7 @@ impl Congestion {
 impl Rate {
     /// Returns Mbit/s of payload. None if the path has no rate to take a share of, or has no room for the stream.
     pub(super) fn on(self, path_mbit_per_s: Option<f64>) -> Option<f64> {
-        /// Headers of the tunnel and of the link take some of the rate.
+        /// The largest part of the path's rate that the payload may have. The headers of tunnel and link need the rest.
         const MOST: f64 = 0.8;
         match self {
             Self::Mbit(rate) => {
@@ -101,7 +102,8 @@ impl Test {
         pairs.concat().into_iter().chain([Self::Memory]).collect()
     }
 
-    /// Returns whether the test runs on a path without being asked for by name. Memory does not depend on the path.
+    /// Returns whether the test runs on a path if the user did not name the tests. Memory does not depend on the path,
+    /// so its test runs on one path only.
     pub(super) fn runs_on(self, path: &str) -> bool {
         self != Self::Memory || path == "clean"
     }
@@ -114,7 +116,7 @@ impl Test {
             .collect()
     }
 
-    /// Returns whether a figure of the test is in the table. The JSON has all.
+    /// Returns whether a figure of the test is in the table. The JSON has every figure.
     pub(super) fn shows(self, figure: Figure) -> bool {
         match self {
             Self::Tcp { flows: 1, .. } => !matches!(figure, Figure::QueueDropsPercent),
@@ -177,7 +179,7 @@ fn direction(way: Way) -> &'static str {
 impl FromStr for Test {
     type Err = String;
 
-    /// Parses a name. One without a direction is that of the test down.
+    /// Parses a name. Without a direction, it means the test in the direction down.
     fn from_str(name: &str) -> Result<Self, String> {
         let down = format!("{name}-down");
         let found = Self::all().into_iter().find(|test| [name, &down].contains(&test.name().as_str()));

@@ -1,4 +1,4 @@
-//! The exit's process. It prints its address, then answers the requests on its standard input until that ends.
+//! The exit's process. It prints its address, then answers the requests on its standard input until the input ends.
 
 use std::io::{BufRead as _, Write as _};
 
@@ -19,6 +19,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let (started, start) = oneshot::channel();
     let worker = match WorkerHandle::start(options, Role::Exit { identity, started }) {
         Ok(worker) => worker,
+        // The client's process waits for a line on standard output, so the reason goes there.
         Err(error) => return say(&Answer::Failed(format!("{error:#}"))),
     };
     let address = start.blocking_recv().context("the exit has no address")?;

@@ -1,4 +1,4 @@
-//! How well sends and receives batch: their share by the number of UDP datagrams, in powers of two.
+//! How well sends and receives are batched: the share of calls by their number of UDP datagrams, in powers of two.
 
 use super::snapshot::Sockets;
 use crate::{report::Table, stats::share};
@@ -36,9 +36,11 @@ pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
     table
 }
 
-/// Sums up counts by number. Place i has the sum of 2^i to 2^(i+1) - 1, as the histogram of receives has.
+/// Adds up counts in ranges: index i of the result has the sum of the counts of 2^i to 2^(i+1) - 1. The histogram of
+/// receives has the same ranges.
 fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
     let mut places = Vec::new();
+    // No send has 0 datagrams, and 0 has no logarithm.
     for (number, count) in by_number.iter().enumerate().skip(1) {
         let place = number.ilog2() as usize;
         places.resize(places.len().max(place + 1), 0);
@@ -49,7 +51,7 @@ fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
     places
 }
 
-/// Formats the numbers of datagrams of a place.
+/// Formats the range of datagrams that an index stands for.
 fn range(place: usize) -> String {
     if place == 0 { "1".to_owned() } else { format!("{}-{}", 1_u64 << place, (2_u64 << place) - 1) }
 }

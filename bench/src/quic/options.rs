@@ -137,6 +137,7 @@ impl Options {
                 Mode::Datagrams => TransportSettings::default().stream_window,
                 Mode::Stream => self.stream_window,
             },
+            // With equal bounds there is no MTU to discover.
             initial_mtu: self.mtu,
             min_mtu: self.mtu,
             max_mtu: self.mtu,

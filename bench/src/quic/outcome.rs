@@ -31,7 +31,7 @@ pub(super) struct Outcome {
     commit: String,
     /// Payload that arrived, by the receiver's count and clock. With `--direction both`, the sum of both ways.
     goodput_mbit_per_s: f64,
-    /// Datagrams that arrived. In stream mode, UDP datagrams.
+    /// Datagrams that arrived, per second. In stream mode, UDP datagrams.
     packets_per_s: f64,
     #[serde(flatten)]
     cost: Cost,
@@ -88,12 +88,14 @@ impl Outcome {
         let direction = options.direction;
         let [to_client, to_exit] = match options.mode {
             Mode::Datagrams => [at_client.datagrams, at_exit.datagrams],
+            // A side that only sends receives nothing but acknowledgements, which do not count.
             Mode::Stream => [
                 if direction.is_down() { client.totals.udp_datagrams_received } else { 0 },
                 if direction.is_up() { exit.totals.udp_datagrams_received } else { 0 },
             ],
         };
         let rate = |count: u64, side: &SideOutcome| float(count) / side.usage.seconds;
+        // With both directions, the client's samples stand for both.
         let sender = if direction.is_up() { &run.end.0 } else { &run.end.1 };
         Self {
             benchmark: "quic",

@@ -74,7 +74,7 @@ impl Remote {
             output,
             listening: Listening { address: ([0; 4], 0).into(), key: String::new() },
         };
-        // `remote` exists by now, so that an error ends the exit.
+        // `remote` exists before the answer is checked, so that an error drops it, which ends the exit.
         let Answer::Listening(listening) = answer? else { bail!(OTHER) };
         remote.listening = listening;
         Ok(remote)

@@ -10,7 +10,7 @@ use crate::{report::number_or_dash, stats::float, usage::Usage};
 pub(super) struct SideOutcome {
     pub(super) usage: Usage,
     pub(super) cpu_percent: f64,
-    /// For all payload, in either direction.
+    /// CPU time for each GB of payload, in either direction.
     pub(super) cpu_seconds_per_gb: Option<f64>,
     pub(super) peak_rss_kib: Option<u64>,
     pub(super) segments_per_send: Option<f64>,

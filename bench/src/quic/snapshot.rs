@@ -135,7 +135,7 @@ impl Sockets {
     }
 }
 
-/// Subtracts place by place, and removes the zeros at the end.
+/// Subtracts `earlier` from `later`, index by index, and removes the zeros at the end.
 fn difference(later: &[u64], earlier: &[u64]) -> Vec<u64> {
     let earlier = earlier.iter().copied().chain(std::iter::repeat(0));
     let mut counts: Vec<u64> =

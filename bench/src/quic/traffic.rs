@@ -87,16 +87,16 @@ struct Link {
 /// Whether a connection accepts more payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Filled {
-    /// It does so at once.
+    /// It accepts more at once.
     More,
-    /// It does so after an event.
+    /// It accepts more after an event.
     Blocked,
-    /// It does so once something has left. This thread is woken then, without an event.
+    /// It accepts more once a part of its backlog has left. That wakes this thread, without an event.
     Full,
 }
 
 impl Traffic {
-    /// Must be called inside the side's runtime.
+    /// Must be called inside the side's runtime, which its timer belongs to.
     pub(super) fn new(
         endpoint: Endpoint,
         options: Options,
@@ -226,6 +226,7 @@ impl Traffic {
                 if let Some(connect) = self.waiting.take() {
                     drop(connect.done.send(Err(anyhow::anyhow!(failure.clone()))));
                 }
+                // Keeps the first failure, because later ones may follow from it.
                 self.failure.get_or_insert(failure);
             }
             Event::Control { data, .. } => self.delivered.add(data.len()),
@@ -339,6 +340,7 @@ impl Traffic {
 impl RttSampler {
     fn new() -> Self {
         let mut tick = interval(RTT_INTERVAL);
+        // A late turn takes one sample, not one for each tick that it missed.
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Self { tick: Box::pin(tick), samples: Vec::new() }
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::namespace::Namespace;
 
-/// The same as a Warren worker's, so that both poll their sockets equally often.
+/// The same value as a Warren worker's, so that both poll their sockets equally often.
 const EVENT_INTERVAL: u32 = 16;
 /// Longest time of all handshakes together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -152,6 +152,7 @@ fn endpoint(options: &Options, role: Role) -> anyhow::Result<Endpoint> {
         Role::Exit { identity, started } => {
             let socket = options.bind(options.address)?;
             let address = socket.local_addr()?;
+            // The key of stateless resets is fixed, because both ends belong to one benchmark.
             let endpoint = Endpoint::exit(options.settings(), vec![identity], vec![socket], [0x77; 64])?;
             // Nobody waits for the address if the caller has given up.
             let _ = started.send(address);

@@ -4,7 +4,7 @@ use std::{fmt, fs, thread};
 
 use serde::Serialize;
 
-/// What matters for speed about the machine.
+/// The properties of the machine that matter for speed.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,

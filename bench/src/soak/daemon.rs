@@ -16,6 +16,7 @@ use crate::{
     vpn::{peers::Installed, process, topology::Topology},
 };
 
+/// Longest wait for the answer of `warren status`.
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// One side of the tunnel.
@@ -162,7 +163,7 @@ impl fmt::Display for Sum {
 
 impl Balance {
     pub(super) fn holds(&self) -> bool {
-        // The sums of an unused tunnel hold too, and prove nothing.
+        // The sums of an unused tunnel are 0 on both sides, which proves nothing.
         self.sums.iter().all(Sum::holds) && self.sums.iter().all(|sum| sum.left > 0)
     }
 

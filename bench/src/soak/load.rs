@@ -30,7 +30,7 @@ const PORT: u16 = 5_300;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes that each short connection sends and must get back.
 const ECHO: usize = 16_384;
-/// An echo takes longer only if the tunnel is stuck.
+/// Longest time of an echo. Only a tunnel that is stuck takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Extra time for iperf3, which ends slowly under load.
 const SLACK: Duration = Duration::from_secs(30);
@@ -51,7 +51,8 @@ pub(super) struct Carried {
     pub(super) connections_damaged: u64,
 }
 
-/// Sends at a rate to the exit for a time, and calls `watch` meanwhile with a function that tells whether data still flows.
+/// Sends to the exit at a rate for a time. Meanwhile, calls `watch` with a function that returns whether data still
+/// flows.
 pub(super) fn carry_while<T>(
     bed: &Bed<'_>,
     mbit_per_s: f64,
@@ -73,6 +74,7 @@ pub(super) fn carry_while<T>(
         let udp = scope.spawn(|| udp(bed, udp_mbit_per_s, time, &halt));
         let echo = scope.spawn(|| echo(&listener, &stop_echo));
         let churn = scope.spawn(|| {
+            // `Namespace::enter` would need a closure that borrows nothing.
             bed.topology.exit.enter_here()?;
             anyhow::Ok(churn(echo_address, &stop))
         });
@@ -81,11 +83,12 @@ pub(super) fn carry_while<T>(
             halt.set();
         }
         let (tcp, udp) = (finished(tcp.join()), finished(udp.join()));
-        // The echo goes on until the last connection has its bytes back.
+        // The echo still runs until the last connection has its bytes back.
         stop.set();
         let churn = finished(churn.join());
         stop_echo.set();
         let echo = finished(echo.join());
+        // All threads have ended by now, so errors may be returned.
         let watched = watched?;
         bed.interrupt.check()?;
         let ((received_mbit_per_s, tcp_retransmits), (udp_sent, udp_received), churn) = (tcp?, udp?, churn?);
@@ -109,6 +112,7 @@ pub(super) fn carry_while<T>(
 fn tcp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(f64, u64)> {
     let address = &bed.tunnel.client_address;
     let mut command = iperf_client(bed.topology, address, time.as_secs().max(1), FLOWS);
+    // iperf3 applies --bitrate to each flow on its own.
     command.args([
         "--reverse",
         "--interval",
@@ -142,7 +146,7 @@ fn echo(listener: &TcpListener, stop: &Interrupt) -> anyhow::Result<()> {
     listener.set_nonblocking(true).context("cannot set up the listener")?;
     while !stop.is_set() {
         match listener.accept() {
-            // The other side counts failures.
+            // `churn`, at the other end, counts the failures.
             Ok((stream, _)) => drop(give_back(stream)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(error) => return Err(error).context("cannot accept connections"),
@@ -166,6 +170,7 @@ fn churn(to: SocketAddr, stop: &Interrupt) -> Carried {
     let mut number = 0_u8;
     while !stop.is_set() {
         number = number.wrapping_add(1);
+        // The bytes differ from one connection to the next, so that another connection's bytes would be noticed.
         let sent: Vec<u8> = (0..ECHO).map(|at| number.wrapping_add(at.to_le_bytes()[0])).collect();
         match exchange(to, &sent) {
             Ok(received) => {

@@ -68,6 +68,7 @@ pub(super) fn judge(
     faults.extend(faults_of_load([before, after], carried));
 
     let drops = client.drops.values().chain(exit.drops.values()).sum::<u64>();
+    // The first two sums count packets. The others count the same traffic as datagrams.
     let packets: u64 = client.sums.iter().take(2).map(|sum| sum.left).sum();
     let sentence = if faults.is_empty() {
         let growth = if growth_is_judged {
@@ -164,7 +165,7 @@ fn faults_of_load([before, after]: [f64; 2], carried: &Carried) -> Vec<String> {
     if after < before * LEFT_SHARE {
         faults.push(format!("the capacity fell from {before:.0} to {after:.0} Mbit/s"));
     }
-    // A machine that became slower owes the same share of what it carries now.
+    // A machine that became slower has to carry the same share of its present capacity.
     let due = carried.tcp_offered_mbit_per_s * (after / before).min(1.0);
     if carried.tcp_mbit_per_s < due * CARRIED_SHARE {
         faults.push(format!(

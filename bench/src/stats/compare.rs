@@ -18,8 +18,8 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Compares two samples. Measurements at the same place belong to the same round. None if a sample is too small or a
-    /// mean is not positive.
+    /// Compares two samples. Measurements with the same index belong to the same round. None if a sample is too small
+    /// or a mean is not positive.
     pub(crate) fn new(a: &Sample, b: &Sample, precision: f64, better: Better) -> Option<Self> {
         let ratio = Ratio::of_means(a, b)?;
         let welch = Welch::test(a, b)?;

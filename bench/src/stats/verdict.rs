@@ -30,6 +30,8 @@ impl Verdict {
     pub(crate) fn new(ratio: Ratio, welch: Welch, precision: f64, better: Better) -> Self {
         let (low, high) = ratio.percent_interval();
         let p = welch.p;
+        // Close to the limit, the interval of the ratio and the test of the difference may disagree. A difference needs
+        // both.
         if !ratio.holds_one() && p < 1.0 - CONFIDENCE {
             let improvement = (ratio.estimate > 1.0) == (better == Better::Higher);
             return Self::Real { percent: ratio.percent(), low, high, p, improvement };

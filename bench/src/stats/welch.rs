@@ -21,7 +21,8 @@ impl Welch {
         let difference = b.mean() - a.mean();
         let error = (share_a + share_b).sqrt();
         if error == 0.0 {
-            // Without any variation, the means are certainly equal or certainly different.
+            // Without any variation, the means are certainly equal or certainly different. `f64::MAX` stands for
+            // infinity, which JSON does not have.
             let (t, p) = if difference == 0.0 { (0.0, 1.0) } else { (f64::MAX.copysign(difference), 0.0) };
             return Some(Self { t, degrees_of_freedom: a.n() + b.n() - 2.0, p });
         }
@@ -31,7 +32,8 @@ impl Welch {
     }
 }
 
-/// Returns the degrees of freedom of a sum of two variances (Welch and Satterthwaite). Each comes with its sample's size.
+/// Returns the degrees of freedom of the sum of two variances (Welch and Satterthwaite). An argument is a variance and
+/// the size of its sample.
 pub(super) fn satterthwaite(a: (f64, f64), b: (f64, f64)) -> f64 {
     let below = a.0.powi(2) / (a.1 - 1.0) + b.0.powi(2) / (b.1 - 1.0);
     (a.0 + b.0).powi(2) / below

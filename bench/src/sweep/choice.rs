@@ -1,4 +1,4 @@
-//! The choice of values, by the ratios of pairs of cells that differ in one axis alone.
+//! The choice of values, by the ratios of pairs of cells that differ on one axis only.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub(super) struct Effect {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) pairs: usize,
-    /// This and the next two have 95 % intervals. None if too few pairs have the figure.
+    /// The ratio of goodput with its 95 % interval, as the two below. None if too few pairs have the figure.
     pub(super) goodput: Option<Ratio>,
     pub(super) cpu_per_gb: Option<Ratio>,
     pub(super) rtt: Option<Ratio>,
@@ -89,6 +89,7 @@ fn effect(from: &str, to: &str, value: Axis, measured: &[Measured]) -> Effect {
             value(&other.cell.setting).as_deref() == Some(to)
                 && other.round == one.round
                 && other.cell.net == one.cell.net
+                // The values on this axis differ already, so all other axes are equal.
                 && differ_in_one(&other.cell.setting, &one.cell.setting)
         });
         pairs.extend(twin.map(|twin| (one, twin)));

@@ -30,7 +30,7 @@ pub(super) struct Median {
 }
 
 impl Median {
-    /// None if the cell was not measured.
+    /// Returns the medians of a cell. None if the cell was not measured.
     pub(super) fn of(cell: &Cell, measured: &[Measured]) -> Option<Self> {
         let rounds: Vec<_> = measured.iter().filter(|one| one.cell == *cell).collect();
         let median = |figure: fn(&Measured) -> Option<f64>| {

@@ -36,6 +36,7 @@ fn heat_map(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     map.draw_names(area)?;
     for cell in &all {
         let Some(median) = Median::of(cell, &results.cells) else { continue };
+        // The start value of the maximum keeps the division below from being by zero.
         let best = all
             .iter()
             .filter(|other| other.net == cell.net)
@@ -48,9 +49,9 @@ fn heat_map(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
 
 /// The layout of the heat map in pixels.
 struct HeatMap {
-    /// One for each network and caps.
+    /// One column for each combination of network and caps.
     columns: Vec<(Net, Caps)>,
-    /// One for each combination of connections, MTU and queue, by name.
+    /// One row for each combination of connections, MTU and queue, by its name.
     rows: Vec<String>,
     width: i32,
     height: i32,
@@ -164,7 +165,9 @@ fn lesson(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     let top = |lines: &[&Vec<(f64, f64)>]| {
         lines.iter().flat_map(|line| line.iter().map(|point| point.1)).fold(0.1, f64::max) * 1.1
     };
+    // A logarithmic axis needs a finite start above 0.
     let shortest = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min).clamp(1e-3, 1e6);
+    // The axis must have a length even with a single point.
     let longest = points.iter().map(|point| point.0).fold(shortest * 2.0, f64::max);
     let net = results.lesson.first().map_or("", |measured| measured.cell.net.title());
     let mut chart = ChartBuilder::on(area)

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::usage::status_field;
 
-/// The use of a group of processes, up to a moment or between two.
+/// The resource use of a group of processes, up to a moment or between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Used {
     pub(crate) cpu_seconds: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Reads the counters of the processes. One that has ended counts as 0.
+    /// Reads the counters of the processes. A process that has ended counts as 0.
     pub(crate) fn by(pids: &[u32]) -> Self {
         let ticks = ticks_per_second();
         let mut used = Self::default();
@@ -64,12 +64,13 @@ fn memory_mib(pids: &[u32], field: &str) -> Option<f64> {
 
 fn ticks_per_second() -> f64 {
     let ticks = rustix::param::clock_ticks_per_second();
+    // The fallback is the value on nearly all architectures.
     u32::try_from(ticks).map_or(100.0, f64::from).max(1.0)
 }
 
 /// Returns user and system time of all threads of a process, including dead ones (fields 14 and 15 of proc_pid_stat(5)).
 fn cpu_ticks(stat: &str) -> Option<f64> {
-    // The name in parentheses may contain anything.
+    // The name in parentheses may contain anything. Fields 3 to 13 follow it and are skipped.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: f64 = fields.next()?.parse().ok()?;
     let system: f64 = fields.next()?.parse().ok()?;

@@ -41,7 +41,7 @@ const fn udp(size: usize, rate: Rate) -> Test {
     Test::Udp { sizes: Sizes::Fixed(size), rate }
 }
 
-/// All tests with name and title. Those of a run without `--full` come first.
+/// All tests with name and title. The tests of a run without `--full` come first.
 const TESTS: [(&str, Test, &str); 15] = [
     ("tcp1-up", tcp(1, Ways::Up), "TCP x1 up"),
     ("tcp1-down", tcp(1, Ways::Down), "TCP x1 down"),
@@ -111,7 +111,7 @@ pub(crate) struct Outcome {
     pub(crate) down_gbit_per_s: Option<f64>,
     pub(crate) packets_per_s: Option<f64>,
     pub(crate) offered_packets_per_s: Option<f64>,
-    /// The share of the packets that the sender's kernel accepted.
+    /// The share of packets that were lost, of those that the sender's kernel accepted.
     pub(crate) lost: Option<f64>,
     /// Received payload in GB of 10^9 bytes.
     pub(crate) gigabytes: f64,
@@ -145,7 +145,7 @@ impl Outcome {
     }
 }
 
-/// What a test runs on.
+/// The hosts, the tunnel and the iperf3 servers of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bed<'a> {
     pub(crate) topology: &'a Topology,

@@ -21,11 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A child and the process group that it leads. Dropping it ends the whole group.
 ///
-/// The group also keeps Ctrl-C from the child: it reaches this program alone, which then ends the others in order.
+/// The group also keeps Ctrl-C from the child. The signal reaches only this program, which then ends the others in
+/// order.
 #[derive(Debug)]
 struct Group {
     child: Child,
-    /// Whether the group outlives this.
+    /// Whether dropping this leaves the group alone.
     is_spared: bool,
 }
 
@@ -64,10 +65,11 @@ impl Drop for Group {
         }
         // SIGTERM first: a process may have namespaces and devices to remove.
         for signal in [Signal::TERM, Signal::KILL] {
+            // A group that is gone must not be signalled. The kernel may give its number to another one.
             if self.is_gone_within(group, Duration::ZERO) {
                 return;
             }
-            // It fails if the group is gone by now.
+            // This fails if the group has gone in the meantime.
             let _ = kill_process_group(group, signal);
             if self.is_gone_within(group, PATIENCE) {
                 return;
@@ -99,12 +101,12 @@ impl Process {
         self.group.child.id()
     }
 
-    /// Returns what it has printed so far.
+    /// Returns what the program has printed so far.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Fails with its last words if it has ended.
+    /// Fails with the program's last words if it has ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.group.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, last_words(&self.output()));
@@ -112,7 +114,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it prints `text`.
+    /// Waits until the program prints `text`.
     pub(crate) fn wait_for_output(
         &mut self,
         text: &str,
@@ -157,7 +159,7 @@ impl Running {
         (text(output).unwrap_or_default(), text(errors).unwrap_or_default())
     }
 
-    /// As [`Self::end`], but leaves processes alone that the command has started.
+    /// Like [`Self::end`], but leaves alone the processes that the command started.
     fn end_alone(mut self) -> (String, String) {
         self.group.is_spared = true;
         self.end()
@@ -169,7 +171,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt)
     Ok(run_to_success(command, limit, interrupt)?.output)
 }
 
-/// As [`run`], but also returns standard error.
+/// Like [`run`], but also returns standard error.
 pub(crate) fn run_to_success(
     command: &mut Command,
     limit: Duration,
@@ -198,7 +200,7 @@ pub(crate) fn run_whatever_it_returns(
     limit: Duration,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Ended> {
-    // Of `ip netns exec NAMESPACE PROGRAM`, the program is named.
+    // For `ip netns exec NAMESPACE PROGRAM`, messages name the program.
     let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).collect();
     let program =
         if words.get(1).is_some_and(|word| *word == "netns") { words.get(4) } else { words.first() };

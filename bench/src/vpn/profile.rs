@@ -23,7 +23,7 @@ use crate::{
     stats::share,
 };
 
-/// A prime number, so that it does not follow other periodic work.
+/// Samples per second. It is a prime number, so that samples do not keep step with periodic work.
 const SAMPLES_PER_SECOND: &str = "499";
 /// Optimised code has no frame pointers, so perf unwinds this many bytes of stack.
 const CALL_GRAPH: &str = "dwarf,16384";
@@ -47,6 +47,7 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let tunnel = bed.tunnel;
     let pids: Vec<_> = tunnel.client_pids.iter().chain(&tunnel.exit_pids).map(u32::to_string).collect();
     let mut command = Command::new(&perf);
+    // `cpu-clock` is a software event. Many virtual machines have no hardware counters.
     command.args(["record", "-e", "cpu-clock", "-F", SAMPLES_PER_SECOND, "--call-graph", CALL_GRAPH]);
     command.args(["-p", &pids.join(","), "-o"]).arg(&data);
     // perf starts its command once it has attached to all threads, which takes seconds on a busy machine.
@@ -69,6 +70,7 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let mut command = Command::new(&perf);
     command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym", "-i"]).arg(&data);
     let text = process::run(&mut command, READING, bed.interrupt).context("cannot read perf's samples")?;
+    // The copier is one process for both ends.
     let role = |pid: u32| {
         if tunnel.exit_pids.contains(&pid) {
             "exit"

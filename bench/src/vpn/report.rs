@@ -98,7 +98,7 @@ impl Report {
             let Some(own) = base.figures.get(&row.key()) else { continue };
             let ratio = |peer: &&PeerReport| {
                 let other = peer.figures.get(&row.key());
-                // There is no ratio to 0, as without losses or CPU time.
+                // A peer without losses or CPU time has the figure 0, to which there is no ratio.
                 let other = other.map(|figure| figure.median).filter(|median| *median > 0.0);
                 other.map_or_else(|| "-".to_owned(), |other| cell(own.median / other))
             };
@@ -121,6 +121,7 @@ impl Report {
     }
 
     pub(super) fn markdown(&self) -> String {
+        // Two spaces before a line end make Markdown keep it.
         let mut text =
             format!("# VPN comparison\n\n{}\n", self.conditions().trim_end().replace('\n', "  \n"));
         // Writing to a String cannot fail.

@@ -150,7 +150,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// None if no round has the figure.
+    /// Returns a figure of a peer over the rounds. None if no round has the figure.
     pub(super) fn of(metric: Metric, peer: usize, visits: &[Visit]) -> Option<Self> {
         let visits = visits.iter().filter(|visit| visit.peer == peer);
         let sample = Sample::new(visits.filter_map(|visit| metric.value(visit)).collect())?;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::random::Random;
 
-/// What a test takes beyond its seconds, to start and end.
+/// Time that a test takes beyond its seconds, to start and to end.
 const TEST_OVERHEAD: Duration = Duration::from_millis(700);
 /// Time to make hosts, bring a tunnel up and take both down.
 const VISIT_OVERHEAD: Duration = Duration::from_secs(3);

@@ -65,7 +65,7 @@ impl Topology {
         Self::create_over_seeded(settings, 1)
     }
 
-    /// As [`Self::create_over`]. The seed decides the wire's random choices.
+    /// Like [`Self::create_over`], with a seed for the wire's random choices.
     pub(crate) fn create_over_seeded(settings: &Change, seed: u64) -> anyhow::Result<Self> {
         let mut topology = Self::hosts()?;
         let ends = Ends { client: &topology.client, exit: &topology.exit, device: DEVICE };
@@ -110,6 +110,7 @@ impl Topology {
 
 impl Drop for Topology {
     fn drop(&mut self) {
+        // The namespaces are dropped after this. A process inside would keep its namespace alive.
         for host in [&self.client, &self.exit] {
             end_processes(host.name());
         }
@@ -123,7 +124,7 @@ pub(crate) fn remove_leftovers() {
     let sockets = Path::new(WIREGUARD_SOCKETS);
     for name in names(sockets) {
         if device_owner(&name).is_some_and(is_dead) {
-            // It fails if somebody else has removed it by now.
+            // This fails if another run has removed it in the meantime.
             let _ = fs::remove_file(sockets.join(&name));
         }
     }

@@ -63,7 +63,7 @@ impl Drop for Control {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // This fails as long as other wires have sockets in the directory.
+        // The directory cannot be removed as long as other wires have sockets in it.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir(DIRECTORY);
     }
@@ -102,6 +102,7 @@ fn converse(mut stream: UnixStream, handle: &Handle) -> anyhow::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
+    // A client that sends no line end cannot make the buffer grow beyond LINE.
     BufReader::new((&stream).take(LINE)).read_line(&mut line)?;
     let answer = match answer(&line, handle) {
         Ok(answer) => answer,
@@ -128,6 +129,7 @@ fn answer(line: &str, handle: &Handle) -> anyhow::Result<String> {
 }
 
 fn path(name: &str) -> anyhow::Result<PathBuf> {
+    // Without slashes, a name cannot lead out of the directory.
     let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(allowed) {
         bail!("\"{name}\" cannot be the name of a wire; use letters, digits, \"-\", \"_\" and \".\"");

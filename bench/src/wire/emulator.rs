@@ -50,7 +50,7 @@ impl Wire {
         let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
         let handle = Handle { requests: sender, wake: wake.clone() };
         let start = Instant::now();
-        // Each direction has its own random numbers.
+        // Each direction has its own random numbers. Doubling keeps the seeds of two wires apart.
         let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
         let pump = Pump { taps, links, requests, wake, start };
         let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
@@ -69,6 +69,7 @@ impl Wire {
 
     /// Stops the wire, which removes the devices, and returns the last account.
     pub(crate) fn stop(mut self) -> anyhow::Result<State> {
+        // The listener ends first, so that no request is under way when the wire stops.
         self.control = None;
         // A failed wire accepts no requests. Its error is returned below.
         let _ = self.handle.send(Request::Stop);

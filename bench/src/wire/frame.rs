@@ -116,6 +116,7 @@ fn udp(frame: &[u8]) -> Option<usize> {
 fn amend(frame: &mut [u8], at: usize, old: u16, new: u16) {
     if let Some(&[high, low]) = frame.get(at..at + 2) {
         let sum = match checksum::update(u16::from_be_bytes([high, low]), old, new) {
+            // Offset 10 is the checksum of the IPv4 header, in which 0 is a normal value.
             0 if at != ETHERNET + 10 => 0xffff,
             sum => sum,
         };

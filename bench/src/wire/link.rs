@@ -36,11 +36,11 @@ pub(super) struct Link {
     bucket: Bucket,
     /// Frames that wait for the rate, with their times of arrival.
     queue: VecDeque<(Instant, Frame)>,
-    /// Whether the first one is on the line. CoDel has seen it then.
+    /// Whether the first frame of the queue is on the line. CoDel has decided about it by then.
     is_on_line: bool,
     codel: Codel,
     queued_bytes: u64,
-    /// When the last frame that left the queue was or will be off the line.
+    /// When the line is free: the time at which the last frame that left the queue is off it.
     line_free: Instant,
     flying: BinaryHeap<Reverse<Flying>>,
     /// When the last frame that was not held back arrives.
@@ -171,7 +171,7 @@ impl Link {
         Some(self.settings.rate.map_or(begin, |rate| begin + time_on_line(frame, rate)))
     }
 
-    /// Launches the frames that leave the queue by `now`.
+    /// Launches the frames that have left the queue by `now`.
     fn advance(&mut self, now: Instant) {
         loop {
             self.put_on_line();
@@ -184,7 +184,7 @@ impl Link {
         }
     }
 
-    /// Puts the first frame that CoDel leaves in the queue on the line.
+    /// Puts the next frame on the line. CoDel may drop frames before it.
     fn put_on_line(&mut self) {
         while !self.is_on_line
             && let Some((arrived, frame)) = self.queue.front_mut()
@@ -193,6 +193,7 @@ impl Link {
             let Some(target) = self.settings.codel else { return };
             let begin = self.line_free.max(*arrived);
             let rest = self.queued_bytes - bytes(frame);
+            // With at most one full frame behind it, a wait is not congestion (`maxpacket` in RFC 8289).
             let patience = Patience { target, ..Patience::default() };
             if !self.codel.signals(begin, patience, begin - *arrived, rest <= FRAME) {
                 return;
@@ -227,6 +228,7 @@ impl Link {
             corrupted |= frame::corrupt_udp(&mut frame, &mut self.chance.corrupt_udp);
         }
         self.account.corrupted += u64::from(corrupted);
+        // A jitter larger than the delay must not let a frame arrive before it has left.
         let arrival = wander(at + delay, self.jitter(at)).max(at);
         let held = reorder.filter(|reorder| self.chance.reorder.chance(reorder.share.value()));
         let due = match held {
@@ -274,6 +276,7 @@ impl Link {
             Blackout::Off => false,
             Blackout::On => true,
             Blackout::Once(time) => since < time,
+            // No period of 0 can be parsed. The maximum only keeps the remainder safe.
             Blackout::Every { dark, period } => since.as_nanos() % period.as_nanos().max(1) < dark.as_nanos(),
         }
     }
@@ -283,7 +286,7 @@ impl Link {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     bytes: f64,
-    /// When it had so many.
+    /// When the bucket had this many bytes.
     at: Instant,
 }
 
@@ -299,7 +302,7 @@ impl Bucket {
     }
 }
 
-/// A frame in flight. They are ordered by arrival, then by departure.
+/// A frame in flight. Frames are ordered by arrival, then by departure.
 #[derive(Debug)]
 struct Flying {
     due: Instant,

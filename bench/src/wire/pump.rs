@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{usage::Mark, way::Way};
 
-/// Maximum number of frames that are read from one device before the other one.
+/// Maximum number of frames that are read from one device before the other device has its turn.
 const TURN: usize = 32;
 
 /// Time before a deadline at which the sleep ends. An idle core of a virtual machine takes that long to wake up.
@@ -85,7 +85,7 @@ impl Pump {
         for count in 0..TURN {
             let Some(frame) = tap.read()? else { return Ok(count > 0) };
             if let Some(reply) = link.offer(frame, Instant::now()) {
-                // It goes back to the sender's device. If that is down, nobody waits for it.
+                // The answer goes back to the sender's device. If the device is down, nobody waits for it.
                 let _ = tap.write(&reply);
             }
         }
@@ -94,6 +94,7 @@ impl Pump {
 
     /// Writes the frames that have arrived at either end.
     fn write(&mut self) {
+        // The first link ends at the second device, and the second link at the first.
         for (link, tap) in self.links.iter_mut().zip(self.taps.iter().rev()) {
             let now = Instant::now();
             while let Some(frame) = link.take(now) {
@@ -108,6 +109,7 @@ impl Pump {
     fn wait(&self) -> anyhow::Result<()> {
         let deadline = self.links.iter().filter_map(Link::deadline).min();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // This close to a deadline, the loop looks at the clock instead of sleeping.
         if left.is_some_and(|left| left <= EARLY) {
             return Ok(());
         }

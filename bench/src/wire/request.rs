@@ -40,7 +40,7 @@ pub(crate) struct DirectionState {
     pub(crate) missed: u64,
 }
 
-/// The way for other threads to send requests to a wire.
+/// Sends requests to a wire from other threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(super) requests: mpsc::Sender<Request>,
@@ -64,6 +64,7 @@ impl Handle {
 
     pub(super) fn send(&self, request: Request) -> anyhow::Result<()> {
         self.requests.send(request).map_err(|_| anyhow!("the wire has ended"))?;
+        // The wire's thread sleeps in poll(2), which a channel cannot end.
         rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).context("cannot wake the wire")?;
         Ok(())
     }

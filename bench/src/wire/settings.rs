@@ -14,7 +14,7 @@ pub(crate) struct Settings {
     pub(crate) rate: Option<u64>,
     /// How much may wait for the rate, including the frame on the line. Beyond it, the newest frame is dropped.
     pub(crate) queue: Length,
-    /// Drops what exceeds a rate, without a queue. It acts before the rate.
+    /// Drops frames that exceed a rate, without a queue. It acts before `rate`.
     pub(crate) police: Option<Police>,
     /// Beyond this backlog, ECN-capable packets are marked "congestion experienced" (RFC 3168).
     pub(crate) ecn: Option<Length>,
@@ -97,7 +97,7 @@ impl Settings {
         settings
     }
 
-    /// Returns the bits of frames that pass per second at most. None without a limit.
+    /// Returns how many bits of frames can pass per second. None without a limit.
     pub(crate) fn bottleneck(&self) -> Option<u64> {
         self.rate.into_iter().chain(self.police.map(|police| police.rate)).min()
     }
@@ -207,7 +207,7 @@ pub(crate) enum Setting {
     Blackout(Blackout),
 }
 
-/// Settings that change at the same moment. Settings that it does not name stay as they are.
+/// Settings that change at the same moment. Settings that are not named stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Change(pub(super) Vec<Setting>);
 

@@ -34,7 +34,9 @@ impl Tap {
     pub(super) fn create(namespace: &Namespace, name: &str, mtu: u16) -> anyhow::Result<Self> {
         let device = name.to_owned();
         let make = move || {
+            // `thread-self`, because only the thread is in the namespace, not the process.
             let counters = File::open("/proc/thread-self/net/dev").context("cannot open the counters")?;
+            // Otherwise the kernel could attach to an existing TAP device of this name.
             if text(&counters)?.contains(&format!(" {device}:")) {
                 anyhow::bail!("there is a device {device} already");
             }

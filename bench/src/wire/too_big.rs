@@ -11,7 +11,8 @@ use super::frame::{ETHERNET, Frame, Version, set, version};
 /// Returns the message. None for ICMP errors, fragments other than the first, and IPv4 packets that may be fragmented. (A
 /// router would fragment these. The wire drops them.)
 ///
-/// Its source is the packet's destination, because the wire has no address and this one passes any reverse-path filter.
+/// The message's source is the packet's destination. The wire has no address, and this one passes any reverse-path
+/// filter.
 pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
     let packet = IpPacket::parse(frame.get(ETHERNET..)?).ok()?;
     let bytes = packet.bytes();
@@ -20,13 +21,15 @@ pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
             let may_fragment = bytes.get(6)? & 0x40 == 0;
             let offset = u16::from_be_bytes([bytes.get(6)? & 0x1f, *bytes.get(7)?]);
             let is_error = packet.protocol() == protocol::ICMP && !is_echo4(bytes, packet.header_length());
+            // Neither an ICMP error nor a later fragment may cause an error (RFC 1122 section 3.2.2).
             if may_fragment || offset != 0 || is_error {
                 return None;
             }
             four(bytes, packet.header_length(), mtu)?
         }
         Version::Six => {
-            // ICMPv6 types below 128 are errors.
+            // ICMPv6 types below 128 are errors (RFC 4443 section 2.1). An error must not cause another one (section
+            // 2.4).
             let is_error = packet.protocol() == protocol::ICMPV6 && bytes.get(40)? & 0x80 == 0;
             if is_error {
                 return None;
@@ -62,7 +65,7 @@ fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     Some(ip)
 }
 
-/// Makes a message of type 2, code 0. It quotes as much of the packet as fits 1280 bytes.
+/// Makes a message of type 2, code 0. It quotes as much of the packet as fits 1280 bytes (RFC 4443 section 3.2).
 fn six(packet: &IpPacket<'_>, mtu: u16) -> Option<Vec<u8>> {
     const REPLY: usize = 40 + 8;
     let bytes = packet.bytes();

@@ -40,7 +40,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true, for at most 20 s.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -69,8 +69,9 @@ pub struct Net {
 }
 
 impl Net {
-    /// None, with a message, if namespaces cannot be made.
+    /// Makes the namespaces. None, with a message, if that is not possible.
     pub fn new() -> Option<Self> {
+        // Not `bench`: a benchmark removes such namespaces if their process is dead.
         let name = |role| format!("wt-{}-benchtest-{role}", std::process::id());
         let net = Self { client: name("client"), exit: name("exit") };
         if !ip(&format!("netns add {}", net.client)) {

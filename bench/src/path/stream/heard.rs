@@ -4,7 +4,7 @@ use std::{collections::HashSet, ops::Range, time::Duration};
 
 use crate::stats::{Sample, share};
 
-/// The start of each packet, which tells the test's packets from others.
+/// The start of each packet. It distinguishes the test's packets from others.
 pub(super) const MAGIC: [u8; 4] = *b"wbpt";
 /// Bytes of the start, the number and the time of sending.
 pub(super) const MARK: usize = 4 + 4 + 8;
@@ -13,7 +13,7 @@ pub(super) const MARK: usize = 4 + 4 + 8;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Heard {
     number: u32,
-    /// By the machine's clock, since the epoch.
+    /// The time of receipt by the machine's clock, since the epoch.
     came: Duration,
     delay: Duration,
 }
@@ -35,7 +35,7 @@ pub(in crate::path) struct Quality {
 }
 
 impl Heard {
-    /// Parses a packet. None if it is not of the test.
+    /// Parses a packet. None if it does not belong to the test.
     pub(super) fn parse(packet: &[u8], came: Duration) -> Option<Self> {
         let mark: &[u8; MARK] = packet.first_chunk()?;
         let [m0, m1, m2, m3, n0, n1, n2, n3, time @ ..] = *mark;
@@ -49,7 +49,8 @@ impl Heard {
 }
 
 impl Quality {
-    /// Evaluates the packets of a range of numbers. Refused ones were never sent. None if nothing arrived.
+    /// Evaluates the packets whose numbers are in a range. Packets in `refused` were never sent. None if nothing
+    /// arrived.
     pub(super) fn of(streams: &[Vec<Heard>], refused: &[Vec<u32>], range: Range<u32>) -> Option<Self> {
         let (mut sent, mut received, mut late, mut gap) = (0_u64, 0_u64, 0_u64, Duration::ZERO);
         let (mut delays, mut changes) = (Vec::new(), Vec::new());
@@ -61,6 +62,7 @@ impl Quality {
             let mut last: Option<Heard> = None;
             let mut highest = 0;
             for &one in heard.iter().filter(|one| range.contains(&one.number)) {
+                // A path may deliver a packet twice. Only the first copy counts.
                 if !seen.insert(one.number) {
                     continue;
                 }

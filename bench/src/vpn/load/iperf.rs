@@ -17,7 +17,7 @@ use crate::{interrupt::Interrupt, way::Way};
 /// The ports of two servers, one for each direction, so that both directions at once use two programs.
 const PORTS: [u16; 2] = [5201, 5202];
 const START: Duration = Duration::from_secs(5);
-/// A test that ends within this time has not begun.
+/// A test that fails within this time had not begun.
 const AT_ONCE: Duration = Duration::from_millis(800);
 /// Extra time for connecting and for exchanging results through a full tunnel.
 const SLACK: Duration = Duration::from_secs(15);
@@ -34,6 +34,7 @@ impl Iperf {
     pub(crate) fn start(topology: &Topology, address: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let server = |port: u16| {
             let mut command = topology.client.command("iperf3");
+            // The output goes to a file. Without --forceflush, the line that is waited for would stay in a buffer.
             command.args(["--server", "--forceflush", "--port", &port.to_string()]);
             let mut server = Process::start(&format!("iperf3-{port}"), topology.path(), &mut command)?;
             server.wait_for_output("listening", START, interrupt)?;
@@ -91,6 +92,7 @@ fn received_bytes(json: &str) -> anyhow::Result<u64> {
 /// Returns the command of an iperf3 client on the exit's host. It sends to the client's host, and receives with `--reverse`.
 pub(crate) fn iperf_client(topology: &Topology, address: &str, seconds: u64, flows: u32) -> Command {
     let mut command = topology.exit.command("iperf3");
+    // --connect-timeout is in milliseconds.
     command.args(["--client", address, "--json", "--connect-timeout", "3000"]);
     command.args(["--time", &seconds.to_string(), "--parallel", &flows.to_string()]);
     command

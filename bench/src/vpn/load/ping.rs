@@ -115,6 +115,7 @@ pub(crate) fn first_reply(
             echo.ask()?;
             let next = Instant::now() + INTERVAL;
             while echo.times.is_empty() && Instant::now() < next {
+                // `wait` would sit out the interval after the answer, which would count as setup time.
                 echo.wait_for_one(next)?;
             }
         }
@@ -143,7 +144,8 @@ impl Echo {
             .context("cannot open a socket for ICMP; this needs root")?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("cannot ask for times of receipt")?;
         let [a, b, c, d] = address.octets();
-        // Two pings in one namespace get each other's answers. The identifier tells them apart.
+        // A raw socket receives the answers to every ping in its namespace. The identifier shows which are for this
+        // one.
         let [.., high, low] = since_epoch().subsec_nanos().to_be_bytes();
         let identifier = u16::from_be_bytes([high, low]);
         Ok(Self {
@@ -155,7 +157,7 @@ impl Echo {
         })
     }
 
-    /// Sends a request. One that the kernel refuses, for example without a route, counts as lost.
+    /// Sends a request. A request that the kernel refuses, for example without a route, counts as lost.
     fn ask(&mut self) -> anyhow::Result<()> {
         let number = u16::try_from(self.sent.len()).context("too many echo requests")?;
         let request = request(self.identifier, number);
@@ -177,7 +179,7 @@ impl Echo {
         Ok(())
     }
 
-    /// Waits for an answer until a moment, and receives all that are there.
+    /// Waits for an answer until a moment, and receives all answers that are there.
     fn wait_for_one(&mut self, until: Instant) -> anyhow::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.try_into().context("a wait is too long")?;
@@ -186,6 +188,7 @@ impl Echo {
             return Ok(());
         }
         while let Some((number, came)) = self.receive()? {
+            // `take` counts each request once, even if the path delivers an answer twice.
             if let Some(sent) = self.sent.get_mut(usize::from(number)).and_then(Option::take) {
                 self.times.push(came.saturating_sub(sent).as_secs_f64() * 1e3);
             }
@@ -196,6 +199,7 @@ impl Echo {
     /// Returns the number of a waiting answer and its time of receipt.
     fn receive(&self) -> anyhow::Result<Option<(u16, Duration)>> {
         loop {
+            // Longer than the headers and any answer of `REQUEST` bytes. Other messages may be cut off.
             let mut packet = [0; 256];
             let mut control = nix::cmsg_space!(TimeSpec);
             let (bytes, came) = {
@@ -220,7 +224,7 @@ impl Echo {
     }
 }
 
-/// Returns the time by the clock of the kernel's time stamps.
+/// Returns the time by CLOCK_REALTIME, which the kernel's receive time stamps also use.
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -236,8 +240,9 @@ fn request(identifier: u16, number: u16) -> [u8; REQUEST] {
     request
 }
 
-/// Returns the number of the request that an IPv4 packet answers. None if it answers none of ours.
+/// Returns the number of the request that an IPv4 packet answers. None if it does not answer a request of this ping.
 fn reply(packet: &[u8], identifier: u16) -> Option<u16> {
+    // A raw socket also delivers the IPv4 header (raw(7)). Its length is in words of four bytes.
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let message: &[u8; 8] = packet.get(header..)?.first_chunk()?;
     let [kind, _, _, _, a, b, c, d] = *message;

@@ -29,7 +29,7 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 const DRAIN: Duration = Duration::from_millis(300);
 /// How often a paced sender wakes up.
 const TURN: Duration = Duration::from_micros(200);
-/// The start of each payload, which tells the test's packets from others.
+/// The start of each payload. It distinguishes the test's packets from others.
 const MAGIC: [u8; 4] = *b"wbvp";
 
 /// UDP payload sizes in bytes.
@@ -114,7 +114,7 @@ pub(crate) fn carry(
         let phase = phase.clone();
         topology.exit.enter(move || {
             let socket = UdpSocket::bind((exit.as_str(), 0)).context("cannot bind the receiver")?;
-            // Root may exceed the system's limit.
+            // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
             setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
                 .context("cannot size the receive buffer")?;
             socket.set_read_timeout(Some(Duration::from_millis(20)))?;
@@ -132,6 +132,7 @@ pub(crate) fn carry(
     interrupt.wait(Some(DRAIN));
     phase.set(Phase::OVER);
     let counted = join(receiver);
+    // Both threads have ended by now, so errors may be returned.
     let ((sent, took), counted) = (sent?, counted?);
     interrupt.check()?;
     if counted.received == 0 {
@@ -142,7 +143,7 @@ pub(crate) fn carry(
 
 /// Sends until the phase changes. Returns the number of packets that the kernel accepted, and the time.
 fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u64, Duration)> {
-    /// Seven small, four medium and one large packet, mixed.
+    /// Payloads of seven small, four medium and one large packet, mixed. With headers, each packet is 28 bytes longer.
     const IMIX: [usize; 12] = [36, 548, 36, 36, 548, 36, 1_252, 36, 548, 36, 548, 36];
     let Stream { sizes, rate, .. } = stream;
     let fixed;
@@ -163,7 +164,7 @@ fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u6
             Rate::Saturation => f64::INFINITY,
             Rate::PacketsPerSecond(rate) => start.elapsed().as_secs_f64() * rate,
         };
-        // No application sends longer bursts.
+        // A late sender catches up in bursts of `BATCH` packets. Applications do not send longer ones.
         for _ in 0..BATCH {
             if f64::from(sent) >= due {
                 break;
@@ -191,7 +192,7 @@ fn receive(socket: &UdpSocket, sender: SocketAddr, phase: &Phase) -> anyhow::Res
     let mut counted =
         Delivered { sent: 0, received: 0, received_bytes: 0, in_time: 0, in_time_bytes: 0, seconds: 0.0 };
     while !phase.is(Phase::OVER) {
-        // UDP may lose it, so it is repeated.
+        // UDP may lose the hello, so it is repeated until a packet arrives.
         if counted.received == 0 {
             socket.send_to(b"hello", sender).context("cannot send UDP through the tunnel")?;
         }

@@ -27,11 +27,12 @@ pub(super) fn cargo(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<PathBuf>> {
     let root = directory(name)?;
+    // All peers share it, so that common dependencies are compiled once.
     let target = directory("build")?;
     programs_in(name, &root.join("bin"), programs, || {
         let mut command = Command::new("cargo");
         command.args(["install", "--locked", krate, "--root"]).arg(&root);
-        // In a workspace, cargo would apply its configuration.
+        // In a directory of the workspace, cargo would apply the workspace's configuration.
         command.arg("--target-dir").arg(target).current_dir("/");
         process::run(&mut command, LIMIT, interrupt).with_context(|| format!("cargo install {krate}"))
     })
@@ -68,7 +69,7 @@ pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrup
     Ok(())
 }
 
-/// Returns the first line of the first program's output about its version.
+/// Returns the first line that the first program prints about its version.
 pub(super) fn version(programs: &[PathBuf], arguments: &[&str], interrupt: &Interrupt) -> String {
     let Some(program) = programs.first() else { return "no program".to_owned() };
     // Some programs print their version and then fail.
@@ -81,7 +82,7 @@ pub(super) fn version(programs: &[PathBuf], arguments: &[&str], interrupt: &Inte
     line.filter(|line| !line.is_empty()).unwrap_or_else(|| "unknown version".to_owned())
 }
 
-/// Returns the path of a program, also from root's directories.
+/// Returns the path of a program. Searches /usr/sbin and /sbin too, which are not on every user's PATH.
 pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));

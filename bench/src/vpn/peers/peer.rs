@@ -56,6 +56,7 @@ impl Peer {
     }
 
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        // The last value counts, so that `with` overrides what the user gave.
         self.settings.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }

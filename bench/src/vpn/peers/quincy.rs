@@ -25,6 +25,7 @@ pub(super) fn find(interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf
 
 pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let Start { topology, interrupt, installed } = start;
+    // By default, openssl makes the certificate of a CA, which rustls refuses for a server or client.
     let leaf = "basicConstraints=critical,CA:FALSE";
     let name = format!("subjectAltName=IP:{}", Topology::EXIT);
     let server = Certificate::make(start, "server", &[leaf, &name])?;
@@ -58,6 +59,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let mut command = topology.client.command(installed.program(1)?);
     let mut client =
         Process::start("quincy-client", topology.path(), command.args(["--config-path", &path]))?;
+    // The device is up once there is a route from its address.
     wait_for("quincy's device", UP, interrupt, || {
         client.check()?;
         Ok(topology.client.ip(&format!("route get {} from {CLIENT}", EXIT)).is_ok().then_some(()))

@@ -24,7 +24,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     command.args(["copier", "--seconds", LIMIT_SECONDS]);
     command.args(["--client-namespace", topology.client.name(), "--exit-namespace", topology.exit.name()]);
     let mut copier = Process::start("copier", topology.path(), &mut command)?;
-    // It prints how to use it, which names iperf3, once both devices are up.
+    // Once both devices are up, the copier prints an example with iperf3.
     copier.wait_for_output("iperf3", UP, interrupt)?;
     first_reply(topology, EXIT, UP, interrupt)?;
     Ok(Tunnel {

@@ -115,7 +115,7 @@ pub(super) struct RemovedFile(pub(super) PathBuf);
 
 impl Drop for RemovedFile {
     fn drop(&mut self) {
-        // It fails if the program that made the file has removed it.
+        // This fails if the program that made the file has removed it, which does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -48,7 +48,7 @@ fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     eprintln!("building warren (takes minutes the first time)");
     let built = process::run_to_success(&mut Command::new(root.join("scripts/build")), BUILD, interrupt)
         .context("cannot build warren")?;
-    // It may warn that the compiler's profile was not used, which the figures then show.
+    // The script may warn that it did not use the compiler's profile. The user must know, because the figures change.
     built
         .errors
         .lines()
@@ -146,7 +146,7 @@ impl<'a> End<'a> {
         serde_json::from_str(&self.warren(&["status", "--json"])?).context("warren status printed no JSON")
     }
 
-    /// Writes the peer's settings of some sections to a file that Warren has made.
+    /// Writes those of the peer's settings that belong to these sections into a file that Warren has made.
     fn change(&self, file: &str, sections: &[&str]) -> anyhow::Result<()> {
         let path = self.directory.join("config").join(file);
         let text =

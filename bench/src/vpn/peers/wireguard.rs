@@ -61,9 +61,10 @@ impl<'a> End<'a> {
     fn start(start: &Start<'_>, host: &'a Namespace, end: char, arguments: &[&str]) -> anyhow::Result<Self> {
         let device = device_name(end);
         let socket = Path::new(WIREGUARD_SOCKETS).join(format!("{device}.sock"));
-        // The previous visit used the same name.
+        // The previous visit used the same name, and may have left its socket.
         let _ = std::fs::remove_file(&socket);
         let mut command = host.command(start.installed.program(0)?);
+        // wireguard-go reads the first variable, boringtun the second.
         command.args(arguments).arg(&device).env("LOG_LEVEL", "error").env("WG_LOG_LEVEL", "error");
         let mut process = Process::start(&device, start.topology.path(), &mut command)?;
         wait_for("the control socket of a WireGuard device", UP, start.interrupt, || {
@@ -79,6 +80,7 @@ impl<'a> End<'a> {
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             stream.write_all(configuration.as_bytes())?;
             let (mut answer, mut buffer) = (String::new(), [0; 1_024]);
+            // An empty line ends an answer.
             while !answer.contains("\n\n") {
                 match stream.read(&mut buffer)? {
                     0 => break,

@@ -8,7 +8,7 @@ use crate::stats::share;
 const WIDTH: f64 = 1_200.0;
 const ROW: f64 = 16.0;
 const TITLE: f64 = 28.0;
-/// Narrower frames are left out.
+/// Frames narrower than this are left out.
 const NARROWEST: f64 = 0.4;
 /// The approximate width of a letter.
 const LETTER: f64 = 6.4;
@@ -48,6 +48,7 @@ impl Drawing {
         }
         let top = self.height - ROW * f64::from(depth + 1) - 4.0;
         let colour = match (depth, frame.kernel) {
+            // The root and the processes are not functions, so they are grey.
             (0 | 1, _) => "#dddddd",
             (_, true) => "#f0b070",
             (_, false) => "#80b8e0",

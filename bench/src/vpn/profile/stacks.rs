@@ -32,6 +32,7 @@ impl Stacks {
     pub(super) fn parse(text: &str, role: impl Fn(u32) -> &'static str) -> Self {
         let mut stacks = Self::default();
         let (mut process, mut frames) = (None, Vec::new());
+        // The empty line at the end adds the last sample.
         for line in text.lines().chain([""]) {
             if line.trim().is_empty() {
                 if let Some(pid) = process.take() {
@@ -101,6 +102,7 @@ impl Frame {
 /// Returns the symbol of a line, and whether it belongs to the kernel.
 fn frame(line: &str) -> Option<(String, bool)> {
     let (address, symbol) = line.trim().split_once(' ').unwrap_or((line.trim(), "[unknown]"));
+    // The kernel has the upper half of the 64-bit address space.
     let kernel = address.len() == 16 && address.starts_with("ffff");
     let symbol = symbol.trim();
     // Removes Rust's disambiguating hash, which tells a reader nothing.

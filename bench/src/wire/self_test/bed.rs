@@ -27,6 +27,8 @@ impl Bed {
         let (client, exit) = (Namespace::create("client")?, Namespace::create("exit")?);
         let hosts = [(&client, CLIENT, "02:00:00:00:00:02"), (&exit, EXIT, "02:00:00:00:00:01")];
         for (host, ..) in hosts {
+            // With IPv6, a host sends router solicitations and reports by itself. "default" affects later devices, so
+            // this comes before the wire.
             let sysctl = "net.ipv6.conf.default.disable_ipv6=1";
             execute(host.command("sysctl").args(["-qw", sysctl]))?;
         }
@@ -35,6 +37,7 @@ impl Bed {
             host.ip(&format!("link set {DEVICE} address {station}"))?;
             host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
         }
+        // With fixed neighbours, no ARP frame takes part in the wire's random choices.
         for ((host, ..), (_, address, station)) in hosts.iter().zip(hosts.iter().rev()) {
             host.ip(&format!("neighbour replace {address} lladdr {station} dev {DEVICE} nud permanent"))?;
         }

@@ -126,7 +126,7 @@ pub(super) fn delays(
     let receiver = bed.exit.enter(move || {
         let mut delays = Vec::new();
         let mut silence = 0;
-        // It gives up after two seconds of silence.
+        // It gives up after two seconds of silence: 100 times LOOK.
         while delays.len() < usize::try_from(packets)? && silence < 100 {
             match receive_stamped(&socket)? {
                 Some(delay) => {
@@ -186,7 +186,7 @@ fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
 fn receiver(bed: &Bed) -> anyhow::Result<UdpSocket> {
     join(bed.exit.enter(|| {
         let socket = UdpSocket::bind((EXIT, PORT)).context("cannot bind the receiver")?;
-        // Root may exceed the system's limit.
+        // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
         setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
             .context("cannot size the receive buffer")?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -272,6 +272,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
         let (mut bytes, mut packets) = (0.0, 0.0);
         for message in messages {
             let number = message.iovs().next().and_then(|packet| packet.get(..4)?.try_into().ok());
+            // A set counts a number once, even if its packet arrives twice.
             heard.numbers.extend(number.map(u32::from_be_bytes));
             count.fetch_add(1, Relaxed);
             bytes += f64::from(u32::try_from(message.bytes)?);
@@ -279,6 +280,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
         }
         let now = Instant::now();
         match first {
+            // How long the first batch took is not known, so its bytes do not count.
             None => first = Some(now),
             Some(first) => {
                 heard.bytes += bytes;
@@ -290,7 +292,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
     Ok(heard)
 }
 
-/// Returns the time since the epoch, by the clock of the kernel's time stamps.
+/// Returns the time since the epoch by CLOCK_REALTIME, which the kernel's receive time stamps also use.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
