@@ -96,6 +96,7 @@ impl Session<'_> {
         let (min, max) = (self.args.min_rounds, self.args.max_rounds.max(self.args.min_rounds));
         let schedule = Schedule { min, max, precision: self.args.precision };
         let progress = Progress::new();
+        // `is_done` ends it after the maximum number of rounds.
         for round in 0.. {
             let comparison = self.comparison();
             let kept = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);

@@ -60,6 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("both ends are in the namespace {}; give two namespaces", client.name());
     }
     let copier = Copier::start(&client, &exit, args.mtu)?;
+    // `vpn` waits for the word "iperf3" in this text before it uses the devices.
     eprintln!(
         "client {} in {}, exit {} in {}; try\n  ip netns exec {} iperf3 -s -1 &\n  ip netns exec {} iperf3 -c {}",
         CLIENT,

@@ -210,6 +210,7 @@ impl<'a> Session<'a> {
 
     fn run(&mut self) -> anyhow::Result<()> {
         self.warm_up()?;
+        // Cloned, because a visit borrows all of `self`.
         let (paths, installed) = (self.paths.clone(), self.installed.clone());
         for round in 1..=self.rounds {
             for path in &paths {
@@ -321,6 +322,7 @@ fn measure(
     visit: &mut Visit,
 ) -> anyhow::Result<Vec<String>> {
     // All tunnels of a round get the same seed, and so the same losses as far as they send the same frames.
+    // The factor keeps the wires' seeds of neighbouring runs apart.
     let seed = plan.seed.wrapping_mul(1_000).wrapping_add(visit.round.into());
     let topology = Topology::create_over_seeded(&path.settings(), seed)?;
     let tunnel = installed.start(&topology, interrupt)?;
@@ -340,6 +342,7 @@ fn measure(
             break;
         }
     }
+    // Read before `tunnel` is dropped, which ends the processes.
     visit.client_peak_rss_mib = measure::peak_rss_mib(&tunnel.client_pids);
     visit.exit_peak_rss_mib = measure::peak_rss_mib(&tunnel.exit_pids);
     Ok(failed)

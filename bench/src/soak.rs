@@ -91,6 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     install_load_generators(&interrupt)?;
     let installed = Installed::find(&args.peer, &interrupt)?;
     let outcome = soak(args, &installed, machine, &interrupt)?;
+    // Written before the verdict counts, so that a failed soak can be examined.
     report::write(&args.output.join("soak.json"), &report::json(&outcome)?)?;
     if args.json {
         report::print_json(&outcome)?;
@@ -176,6 +177,7 @@ fn soak(
 fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
     let mut measured = Vec::new();
     for _ in 0..MEASUREMENTS {
+        // The load goes up too, so this is the capacity in its direction.
         let outcome = bed.run(Test::Tcp { flows: load::FLOWS, ways: Ways::Up }, seconds)?;
         measured.push(outcome.gbit_per_s().context("the capacity was not measured")? * 1e3);
     }

@@ -167,6 +167,7 @@ fn plan(args: &Args, axes: &Axes, shuffle: &mut Shuffle) -> anyhow::Result<Vec<(
     let mut cells: Vec<_> = axes.cells(&args.nets).into_iter().map(|cell| (Part::Grid, cell)).collect();
     cells.extend(lesson_cells(args, axes).into_iter().map(|cell| (Part::Lesson, cell)));
     anyhow::ensure!(!cells.is_empty(), "there is nothing to sweep; give each axis a value");
+    // Each round has an order of its own, so that a cell does not always follow the same one.
     let rounds = (0..args.rounds)
         .flat_map(|round| shuffle.shuffled(&cells).into_iter().map(move |(part, cell)| (part, round, cell)));
     Ok(rounds.collect())
@@ -238,11 +239,13 @@ impl Sweep<'_> {
             }
         };
         let mut installed = self.installed.clone();
+        // All cells use the same program. Only its settings differ.
         installed.peer = cell.setting.peer(&self.args.peer);
         let tunnel = installed.start(&topology, self.interrupt)?;
         let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
         let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
         let state = || topology.wire.as_ref().map(|wire| wire.handle.state()).transpose();
+        // The wire has carried the tunnel's start too. Only the difference belongs to the test.
         let before = state()?;
         let test = Test::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up };
         let outcome = bed.run(test, self.args.seconds)?;
@@ -250,6 +253,7 @@ impl Sweep<'_> {
         // An interrupted test returns early, with figures that mean nothing.
         self.interrupt.check()?;
         let dropped_at_queue = before.zip(after).map(|(before, after)| {
+            // The flows go up, so the queue in this direction is the one that they fill.
             let (before, after) = (before.up.account, after.up.account);
             let count = |one: u64, other: u64| one.saturating_sub(other);
             share(count(after.queue_full, before.queue_full), count(after.received, before.received))

@@ -84,6 +84,7 @@ impl Usage {
 }
 
 fn duration(time: TimeVal) -> Duration {
+    // The kernel reports no negative times, so the fallbacks are never used.
     let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec()).unwrap_or(0))
 }

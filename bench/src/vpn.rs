@@ -88,6 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(Shuffle::seed_from_clock);
     let mut session = Session::new(args, &interrupt, seed)?;
     let ended = session.run();
+    // Only after all rounds, so that perf does not slow what is measured.
     let profiled = if args.profile && ended.is_ok() { session.profile() } else { Ok(()) };
     let Session { installed, tests, visits, remarks, plan, .. } = session;
     if !visits.is_empty() {
@@ -96,6 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else if ended.is_ok() {
         bail!("no peer gave a figure: {}", remarks.join("; "));
     }
+    // The results are written by now, so an error no longer costs them.
     ended.and(profiled)
 }
 
@@ -242,6 +244,7 @@ impl<'a> Session<'a> {
             }
             self.interrupt.check()?;
         }
+        // Read before `tunnel` is dropped, which ends the processes.
         visit.client_peak_rss_mib = measure::peak_rss_mib(&tunnel.client_pids);
         visit.exit_peak_rss_mib = measure::peak_rss_mib(&tunnel.exit_pids);
         Ok(())

@@ -142,6 +142,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
         args.device_mtu,
         args.seed,
     )?;
+    // If a namespace existed before, both get only the addresses that were given.
     let are_ours = args.client_namespace.is_none() && args.exit_namespace.is_none();
     let defaults = |own: u8| [format!("192.0.2.{own}/24"), format!("2001:db8::{own}/64")];
     for (namespace, given, own) in [(&client, &args.client_address, 2), (&exit, &args.exit_address, 1)] {
@@ -164,6 +165,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
         device = args.device,
     );
     let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    // A wire ends by itself if somebody deletes one of its devices.
     while !interrupt.is_set() && wire.is_running() && end.is_none_or(|end| Instant::now() < end) {
         interrupt.wait(Some(Duration::from_millis(100)));
     }

@@ -44,6 +44,7 @@ fn look_at(packet: &IpPacket<'_>, mtu: usize) {
     assert!(!is_syn(packet) || !packet.is_fragment());
     let tuple = FiveTuple::of(packet);
     assert_eq!(tuple.symmetric_hash(), tuple.reversed().symmetric_hash());
+    // Both directions of a flow must use the same connection.
     for connections in [1, 4, 32] {
         assert!(tuple.connection_index(connections) < connections);
         assert_eq!(tuple.connection_index(connections), tuple.reversed().connection_index(connections));

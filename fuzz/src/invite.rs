@@ -10,6 +10,7 @@ use warren_session::invite::{Invite, InviteToken};
 pub fn run(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let text = if *first < 0x80 {
+        // An invitation ends with the first four bytes of its SHA-256.
         let sum = digest(&SHA256, rest);
         let sum = sum.as_ref().get(..4).unwrap_or_default();
         format!("warren1:{}", URL_SAFE_NO_PAD.encode([rest, sum].concat()))

@@ -29,7 +29,9 @@ fn statements(text: &str) -> Vec<String> {
     let mut depth = 0_i32;
     let mut quoted = false;
     for character in text.chars() {
+        // nft must read the text as this function does, so only plain ASCII may be in it.
         assert!(character == '\n' || (' '..='~').contains(&character), "{character:?} in {text:?}");
+        // To nft, some of these begin comments, variables or continued lines.
         assert!(!"#$\\'`*".contains(character), "{character:?} in {text:?}");
         match character {
             '"' => quoted = !quoted,
@@ -63,6 +65,7 @@ fn is_own(statement: &str) -> bool {
     let commands = [
         "include", "define", "redefine", "undefine", "flush", "table", "list", "monitor", "insert", "replace",
     ];
+    // The patterns above fix every word before the brace.
     let inside = words.iter().skip_while(|word| **word != "{");
     ["warren_home", "warren-dns_home", "warren-kill-switch_home"].contains(named)
         && !inside.into_iter().any(|word| commands.contains(word))
@@ -131,6 +134,7 @@ fn is_field(word: &str) -> bool {
 
 /// Whether nft takes a word as a value of a field, and so does not look it up. `before` is the word before the field.
 fn is_value((before, field): (&str, &str), word: &str) -> bool {
+    // A range is a value if both of its ends are.
     let ends = |word: &str| {
         word.split_once('-').map_or((word.to_owned(), word.to_owned()), |(a, b)| (a.into(), b.into()))
     };
@@ -160,5 +164,6 @@ fn is_value((before, field): (&str, &str), word: &str) -> bool {
 }
 
 fn is_decimal(word: &str, most: u32) -> bool {
+    // Only the plain form: `parse` also accepts a plus sign and leading zeros.
     word.parse::<u32>().is_ok_and(|number| number <= most && number.to_string() == word)
 }

@@ -46,6 +46,7 @@ pub fn run(data: &[u8]) {
             10 => peer.send(lane, end + u64::from(input.word()) * 2, room),
             11 => peer.send(lane, end + (u64::from(input.word()) << 10).min(LONGEST_JUMP), room),
             12 => peer.nothing_below(lane, end + 8 - u64::from(input.byte() % 16)),
+            // Some of these are longer than MAX_HOLD, which must then hold instead.
             13 => peer.hold = Duration::from_millis(u64::from(input.byte()) * 4),
             _ => peer.wait(Duration::from_millis(room as u64)),
         }
@@ -138,6 +139,7 @@ impl Peer {
     fn nothing_below(&mut self, lane: usize, number: u64) {
         let mut out = VecDeque::new();
         self.resequencer.nothing_below(place(lane, number), &mut out);
+        // Lane 0 is unordered, so there the call has no effect.
         if lane > 0 {
             self.ends[lane] = self.ends[lane].max(number);
             if let Some(expected) = &mut self.expected {

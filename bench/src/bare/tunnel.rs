@@ -151,9 +151,11 @@ impl Tunnel {
                     }
                 }
                 Some(DatagramEvent::NewConnection(incoming)) => {
+                    // The benchmark has one client, so there is no earlier connection to lose.
                     let accepted = self.endpoint.accept(incoming, now, &mut answer, None);
                     self.connection = Some(accepted.ok().context("cannot take the client's connection")?);
                 }
+                // Only the other side sends here, so nobody needs a response.
                 Some(DatagramEvent::Response(_)) | None => {}
             }
         }
@@ -216,6 +218,7 @@ impl Tunnel {
     /// Sends what the connection has to send, and exchanges events between endpoint and connection.
     fn transmit(&mut self, now: Instant) -> anyhow::Result<()> {
         let Some((handle, connection)) = &mut self.connection else { return Ok(()) };
+        // This does nothing unless a timer is due.
         connection.handle_timeout(now);
         loop {
             self.transmit_buffer.clear();

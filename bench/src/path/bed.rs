@@ -92,6 +92,7 @@ impl<'a> Bed<'a> {
             Test::Native { way } => self.native(way),
             Test::Memory => self.memory(),
         };
+        // Also after a failed test, because its flows end as well.
         self.interrupt.wait(Some(REST));
         self.interrupt.check()?;
         outcome.map(Some)
@@ -100,6 +101,7 @@ impl<'a> Bed<'a> {
     fn tcp(&self, flows: u32, congestion: Congestion, way: Way) -> anyhow::Result<Outcome> {
         let flows = self.bulk(flows, congestion, way)?;
         self.wait(self.warm_up)?;
+        // The size of the headers divided by that of the payload, for segments of full size.
         let headers = TCP_HEADERS / f64::from(flows.segment().max(1));
         let reading = self.meter(way).measure(self.measured, &|| flows.bytes())?;
         flows.finish()?;

@@ -126,6 +126,7 @@ pub(super) fn shortfalls(results: &Results, paths: &[String]) -> Vec<String> {
 /// Returns the conditions of the run, as lines of text.
 pub(super) fn conditions(results: &Results) -> String {
     let plan = results.plan;
+    // An interrupted run has fewer rounds than were asked for.
     let rounds = results.visits.iter().map(|visit| visit.round).max().unwrap_or(0);
     format!(
         "{}\n{rounds} rounds of {} s a test after {} s that do not count, seed {}",

@@ -66,6 +66,7 @@ impl Results {
 
     /// Writes the results. A crash of the program leaves the old file or the new one, never a part.
     pub(super) fn write(&self, file: &FilePath) -> anyhow::Result<()> {
+        // Beside the old file, because rename(2) does not cross file systems.
         let new = file.with_extension("json.new");
         report::write(&new, &(report::json(self)? + "\n"))?;
         // rename(2) replaces the file in one step.

@@ -159,6 +159,7 @@ fn open(route: &Route<'_>, interrupt: &Interrupt) -> anyhow::Result<(UdpSocket, 
 
 fn send(sockets: &[UdpSocket], shape: Shape, next: &AtomicU32, stop: &Interrupt) -> anyhow::Result<Sent> {
     let mut refused: Sent = vec![Vec::new(); sockets.len()];
+    // The packet starts with MAGIC, its number and its time of sending, which `Heard::parse` reads.
     let mut packet = vec![0xa5; shape.payload.max(MARK)];
     packet.splice(..MAGIC.len(), MAGIC);
     let (start, mut sent) = (Instant::now(), 0_u32);
@@ -172,6 +173,7 @@ fn send(sockets: &[UdpSocket], shape: Shape, next: &AtomicU32, stop: &Interrupt)
             let Some((_, (refused, socket))) = turn.get_mut(place) else { break };
             let number = next.load(Relaxed);
             packet.splice(4..8, number.to_be_bytes());
+            // The delay counts from here, so it includes the call.
             packet.splice(8..MARK, u64::try_from(now().as_nanos())?.to_be_bytes());
             match socket.send(&packet) {
                 Ok(_) => {}

@@ -24,6 +24,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     };
     let address = start.blocking_recv().context("the exit has no address")?;
     say(&Answer::Listening(Listening { address, key }))?;
+    // When the input ends, dropping `worker` closes the connections.
     for line in std::io::stdin().lock().lines() {
         let line = line.context("cannot read standard input")?;
         let answer = match serde_json::from_str(&line) {

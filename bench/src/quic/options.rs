@@ -134,6 +134,7 @@ impl Options {
             congestion: self.congestion.into(),
             cipher: self.cipher,
             stream_window: match self.mode {
+                // The window is an option of streams only. Without them, Warren's own value stays.
                 Mode::Datagrams => TransportSettings::default().stream_window,
                 Mode::Stream => self.stream_window,
             },

@@ -83,6 +83,7 @@ impl Outcome {
         let at_client = delivered(&run.start.0, &run.end.0);
         let at_exit = delivered(&run.start.1, &run.end.1);
         let carried = float(at_client.bytes + at_exit.bytes);
+        // Each side's CPU time is divided by all payload, so that both figures add up to the cost of a GB.
         let client = SideOutcome::new(&run.start.0, &run.end.0, carried);
         let exit = SideOutcome::new(&run.start.1, &run.end.1, carried);
         let direction = options.direction;
@@ -198,6 +199,7 @@ impl Acknowledgements {
         let (data_packets, acks, ack_only) = match direction {
             Ways::Up => (client.udp_datagrams_sent, exit.acks_sent, Some(exit.udp_datagrams_sent)),
             Ways::Down => (exit.udp_datagrams_sent, client.acks_sent, Some(client.udp_datagrams_sent)),
+            // Acknowledgements travel with data here, so datagrams that have only acknowledgements cannot be counted.
             Ways::Both => {
                 (client.udp_datagrams_sent + exit.udp_datagrams_sent, client.acks_sent + exit.acks_sent, None)
             }

@@ -64,6 +64,7 @@ impl Remote {
     }
 
     pub(super) fn spawn(command: &mut Command) -> anyhow::Result<Self> {
+        // Standard error stays as it is, so that the user sees the exit's messages.
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let mut output = BufReader::new(output.context("the exit has no standard output")?);

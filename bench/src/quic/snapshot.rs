@@ -35,6 +35,7 @@ impl Count {
     }
 
     pub(crate) fn since(&self, earlier: &Self) -> Self {
+        // These counts only grow, so the differences are not negative.
         Self { datagrams: self.datagrams - earlier.datagrams, bytes: self.bytes - earlier.bytes }
     }
 }

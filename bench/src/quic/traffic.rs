@@ -132,6 +132,7 @@ impl Traffic {
         if self.stopping {
             return Poll::Ready(());
         }
+        // What arrives may free buffers, so it is handled before they are filled.
         let mut busy = self.take_carrier(cx);
         busy |= self.fill_connections();
         self.endpoint.flush(cx);
@@ -204,6 +205,7 @@ impl Traffic {
                         link.connected = true;
                         self.open_stream(connection);
                     }
+                    // An exit learns of a connection only by this event.
                     None => self.links.push(Link { connection, connected: true, blocked: false }),
                 }
                 if self.links.iter().all(|link| link.connected)
@@ -229,7 +231,9 @@ impl Traffic {
                 // Keeps the first failure, because later ones may follow from it.
                 self.failure.get_or_insert(failure);
             }
+            // In stream mode, the payload travels on the connection's control stream.
             Event::Control { data, .. } => self.delivered.add(data.len()),
+            // A peer that is silent for a while does not matter. A connection that ends is handled above.
             Event::Answers { .. } => {}
         }
     }

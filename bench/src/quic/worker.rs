@@ -140,6 +140,7 @@ fn pin(role: &Role) -> anyhow::Result<()> {
     };
     let mut only = CpuSet::new();
     only.set(cpu.context("this process has no CPU")?);
+    // `None` means the calling thread, not the whole process.
     sched_setaffinity(None, &only).context("cannot pin a thread to its CPU")
 }
 

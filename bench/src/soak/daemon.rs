@@ -64,16 +64,19 @@ impl<'a> Daemon<'a> {
     pub(super) fn client(topology: &'a Topology, installed: &Installed) -> anyhow::Result<Self> {
         let directory = topology.path().join("client");
         let program = installed.program(0)?.to_owned();
+        // The client's daemon is not a child of the benchmark. It writes a log below its own directories.
         Ok(Self { host: &topology.client, program, logs: directory.clone(), directory })
     }
 
     pub(super) fn exit(topology: &'a Topology, installed: &Installed) -> anyhow::Result<Self> {
         let program = installed.program(0)?.to_owned();
+        // The exit's output goes to this file.
         let logs = topology.path().join("warren-exit.log");
         Ok(Self { host: &topology.exit, program, directory: topology.path().join("exit"), logs })
     }
 
     pub(super) fn counters(&self, interrupt: &Interrupt) -> anyhow::Result<Counters> {
+        // The directories with which `vpn` has started the daemon.
         let option = |name: &str| format!("--{name}-dir={}", self.directory.join(name).display());
         let mut command = self.host.command(&self.program);
         command.args(["config", "runtime", "state"].map(option)).args(["status", "--json"]);
@@ -101,6 +104,7 @@ impl Counters {
     }
 
     fn total(&self, name: &str) -> u64 {
+        // A counter that is missing counts as 0. `Balance::holds` refuses sums of 0.
         self.totals.get(name).copied().unwrap_or(0)
     }
 
@@ -182,6 +186,7 @@ fn log(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
         let path = entry.context("cannot read a directory")?.path();
+        // The same directories have keys and configurations, which are not read.
         if path.is_dir() || path.extension().is_some_and(|extension| extension == "log") {
             text.push_str(&log(&path)?);
         }

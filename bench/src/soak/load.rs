@@ -63,6 +63,7 @@ pub(super) fn carry_while<T>(
     // Ends the load early, after an interrupt or an error of `watch`.
     let halt = Interrupt::default();
     let (stop, stop_echo) = (Interrupt::default(), Interrupt::default());
+    // Bound before the threads start, so that the first connection finds it.
     let listener = {
         let address = bed.tunnel.client_address.clone();
         let listen = move || TcpListener::bind((address.as_str(), PORT)).context("cannot listen");

@@ -63,6 +63,7 @@ impl ProcessSample {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
         Ok(Self {
+            // A zombie still has a status file, but without this field.
             rss_kib: status_field(&status, "VmRSS:").context("it has no memory left")?,
             descriptors: u64::try_from(descriptors)?,
             threads: status_field(&status, "Threads:").context("it has no threads left")?,

@@ -17,6 +17,7 @@ impl Sample {
             return None;
         }
         let mut ordered = values.clone();
+        // All values are finite, so this order is that of the numbers.
         ordered.sort_by(f64::total_cmp);
         Some(Self { values, ordered })
     }
@@ -64,6 +65,7 @@ impl Sample {
                 reason = "0 to n - 1, a whole number"
             )]
             let index = place as usize;
+            // A sample is not empty, so the index is always in range.
             self.ordered.get(index).copied().unwrap_or(f64::NAN)
         };
         let (below, above) = (at(place.floor()), at(place.ceil()));

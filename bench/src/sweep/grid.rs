@@ -87,6 +87,7 @@ impl Axes {
     pub(super) fn cells(&self, nets: &[Net]) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &net in nets {
+            // A veth pair has no bottleneck, so the axis of queues does not multiply its cells.
             let queues: Vec<_> = match net.wire() {
                 None => vec![None],
                 Some(_) => self.queues.iter().cloned().map(Some).collect(),
@@ -155,6 +156,7 @@ fn by_name<S: Serializer>(net: &Net, serializer: S) -> Result<S::Ok, S::Error> {
 
 /// Checks the length of a wire's queue and returns it unchanged.
 pub(super) fn parse_queue(text: &str) -> Result<String, String> {
+    // The wire's own parser decides, so that both accept the same lengths.
     format!("queue={text}").parse::<Change>().map(|_| text.to_owned())
 }
 

@@ -111,6 +111,8 @@ impl HeatMap {
         let column = self.columns.iter().position(|column| *column == (cell.net, cell.setting.caps));
         let x = self.x(column.context("every cell has a column")?)?;
         let name = row_name(cell);
+        // The queue is at the end of a row's name. So the name of a cell without a queue begins the names of all its
+        // rows.
         let is_here = |row: &str| {
             if cell.setting.queue.is_some() { row == name } else { row.starts_with(&name) }
         };

@@ -59,6 +59,7 @@ const TESTS: [(&str, Test, &str); 15] = [
     ("udp120-20k", udp(120, UDP_SLOW), "UDP 120 B at 20 kpps"),
     ("udp1200-max", udp(1_200, Rate::Saturation), "UDP 1200 B saturated"),
 ];
+/// Number of tests of a run without `--full`.
 const DEFAULT_TESTS: usize = 9;
 
 impl Test {
@@ -157,6 +158,7 @@ pub(crate) struct Bed<'a> {
 impl Bed<'_> {
     /// Runs one test.
     pub(crate) fn run(&self, test: Test, seconds: u32) -> anyhow::Result<Outcome> {
+        // CPU time is counted over the whole test, as is the payload that it is divided by.
         let start = self.used();
         let outcome = match test {
             Test::Tcp { flows, ways: Ways::Both } => self.both_ways(flows, seconds),
@@ -185,6 +187,7 @@ impl Bed<'_> {
 
     fn both_ways(&self, flows: u32, seconds: u32) -> anyhow::Result<Outcome> {
         let carry = |way| self.iperf.carry(self.topology, flows, way, seconds, self.interrupt);
+        // Each direction has an iperf3 server of its own, so both can run at once.
         let (up, down) = std::thread::scope(|scope| {
             let up = scope.spawn(|| carry(Way::Up));
             let down = carry(Way::Down);
@@ -199,6 +202,7 @@ impl Bed<'_> {
         let Tunnel { client_address, exit_address, .. } = self.tunnel;
         let found = carry(self.topology, client_address, exit_address, stream, self.interrupt)?;
         let Delivered { sent, received, received_bytes, in_time, in_time_bytes, seconds } = found;
+        // Rates count what arrived while the sender ran. The loss counts later packets as received too.
         let outcome = Outcome {
             up_gbit_per_s: Some(float(in_time_bytes) * 8.0 / GB / seconds),
             packets_per_s: Some(float(in_time) / seconds),

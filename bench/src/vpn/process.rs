@@ -91,6 +91,7 @@ impl Process {
     pub(crate) fn start(name: &str, directory: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        // Both outputs share one file position, so the lines stay in the order in which they were printed.
         let errors = file.try_clone().context("cannot duplicate a descriptor")?;
         let group = Group::start(command.stdout(file).stderr(errors))
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;

@@ -53,6 +53,7 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     // perf starts its command once it has attached to all threads, which takes seconds on a busy machine.
     let ready = bed.topology.path().join("perf-is-ready");
     command
+        // The shell gets path and time as $0 and $1, so they need no quotes.
         .args(["--", "sh", "-c", "touch \"$0\" && exec sleep \"$1\""])
         .arg(&ready)
         .arg(seconds.to_string());

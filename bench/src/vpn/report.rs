@@ -90,6 +90,7 @@ impl Report {
         if self.peers.len() < 2 {
             return None;
         }
+        // Other variants of Warren are compared too.
         let others: Vec<_> = self.peers.iter().filter(|peer| peer.name != base.name).collect();
         let mut header = vec![format!("{} divided by", base.name)];
         header.extend(others.iter().map(|peer| peer.name.clone()));

@@ -51,6 +51,7 @@ pub(super) enum Metric {
 impl Metric {
     /// Returns the rows for these tests, in the order of the table.
     pub(super) fn of(tests: &[Test]) -> Vec<Self> {
+        // Throughput comes first, then cost, then round-trip times. So rows that belong together are not split by test.
         let mut rows = Vec::new();
         for &test in tests {
             match test {

@@ -56,6 +56,7 @@ impl Topology {
     pub(crate) fn create() -> anyhow::Result<Self> {
         let topology = Self::hosts()?;
         let peer = topology.exit.name();
+        // Both ends are made in their namespaces, so no end is ever among the host's devices.
         topology.client.ip(&format!("link add {DEVICE} type veth peer name {DEVICE} netns {peer}"))?;
         topology.with_addresses()
     }
@@ -123,6 +124,7 @@ impl Drop for Topology {
 pub(crate) fn remove_leftovers() {
     let sockets = Path::new(WIREGUARD_SOCKETS);
     for name in names(sockets) {
+        // If the owner is alive, another benchmark uses the socket.
         if device_owner(&name).is_some_and(is_dead) {
             // This fails if another run has removed it in the meantime.
             let _ = fs::remove_file(sockets.join(&name));

@@ -40,6 +40,7 @@ impl Control {
     pub(super) fn start(name: &str, handle: Handle) -> anyhow::Result<Self> {
         let path = path(name)?;
         fs::create_dir_all(DIRECTORY).with_context(|| format!("cannot make {DIRECTORY}"))?;
+        // Only a running wire accepts connections. A socket file alone proves nothing.
         if UnixStream::connect(&path).is_ok() {
             bail!("a wire {name} runs already; choose another name with --name");
         }

@@ -43,7 +43,8 @@ pub(super) fn mark(frame: &mut [u8]) -> bool {
     match version(frame) {
         Some(Version::Four) => {
             let Some(&[first, class]) = frame.get(ETHERNET..ETHERNET + 2) else { return false };
-            // 00 means that the sender does not use ECN (RFC 3168).
+            // 00 means that the sender does not use ECN (RFC 3168). Without a whole header, there is no checksum to
+            // correct.
             if class & BITS == 0 || frame.len() < ETHERNET + 20 {
                 return false;
             }
@@ -91,6 +92,7 @@ pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     // The checksum is a sum of 16-bit words. The headers before the payload have a whole number of words.
     let word =
         |byte: u8| if (at - payload).is_multiple_of(2) { u16::from(byte) << 8 } else { u16::from(byte) };
+    // 0 means that the sender used no checksum (RFC 768), which stays so.
     let has_checksum = frame.get(udp + 6..udp + 8).is_some_and(|checksum| checksum != [0, 0]);
     if has_checksum {
         amend(frame, udp + 6, word(old), word(new));

@@ -75,9 +75,11 @@ impl Link {
         // Frames that left before `now` did so under the old settings.
         self.advance(now);
         for &setting in &change.0 {
+            // A blackout counts from the moment at which it is set.
             if matches!(setting, Setting::Blackout(_)) {
                 self.blackout_set = now;
             }
+            // A new policer starts with a full bucket.
             if let Setting::Police(Some(police)) = setting {
                 self.bucket = Bucket { bytes: float(police.bucket), at: now };
             }
@@ -105,6 +107,7 @@ impl Link {
             self.account.blacked_out += 1;
             return None;
         }
+        // Only IP packets have a length to compare. ARP and the like pass.
         if let Some(mtu) = self.settings.mtu
             && frame::packet_bytes(&frame).is_some_and(|bytes| bytes > usize::from(mtu.bytes))
         {
@@ -191,6 +194,7 @@ impl Link {
         {
             self.is_on_line = true;
             let Some(target) = self.settings.codel else { return };
+            // The frame's wait ends when the line is free for it.
             let begin = self.line_free.max(*arrived);
             let rest = self.queued_bytes - bytes(frame);
             // With at most one full frame behind it, a wait is not congestion (`maxpacket` in RFC 8289).
@@ -227,6 +231,7 @@ impl Link {
         if self.chance.corrupt_udp.chance(corrupt_udp.value()) {
             corrupted |= frame::corrupt_udp(&mut frame, &mut self.chance.corrupt_udp);
         }
+        // A frame counts once, even if both kinds of corruption hit it.
         self.account.corrupted += u64::from(corrupted);
         // A jitter larger than the delay must not let a frame arrive before it has left.
         let arrival = wander(at + delay, self.jitter(at)).max(at);
@@ -265,6 +270,7 @@ impl Link {
             return 0.0;
         }
         let place = at.saturating_duration_since(self.start).as_secs_f64() / (4.0 * jitter);
+        // Drawn by time and not in sequence, so that the jitter does not depend on how many frames there are.
         let point = |index: u64| 2.0 * random::at(self.seed, Chance::JITTER, index) - 1.0;
         let (index, rest) = (place.floor() as u64, place.fract());
         jitter * (point(index) * (1.0 - rest) + point(index + 1) * rest)
@@ -295,6 +301,7 @@ impl Bucket {
     fn take(&mut self, police: Police, frame: u64, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let full = float(police.bucket);
+        // An idle policer saves up no more than its bucket holds.
         *self = Self { bytes: (self.bytes + passed * float(police.rate) / 8.0).min(full), at: now };
         let passes = self.bytes >= float(frame);
         self.bytes -= if passes { float(frame) } else { 0.0 };

@@ -55,6 +55,7 @@ impl Pump {
             if is_idle {
                 self.wait()?;
             }
+            // One request a turn, so that requests cannot hold up frames.
             match self.requests.try_recv() {
                 Ok(Request::Change(changes, answer)) => {
                     let now = Instant::now();

@@ -41,6 +41,7 @@ pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
     for (name, measure) in groups {
         eprintln!("measuring {name}");
         checks.extend(measure(&bed, interrupt)?);
+        // Each group starts with a plain wire.
         bed.set("clear")?;
     }
     checks.push(balance(&bed.wire.stop()?));
@@ -122,6 +123,7 @@ fn rates(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     {
         bed.set(&format!("clear {settings} queue=20ms"))?;
         let frame = f64::from(HEADERS) + 1_472.0;
+        // More than the rate is offered, so that the rate is the limit.
         let per_second = 1.15 * mbit * 1e6 / 8.0 / frame;
         let before = bed.state()?;
         let heard = traffic::carry(bed, Stream::lasting(2.0, per_second, FULL), interrupt)?;
@@ -169,6 +171,7 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
         let before = bed.state()?;
         let heard = traffic::carry(
             bed,
+            // The sender waits for the kernel, because each loss is compared with the wire's own count.
             Stream { payload: SMALL, packets: MILLION, per_second: 110_000.0, waits: true },
             interrupt,
         )?;
@@ -191,6 +194,7 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
 fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     const PACKETS: u32 = 50_000;
     let heard = |seed: u64| -> anyhow::Result<HashSet<u32>> {
+        // A wire of its own for each run, because the seed is given at the start.
         let bed = Bed::create(seed)?;
         bed.set("loss=3% burst=1%:30%")?;
         let stream = Stream { payload: SMALL, packets: PACKETS, per_second: 60_000.0, waits: true };

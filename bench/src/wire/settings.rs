@@ -284,6 +284,7 @@ fn unless_off<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Resul
 fn parse_police(text: &str) -> Result<Police, String> {
     let wrong = || format!("\"{text}\" is not RATE:BUCKET, as in 100mbit:250k");
     let (rate, bucket) = text.split_once(':').ok_or_else(wrong)?;
+    // The tokens of a bucket are bytes.
     match parse_length(bucket)? {
         Length::Bytes(bucket) => Ok(Police { rate: parse_rate(rate)?, bucket }),
         Length::Packets(_) | Length::Time(_) => Err(wrong()),
@@ -293,6 +294,7 @@ fn parse_police(text: &str) -> Result<Police, String> {
 fn parse_burst(text: &str) -> Result<Burst, String> {
     let (enter, rest) =
         text.split_once(':').ok_or_else(|| format!("\"{text}\" is not ENTER%:LEAVE%, as in 1%:30%"))?;
+    // Without LOSS, the bad state loses everything: Gilbert's simpler model.
     let (leave, loss) = rest.split_once(':').unwrap_or((rest, "100%"));
     Ok(Burst { enter: parse_share(enter)?, leave: parse_share(leave)?, loss: parse_share(loss)? })
 }
@@ -323,6 +325,7 @@ fn parse_blackout(text: &str) -> Result<Blackout, String> {
         (_, None) => parse_duration(text).map(Blackout::Once),
         (_, Some((dark, period))) => {
             let (dark, period) = (parse_duration(dark)?, parse_duration(period)?);
+            // The link divides by the period.
             if period.is_zero() {
                 return Err("the period is zero; write DARK/PERIOD, as in 2s/5s".to_owned());
             }

@@ -42,6 +42,7 @@ impl Tap {
             }
             let tap = DeviceBuilder::new().name(&device).layer(Layer::L2).mtu(mtu).enable(false);
             let tap = tap.tx_queue_len(KERNEL_QUEUE).build_sync()?;
+            // The wire's thread waits for both devices at once, in poll(2).
             tap.set_nonblocking(true)?;
             Ok((duplicate(&tap)?, counters))
         };

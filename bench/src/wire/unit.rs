@@ -44,6 +44,7 @@ impl Length {
             Self::Packets(limit) => packets > limit,
             Self::Bytes(limit) => bytes > limit,
             Self::Time(time) => rate.is_some_and(|rate| {
+                // Bits per second times nanoseconds, in bytes.
                 let limit = u128::from(rate) * time.as_nanos() / 8_000_000_000;
                 // A queue that cannot hold a frame would pass nothing.
                 u128::from(bytes) > limit.max(FRAME.into())
@@ -128,6 +129,7 @@ pub(super) fn parse_length(text: &str) -> Result<Length, String> {
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let parse = |&(unit, factor): &(&str, f64)| {
         let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
+        // `f64` also parses `inf`, `nan` and negative numbers.
         (number.is_finite() && number >= 0.0).then_some(number * factor)
     };
     units.iter().find_map(parse)

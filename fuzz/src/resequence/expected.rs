@@ -51,6 +51,7 @@ impl Expected {
             self.released.push(serial);
             return true;
         }
+        // A number too far ahead makes the lane continue there. The gap before it is not counted.
         let is_far = number - lane.next > u64::from(MAX_AHEAD);
         if is_far {
             self.go_to(index, number, false);

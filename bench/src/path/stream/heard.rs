@@ -44,6 +44,7 @@ impl Heard {
         }
         let sent = Duration::from_nanos(u64::from_be_bytes(time));
         let number = u32::from_be_bytes([n0, n1, n2, n3]);
+        // Both times are by one clock. Only a step of that clock could make the delay negative.
         Some(Self { number, came, delay: came.saturating_sub(sent) })
     }
 }

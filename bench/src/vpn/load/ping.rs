@@ -62,6 +62,7 @@ impl Ping {
                     break;
                 }
                 echo.ask()?;
+                // By the schedule, so that a late request does not delay all later ones.
                 echo.wait(start + INTERVAL * (number + 1))?;
             }
             let end = Instant::now() + DRAIN;

@@ -96,6 +96,7 @@ pub(crate) fn carry(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Delivered> {
     let phase = Phase::default();
+    // The kernel chooses the sender's port, and the receiver must learn it.
     let (tell, told) = mpsc::channel::<SocketAddr>();
     let (client, exit) = (client.to_owned(), exit.to_owned());
     let sender = {
@@ -117,6 +118,7 @@ pub(crate) fn carry(
             // SO_RCVBUFFORCE exceeds `net.core.rmem_max`, and needs root (socket(7)).
             setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
                 .context("cannot size the receive buffer")?;
+            // A receiver without packets must notice that the phase is over.
             socket.set_read_timeout(Some(Duration::from_millis(20)))?;
             let sender = told.recv().context("the sender did not start")?;
             receive(&socket, sender, &phase)
@@ -124,6 +126,7 @@ pub(crate) fn carry(
     };
     let start = Instant::now();
     let time = Duration::from_secs(stream.seconds.into());
+    // A sender that ends before has failed. `join` returns its error.
     while start.elapsed() < time && !interrupt.is_set() && !sender.is_finished() {
         interrupt.wait(Some(Duration::from_millis(20).min(time.saturating_sub(start.elapsed()))));
     }

@@ -31,6 +31,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let server = Certificate::make(start, "server", &[leaf, &name])?;
     let client = Certificate::make(start, "client", &[leaf])?;
 
+    // quincy writes fingerprints in lower case and without colons.
     let fingerprint = client.fingerprint.replace(':', "").to_lowercase();
     let users =
         format!("[users.bench]\nauthorized_keys = []\nauthorized_certs = [\"sha256:{fingerprint}\"]\n");

@@ -72,6 +72,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
         topology.path(),
         exit.host.command(exit.program).args(exit.line(&["exit", "run"])),
     )?;
+    // `status` fails until the exit is up.
     wait_for("the start of Warren's exit", UP, start.interrupt, || {
         daemon.check()?;
         Ok(exit.status().ok())
@@ -79,6 +80,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
 
     start.write(&format!("client/config/{PROFILE}.toml"), &profile)?;
     client.change(&format!("{PROFILE}.toml"), &["transport", "tun", "dns", "routes"])?;
+    // Setup time starts with `warren up`. Making the profile is not part of it.
     let began = Instant::now();
     client.warren(&["up", PROFILE])?;
     first_reply(topology, EXIT, UP, start.interrupt)?;
@@ -88,6 +90,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let address =
         status.pointer("/session/ipv4").and_then(Value::as_str).context("the client has no address")?;
     Ok(Tunnel {
+        // The status gives the address with its prefix length.
         client_address: address.split('/').next().unwrap_or(address).to_owned(),
         exit_address: EXIT.to_owned(),
         // The daemon is not our child. It ends with the other processes of its namespace.

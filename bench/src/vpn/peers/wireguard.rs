@@ -37,6 +37,7 @@ pub(super) fn start(start: &Start<'_>, arguments: &[&str]) -> anyhow::Result<Tun
     exit.configure(&configuration(&exit_key, Some(PORT), &client_key, None, &format!("{CLIENT}/32")))?;
     exit.up(EXIT)?;
 
+    // As with all peers, the exit's start does not count as setup time.
     let began = Instant::now();
     let client = End::start(start, &topology.client, 'c', arguments)?;
     let endpoint = format!("{}:{PORT}", Topology::EXIT);

@@ -90,6 +90,7 @@ fn label(name: &str, left: f64, top: f64, width: f64) -> String {
 }
 
 fn escaped(text: &str) -> String {
+    // `&` comes first, so that it does not escape the other escapes.
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

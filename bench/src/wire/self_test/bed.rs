@@ -34,6 +34,7 @@ impl Bed {
         }
         let wire = Wire::start(&Ends { client: &client, exit: &exit, device: DEVICE }, 1_500, seed)?;
         for (host, address, station) in hosts {
+            // The neighbours below need stations that are known.
             host.ip(&format!("link set {DEVICE} address {station}"))?;
             host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
         }

@@ -170,6 +170,7 @@ fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
     let mut slices = [IoSliceMut::new(&mut packet)];
     let message = match recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::empty()) {
         Ok(message) => message,
+        // The read timeout of the socket shows as EAGAIN.
         Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
         Err(error) => return Err(error).context("cannot receive"),
     };
@@ -235,6 +236,7 @@ fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interru
     let start = Instant::now();
     let mut sent = 0;
     while sent < stream.packets && !interrupt.is_set() {
+        // Asking the wire takes a round trip to its thread, so it is done once for a burst.
         if stream.waits && !window.is_open(sent)? {
             std::thread::sleep(TURN);
             continue;
