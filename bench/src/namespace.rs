@@ -162,7 +162,7 @@ pub(crate) fn end_processes(namespace: &str) {
         let start = Instant::now();
         let mut pids = processes(namespace);
         for pid in pids.iter().filter_map(|&pid| Pid::from_raw(pid)) {
-            // It fails if the process has ended by now.
+            // This fails if the process has ended in the meantime.
             let _ = kill_process(pid, signal);
         }
         while !pids.is_empty() && start.elapsed() < patience {
@@ -175,7 +175,7 @@ pub(crate) fn end_processes(namespace: &str) {
     }
 }
 
-/// Returns the processes in a namespace. Zombies are in none.
+/// Returns the processes in a namespace, without zombies.
 fn processes(namespace: &str) -> Vec<i32> {
     let Ok(wanted) = std::fs::metadata(Path::new(DIRECTORY).join(namespace)) else { return Vec::new() };
     // Two processes are in the same namespace if device and inode are equal (namespaces(7)). A zombie's entry cannot be
@@ -196,11 +196,11 @@ fn owner(name: &str) -> Option<u32> {
 }
 
 fn remove(name: &str) {
-    // The next run removes it if it cannot be removed now.
+    // If the namespace cannot be removed now, the next run removes it.
     let _ = own_group(Command::new("ip").args(["netns", "delete", name])).stderr(Stdio::null()).status();
 }
 
-/// Runs a command to its end. Fails with its standard error.
+/// Runs a command to its end. If it fails, the error has its standard error.
 pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     let output = own_group(command)
         .stdin(Stdio::null())

@@ -1,9 +1,10 @@
 //! `path`: compares whole tunnels over emulated paths: loss, bursts, delay, jitter, reordering, full queues.
 //!
 //! Every round visits each tunnel on each path, in an order that alternates. A visit makes two fresh hosts with a wire
-//! between them (`named` has the paths), brings the tunnel up as its users do, runs all tests (`bed`) and takes everything
-//! down. Bulk is TCP (`flows`), real-time traffic numbered UDP (`stream`), and `meter` reads what they cost and whether
-//! they really went through the tunnel. Each visit is saved (`results`), so that an interrupted run can be resumed.
+//! between them (`named` has the paths), brings the tunnel up as its users do, runs all tests (`bed`) and takes
+//! everything down. Bulk traffic is TCP (`flows`). Real-time traffic is numbered UDP (`stream`). `meter` reads what the
+//! traffic costs, and whether it really went through the tunnel. Each visit is saved (`results`), so that an
+//! interrupted run can be resumed.
 
 mod bed;
 mod device;
@@ -152,7 +153,7 @@ impl<'a> Session<'a> {
         let mut results = if args.resume {
             Results::read(&file)?
         } else {
-            // Older results may have taken hours, so they are kept. The rename fails if there are none, as usual.
+            // Older results may have taken hours, so they are kept. Usually there are none, and the rename fails.
             let _ = std::fs::rename(&file, args.output.join(OLD_FILE));
             empty()
         };

@@ -78,6 +78,7 @@ pub(crate) fn draw_legend<'a, C: CoordTranslate>(
 
 /// Returns the colour of the series with this index.
 pub(crate) fn colour(place: usize) -> RGBColor {
+    // An endless iterator always has an element, so the fallback is never used.
     COLOURS.iter().cycle().nth(place).copied().unwrap_or(BLACK)
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
 
 /// Prints a line above the bar.
 pub(crate) fn print(bar: &ProgressBar, line: &str) {
+    // A hidden bar prints nothing at all.
     if bar.is_hidden() { eprintln!("{line}") } else { bar.println(line) }
 }
 

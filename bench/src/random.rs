@@ -52,6 +52,7 @@ fn mix(mut bits: u64) -> u64 {
 /// Converts the upper 53 bits to a number from 0 to below 1.
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 fn fraction(bits: u64) -> f64 {
+    // 1 / 2^53.
     const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
     (bits >> 11) as f64 * UNIT
 }

@@ -20,6 +20,7 @@ pub(crate) use self::{
 /// Prints a result. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
+    // Flushed here, because an error at the end of the program would go unnoticed.
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
         Ok(()) | Err(_) => Ok(()),

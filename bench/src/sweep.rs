@@ -1,9 +1,9 @@
-//! `sweep`: tries every combination of Warren's caps, MTU and connections and the bottleneck's queue, on clean, long and
+//! `sweep`: tries every combination of Warren's caps, MTU, connections and the bottleneck's queue, on clean, long and
 //! lossy networks. It shows where Warren is good, and which defaults are best.
 //!
 //! A cell is a fresh tunnel between two fresh hosts, over a veth pair or a [`crate::wire`], with eight TCP flows to the
-//! exit and a ping beside them. Cells run in random order, so that drift affects all alike. [`choice`] compares pairs of
-//! cells that differ in one value alone.
+//! exit and a ping beside them. Cells run in random order, so that drift affects all alike. [`choice`] compares pairs
+//! of cells that differ in one value only.
 
 mod choice;
 mod grid;

@@ -78,7 +78,7 @@ pub(crate) struct Args {
 
 /// Compares whole tunnels, and prints and writes the results.
 ///
-/// Publishes the complete rounds, even if a later one fails or the user interrupts. Removes its namespaces and
+/// Publishes the visits made so far, even if a later one fails or the user interrupts. Removes its namespaces and
 /// processes in either case.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;

@@ -24,6 +24,7 @@ pub(crate) enum Ways {
 
 impl Ways {
     pub(crate) fn is_up(self) -> bool {
+        // `Both` includes either direction.
         self != Self::Down
     }
 

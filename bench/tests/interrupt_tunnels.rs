@@ -70,7 +70,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
     }
 }
 
-/// Shows that the tests would notice what a run leaves behind.
+/// Negative control: shows that the tests above would notice what a run leaves behind.
 #[test]
 fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     let Some(host) = Host::new() else { return };
@@ -95,7 +95,7 @@ fn interrupt(run: &Child) {
     kill_process_group(Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap(), Signal::INT).unwrap();
 }
 
-/// A network namespace in the place of the host's own, so that nobody else changes it during a test.
+/// A network namespace that stands in for the host's, so that nobody else changes it during a test.
 struct Host {
     holder: Child,
     /// The binary beside this program. Tests of the whole workspace build it.

@@ -9,7 +9,7 @@ const CHANGES: u64 = 64;
 /// Runs a target with each file of `fuzz/corpus/NAME`, and with changes of it.
 ///
 /// # Panics
-/// If the target panics, after printing the input. Also if there is no corpus.
+/// If the target panics, and then prints the input. Also if there is no corpus.
 pub fn replay(name: &str, run: impl Fn(&[u8])) {
     // The manifest is that of the crate whose tests include this file, below `crates/`.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);

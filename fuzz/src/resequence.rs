@@ -46,7 +46,7 @@ pub fn run(data: &[u8]) {
             10 => peer.send(lane, end + u64::from(input.word()) * 2, room),
             11 => peer.send(lane, end + (u64::from(input.word()) << 10).min(LONGEST_JUMP), room),
             12 => peer.nothing_below(lane, end + 8 - u64::from(input.byte() % 16)),
-            // Some of these are longer than MAX_HOLD, which must then hold instead.
+            // Some of these are longer than MAX_HOLD. The resequencer must then use MAX_HOLD.
             13 => peer.hold = Duration::from_millis(u64::from(input.byte()) * 4),
             _ => peer.wait(Duration::from_millis(room as u64)),
         }

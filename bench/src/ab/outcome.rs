@@ -125,6 +125,7 @@ impl PerCpu {
             let used = cpu(run).filter(|used| *used > 0.0)?;
             Some(run.goodput_mbit_per_s? / used)
         };
+        // One run without the figure leaves the sample None, because means of different rounds do not compare.
         let sample = |side: fn(&(Measurement, Measurement)) -> &Measurement| {
             Sample::new(rounds.iter().map(|round| of_run(side(round))).collect::<Option<_>>()?)
         };

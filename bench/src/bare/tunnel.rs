@@ -132,7 +132,8 @@ impl Tunnel {
             // With GRO, one buffer holds several datagrams of `stride` bytes, of which the last may be shorter. A
             // stride of 0 would never empty the batch.
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
-            // A packet that carries only a datagram takes the fast path past the endpoint. Any other packet comes back.
+            // A QUIC packet that carries only a DATAGRAM frame bypasses the endpoint. Any other packet comes back and
+            // takes the usual way.
             if let Some((_, connection)) = &mut self.connection
                 && let Some(route) = self.endpoint.route_short(&datagram)
             {
@@ -167,7 +168,7 @@ impl Tunnel {
         let Some((_, connection)) = &mut self.connection else { return };
         while let Some(datagram) = connection.datagrams().recv() {
             let flags = if datagram.first() == Some(&1) { Flags::PARTIAL_CHECKSUM } else { Flags::NONE };
-            // The other end sends packets only, so a refused one is not worth an error.
+            // The other end sends only valid packets, so a refused packet is not worth an error.
             let _ = self.coalescer.push(flags, Packet(datagram));
         }
         let file = &self.device.file;
@@ -269,7 +270,7 @@ impl Tunnel {
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);
         let device = PollFd::from_borrowed_fd(self.device.file.as_fd(), PollFlags::IN);
         let mut descriptors = [socket, device];
-        // Without room for its packets, the device would wake the loop at once, over and over.
+        // Without room for packets, a readable device would wake the loop over and over, and nothing would be read.
         let count = if takes { 2 } else { 1 };
         match poll(descriptors.get_mut(..count).unwrap_or_default(), Some(&time)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

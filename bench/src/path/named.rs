@@ -32,7 +32,7 @@ const PATHS: [(&str, &str, Script); 18] = [
     ("1%", "delay=15ms rate=200mbit queue=30ms loss=1%", Script::Nothing),
     ("3%", "delay=15ms rate=200mbit queue=30ms loss=3%", Script::Nothing),
     ("5%", "delay=15ms rate=200mbit queue=30ms loss=5%", Script::Nothing),
-    // Bursts of four frames on average, and 1 % of all frames lost: so 0.01 x 0.25 / 0.99 of good frames start a burst.
+    // Bursts of four frames on average that lose 1 % of all frames: a burst starts with a chance of 0.01 x 0.25 / 0.99.
     ("bursts", "delay=15ms rate=200mbit queue=30ms burst=0.2525%:25%", Script::Nothing),
     ("far", "delay=75ms rate=200mbit queue=30ms loss=0.05%", Script::Nothing),
     ("far-lossy", "delay=75ms rate=200mbit queue=30ms loss=1%", Script::Nothing),

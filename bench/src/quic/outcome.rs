@@ -63,9 +63,10 @@ struct Cost {
 /// What the receivers sent for each UDP datagram of the senders.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Acknowledgements {
-    /// ACK frames.
+    /// ACK frames for each UDP datagram of the senders.
     acks_per_data_packet: Option<f64>,
-    /// UDP datagrams. A receiver that sends no payload sends nothing but acknowledgements.
+    /// UDP datagrams of the receiver for each one of the sender. A receiver that sends no payload sends nothing but
+    /// acknowledgements.
     ack_only_per_data_packet: Option<f64>,
 }
 

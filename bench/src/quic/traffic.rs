@@ -145,6 +145,7 @@ impl Traffic {
     }
 
     fn take_commands(&mut self, cx: &mut Context<'_>) {
+        // Polling until pending registers the waker for the next command.
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
                 Some(Command::Connect(connect)) => self.connect(connect),

@@ -13,7 +13,7 @@ use crate::stats::float;
 /// The share of the run that is warm-up, and its maximum.
 const WARM_UP_SHARE: f64 = 0.2;
 const WARM_UP_SECONDS: f64 = 60.0;
-/// The share by which memory may grow after warm-up.
+/// The share by which the peak of memory may exceed the first sample after warm-up.
 const GROWTH_SHARE: f64 = 0.1;
 /// The limit for growth by the hour, as the slope of the line through the samples after warm-up.
 const GROWTH_MIB_PER_HOUR: f64 = 1.0;
@@ -115,6 +115,7 @@ impl End {
 
     fn faults(&self) -> Vec<String> {
         let name = self.name;
+        // The first sample after warm-up is the base, so that what a daemon needs to start does not count as growth.
         let first = self.samples.first().map(|(_, first)| *first).unwrap_or_default();
         let most =
             |of: fn(&ProcessSample) -> u64| self.samples.iter().map(|(_, one)| of(one)).max().unwrap_or(0);

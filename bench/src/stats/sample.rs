@@ -57,6 +57,7 @@ impl Sample {
 
     /// Returns a quantile, interpolated linearly (type 7 of Hyndman and Fan, the default of R and NumPy).
     pub(crate) fn quantile(&self, part: f64) -> f64 {
+        // With n values, the first is at place 0 and the last at n - 1.
         let place = part.clamp(0.0, 1.0) * (self.n() - 1.0);
         let at = |place: f64| {
             #[expect(

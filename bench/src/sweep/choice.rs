@@ -10,7 +10,7 @@ use super::{
 };
 use crate::stats::{Ratio, Sample};
 
-/// An axis with its values compared to the first one.
+/// An axis. All its values are compared to the first one.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Choice {
     pub(super) axis: &'static str,

@@ -11,7 +11,7 @@ pub(super) struct Measured {
     pub(super) cell: Cell,
     pub(super) round: u32,
     pub(super) goodput_mbit_per_s: f64,
-    /// The sum of both ends.
+    /// CPU time of both ends.
     pub(super) cpu_seconds_per_gb: Option<f64>,
     pub(super) rtt_median_ms: Option<f64>,
     pub(super) rtt_p99_ms: Option<f64>,

@@ -1,4 +1,4 @@
-//! The tunnels that are compared. Each is brought up as its users do, with its own defaults.
+//! The tunnels that are compared. Each is brought up in the way of its users, with its own defaults.
 
 mod bare;
 mod certificate;

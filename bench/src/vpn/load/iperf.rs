@@ -67,6 +67,7 @@ impl Iperf {
             received_bytes(&process::run_whatever_it_returns(&mut command, limit, interrupt)?.output)
         };
         wait_for("a free iperf3 server", START, interrupt, || {
+            // Measured for each attempt, because `wait_for` may run several.
             let start = Instant::now();
             match run() {
                 Ok(bytes) => Ok(Some(bytes)),

@@ -126,7 +126,7 @@ pub(crate) fn carry(
     };
     let start = Instant::now();
     let time = Duration::from_secs(stream.seconds.into());
-    // A sender that ends before has failed. `join` returns its error.
+    // A sender that ends early has failed. `join` returns its error.
     while start.elapsed() < time && !interrupt.is_set() && !sender.is_finished() {
         interrupt.wait(Some(Duration::from_millis(20).min(time.saturating_sub(start.elapsed()))));
     }
