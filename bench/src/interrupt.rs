@@ -51,7 +51,7 @@ impl Interrupt {
     /// Waits until the flag is set, but no longer than `time`. Without a time, it waits without a limit.
     pub(crate) fn wait(&self, time: Option<Duration>) {
         let start = Instant::now();
-        // It sleeps in short pieces, because `thread::sleep` continues after a signal.
+        // Sleeps in short pieces, because `thread::sleep` continues after a signal.
         while !self.is_set() && time.is_none_or(|time| start.elapsed() < time) {
             thread::sleep(time.map_or(LOOK, |time| LOOK.min(time.saturating_sub(start.elapsed()))));
         }

@@ -107,6 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ended = session.run();
     let Session { paths, results, .. } = session;
     if results.visits.iter().all(|visit| visit.outcomes.is_empty()) {
+        // An error that ended the run explains more than the lack of figures.
         ended?;
         anyhow::bail!("no tunnel gave a figure: {}", results.remarks.join("; "));
     }
@@ -172,6 +173,7 @@ impl<'a> Session<'a> {
         // The remarks are about failures of the earlier run. What failed is tried again.
         results.remarks.clear();
         let paths = chosen(&args.paths, args.subset, Path::all, || {
+            // All four names are in `named`, so none is left out here.
             ["clean", "0.1%", "1%", "5%"].iter().filter_map(|name| name.parse().ok()).collect()
         });
         for path in &paths {
@@ -186,6 +188,7 @@ impl<'a> Session<'a> {
                 remark(&mut results, format!("the tests with BBR are left out: {error:#}"));
             }
         }
+        // --subset does not change the tunnels.
         let subjects = chosen(&args.tunnels, false, Subject::of_default_run, Vec::new);
         let mut installed = Vec::new();
         for subject in subjects {
@@ -277,6 +280,7 @@ impl<'a> Session<'a> {
 
     /// Returns the tests in the round's order, which is the same for all tunnels.
     fn shuffled(&self, tests: &[Test], round: u32) -> Vec<Test> {
+        // Seed and round decide the order, so that a resumed run repeats it.
         Shuffle::new(self.results.plan.seed.wrapping_add(u64::from(round))).shuffled(tests)
     }
 
@@ -351,6 +355,7 @@ fn measure(
 
 /// Returns the tunnels in the order of a round, which alternates.
 fn in_turn<T>(tunnels: &[T], round: u32) -> Vec<&T> {
+    // A steady drift of the machine then affects the first and the last tunnel alike.
     if round.is_multiple_of(2) { tunnels.iter().rev().collect() } else { tunnels.iter().collect() }
 }
 

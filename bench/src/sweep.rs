@@ -112,6 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (measured, ended) = sweep.go_through(&plan);
     let remarks = sweep.remarks;
     if measured.is_empty() {
+        // An interrupt explains more than the lack of figures.
         ended?;
         bail!("no cell gave a figure: {}", remarks.join("; "));
     }
@@ -214,6 +215,7 @@ impl Sweep<'_> {
                     // An interrupt makes the cell fail too. Such a failure is not worth a remark.
                     if let Err(interrupted) = self.interrupt.check() {
                         bar.finish_and_clear();
+                        // The cells that were measured are published all the same.
                         return (measured, Err(interrupted));
                     }
                     let remark = format!(

@@ -57,6 +57,7 @@ impl Flows {
         way: Way,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
+        // `this` exists before the threads. Dropping it after an error stops those that already run.
         let mut this =
             Self { stop: Interrupt::default(), bytes: Arc::default(), segment: 0, threads: Vec::new() };
         for (at_exit, at_client) in connect(route, flows, interrupt)? {

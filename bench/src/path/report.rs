@@ -149,6 +149,7 @@ pub(super) fn markdown(results: &Results, paths: &[String]) -> String {
     let _ = write!(text, "\n{}", table(results, &rows(results, paths), "lowest - highest round", range));
     text += "\n";
     for line in shortfalls(results, paths) {
+        // The rows are indented for the terminal. In Markdown, they become list items.
         let _ = writeln!(text, "{}", line.strip_prefix("  ").map_or(line.clone(), |row| format!("- {row}")));
     }
     text += "\n";

@@ -78,6 +78,7 @@ impl Streams {
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let mut senders = Vec::new();
+        // `this` exists before the threads. Dropping it after an error stops those that already run.
         let mut this = Self {
             stop_sending: Interrupt::default(),
             stop_hearing: Interrupt::default(),

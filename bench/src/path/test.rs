@@ -64,7 +64,7 @@ impl Congestion {
 
     /// Fails if the kernel lacks this congestion control.
     pub(super) fn check(self) -> anyhow::Result<()> {
-        // Any TCP socket shows it, and a listener needs no peer.
+        // Any TCP socket will do for the check. A listener needs no peer.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
         self.set(&listener)
     }
@@ -110,6 +110,7 @@ impl Test {
 
     /// Returns the tests of the README's subset.
     pub(super) fn subset() -> Vec<Self> {
+        // All five names parse, as a test checks.
         ["tcp1-down", "tcp1-up", "tcp8-down", "udp40", "ping-beside"]
             .iter()
             .filter_map(|name| name.parse().ok())

@@ -28,6 +28,7 @@ pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
                 format!("{:.1} %", share(count, column.iter().sum()) * 100.0)
             }
         });
+        // A range that no side has used gets no row.
         if cells.iter().any(|cell| cell != "-") {
             let [a, b, c, d] = cells;
             table.row([range(place), a, b, c, d]);

@@ -25,6 +25,7 @@ impl SideOutcome {
         let usage = start.mark.until(&end.mark);
         let totals = end.totals.since(&start.totals);
         let sockets = end.sockets.since(&start.sockets);
+        // A side that did not send or receive has no mean.
         let per = |count: u64, calls: u64| (calls > 0).then(|| float(count) / float(calls));
         Self {
             cpu_percent: usage.cpu_percent(),

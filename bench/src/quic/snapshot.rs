@@ -138,6 +138,7 @@ impl Sockets {
 
 /// Subtracts `earlier` from `later`, index by index, and removes the zeros at the end.
 fn difference(later: &[u64], earlier: &[u64]) -> Vec<u64> {
+    // The earlier list may be shorter, because the list grows with the largest batch.
     let earlier = earlier.iter().copied().chain(std::iter::repeat(0));
     let mut counts: Vec<u64> =
         later.iter().zip(earlier).map(|(now, before)| now.saturating_sub(before)).collect();

@@ -110,6 +110,7 @@ impl Traffic {
             links: Vec::new(),
             sending: false,
             waiting: None,
+            // As long as the longest datagram.
             source: vec![0x5a; usize::from(u16::MAX)],
             arena: BytesMut::with_capacity(ARENA),
             delivered: Count::default(),
@@ -151,6 +152,7 @@ impl Traffic {
                 Some(Command::Connect(connect)) => self.connect(connect),
                 Some(Command::Send(on)) => self.sending = on,
                 Some(Command::Snapshot(answer)) => drop(answer.send(self.snapshot())),
+                // Without a handle, nobody could stop this thread later.
                 Some(Command::Stop) | None => {
                     self.stopping = true;
                     return;
@@ -359,6 +361,7 @@ impl RttSampler {
         if is_due {
             let rtt = |link: &Link| endpoint.stats(link.connection).map(|stats| stats.rtt.as_micros());
             let micros = links.iter().filter_map(rtt);
+            // 2^32 microseconds are more than an hour.
             self.samples.extend(micros.map(|micros| u32::try_from(micros).unwrap_or(u32::MAX)));
         }
     }

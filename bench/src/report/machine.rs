@@ -23,6 +23,7 @@ impl Machine {
         let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         Self {
             cpu: cpu.map_or_else(|| "unknown CPU".to_owned(), |(_, name)| name.trim().to_owned()),
+            // The cores that this process may use, which can be fewer than the machine has.
             cores: thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             tcp: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),

@@ -25,6 +25,7 @@ pub(super) const FLOWS: u32 = 4;
 /// The share of UDP in the load.
 const UDP_SHARE: f64 = 0.1;
 const UDP_PAYLOAD: u16 = 1_200;
+/// The port of the short connections, apart from those of iperf3.
 const PORT: u16 = 5_300;
 /// Pause between two short connections.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -74,6 +75,7 @@ pub(super) fn carry_while<T>(
         let tcp = scope.spawn(|| tcp(bed, tcp_mbit_per_s, time, &halt));
         let udp = scope.spawn(|| udp(bed, udp_mbit_per_s, time, &halt));
         let echo = scope.spawn(|| echo(&listener, &stop_echo));
+        // Like the other load, these connections are opened from the exit to the client.
         let churn = scope.spawn(|| {
             // `Namespace::enter` would need a closure that borrows nothing.
             bed.topology.exit.enter_here()?;

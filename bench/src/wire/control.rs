@@ -94,6 +94,7 @@ fn serve(listener: &UnixListener, handle: &Handle, stop: &Interrupt) {
             // The other side may have gone away. Then nobody needs the answer.
             Ok((stream, _)) => drop(converse(stream, handle)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
+            // A broken listener ends the control of the wire, but not the wire.
             Err(_) => return,
         }
     }

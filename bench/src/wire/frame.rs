@@ -33,6 +33,7 @@ pub(super) fn packet_bytes(frame: &[u8]) -> Option<usize> {
     let word = |at| Some(usize::from(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?)));
     match version(frame)? {
         Version::Four => word(ETHERNET + 2),
+        // The length in an IPv6 header does not include the header (RFC 8200 section 3).
         Version::Six => Some(word(ETHERNET + 4)? + 40),
     }
 }

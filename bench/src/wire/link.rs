@@ -135,6 +135,7 @@ impl Link {
         }
         self.queued_bytes = backlog;
         self.queue.push_back((now, frame));
+        // Without a rate, the frame leaves at once.
         self.advance(now);
         None
     }

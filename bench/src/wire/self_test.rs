@@ -159,6 +159,7 @@ fn capacity(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
             number(bits / 1e9 / cpu.max(1e-9))
         ),
         allowed: "at least 1",
+        // One core must carry at least 1 Gbit in each second of its time.
         passed: gbit >= 1.0 && bits / 1e9 >= cpu,
     }])
 }

@@ -240,6 +240,7 @@ impl FromStr for Change {
 }
 
 /// The names and values of all settings.
+// Errors list the whole grammar, because a setting has no `--help`.
 pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, codel=5ms|off, \
     police=RATE:BUCKET|off, delay=30ms, \
     jitter=5ms, loss=1%, burst=ENTER%:LEAVE%[:LOSS%]|off, reorder=10%:5ms|off, duplicate=1%, corrupt=1%, \

@@ -19,6 +19,7 @@ pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
     let reply = match version(frame)? {
         Version::Four => {
             let may_fragment = bytes.get(6)? & 0x40 == 0;
+            // The fragment offset is the lower 13 bits (RFC 791).
             let offset = u16::from_be_bytes([bytes.get(6)? & 0x1f, *bytes.get(7)?]);
             let is_error = packet.protocol() == protocol::ICMP && !is_echo4(bytes, packet.header_length());
             // Neither an ICMP error nor a later fragment may cause an error (RFC 1122 section 3.2.2).
@@ -43,6 +44,7 @@ pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
 }
 
 fn is_echo4(bytes: &[u8], header: usize) -> bool {
+    // Echo reply and echo request (RFC 792). All other types are taken for errors.
     bytes.get(header).is_some_and(|kind| matches!(kind, 0 | 8))
 }
 

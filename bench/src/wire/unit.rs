@@ -137,6 +137,7 @@ fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
 fn whole(number: f64) -> Option<u64> {
+    // Below 2^53, every whole number is exact.
     (0.0..=1e15).contains(&number).then_some(number.round() as u64)
 }
 

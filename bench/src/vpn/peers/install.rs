@@ -59,6 +59,7 @@ pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrup
     eprintln!("installing {name}: package {}", packages.join(", "));
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
+        // Nobody is there to answer the questions of packages.
         command.arg("-q").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
         process::run(&mut command, LIMIT, interrupt)
     };

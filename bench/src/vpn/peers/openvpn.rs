@@ -29,6 +29,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let (server, client) =
         (Certificate::make(start, "server", &[])?, Certificate::make(start, "client", &[])?);
 
+    // With `dh none`, the key exchange uses elliptic curves only.
     let mode = "server 10.98.0.0 255.255.255.0\ntopology subnet\nkeepalive 10 60\ndh none\n";
     let path = start.write("server.conf", &configuration(mode, &server, &client))?;
     let mut exit = Process::start(

@@ -61,6 +61,7 @@ impl Stacks {
             let mut own = BTreeMap::new();
             frame.sum_own(process, &mut own);
             let mut symbols: Vec<_> = own.into_iter().filter(|(_, own)| *own > 0).collect();
+            // By name among equals, so that the order is always the same.
             symbols.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
             symbols.truncate(count);
             symbols
