@@ -140,7 +140,7 @@ impl Counters {
             ),
             sum(
                 "datagrams given to QUIC = sent + dropped by it",
-                total("carrier_sent_datagrams"),
+                total("carrier_sent_datagrams") + total("repairs_sent"),
                 total("quic_datagrams_sent") + by_quic,
             ),
             sum(
@@ -213,7 +213,8 @@ mod tests {
                 ("queued_packets", 3),
                 ("carrier_received_packets", 50),
                 ("tun_written_packets", 49),
-                ("carrier_sent_datagrams", 104),
+                ("carrier_sent_datagrams", 98),
+                ("repairs_sent", 6),
                 ("quic_datagrams_sent", 102),
                 ("carrier_received_datagrams", 51),
                 ("quic_datagrams_received", 55),

@@ -37,7 +37,7 @@ impl Tap {
             // `thread-self`, because only the thread is in the namespace, not the process.
             let counters = File::open("/proc/thread-self/net/dev").context("cannot open the counters")?;
             // Otherwise the kernel could attach to an existing TAP device of this name.
-            if text(&counters)?.contains(&format!(" {device}:")) {
+            if line_of(&text(&counters)?, &device).is_some() {
                 anyhow::bail!("there is a device {device} already");
             }
             let tap = DeviceBuilder::new().name(&device).layer(Layer::L2).mtu(mtu).enable(false);
@@ -78,10 +78,9 @@ impl Tap {
     /// Returns the number of frames that the kernel dropped because the wire did not read them in time.
     pub(super) fn missed(&self) -> anyhow::Result<u64> {
         let devices = text(&self.counters)?;
-        let line =
-            devices.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{}:", self.name)));
         // The twelfth of the sixteen columns of /proc/net/dev counts drops on transmission.
-        let dropped = line.and_then(|line| line.split_whitespace().nth(11)?.parse().ok());
+        let dropped =
+            line_of(&devices, &self.name).and_then(|line| line.split_whitespace().nth(11)?.parse().ok());
         dropped.with_context(|| format!("the device {} is gone; somebody deleted it", self.name))
     }
 }
@@ -90,6 +89,11 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// A device's columns of /proc/net/dev. Spaces stand before short names only.
+fn line_of<'a>(devices: &'a str, device: &str) -> Option<&'a str> {
+    devices.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))
 }
 
 fn text(mut file: &File) -> anyhow::Result<String> {

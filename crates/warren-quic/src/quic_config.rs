@@ -57,8 +57,8 @@ const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 /// 10, it reaches both 1,472 and 1,452 exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
-/// A path's idle timeout. With one this short, noq sends loss probes every two seconds instead of four, so that it finds a
-/// path that is back within that time. Without QUIC multipath, the timeout itself ends nothing.
+/// A path's idle timeout. With one this short, noq sends loss probes at least every second instead of every two
+/// (`MAX_PTO_FAST_INTERVAL`), so that it soon finds a path that is back. Without QUIC multipath, the timeout itself ends nothing.
 const FAST_PROBES: Duration = Duration::from_secs(24);
 
 /// Checks the settings that noq would misinterpret, or on which it would panic.

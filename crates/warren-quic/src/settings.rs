@@ -28,7 +28,7 @@ pub const ETHERNET_MTU: u16 = 1_472;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(25);
 
 /// Silence after which a connection is given up. If a path is down for 20 s just when a keep-alive is due, the loss probes, sent
-/// every two seconds, still find the connection alive.
+/// at least every second, still find the connection alive.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Settings of every connection of an endpoint. One flat struct, because most users change one or two of the defaults.
