@@ -28,14 +28,15 @@ enum Filling {
     #[default]
     Nothing,
     Slab,
-    /// Memory of one packet. After this many bytes a slab may be free again.
+    /// Memory of one packet. After this many more bytes, the slabs are searched again for a free one.
     Alone(usize),
 }
 
 impl Arena {
     /// Returns an empty buffer with room for `bytes`. The caller fills it and takes the packet out with [`BytesMut::split`].
     pub(crate) fn room(&mut self, bytes: usize) -> &mut BytesMut {
-        // What is left of the slab. Its earlier packets share the memory, so it becomes free only once all of them are gone.
+        // `split` takes each packet out, so `capacity` is what is left of the slab. The packets share the memory, so
+        // the slab becomes free only once all of them are gone.
         if self.filling.capacity() < bytes {
             self.next(bytes);
         }
@@ -60,7 +61,8 @@ impl Arena {
         };
     }
 
-    /// Returns the slab filled last of those with nothing under way, which the cache knows best, or a new one if it may.
+    /// Returns a slab whose packets are all gone: the one that was filled last, because it is most likely still in the
+    /// cache. Without one, returns a new slab, up to [`MOST`].
     fn slab(&mut self, bytes: usize) -> Option<BytesMut> {
         // `try_reclaim` succeeds only if no packet of the slab is left.
         let free = self.filled.iter_mut().rposition(|slab| slab.try_reclaim(bytes));

@@ -9,14 +9,14 @@ use warren_session::clients::RateLimit;
 /// A client's limits, one for each direction. They outlive its sessions.
 #[derive(Debug)]
 pub struct ClientLimit {
-    /// Of packets that the client sends.
+    /// The limit of packets that the client sends.
     pub from_client: RateLimiter,
-    /// Of packets to the client.
+    /// The limit of packets to the client.
     pub to_client: RateLimiter,
 }
 
 impl ClientLimit {
-    /// The same rate each way, or none.
+    /// Creates limits of the same rate in both directions, or without a limit.
     pub fn new(rate: Option<RateLimit>, now: Instant) -> Self {
         let limit = Self { from_client: RateLimiter::new(now), to_client: RateLimiter::new(now) };
         limit.set(rate);
@@ -30,7 +30,7 @@ impl ClientLimit {
         self.to_client.set(rate);
     }
 
-    /// Packets of both directions that were dropped.
+    /// Packets that were dropped, in both directions together.
     pub fn refused(&self) -> u64 {
         self.from_client.refused() + self.to_client.refused()
     }

@@ -25,17 +25,17 @@ use super::traffic::Traffic;
 pub struct Totals {
     /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
     pub tun_read_packets: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of these inner packets, IP headers included.
     pub tun_read_bytes: u64,
     /// Reads of the TUN that brought a packet or super-packet.
     pub tun_reads: u64,
-    /// Reads of these that were handed over to another worker, which cuts them and counts their packets.
+    /// Reads that were handed over to another worker, which cuts them and counts their packets.
     pub handed_over: u64,
     /// Writes that the TUN took, each of a packet or a super-packet.
     pub tun_writes: u64,
     /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
     pub tun_written_packets: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of these inner packets, IP headers included.
     pub tun_written_bytes: u64,
     /// Inner packets handed to the carrier whole, as one datagram or as all of their fragments.
     pub carrier_sent_packets: u64,
@@ -49,7 +49,7 @@ pub struct Totals {
     pub carrier_sent_datagrams: u64,
     /// Datagrams that the QUIC connections delivered.
     pub carrier_received_datagrams: u64,
-    /// Packets of these datagrams: whole ones, completed and dropped assemblies, and malformed datagrams.
+    /// Packets of the datagrams received: whole ones, completed and dropped assemblies, and malformed datagrams.
     pub carrier_received_packets: u64,
     /// Datagrams sent again because they were lost, copies included.
     pub repairs_sent: u64,
@@ -62,32 +62,32 @@ pub struct Totals {
 /// One connection's share, and what its QUIC state says.
 #[derive(Debug, Clone)]
 pub struct ConnectionSnapshot {
-    /// Its number in this process.
+    /// The connection's number in this process.
     pub connection: ConnectionId,
     /// The session that it belongs to.
     pub session: Option<SessionId>,
-    /// Its number in the session.
+    /// The connection's number in the session.
     pub index: Option<u32>,
     /// Inner packets sent.
     pub packets_out: u64,
-    /// Bytes of these.
+    /// Bytes of the packets sent.
     pub bytes_out: u64,
     /// Inner packets received.
     pub packets_in: u64,
-    /// Bytes of these.
+    /// Bytes of the packets received.
     pub bytes_in: u64,
     /// Inner packets that wait to be sent.
     pub queue_packets: usize,
-    /// Bytes of these.
+    /// Bytes of the packets that wait.
     pub queue_bytes: usize,
-    /// QUIC's own counters, while it is open.
+    /// QUIC's own counters, while the connection is open.
     pub quic: Option<ConnectionStats>,
     /// What repair did.
     pub repair: RepairSnapshot,
 }
 
 impl ConnectionSnapshot {
-    /// What it carried.
+    /// What the connection carried.
     pub(crate) fn traffic(&self) -> Traffic {
         let Self { packets_out, bytes_out, packets_in, bytes_in, .. } = *self;
         Traffic { packets_out, bytes_out, packets_in, bytes_in }
@@ -120,7 +120,7 @@ pub struct Occupancy {
     pub drives_per_wakeup: Histogram,
 }
 
-/// How often a batch had each size; the last place counts larger ones too.
+/// How often a batch had each size. The last bucket counts larger batches too.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: [u64; Self::PLACES],
@@ -140,7 +140,7 @@ impl Histogram {
         self.sum = self.sum.saturating_add(size);
     }
 
-    /// How many batches there were in each class of sizes.
+    /// The number of batches of each size, from 0 on.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
@@ -198,7 +198,7 @@ pub struct Snapshot {
     pub drops_to_tun: DropCounters,
     /// Every connection.
     pub connections: Vec<ConnectionSnapshot>,
-    /// Of an exit: what was carried for each client since the worker started.
+    /// At an exit: what was carried for each client since the worker started.
     pub clients: BTreeMap<PublicKey, Traffic>,
     /// What the UDP sockets counted.
     pub sockets: SocketStats,
@@ -206,7 +206,7 @@ pub struct Snapshot {
     pub occupancy: Occupancy,
     /// Datagrams and drops of connections that are gone, so that sums survive them.
     pub past: PastConnections,
-    /// Of all workers together: each one's share, in the order of their numbers.
+    /// In a snapshot of all workers: each worker's share, in the order of their numbers.
     pub workers: Vec<WorkerShare>,
 }
 
@@ -233,7 +233,7 @@ pub struct RepairSums {
     pub missing: u64,
 }
 
-/// What QUIC did with the datagrams it was given and got, summed over connections.
+/// What QUIC did with the datagrams that it sent and received, summed over connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QuicSums {
     /// DATAGRAM frames sent.
@@ -242,7 +242,7 @@ pub struct QuicSums {
     pub datagrams_received: u64,
     /// QUIC packets that were declared lost.
     pub lost_packets: u64,
-    /// Those of them that were acknowledged after all.
+    /// Packets that were declared lost and acknowledged after all.
     pub spurious_losses: u64,
     /// Kept datagrams that were returned because their packets were lost.
     pub datagrams_returned: u64,

@@ -20,11 +20,11 @@ use super::client_limit::ClientLimit;
 pub enum Forwarding {
     /// One session. Every packet from the TUN goes to it, and only packets for its addresses come out.
     Client,
-    /// Many sessions, told apart by inner address.
+    /// Many sessions, distinguished by inner address.
     Exit {
         /// Networks that addresses are leased from; a destination in them is another client.
         pools: Vec<IpNet>,
-        /// The exit's own inner addresses, which isolation does not close.
+        /// The exit's own inner addresses, which clients reach despite isolation.
         gateways: Vec<IpAddr>,
         /// Whether clients are kept from each other.
         isolation: bool,
@@ -42,7 +42,7 @@ pub struct SessionRoute {
     pub prefixes: Vec<IpNet>,
     /// N: the number of connections that flows are spread over.
     pub connections: u32,
-    /// Of an exit: what the client may send and receive.
+    /// At an exit: what the client may send and receive.
     pub limit: Option<Arc<ClientLimit>>,
     /// Whether both sides repair: numbered datagrams are put in order, and lost ones are sent again.
     pub repair: bool,
@@ -76,9 +76,9 @@ struct Session {
     route: SessionRoute,
     /// Where the connection of each index is; `None` while it is lost.
     slots: Vec<Option<Place>>,
-    /// Every connection that was attached and not detached since, also one whose index another has taken.
+    /// Every connection that was attached and not detached since, even if a newer connection has its index.
     attached: Vec<Place>,
-    /// Connections that nobody answers. Flows take others while there are any.
+    /// Connections without answers. Their flows use other connections while there are any.
     silent: Vec<Place>,
 }
 
@@ -120,7 +120,7 @@ impl Sessions {
         self.by_id.get(&id).is_some_and(|session| session.route.repair)
     }
 
-    /// Removes a session. Returns its connections, which stay without one.
+    /// Removes a session. Returns its connections, which stay open without a session.
     pub(crate) fn end(&mut self, id: SessionId) -> Vec<Place> {
         let Some(session) = self.by_id.remove(&id) else { return Vec::new() };
         self.forget_addresses(id, &session.route);
@@ -138,7 +138,7 @@ impl Sessions {
         true
     }
 
-    /// Takes a place away from whatever connection index of the session has it.
+    /// Removes a place from the session, whichever connection index has it.
     pub(crate) fn detach(&mut self, id: SessionId, place: Place) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
         // A newer connection may have the index already. It stays.
@@ -149,7 +149,7 @@ impl Sessions {
         session.silent.retain(|silent| *silent != place);
     }
 
-    /// Notes whether nobody answers a session's connection.
+    /// Notes whether a session's connection gets no answers.
     pub(crate) fn set_silent(&mut self, id: SessionId, place: Place, silent: bool) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
         session.silent.retain(|other| *other != place);
@@ -176,6 +176,7 @@ impl Sessions {
             Forwarding::Client => Err(DropReason::WrongDestination),
             Forwarding::Exit { .. } if !session.route.owns(source) => Err(DropReason::SpoofedSource),
             Forwarding::Exit { pools, gateways, isolation } => {
+                // A closure, because only isolation needs the search through the networks.
                 let to_client = || {
                     pools.iter().any(|pool| pool.contains(&destination))
                         || self.by_prefix.owner_of(destination).is_some()
@@ -188,17 +189,19 @@ impl Sessions {
         }
     }
 
-    /// The place of the connection that carries a packet from the TUN, and the limit that the packet counts against. It is the
-    /// flow's own connection. While that is lost, it is another live one of the session, the same for the whole flow.
+    /// Returns the place of the connection for a packet from the TUN, and the limit that the packet counts against.
+    /// Each flow has its own connection. While that is lost or silent, the whole flow uses one other connection of the
+    /// session.
     ///
     /// # Errors
-    /// The reason to count when there is none.
+    /// The reason to count when there is no connection.
     pub(crate) fn place_for(
         &self,
         forwarding: &Forwarding,
         flow: &FiveTuple,
     ) -> Result<(Place, Option<&ClientLimit>), DropReason> {
         let session = match forwarding {
+            // A client has one session at most.
             Forwarding::Client => self.by_id.values().next().ok_or(DropReason::NoConnection)?,
             Forwarding::Exit { .. } => self
                 .session_of(flow.destination)
@@ -213,7 +216,7 @@ impl Sessions {
         self.by_address.get(&address).copied().or_else(|| self.by_prefix.owner_of(address))
     }
 
-    /// Forgets what a session's route names, unless another session has it by now.
+    /// Forgets the addresses and networks of a session's route, unless another session has them by now.
     fn forget_addresses(&mut self, id: SessionId, route: &SessionRoute) {
         for address in route.addresses() {
             if self.by_address.get(&address) == Some(&id) {

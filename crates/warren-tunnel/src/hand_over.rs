@@ -1,8 +1,8 @@
-//! Hands over what a worker read for another worker's connection: collected over a turn, and sent in one batch.
+//! Hands over packets that a worker read for another worker's connection. A turn's packets go in one batch.
 //!
-//! The kernel steers a flow's reads to the queue that last wrote the flow, so this is for a flow's first packets and for
-//! flows without a way back. A flow's packets stay in order. The way to a worker is bounded in
-//! bytes. The caller drops and counts what does not fit.
+//! The kernel steers a flow's reads to the queue that last wrote the flow, so only a flow's first packets and flows
+//! without a way back are handed over. A flow's packets stay in order. The way to a worker is bounded in bytes. The
+//! caller drops and counts what does not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,16 +22,16 @@ const BATCHES: usize = 1024;
 /// A client stops reading its TUN while this many bytes wait.
 const HIGH_WATER: usize = LIMIT / 2;
 
-/// One worker's way to each other, and its own inbox.
+/// One worker's ways to the other workers, and its own inbox.
 pub(crate) struct HandOver {
-    /// By the number of the worker; `None` at its own.
+    /// Indexed by worker number; `None` at this worker's own.
     ways: Vec<Option<Way>>,
     inbox: mpsc::Receiver<Batch>,
 }
 
 /// What one TUN read brought: a packet or a super-packet.
 pub(crate) struct HandedOver {
-    /// The connection that it is for, in the reader's view.
+    /// The connection that the packet is for, according to the worker that read it.
     pub connection: ConnectionId,
     pub header: VirtioNetHeader,
     pub packet: BytesMut,
@@ -52,7 +52,7 @@ struct Way {
     bytes: usize,
 }
 
-/// Makes the ways between all workers, one end for each in order.
+/// Creates the ways between all workers. Returns each worker's end, in the order of their numbers.
 pub(crate) fn between(workers: usize) -> Vec<HandOver> {
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(BATCHES)).unzip();
     let way = |to: &mpsc::Sender<Batch>| Way {
@@ -108,7 +108,7 @@ impl HandOver {
 
     /// Takes a batch that another worker handed over, or wakes `cx` once there is one.
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Batch> {
-        // Without other workers none will come.
+        // Without other workers, no batch will come.
         if self.ways.len() < 2 {
             return Poll::Pending;
         }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     fn push(from: &mut HandOver, to: u64, packet: &[u8]) -> bool {
-        // A connection's number has that of its worker above bit 40.
+        // The bits of a connection's number from 40 on are its worker's number.
         from.push(ConnectionId(to << 40 | 1), VirtioNetHeader::default(), packet, &mut Arena::default())
     }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn threads_that_hand_over_to_each_other_get_everything_whole_and_in_order() {
-        // A way holds a twentieth of it, and a whole slab of the arena comes round again and again.
+        // Each way carries 20 MiB in total, twenty times what it holds at once. The arena reuses its slabs many times.
         const READS: u32 = 5_000;
         const BYTES: usize = 4_096;
         fn run(own: usize, mut worker: HandOver, workers: usize) {

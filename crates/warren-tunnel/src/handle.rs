@@ -34,8 +34,8 @@ impl WorkerHandle {
         Self { workers }
     }
 
-    /// Sends a command to the worker of its connection. A worker that has ended takes none: its reports have ended too, which is how the
-    /// control plane learns of it.
+    /// Sends a command to the worker of its connection. A command to a worker that has ended is dropped. The control
+    /// plane learns of the end from the reports, which end too.
     pub async fn send(&self, command: ConnectionCommand) {
         let number = match &command {
             // Connections of one index report in the order of their commands.
@@ -92,7 +92,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Every counter of all workers, or none when one has ended.
+    /// Returns every counter of all workers, or `None` when a worker has ended.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let mut answers = Vec::new();
         // All are asked before the first answer is awaited, so that they count at about the same moment.
@@ -108,7 +108,7 @@ impl WorkerHandle {
         Some(Snapshot::of_all(snapshots))
     }
 
-    /// What the allocator keeps for each worker's thread; a worker that has ended has left nothing.
+    /// Returns what the allocator keeps for each worker's thread. A worker that has ended is left out.
     pub async fn thread_caches(&self) -> Vec<ThreadCache> {
         let mut caches = Vec::new();
         for number in 0..self.workers.len() {
@@ -149,7 +149,7 @@ impl Reports {
         Self { workers, first: 0 }
     }
 
-    /// The next report of any worker; nothing once one of them has ended.
+    /// Returns the next report of any worker, or `None` once a worker has ended.
     pub async fn recv(&mut self) -> Option<Report> {
         std::future::poll_fn(|cx| {
             self.first = self.first.wrapping_add(1);

@@ -1,8 +1,9 @@
 //! The worker: one thread that owns a TUN queue, its UDP sockets, a QUIC endpoint and every connection on it.
 //!
-//! A turn takes what the carrier brought, what the TUN has, and fills the connections again. Nothing here is shared
-//! with another thread except limits and settings, which are atomics. The control plane sends commands ([`WorkerHandle`]) and gets a [`Report`] back.
-//! Workers hand over to each other what they read for another's connection ([`hand_over`]).
+//! A turn takes what the carrier brought and what the TUN has, then refills the connections. Nothing here is shared
+//! with another thread except limits and settings, which are atomics. The control plane sends commands
+//! ([`WorkerHandle`]) and gets a [`Report`] back. Workers hand over to each other what they read for another's
+//! connection ([`hand_over`]).
 #![forbid(unsafe_code)]
 
 mod arena;

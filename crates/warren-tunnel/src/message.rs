@@ -14,7 +14,7 @@ use warren_tun::Queue;
 use super::forward::{Forwarding, SessionRoute};
 use super::snapshots::WorkerSnapshot;
 
-/// What one worker is told. Each worker carries its commands out in the order in which they were sent.
+/// A command to one worker. Each worker carries out its commands in the order in which they were sent.
 pub(crate) enum Command {
     ForConnection(ConnectionCommand),
     ForAll(SharedCommand),
@@ -47,8 +47,8 @@ pub enum ConnectionCommand {
     SendControl { connection: ConnectionId, data: Vec<u8> },
     /// Closes a connection with an application code, once the control stream is empty.
     Close { connection: ConnectionId, code: u32, reason: String },
-    /// Says that the peer is an enrolled client, so that an exit that is behind keeps room for it. Attached connections need no such
-    /// command.
+    /// Says that the peer is an enrolled client, so that an overloaded exit keeps queue space for it. Attached
+    /// connections need no such command.
     KnowAsClient { connection: ConnectionId },
     /// Gives a connection another socket, because the path from the old one's port seems broken.
     Rebind { connection: ConnectionId, socket: UdpSocket },
@@ -58,13 +58,14 @@ pub enum ConnectionCommand {
 #[derive(Clone)]
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum SharedCommand {
-    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit names the client.
+    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit names the client
+    /// that the session belongs to.
     OpenSession { session: SessionId, client: Option<PublicKey>, route: SessionRoute },
     /// Lets packets of a session use a connection of any worker.
     Attach { session: SessionId, connection: ConnectionId, index: u32 },
     /// Stops packets of a session on a connection. What still waits for it is counted as lost with the connection.
     Detach { connection: ConnectionId },
-    /// Notes whether nobody answers another worker's connection.
+    /// Notes whether another worker's connection gets no answers.
     SetSilent { connection: ConnectionId, silent: bool },
     /// Ends a session. Its addresses are unreachable from here on.
     EndSession { session: SessionId },
@@ -93,13 +94,13 @@ pub enum Report {
     Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },
-    /// Nothing of what the connection sends is answered any more, or it is again.
+    /// What the connection sends is no longer answered, or is answered again.
     Answers { connection: ConnectionId, answers: bool },
     /// The connection is gone.
     Closed { connection: ConnectionId, reason: CloseReason },
     /// The TUN device failed for good: it was deleted, or its descriptor is broken.
     DeviceFailed {
-        /// Its interface index.
+        /// The device's interface index.
         device: u32,
         error: String,
     },

@@ -1,4 +1,4 @@
-//! A pump: one connection's queue towards the carrier, and its reassembly of what comes from there.
+//! A pump: one connection's queue towards the carrier, and the reassembly of what arrives on the connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,29 +19,30 @@ use super::counters::{Drops, RepairSnapshot, Totals};
 use super::repair::{Outgoing, Repair, RepairCounts, lane_of};
 use super::traffic::Traffic;
 
-/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. It is twice the congestion window within
-/// these bounds: an inner flow's slow start has that much on its way when it learns of the path's end. Losing it in one burst costs
-/// the flow seconds.
+/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. The limit is twice the
+/// congestion window, within these bounds. An inner flow's slow start has that much in flight when it learns that the
+/// path is full. Losing all of it in one burst costs the flow seconds.
 const LEAST_QUEUE_LIMIT: usize = 512 * 1024;
 const MOST_QUEUE_LIMIT: usize = 4 * 1024 * 1024;
 /// A client stops reading its TUN from this many bytes on, so that the kernel holds back the senders.
 const QUEUE_HIGH_WATER: usize = 256 * 1024;
-/// Senders learn a connection's datagram size only after it has been the same for this long, because discovery takes a moment to
-/// find the path's.
+/// Senders learn a connection's datagram size only after it has been the same for this long, because MTU discovery
+/// takes a moment to find the path's size.
 const SETTLED: Duration = Duration::from_secs(5);
-/// How many ICMP answers to packets that are too big may follow each other at once.
+/// Largest burst of ICMP answers to packets that are too big.
 const ANSWERS: u32 = 20;
-/// Time for each further answer.
+/// After a burst, one further answer is allowed in each such interval.
 const ANSWER_EVERY: Duration = Duration::from_millis(50);
-/// A connection whose packets wait longer is slower than the host. Then packets had better wait in the queue, which keeps flows apart and
-/// short, than in the TUN's single line.
+/// A connection whose packets wait longer is slower than the host. Its packets wait better in this queue, which
+/// separates flows and keeps them short, than in the TUN's single FIFO.
 const SLOW: Duration = Duration::from_millis(10);
 /// A queue without progress for this long no longer holds back the TUN, because its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
-/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Later it is the time of two repairs, and
-/// this much more, because round-trip times change.
+/// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once it is known, the
+/// hold is the time of two repairs plus this much, because round-trip times change.
 const HOLD: Duration = Duration::from_millis(100);
-/// What a repair takes beyond 9/8 of a round trip: the peer's delay of acknowledgements and a copy's delay.
+/// Time that a repair takes beyond 9/8 of a round trip: the delay of the peer's acknowledgement and the delay of a
+/// copy.
 const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
 /// One connection's state on the packet path. It has 19 fields because each step of a packet's way owns one or two.
@@ -52,13 +53,13 @@ pub(crate) struct Pump {
     pub assembler: Assembler,
     /// Puts what the peer numbered in order.
     pub resequencer: Resequencer,
-    /// Memory of what is held for order, as last noted in the worker's sum.
+    /// Memory of the datagrams held for order, as last added to the worker's sum.
     held_noted: usize,
     /// How long a missing datagram holds back its lane.
     pub hold: Duration,
     /// Sends again what the path lost.
     pub repair: Repair,
-    /// Whether the worker has this pump on its list of pumps for which repair has put something off.
+    /// Whether this pump is on the worker's list of pumps with postponed repairs.
     pub has_repairs: bool,
     fragmenter: Fragmenter,
     queue: FlowQueue,
@@ -69,15 +70,15 @@ pub(crate) struct Pump {
     last_progress: Instant,
     /// A smoothed measure of how long packets wait in the queue.
     wait: Duration,
-    /// The largest datagram at the last look, and since when it has had that size.
+    /// The largest datagram at the last check, and since when it has had that size.
     datagram_size: (Option<usize>, Instant),
-    /// ICMP answers that may be made now, and when that number was last raised.
+    /// ICMP answers that may be sent now, and when that number was last raised.
     answers: (u32, Instant),
     /// Whether the transport is full. Its `Writable` event clears this.
     pub blocked: bool,
     /// Whether the worker has this pump on its list of pumps to drain.
     pub listed: bool,
-    /// What it carried for the session that it is attached to.
+    /// What the connection carried for the session that it is attached to.
     pub traffic: Traffic,
 }
 
@@ -149,7 +150,7 @@ impl Pump {
         }
     }
 
-    /// Notes what the path has lost, how long it takes, and how much it holds.
+    /// Notes the path's losses, its round-trip time and its congestion window.
     pub(crate) fn note_losses(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some(counts) = endpoint.loss_counts(self.connection) else { return };
         self.repair.observe(&counts, now);
@@ -166,7 +167,8 @@ impl Pump {
         self.held_noted = size;
     }
 
-    /// The largest packet that the connection carries in one datagram; `None` until that has been the same for a while.
+    /// The largest packet that the connection carries in one datagram; `None` until that size has been the same for
+    /// [`SETTLED`].
     pub(crate) fn largest_whole_packet(&mut self, endpoint: &Endpoint, now: Instant) -> Option<usize> {
         self.note_datagram_size(endpoint, now);
         let (size, since) = self.datagram_size;
@@ -176,7 +178,7 @@ impl Pump {
 
     /// Bytes that a number may take in each datagram.
     fn trailer(&self) -> usize {
-        // Also while repair is off: it may begin at any moment, and the size that senders learnt should stay the same.
+        // Even while repair is off: it may begin at any moment, and the size that senders learnt should stay the same.
         if self.repair.is_agreed { TRAILER } else { 0 }
     }
 
@@ -228,7 +230,7 @@ impl Pump {
                     self.held = Some(Outgoing { datagram, context });
                 }
                 Err((SendError::TooLarge(mut framed), _)) => {
-                    // Each fragment gets a number of its own. The packet's would be missing at the receiver.
+                    // Each fragment gets a number of its own. The receiver would wait in vain for the packet's number.
                     self.repair.take_back(&mut framed);
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
                 }
@@ -242,7 +244,8 @@ impl Pump {
         totals.waits.add(&signals.waits);
     }
 
-    /// Sends a datagram again that was lost. Returns false if there is none, or no room for it.
+    /// Sends the next datagram that goes before all others. Returns false if there is none. If the transport has no
+    /// room, sets `blocked`, which ends the caller's loop.
     fn send_urgent(&mut self, endpoint: &mut Endpoint, now: Instant, totals: &mut Totals) -> bool {
         let Some(outgoing) = self.repair.next_urgent(now) else { return false };
         match send(endpoint, self.connection, outgoing) {
@@ -258,7 +261,7 @@ impl Pump {
         true
     }
 
-    /// When a copy is to be sent. While the transport has no room, it waits for that and not for time.
+    /// When the next copy is due. `None` while the transport is full: the copy then waits for room, not for a time.
     pub(crate) fn copy_due(&self) -> Option<Instant> {
         self.repair.next_due().filter(|_| !self.blocked)
     }
@@ -359,13 +362,15 @@ pub(crate) fn hold(round_trip: Duration) -> Duration {
 /// Takes a datagram out of an arena's buffer, with room for a trailer behind it.
 pub(crate) fn with_room(buffer: &mut BytesMut) -> BytesMut {
     let length = buffer.len();
+    // A buffer from `split` has no spare capacity, so the trailer is reserved before it. Otherwise, `append_trailer`
+    // would copy the packet.
     buffer.put_bytes(0, TRAILER);
     let mut framed = buffer.split();
     framed.truncate(length);
     framed
 }
 
-/// The bytes of the packet in a datagram.
+/// Returns the size of the packet in a datagram, without framing and trailer.
 fn packet_bytes(outgoing: &Outgoing) -> u64 {
     let framing = PACKET_OVERHEAD + if outgoing.context.is_some() { TRAILER } else { 0 };
     outgoing.datagram.len().saturating_sub(framing) as u64

@@ -20,11 +20,12 @@ use self::budget::Budget;
 use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
-/// How often a datagram of an ordered lane is repaired at most.
+/// Most repairs of one datagram of an ordered lane.
 const ORDERED_ROUNDS: u8 = 2;
 /// A datagram of the unordered lane is repaired once, if it left less than this long ago. Later it would be of no use to a call.
 const FRESH: Duration = Duration::from_millis(400);
-/// The last repair is sent again after this time, because nothing else would repair it. A burst of losses is over by then.
+/// A copy of the last repair follows after this time, because nothing else makes up for its loss. A burst of losses is
+/// over by then.
 const COPY_AFTER: Duration = Duration::from_millis(3);
 
 /// A datagram for the transport.
@@ -78,7 +79,7 @@ impl Repair {
 
     /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
     pub(crate) fn prepare(&mut self, mut framed: BytesMut, lane: impl FnOnce(&[u8]) -> Lane) -> Outgoing {
-        // Also while repair is off, so that the first losses find a budget.
+        // Even while repair is off, so that the first losses find a budget.
         self.budget.earn(framed.len());
         if !self.is_on() {
             return Outgoing { datagram: framed.freeze(), context: None };
@@ -87,6 +88,7 @@ impl Repair {
         if self.next.is_empty() {
             self.next.resize(Lane::COUNT, Number::ZERO);
         }
+        // Always there: a lane's index is below `Lane::COUNT`.
         let Some(next) = self.next.get_mut(lane.index()) else {
             return Outgoing { datagram: framed.freeze(), context: None };
         };
@@ -98,7 +100,7 @@ impl Repair {
         Outgoing { datagram: framed.freeze(), context: Some(kept.to_context()) }
     }
 
-    /// Takes the number back from a datagram that the transport did not take, the last one of its lane.
+    /// Takes back the number of a datagram that the transport refused, if it is the latest number of its lane.
     pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
@@ -120,7 +122,7 @@ impl Repair {
     /// Takes a kept datagram that the transport lost.
     pub(crate) fn take_lost(&mut self, lost: LostDatagram, now: Instant) {
         let Some(kept) = Kept::of(lost.context) else { return };
-        // Its copy may have arrived.
+        // The copy of this repair may have arrived. If the copy is lost too, its own context gives the datagram up.
         if kept.has_copy {
             return;
         }
@@ -201,8 +203,8 @@ pub(crate) fn lane_of(framed: &[u8]) -> Lane {
     }
 }
 
-/// What the context of a kept datagram says: its place in bits 0 to 31, the number of repairs in bits 32 to 39, and in bit 40 whether a
-/// copy of this repair follows.
+/// The context of a kept datagram: its place in bits 0 to 31, the number of repairs in bits 32 to 39, and in bit 40
+/// whether a copy of this repair follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kept {
     place: Place,
@@ -220,6 +222,7 @@ impl Kept {
     }
 
     fn of(context: u64) -> Option<Self> {
+        // The lane is in bits 26 to 31. `Number::new` takes the low 26 bits.
         let [_, _, copy, rounds, place @ ..] = context.to_be_bytes();
         let place = u32::from_be_bytes(place);
         let lane = Lane::new(u8::try_from(place >> 26).ok()?)?;

@@ -2,13 +2,13 @@
 
 use warren_tun::Ring;
 
-/// A ring for each worker. They are made before the sandbox, which forbids making any.
+/// A ring for each worker. They are made before the sandbox, which forbids new ones.
 #[derive(Debug, Default)]
 pub struct Rings(Vec<Ring>);
 
 impl Rings {
-    /// Makes a ring for each worker, or none if the kernel or the surroundings of this process refuse. The packets go to the TUN one by
-    /// one then.
+    /// Makes a ring for each worker, or none if the kernel refuses, or a container around this process does. Packets
+    /// then go to the TUN one by one.
     pub fn make(workers: u8) -> Self {
         match (0..workers).map(|_| Ring::new()).collect() {
             Ok(rings) => Self(rings),
@@ -21,12 +21,12 @@ impl Rings {
         }
     }
 
-    /// Whether there are any.
+    /// Whether there are rings.
     pub(crate) fn are_there(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Each worker's ring, in order.
+    /// Yields each worker's ring, in order. Without rings, yields `None` for each.
     pub(crate) fn shares(self) -> impl Iterator<Item = Option<Ring>> {
         self.0.into_iter().map(Some).chain(std::iter::repeat_with(|| None))
     }

@@ -38,17 +38,19 @@ use super::traffic::ClientTraffic;
 use super::upkeep::{ROUND, Upkeep};
 use crate::tuning::Tuning;
 
-/// How soon to look again at a TUN that this worker's own queues hold back. They also wake the worker when they have room.
+/// How soon to check again whether this worker's own queues still hold back the TUN. They also wake the worker when
+/// they have room.
 const HELD_BACK: Duration = Duration::from_millis(20);
-/// The same for a TUN that another worker's full inbox holds back. That inbox wakes nobody when it has room.
+/// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox wakes nobody when
+/// it has room.
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
-/// Turns before the runtime looks at sockets and timers again, which costs a system call. Most wake-ups take two turns, and the second
-/// finds nothing. With more turns than this, the other direction waits too long.
+/// Turns before the runtime checks sockets and timers again, which costs a system call. Most wake-ups take two turns,
+/// and the second finds nothing. With more turns than this, the other direction waits too long.
 const TURNS_IN_A_ROW: u32 = 4;
-/// No further turn begins after this long.
+/// No further turn begins once the turns in a row have taken this long.
 const ROW: Duration = Duration::from_millis(2);
 
-/// What became of a turn.
+/// The outcome of a turn.
 enum Turn {
     /// It did something, and there may be more to do.
     Busy,
@@ -86,7 +88,7 @@ pub(super) struct Worker {
     /// The endpoint's count of drives at the end of the last turn.
     drives: u64,
     inbox: Inbox,
-    /// Numbered datagrams whose turn has come; empty between two datagrams.
+    /// Numbered datagrams that no longer wait for earlier ones. Empty between two datagrams.
     released: VecDeque<Bytes>,
     arena: Arena,
     timer: Pin<Box<Sleep>>,
@@ -96,11 +98,11 @@ pub(super) struct Worker {
     snapshots: Snapshots,
     /// Memory of what all connections hold for order.
     held: usize,
-    /// Pumps for which repair has put something off: a copy to send, or a missing datagram to go on without.
+    /// Pumps with postponed repairs: a copy to send, or a missing datagram to stop waiting for.
     repairs: Vec<usize>,
-    /// When the first of that is due.
+    /// When the earliest of these repairs is due.
     repair_due: Option<Instant>,
-    /// When that was last looked at.
+    /// When postponed repairs last ran.
     last_repairs: Instant,
     stopping: Option<(u32, String)>,
     rest: Rest,
@@ -165,7 +167,8 @@ impl Worker {
 
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
-        // Turns bound themselves. Tokio's own bound would come in the middle of a turn and look as if there were nothing left to do.
+        // Turns limit themselves. Tokio's cooperative budget would run out in the middle of a turn, which would look as
+        // if there were nothing left to do.
         tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
@@ -180,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most; rests before the next if that is due.
+    /// Takes turns until one finds nothing to do, at most [`TURNS_IN_A_ROW`]. Then sleeps if a rest is due.
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // With noq's driver, its tasks on this thread have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
@@ -201,7 +204,7 @@ impl Worker {
                 Turn::Last => return Poll::Ready(()),
             }
         }
-        // There may be more to do, but the runtime looks at sockets and timers first.
+        // There may be more to do, but the runtime checks sockets and timers first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -230,6 +233,8 @@ impl Worker {
     fn fill_connections(&mut self, now: Instant) {
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { return };
+            // The connection may have ended since it was listed. Its slot may have a new pump, which may be drained as
+            // well.
             let Some(pump) = self.pumps.get_mut(slot) else { continue };
             pump.listed = false;
             pump.drain(&mut self.endpoint, &mut self.arena, now, &mut self.totals, &mut self.drops);
@@ -268,13 +273,14 @@ impl Worker {
             self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
             self.timer_due = Some(now + wait);
         }
+        // Polled even if it was just set: a timer wakes nobody until it was polled.
         if self.timer.as_mut().poll(cx).is_ready() {
             self.timer_due = None;
             cx.waker().wake_by_ref();
         }
     }
 
-    /// How long the worker may sleep without missing anything of its own; `None` if nothing is due.
+    /// How long the worker may sleep without missing one of its own deadlines; `None` if there is none.
     fn longest_sleep(&self, now: Instant) -> Option<Duration> {
         let held_back = self
             .is_held_back(now)

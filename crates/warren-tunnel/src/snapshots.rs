@@ -1,4 +1,4 @@
-//! What a worker answers when it is asked for every counter, as far as it is known.
+//! The requests for every counter that a worker has yet to answer, and its unfinished answer.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use warren_session::PublicKey;
 use crate::counters::{ConnectionSnapshot, Snapshot};
 use crate::traffic::Traffic;
 
-/// Questions in the order in which they came, and the answer to the first as far as it is known.
+/// Requests in the order in which they came, and the unfinished answer to the first.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     pub(crate) asked: VecDeque<oneshot::Sender<WorkerSnapshot>>,
@@ -28,7 +28,7 @@ pub(crate) struct WorkerSnapshot {
 /// A connection, as read in its turn.
 pub(crate) struct SeenConnection {
     pub(crate) snapshot: ConnectionSnapshot,
-    /// Of an exit: whose it is.
+    /// At an exit: the client that the connection belongs to.
     pub(crate) client: Option<PublicKey>,
     pub(crate) assemblies_pending: u64,
 }

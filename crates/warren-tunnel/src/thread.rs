@@ -34,7 +34,7 @@ pub enum Carrier {
     Exit {
         /// The settings of its connections.
         tuning: Tuning,
-        /// Its key, and the old one while clients learn a new one.
+        /// Its key, and the old key while clients learn the new one.
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
@@ -43,10 +43,11 @@ pub enum Carrier {
     },
 }
 
-/// Starts the workers' threads and waits until every endpoint stands. Without rings, each write to the TUN is a system call.
+/// Starts the workers' threads and waits until every endpoint is ready. Without rings, each write to the TUN is a
+/// system call.
 ///
 /// # Errors
-/// When a thread, its runtime or its QUIC endpoint cannot be made; those that were started end.
+/// When a thread, its runtime or its QUIC endpoint cannot be made. Threads that were started end.
 pub async fn spawn(carrier: Carrier, rings: Rings) -> anyhow::Result<(WorkerHandle, Reports)> {
     let shares = carrier.shares(rings);
     let ways = hand_over::between(shares.len());
@@ -98,7 +99,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
                 let Share { tuning, role, ring } = share;
                 match role.endpoint(&tuning) {
                     Ok(endpoint) => {
-                        // Nobody waits for the answer when the daemon gave up meanwhile.
+                        // If the daemon gave up meanwhile, nobody waits for this answer.
                         drop(started.send(Ok(())));
                         Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue).run().await;
                     }
@@ -111,7 +112,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
     Ok((Thread::new(commands, thread), reports))
 }
 
-/// Ties this thread to one of the cores that the process may use.
+/// Pins this thread to one of the cores that the process may use.
 fn pin(number: usize) {
     let pinned = sched_getaffinity(None).and_then(|allowed| {
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
@@ -127,7 +128,7 @@ fn pin(number: usize) {
 }
 
 impl Carrier {
-    /// Divides it among the workers.
+    /// Divides the carrier among the workers.
     fn shares(self, rings: Rings) -> Vec<Share> {
         let (tuning, roles): (_, Box<dyn Iterator<Item = Role>>) = match self {
             Self::Client { tuning, identity } => {

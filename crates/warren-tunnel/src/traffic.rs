@@ -10,16 +10,16 @@ use warren_session::exit::SessionId;
 pub struct Traffic {
     /// Inner packets sent.
     pub packets_out: u64,
-    /// Bytes of these.
+    /// Bytes of the packets sent.
     pub bytes_out: u64,
     /// Inner packets received.
     pub packets_in: u64,
-    /// Bytes of these.
+    /// Bytes of the packets received.
     pub bytes_in: u64,
 }
 
 impl Traffic {
-    /// Adds what another one counted.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: &Self) {
         self.packets_out += other.packets_out;
         self.bytes_out += other.bytes_out;
@@ -38,7 +38,7 @@ pub(super) struct ClientTraffic {
 }
 
 impl ClientTraffic {
-    /// Notes whose a session is.
+    /// Notes the client that a session belongs to.
     pub(super) fn open(&mut self, session: SessionId, client: PublicKey) {
         let place = *self.places.entry(client).or_insert_with(|| {
             self.past.push((client, Traffic::default()));
@@ -52,14 +52,15 @@ impl ClientTraffic {
         self.by_session.remove(&session);
     }
 
-    /// Keeps what a connection carried for a session that it leaves. Returns the client's place among [`Self::past`].
+    /// Adds what a connection carried for a session to the client's past traffic. Returns the client's place among
+    /// [`Self::past`].
     pub(super) fn keep(&mut self, session: SessionId, traffic: &Traffic) -> Option<usize> {
         let place = *self.by_session.get(&session)?;
         self.past.get_mut(place)?.1.add(traffic);
         Some(place)
     }
 
-    /// Whose a session is.
+    /// Returns the client that a session belongs to.
     pub(super) fn of(&self, session: SessionId) -> Option<PublicKey> {
         self.past.get(*self.by_session.get(&session)?).map(|(client, _)| *client)
     }

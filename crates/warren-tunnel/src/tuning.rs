@@ -16,10 +16,11 @@ pub const RECEIVE_BATCHES: RangeInclusive<u32> = 1..=32;
 /// Reads of the TUN in one turn.
 pub const TUN_BATCHES: RangeInclusive<u32> = 1..=256;
 
-/// What of a daemon's transport can change while it runs; clones share it with the worker and its connections.
+/// A daemon's transport settings. Most of them can change while it runs; clones share these with the workers and their
+/// connections.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// Of QUIC connections.
+    /// The settings of the QUIC connections.
     pub settings: TransportSettings,
     /// How often a turn reads the TUN at most.
     pub tun_batches: TunBatches,
@@ -27,9 +28,9 @@ pub struct Tuning {
     pub tun_offload: TunOffload,
     /// How packets go to the TUN.
     pub tun_writes: TunWrites,
-    /// How many workers there are, each with a queue of the TUN device; fixed for the daemon's life, as is the next.
+    /// How many workers there are, each with a queue of the TUN device. This and `pin` are fixed for the daemon's life.
     pub workers: u8,
-    /// Whether each is tied to a core.
+    /// Whether each worker is pinned to a core.
     pub pin: bool,
 }
 
@@ -51,18 +52,18 @@ impl Default for Tuning {
 pub struct TunBatches(Arc<AtomicUsize>);
 
 impl TunBatches {
-    /// A limit of this many reads.
+    /// Creates a limit of this many reads.
     pub fn new(reads: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(reads)))
     }
 
-    /// The limit now.
+    /// Returns the present limit.
     pub fn get(&self) -> usize {
         // A worker may see a change one turn later, which does no harm.
         self.0.load(Relaxed)
     }
 
-    /// Changes it for everybody who shares it.
+    /// Changes the limit for all clones.
     pub fn set(&self, reads: usize) {
         self.0.store(reads, Relaxed);
     }
@@ -78,14 +79,15 @@ impl TunOffload {
     const TCP: u8 = 2;
     const UDP: u8 = 4;
 
-    /// Notes what a new device takes, unless one did before.
+    /// Notes what a new device takes, unless a device was noted before.
     pub fn found(&self, takes: Merge) {
-        // Another worker was first, and may have been refused something since.
+        // If another worker was first, its note stays: the device may have refused something since.
         let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
     }
 
-    /// Notes that the device takes no more than this. Returns whether that was unknown.
+    /// Notes that the device takes no more than this. Returns whether that is news.
     pub fn restrict(&self, takes: Merge) -> bool {
+        // A bitwise AND never adds a kind, so two workers that restrict at the same time lose neither restriction.
         let before = self.0.fetch_and(Self::bits(takes), Relaxed);
         before & !Self::bits(takes) != 0
     }

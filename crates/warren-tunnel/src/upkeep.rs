@@ -1,4 +1,4 @@
-//! What every connection needs four times a second, done for a few connections in each turn.
+//! When each connection is looked after: four times a second, a few connections in each turn.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub(crate) struct Upkeep {
     next: Option<usize>,
     /// Whether some pump may have an unfinished assembly.
     assembling: bool,
-    /// Whether this round has found one, or one has begun since.
+    /// Whether this round has found an unfinished assembly, or one has begun since the round began.
     found_assembly: bool,
 }
 
@@ -31,7 +31,7 @@ impl Upkeep {
         self.found_assembly = true;
     }
 
-    /// When the worker must look again, if it must.
+    /// How long the worker may sleep until it must continue. `None` if nothing waits for it.
     pub(crate) fn due(&self) -> Option<Duration> {
         match self.next {
             Some(_) => Some(NEXT_TURN),
@@ -39,7 +39,7 @@ impl Upkeep {
         }
     }
 
-    /// The first slot of this turn, if any is due.
+    /// Returns the first slot of this turn, if the turn has any.
     pub(crate) fn first(&mut self, now: Instant) -> Option<usize> {
         if self.next.is_none() && now.duration_since(self.began) >= ROUND {
             self.began = now;
@@ -53,6 +53,7 @@ impl Upkeep {
     pub(crate) fn go_on(&mut self, next: usize, count: usize) {
         self.next = Some(next).filter(|next| *next < count);
         if self.next.is_none() {
+            // This includes assemblies in slots that the round had passed when they began.
             self.assembling = self.found_assembly;
         }
     }

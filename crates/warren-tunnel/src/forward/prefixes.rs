@@ -18,6 +18,7 @@ pub(super) struct Prefixes {
 impl Prefixes {
     /// Gives a network to a session. The latest session has it.
     pub(super) fn insert(&mut self, network: IpNet, session: SessionId) {
+        // 10.0.0.1/8 and 10.0.0.0/8 are the same network, so they must be the same key.
         let network = network.trunc();
         if self.owners.insert(network, session).is_none() {
             *self.lengths_of(network).entry(Reverse(network.prefix_len())).or_default() += 1;

@@ -18,6 +18,7 @@ pub(super) struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
+        // Full from the start: a flow that loses one of its first packets is slow for seconds.
         Self { share: SPARE, bytes: SAVED }
     }
 }

@@ -13,7 +13,7 @@ warren_simulation::planted_bugs! {
     StaleRepaired,
     /// The peer is not told of a datagram that was given up.
     GivenUpUntold,
-    /// The peer is told to go on beyond the datagram after the one that was given up.
+    /// The peer is told to give up the datagram after the one that was given up, too.
     GivenUpTooFar,
     /// Datagrams are numbered for a peer that does not know numbers.
     OldPeerNumbered,

@@ -1,4 +1,4 @@
-//! Whether a path loses packets, from what QUIC declares lost and does not see arrive after all.
+//! Finds out whether a path loses packets. A packet counts if QUIC declares it lost, unless it arrives after all.
 //!
 //! A path of which little is known counts as lossy: a flow that loses a packet in its first round trips is slow for seconds.
 
@@ -8,20 +8,21 @@ use warren_quic::driver::LossCounts;
 
 use super::planted::{Bug, is_planted};
 
-/// Length of a window. The present and the last one count.
+/// Length of a window. The present window and the last one count.
 const WINDOW: Duration = Duration::from_secs(5);
 /// A path is lossy from this share on.
 const LOSSY: f64 = 4e-4;
-/// Packets of both windows below which a path is not known. A single loss among these is as much as that share.
+/// A path is unknown until both windows together have this many packets. A single loss among them is a share of
+/// [`LOSSY`].
 const KNOWN: u64 = 2_500;
 /// A lossy path is clean once less than this share was lost in two windows.
 const CLEAN: f64 = 1e-4;
 /// A path that loses more is not repaired: its loss is congestion, or repairs would be lost as well.
 const TOO_LOSSY: f64 = 0.15;
-/// Packets of both windows below which a large share says nothing.
+/// With fewer packets than this in both windows, a large share of losses says nothing.
 const FEW: u64 = 200;
 
-/// What a path loses, and whether that is repaired.
+/// What a path has lost lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathLoss {
     /// Packets of the last five to ten seconds.
@@ -47,7 +48,7 @@ struct Window {
 /// Measures the loss of a path.
 #[derive(Debug)]
 pub(super) struct LossWatch {
-    /// The counts at the last look.
+    /// The counts at the last observation.
     seen: Window,
     windows: [Window; 2],
     began: Option<Instant>,

@@ -7,14 +7,15 @@ const BULK_BYTES: u32 = 128 * 1024;
 const WINDOW: Duration = Duration::from_millis(100);
 /// A flow stays bulk for this many windows after it has slowed down, so that flows seldom change lanes.
 const STAYS: u8 = 10;
-/// Flows share a place by their hash. Beside a thousand bulk flows, one ping in five shares a place with one of them.
+/// Flows are counted in buckets by their hash. Beside a thousand bulk flows, one ping in five shares a bucket with one
+/// of them.
 const PLACES: usize = 4_096;
 
-/// Bytes that flows sent in this window, by place.
+/// Bytes that flows sent in this window, by bucket.
 pub(super) struct BulkFlows {
     places: Box<[Sent]>,
     window_end: Instant,
-    /// Whether any place is bulk.
+    /// Whether any bucket is bulk. Otherwise, no packet needs a look-up.
     has_bulk: bool,
 }
 
@@ -51,6 +52,7 @@ impl BulkFlows {
     /// Ends the window, and all windows that have passed since.
     fn end_window(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.window_end);
+        // After more windows than a `u8` holds, no flow is bulk any more, as after `STAYS` windows.
         let windows = u8::try_from(1 + late.as_millis() / WINDOW.as_millis()).unwrap_or(STAYS);
         self.window_end = now + WINDOW;
         self.has_bulk = false;

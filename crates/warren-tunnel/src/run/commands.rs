@@ -15,7 +15,7 @@ use super::{Device, Worker};
 use crate::forward::Place;
 use crate::message::{Command, ConnectionCommand, Report, SharedCommand};
 
-/// Commands carried out in one turn.
+/// Most commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 64;
 
 impl Worker {
@@ -99,12 +99,13 @@ impl Worker {
             }
             SharedCommand::EndSession { session } => self.end_session(session),
             SharedCommand::SetForwarding { forwarding } => {
+                // Without a device there is nothing to change: `OpenDevice` brings its own rules.
                 if let Some(device) = &mut self.device {
                     device.forwarding = forwarding;
                 }
             }
             SharedCommand::CloseDevice { device } => {
-                // Its successor may be open already.
+                // The failed device's successor may be open already. It stays.
                 self.device.take_if(|own| own.queue.device_index() == device);
             }
             SharedCommand::SetIdentities { identities, close_others } => {
@@ -130,12 +131,14 @@ impl Worker {
     }
 
     fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
+        // Another worker's connection: this worker hands over the packets that it reads for it.
         if connection.worker() != self.number() {
             if self.sessions.attach(session, index, Place::There(connection)) {
                 self.elsewhere.insert(connection, session);
             }
             return;
         }
+        // The connection may have closed while the command was under way. A `Closed` report tells the control plane.
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         self.endpoint.know_as_client(connection);
         if !self.sessions.attach(session, index, Place::Here(slot)) {
@@ -158,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Gives up what waits for a connection, and takes it from its session. Returns the session.
+    /// Drops what waits for a connection, and removes the connection from its session. Returns the session.
     fn leave_session(&mut self, slot: usize) -> Option<SessionId> {
         let pump = self.pumps.get_mut(slot)?;
         pump.abandon(&mut self.drops);
@@ -174,6 +177,7 @@ impl Worker {
             let slot = match place {
                 Place::Here(slot) => slot,
                 Place::There(connection) => {
+                    // A connection may have been attached to another session since.
                     if self.elsewhere.get(&connection) == Some(&session) {
                         self.elsewhere.remove(&connection);
                     }

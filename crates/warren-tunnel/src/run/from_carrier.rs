@@ -16,15 +16,17 @@ use crate::forward::{Forwarding, Place, Sessions};
 use crate::message::Report;
 use crate::pump::Pump;
 
-/// Time between two looks at what repair put off.
+/// Least time between two runs of postponed repairs.
 const REPAIR_PAUSE: Duration = Duration::from_millis(1);
-/// Most memory of what all connections of a worker hold for order. Beyond it, a connection that adds to it waits for nothing.
+/// Most memory for datagrams that all of a worker's connections together hold for order. Beyond it, a connection that
+/// adds to it releases all that it holds.
 const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 
 impl Worker {
-    /// Takes what the carrier brought and writes it to the TUN; true when it brought something.
+    /// Takes what the carrier brought and writes it to the TUN. Returns whether it brought something.
     pub(super) fn take_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        // Events become reports. If the control plane is behind, the carrier waits, or a peer could fill the memory with them.
+        // Events become reports. While the control plane lags behind, the carrier waits. Otherwise, a peer could fill
+        // the memory with reports.
         if !self.unsent_reports.is_empty() {
             return true;
         }
@@ -64,7 +66,7 @@ impl Worker {
         self.list(slot, now);
     }
 
-    /// Notes when repair has something to do for a connection, if it has.
+    /// Notes when a connection's next postponed repair is due, if there is one.
     fn note_repair_due(&mut self, slot: usize, due: Option<Instant>) {
         let (Some(due), Some(pump)) = (due, self.pumps.get_mut(slot)) else { return };
         if !std::mem::replace(&mut pump.has_repairs, true) {
@@ -74,7 +76,7 @@ impl Worker {
         self.repair_due = Some(self.repair_due.map_or(due, |other| other.min(due)));
     }
 
-    /// Does what repair put off until now.
+    /// Runs the postponed repairs.
     pub(super) fn run_repairs(&mut self, now: Instant) {
         self.last_repairs = now;
         self.repair_due = None;
@@ -131,6 +133,8 @@ impl Worker {
     pub(super) fn remove_pump(&mut self, connection: ConnectionId, now: Instant) {
         let Some(slot) = self.by_connection.remove(&connection) else { return };
         if let Some(pump) = self.pumps.get_mut(slot) {
+            // The datagrams that were held for order have arrived. They are delivered while the pump still has its
+            // session.
             pump.resequencer.release_all(&mut self.released);
             pump.note_held(&mut self.held);
             self.settle_released(slot, now);
@@ -196,14 +200,14 @@ impl Worker {
         self.take_in_order(slot, session, datagram, now);
     }
 
-    /// Takes the numbered datagrams whose turn has come.
+    /// Takes the numbered datagrams that no longer wait for earlier ones.
     fn take_released(&mut self, slot: usize, session: SessionId, now: Instant) {
         while let Some(datagram) = self.released.pop_front() {
             self.take_in_order(slot, session, datagram, now);
         }
     }
 
-    /// Goes on without the numbered datagrams that did not come in time.
+    /// Stops waiting for numbered datagrams that did not arrive in time.
     fn expire_held(&mut self, slots: &[usize], now: Instant) {
         for slot in slots.iter().copied() {
             let Some(pump) = self.pumps.get_mut(slot) else { continue };
@@ -217,7 +221,8 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Takes the numbered datagrams for which the connection waits no longer. It may have lost its session meanwhile.
+    /// Takes the datagrams that the connection no longer holds for order. Drops them if it has lost its session
+    /// meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
         let pump = self.pumps.get(slot);
         let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));
@@ -229,7 +234,7 @@ impl Worker {
         }
     }
 
-    /// Takes a datagram without a number, or one whose turn has come.
+    /// Takes a datagram without a number, or one that no longer waits for earlier ones.
     fn take_in_order(&mut self, slot: usize, session: SessionId, mut datagram: Bytes, now: Instant) {
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         match Datagram::parse_without_trailer(&datagram) {
@@ -304,7 +309,8 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // Packets of the way back should go in one piece on this side too.
+            // The MSS in a SYN limits the packets of the way back, which leave on this side. Each should fit into one
+            // datagram.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();
@@ -313,8 +319,9 @@ impl Worker {
     }
 }
 
-/// The session that a connection's packets belong to. An exit may use a connection before its `Attached` has come from the control
-/// stream to the client's worker. A client has one session, and only an exit that it pinned can send on its connection.
+/// The session that a connection's packets belong to. An exit may send packets before `Attached` has come from the
+/// control stream to the client's worker. Taking them is safe: a client has one session, and only an exit whose key it
+/// pinned can send on its connection.
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);

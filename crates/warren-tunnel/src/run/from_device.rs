@@ -33,7 +33,7 @@ use crate::pump::{Pump, with_room};
 /// The most that QUIC adds to a datagram: 1 byte of flags, 20 of connection ID, 4 of packet number, 16 of authentication and
 /// 3 around the frame.
 const QUIC_OVERHEAD: usize = 44;
-/// Bytes that a connection sends in one turn, about: a drive.
+/// About as many bytes as a connection sends in one turn.
 const ENOUGH: usize = 128 * 1024;
 /// A TUN device counts as broken after this many failed reads in a row.
 const FAILED_READS: u32 = 16;
@@ -77,8 +77,8 @@ impl Worker {
         true
     }
 
-    /// Whether a full queue asks the kernel to hold its senders. Only a client does: on an exit one slow client would
-    /// hold back all others.
+    /// Whether a full queue stops the reading of the TUN, so that the kernel holds back the senders. Only a client
+    /// stops: at an exit, one slow client would hold back all others.
     pub(super) fn is_held_back(&self, now: Instant) -> bool {
         self.pumps_hold_back(now) || self.is_client() && self.hand_over.is_filling()
     }
@@ -91,9 +91,9 @@ impl Worker {
         matches!(&self.device, Some(Device { forwarding: Forwarding::Client, .. }))
     }
 
-    /// Takes what other workers read for this one's connections; true when there may be more. A client whose queues are full leaves it
-    /// in the inbox, so that the others stop reading too. Full inboxes of others do not count here, or two workers would wait for each
-    /// other.
+    /// Takes packets that other workers read for this worker's connections. Returns whether there may be more. A client
+    /// whose queues are full leaves the packets in the inbox, so that the other workers stop reading too. Full inboxes
+    /// of others do not count here, or two workers would wait for each other.
     pub(super) fn take_handed_over(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         for _ in 0..BATCHES_PER_TURN {
             if self.pumps_hold_back(now) {
@@ -116,20 +116,20 @@ impl Worker {
     pub(super) fn hand_over(&mut self) {
         let (totals, drops) = (&mut self.totals, &mut self.drops);
         self.hand_over.send(|HandedOver { header, packet, .. }| {
-            // It was counted when it was put into the batch.
+            // The read was counted when it was put into the batch.
             totals.handed_over -= 1;
             count_refused(header, &packet, DropReason::HandOverFull, totals, drops);
         });
     }
 
-    /// Whether a pump can send and holds as much as it sends in one turn. More would only wait or be dropped, through no fault of its
-    /// connection.
+    /// Whether a pump can send and holds as much as it sends in one turn. More packets would only wait, or be dropped
+    /// although the connection is fast enough.
     fn has_enough(&self, slot: Option<usize>) -> bool {
         let pump = slot.and_then(|slot| self.pumps.get(slot));
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
     }
 
-    /// Takes what one read brought. Returns the pump that has it.
+    /// Takes the packet or super-packet that one read brought. Returns the pump that has it now.
     fn take_read(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) -> Option<usize> {
         // The buffer is taken out so that the packet can be borrowed beside everything else.
         let mut buffer = std::mem::take(&mut self.device.as_mut()?.buffer);
@@ -164,7 +164,7 @@ impl Worker {
         slot
     }
 
-    /// Returns nothing if the super-packet was handed over.
+    /// Returns the pump that has the super-packet now, or `None` if another worker has it.
     ///
     /// # Errors
     /// The reason to count each of its packets under, when none was counted yet.
@@ -206,7 +206,7 @@ impl Worker {
             Framing { pump, arena, totals, drops, limit, flow_hash, largest_whole, too_large: None, now };
         let cut = segment(header, super_packet, &mut |packet| framing.take(&packet));
         let too_large = framing.too_large;
-        // Nothing was emitted then, so all of it counts as one packet.
+        // After an error, no packet was emitted, so the super-packet counts as one.
         if cut.is_err() {
             self.totals.tun_read_packets += 1;
             self.totals.tun_read_bytes += super_packet.len() as u64;
@@ -219,13 +219,13 @@ impl Worker {
         Ok(Some(slot))
     }
 
-    /// Tells the sender of a packet that went in fragments how large a packet goes in one piece.
+    /// Tells the sender of a packet that needs fragments how large a packet fits into one datagram.
     fn answer_too_big(&mut self, slot: usize, packet: &[u8], largest: usize, now: Instant) {
         let Some(Device { queue, .. }) = &mut self.device else { return };
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         let answer = IpPacket::parse(packet).ok().and_then(|packet| too_big(&packet, largest));
         let Some(answer) = answer.filter(|_| pump.may_answer(now)) else { return };
-        // A TUN that does not take it now will not be asked again: the next packet brings another answer.
+        // Not repeated if the TUN refuses the answer: the next packet that is too big brings another one.
         if queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&answer]).is_ok() {
             self.totals.too_big_answers += 1;
         }
@@ -273,7 +273,7 @@ struct Framing<'a> {
     flow_hash: u32,
     /// The largest packet that needs no fragments, if some packet may be larger.
     largest_whole: Option<usize>,
-    /// The first packet that is.
+    /// The first packet that is larger than that.
     too_large: Option<Vec<u8>>,
     now: Instant,
 }
@@ -296,7 +296,7 @@ impl Framing<'_> {
     }
 }
 
-/// Counts every packet of a super-packet that goes nowhere.
+/// Counts every packet of a super-packet that is dropped.
 fn count_refused(
     header: VirtioNetHeader,
     super_packet: &[u8],
@@ -313,9 +313,9 @@ fn count_refused(
     drops.to_carrier.add_many(reason, packets);
 }
 
-/// Whether the next read may succeed after this error. Such an error comes from a read without a valid header, or from a packet that the
-/// kernel cannot describe (`EINVAL` for a super-packet that virtio-net has no name for, `drivers/net/tun.c`). A device that is gone says
-/// `EBADFD`.
+/// Whether the next read may succeed after this error. Such an error comes from a read without a valid header, or from
+/// a packet that the kernel cannot describe (`EINVAL` for a super-packet that virtio-net has no name for,
+/// `drivers/net/tun.c`). A read from a device that is gone fails with `EBADFD`.
 fn may_pass(error: &io::Error) -> bool {
     const PASSING: [Errno; 5] = [Errno::INVAL, Errno::IO, Errno::NOBUFS, Errno::NOMEM, Errno::INTR];
     match Errno::from_io_error(error) {

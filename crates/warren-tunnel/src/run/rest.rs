@@ -1,5 +1,6 @@
-//! Short sleeps of a worker that large packets from the carrier wake often, as network cards moderate their interrupts. One wake-up then
-//! handles all that came meanwhile, and the programs at both ends get the core. All of the worker's work waits, timers included.
+//! Short sleeps of a worker that large packets from the carrier wake often. They are to a worker what interrupt
+//! moderation is to a network card: one wake-up then handles everything that arrived meanwhile, and the programs at
+//! both ends get the core. All of the worker's work waits, timers included.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,13 @@ use crate::counters::Totals;
 const REST: Duration = Duration::from_micros(200);
 /// Length of a rest while traffic flows one way only. Nothing waits for an answer then, so a longer rest does no harm.
 const ONE_WAY_REST: Duration = Duration::from_micros(500);
-/// The long rest is used only if at most this many packets came since the last one. A default socket buffer holds about ninety of 1,200 bytes.
+/// The long rest is used only if at most this many packets arrived since the worker last ran out of work. A default
+/// socket buffer holds about ninety packets of 1,200 bytes.
 const FEW: u64 = 32;
 /// Work is frequent if it ends at most this long after the work before it, a short rest between them included.
 const FREQUENT: Duration = Duration::from_micros(400);
-/// Packets count as bulk from this mean size in bytes. Smaller ones are requests and answers, or come so fast that a worker has no time
-/// to rest.
+/// Packets count as bulk if their mean size is at least this many bytes. Smaller ones are requests and answers, or come
+/// so fast that a worker has no time to rest.
 const LARGE: u64 = 600;
 
 /// The worker's counters and the time when it last ran out of work.
@@ -32,7 +34,8 @@ impl Rest {
         Self { ended: now, length: Duration::ZERO, written_packets: 0, written_bytes: 0, read_packets: 0 }
     }
 
-    /// How long to rest now that the worker has run out of work; `None` if it should not rest. `totals` counts from its start.
+    /// How long to rest now that the worker has run out of work; `None` if it should not rest. `totals` counts from the
+    /// worker's start.
     pub(super) fn due(&mut self, now: Instant, totals: &Totals) -> Option<Duration> {
         let written = totals.tun_written_packets.saturating_sub(self.written_packets);
         let bytes = totals.tun_written_bytes.saturating_sub(self.written_bytes);
@@ -70,7 +73,7 @@ mod tests {
             .collect()
     }
 
-    /// After `turns` pieces of work.
+    /// The totals after `turns` pieces of work.
     fn totals(turns: u64, packets: u64, bytes: u64, answers: u64) -> Totals {
         Totals {
             tun_written_packets: turns * packets,

@@ -1,7 +1,7 @@
-//! Answers the control plane's questions for every counter, for a few connections and clients in each turn.
+//! Answers the control plane's requests for every counter. Each turn reads a few connections and clients.
 //!
-//! What moves from a connection to the sums of past ones meanwhile is moved in the unfinished snapshot too. So nothing
-//! is counted twice or left out, and no client's sum is ever smaller than in an earlier snapshot.
+//! Counts that move from a connection to the sums of past connections meanwhile are moved in the unfinished snapshot
+//! too. So nothing is counted twice or left out, and no client's sum is ever smaller than in an earlier snapshot.
 
 use warren_session::exit::SessionId;
 
@@ -14,7 +14,7 @@ use crate::traffic::Traffic;
 const PER_TURN: usize = 64;
 
 impl Worker {
-    /// Goes on with the answer to the first question. Returns whether there is more to do.
+    /// Continues the answer to the first request. Returns whether there is more to do.
     pub(super) fn take_snapshot(&mut self) -> bool {
         if self.snapshots.asked.is_empty() {
             return false;
@@ -37,7 +37,8 @@ impl Worker {
         !self.snapshots.asked.is_empty()
     }
 
-    /// Keeps what a connection carried for a session that it leaves.
+    /// Adds what a connection carried for a session to the client's past traffic, because the connection leaves the
+    /// session.
     pub(super) fn keep_traffic(&mut self, session: SessionId, traffic: &Traffic) {
         if let Some(place) = self.clients.keep(session, traffic)
             && let Some((_, seen)) = self.snapshots.clients.get_mut(place)
@@ -46,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// Reads a connection anew, if its turn was before something of it went elsewhere.
+    /// Reads a connection again if the unfinished snapshot has it already, because counts of it have moved elsewhere.
     pub(super) fn see_again(&mut self, slot: usize) {
         if slot < self.snapshots.connections.len() {
             let seen = self.see(slot);

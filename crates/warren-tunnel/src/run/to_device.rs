@@ -33,7 +33,7 @@ impl Worker {
         };
         write_all(coalescer, &mut self.totals, &mut self.drops, &mut self.occupancy, write);
         let after = coalescer.merge();
-        // Each worker finds it out by itself, and only the first one warns.
+        // Each worker learns of the refusal from its own queue, and only the first one warns.
         if after != before && self.tuning.tun_offload.restrict(after) {
             tracing::warn!(
                 "the TUN device refused a super-packet; packets of its kind are written one by one from now on"
@@ -63,7 +63,8 @@ fn write_all(
                 occupancy.packets_per_tun_write.record(packets);
                 Outcome::Written
             }
-            // An old kernel answers so to an offload type that it does not know. The coalescer offers the packets again, one by one.
+            // An old kernel returns `EINVAL` for an offload type that it does not know. The coalescer offers the
+            // packets again, one by one.
             Err(error) if packets > 1 && Errno::from_io_error(error) == Some(Errno::INVAL) => {
                 Outcome::Refused
             }

@@ -28,7 +28,7 @@ const SEEDS: Range<u64> = 0..70;
 const SEEDS_FOR_A_BUG: u64 = 70;
 
 const TICK: Duration = Duration::from_millis(1);
-/// How often the sender looks at what was lost.
+/// How often the sender checks what was lost.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long packets are sent, and how long the last of them may take to arrive.
 const TIME: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ const QUIET: Duration = Duration::from_secs(3);
 /// How long it takes until a path is known to be clean, and until it is known to lose too much.
 const KNOWN: Duration = Duration::from_secs(11);
 const MUCH_IS_KNOWN: Duration = Duration::from_secs(2);
-/// How long after it was due something may happen: the transport may have no room for a moment.
+/// How late something that is due may happen, because the transport may have no room for a moment.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 #[test]
@@ -199,7 +199,7 @@ impl World {
         self.now += TICK;
     }
 
-    /// Sends as a pump does, with at most so many new packets.
+    /// Sends as a pump does, with at most this many new packets.
     fn drain(&mut self, mut packets: u64) {
         let mut is_blocked = false;
         while !is_blocked {
@@ -323,7 +323,7 @@ impl World {
         rules.check_end();
         assert_eq!(counts.repaired, rules.repairs, "a repair did not leave");
         assert_eq!(order.held_datagrams, 0);
-        // A late one may also come when its lane has gone on and released nothing since.
+        // A datagram also counts as late if its lane has stopped waiting for it and released nothing since.
         assert!(order.late >= rules.overtaken.0 + rules.overtaken.1, "one was overtaken and is not late");
         if self.kind == Kind::Loss {
             let [(unordered, unordered_lost), (ordered, ordered_lost)] =

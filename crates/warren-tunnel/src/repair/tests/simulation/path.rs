@@ -12,7 +12,7 @@ use crate::repair::Outgoing;
 
 /// What the acknowledgement of a packet may take beyond 9/8 of a round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);
-/// The time until a datagram of a black-out is returned. Nothing is acknowledged that would show its loss earlier.
+/// Time until the transport returns a datagram that was lost in a black-out. No acknowledgement shows the loss earlier.
 const PROBE: Duration = Duration::from_millis(500);
 
 /// What a path does to packets.
@@ -81,7 +81,7 @@ impl Path {
         }
     }
 
-    /// Takes what has happened until now.
+    /// Takes the next news that is due.
     pub(super) fn next(&mut self, now: Instant) -> Option<News> {
         if self.news.peek().is_none_or(|Reverse(Entry(time, ..))| *time > now) {
             return None;

@@ -32,11 +32,11 @@ pub(super) struct Rules {
     places: BTreeMap<u64, Key>,
     /// The number that each lane has to give next.
     next: BTreeMap<usize, u32>,
-    /// Copies that must leave, and the time by which they must.
+    /// Copies that must leave, and the latest time for each.
     copies: BTreeMap<Key, Instant>,
-    /// Given up places of which the peer must be told, and the time by which it must.
+    /// Places that were given up, and the latest time to tell the peer of each.
     words: BTreeMap<Key, Instant>,
-    /// Packets that go on at the other side.
+    /// Packets that the other side has delivered.
     arrived: BTreeSet<u64>,
     /// Places that the other side holds.
     held: BTreeSet<Key>,
@@ -126,7 +126,7 @@ impl Rules {
         }
     }
 
-    /// What had to leave until now.
+    /// Checks that nothing is overdue.
     pub(super) fn check_time(&self, now: Instant) {
         let overdue = |due: &BTreeMap<Key, Instant>| due.values().any(|due| *due < now);
         assert!(!overdue(&self.copies), "the last repair was not sent again");
@@ -138,7 +138,7 @@ impl Rules {
         self.held.insert((place.lane.index(), place.number.value()));
     }
 
-    /// The other side lets a packet go on. None does so twice.
+    /// The other side delivers a packet. No packet is delivered twice.
     pub(super) fn released(&mut self, id: u64) {
         assert!(self.arrived.insert(id), "{id} came twice");
         let Some(key) = self.places.get(&id) else { return };
@@ -160,7 +160,7 @@ impl Rules {
         assert_eq!(self.held.range(below).next(), None, "a lane was not freed");
     }
 
-    /// What must hold when nothing is under way any more.
+    /// Checks what must hold when nothing is under way any more.
     pub(super) fn check_end(&self) {
         assert!(self.copies.is_empty() && self.words.is_empty() && self.held.is_empty());
         let most = self.first_bytes * MOST + SAVED;
