@@ -46,8 +46,8 @@ impl DaemonDirectory {
     /// has its directory there too.
     ///
     /// # Errors
-    /// When that fails, or when others may write to this directory or the one above. They could put a socket or a link
-    /// there and be asked in the daemon's place.
+    /// When that fails, or when others may write to this directory or the one above. Those others could put a socket or
+    /// a link there, and answer in the daemon's place.
     pub fn create(&self) -> anyhow::Result<()> {
         self.path.parent().map_or(Ok(false), make_directory).and_then(|_| self.make()).with_context(
             || format!("cannot create {}; run as root, or choose another --runtime-dir", self.path.display()),
@@ -77,6 +77,7 @@ impl DaemonDirectory {
 
     fn make(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.path) {
+            // An earlier daemon made it. `create` checks its mode.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made,
         }
@@ -112,7 +113,7 @@ impl DaemonDirectory {
         self.path.join("kill-switch")
     }
 
-    /// Whether a process that keeps the kill switch closed runs, or was killed since the last boot.
+    /// Whether a process keeps the kill switch closed, or such a process was killed since the last boot.
     pub fn has_guard(&self) -> bool {
         std::fs::read(self.guard()).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
     }
@@ -130,7 +131,7 @@ impl DaemonDirectory {
 
     /// Removes the note: the process ends on its own and was not killed.
     pub fn forget_guard(&self) {
-        // If the note stayed, the next process would leave open what was opened.
+        // If the note stayed, the next process would take this one for killed, and not close the kill switch.
         drop(std::fs::remove_file(self.guard()));
     }
 
@@ -203,8 +204,8 @@ impl DaemonDirectory {
         matches!(self.start_lock(), Ok(None))
     }
 
-    /// Takes the lock like [`Self::lock`], but waits a moment for a killed daemon: the lock stays held until its last
-    /// thread has ended, although it no longer answers.
+    /// Takes the lock like [`Self::lock`], but waits a moment for a killed daemon: the lock stays held until the last
+    /// thread of that daemon has ended, although the daemon no longer answers.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -213,7 +214,7 @@ impl DaemonDirectory {
             if let Some(lock) = self.lock()? {
                 return Ok(Some(lock));
             }
-            // A daemon that has just been started answers within this time.
+            // Either the daemon was killed, or it was just started and will answer one of the next attempts.
             if !matches!(ask(&self.socket(), &Request::Status).await, Err(AskError::NotRunning)) {
                 return Ok(None);
             }
@@ -255,6 +256,7 @@ impl DaemonDirectory {
         file.seek(SeekFrom::Start(end.saturating_sub(END_OF_LOG))).ok()?;
         let mut log = Vec::new();
         file.take(END_OF_LOG).read_to_end(&mut log).ok()?;
+        // The cut may be in the middle of a character.
         let log = String::from_utf8_lossy(&log);
         // Only `output::report` begins a line like this.
         log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
@@ -304,6 +306,7 @@ impl DaemonLock {
     /// # Errors
     /// When this process has too many open descriptors.
     pub fn share(&self) -> io::Result<File> {
+        // Both handles share the lock, because it belongs to the open file description (flock(2)).
         self.file.try_clone()
     }
 
@@ -353,13 +356,14 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>>
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let directory = DaemonDirectory::new(runtime_dir, &name);
-        // The lock file tells a daemon's directory from others, because every daemon makes it first.
+        // Only a daemon's directory has a lock file, which every daemon makes first.
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
             // Not a directory, but a file that somebody put there.
             Err(error) if error.kind() == ErrorKind::NotADirectory => {}
-            // Root without capabilities, as in a unit, leaves another user's daemon alone.
+            // Root without capabilities, as in a systemd unit, may not read another user's directory. It leaves that
+            // daemon alone.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && geteuid().is_root() => {}
             Err(error) => return Err(cannot(error)),
         }
@@ -387,12 +391,13 @@ pub async fn clean_up(runtime_dir: &Path, for_successor: ForSuccessor) -> anyhow
     first_error.map_or(Ok(cleaned), Err)
 }
 
-/// The part at the end of a log in which the final message is looked for.
+/// How many bytes at the end of a log are searched for the final message.
 const END_OF_LOG: u64 = 64 * 1024;
 
 /// The kernel's random ID of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// Together the time that a killed process needs to end on a busy machine.
+/// Attempts to take the lock of a killed process. Together they last one second, in which such a process ends even on a
+/// busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

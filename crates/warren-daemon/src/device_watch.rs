@@ -1,4 +1,4 @@
-//! Whether a daemon's TUN device still exists. Its descriptor does not wake a reader when the device is deleted.
+//! Checks whether a daemon's TUN device still exists. Its descriptor does not wake a reader when the device is deleted.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -23,7 +23,9 @@ pub fn is(name: &str, device: u32) -> bool {
 
 /// Waits until no device has both this name and this index.
 pub async fn gone(name: String, device: u32) {
+    // Without a socket, the kernel cannot be asked. Then no device is reported as gone.
     let Ok(socket) = socket() else { return std::future::pending().await };
+    // A new device of the same name has another index.
     while index(&socket, &name) == Some(device) {
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -28,8 +28,10 @@ impl ExitCode {
             .map_or(Self::Failed, |failure| failure.code)
     }
 
-    /// What `up` ends with if the daemon that it started has ended with this code. A daemon that a signal has ended has none.
+    /// The exit code of `up` if the daemon that it started has ended with this code. A daemon that a signal has ended
+    /// has no code.
     pub fn of_daemon(code: Option<i32>) -> Self {
+        // Any other code, such as 101 of a panic, says nothing to a script that runs `up`.
         let passed_on = [Self::Usage, Self::Refused, Self::TimedOut];
         passed_on.into_iter().find(|known| code == Some(*known as i32)).unwrap_or(Self::Failed)
     }
@@ -51,7 +53,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with this code and sentence.
+    /// Creates a failure with this code and message.
     pub fn new(code: ExitCode, sentence: impl Into<String>) -> Self {
         Self { code, sentence: sentence.into() }
     }

@@ -1,4 +1,4 @@
-//! Readiness notices to whoever started the daemon: systemd, or `warren up`, which listens like systemd.
+//! Readiness notices to the process that started the daemon: systemd, or `warren up`, which listens like systemd.
 //!
 //! A sandboxed daemon has no socket to its starter, because another program could put its own socket there. Its helper
 //! sends the notices.
@@ -16,7 +16,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// What a daemon tells its starter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Notice {
-    /// The daemon is ready. Has a sentence for people.
+    /// The daemon is ready. The text is for people.
     Ready(String),
     /// What the daemon is doing.
     Status(String),
@@ -45,7 +45,7 @@ pub fn stopping() {
 pub(crate) fn send_through(channel: OwnedFd) {
     // Without a listener, notices need not go to the helper.
     if std::env::var_os(SOCKET).is_some() {
-        // A daemon has one helper.
+        // A daemon has one helper, so the channel is set once.
         drop(CHANNEL.set(channel));
     }
 }
@@ -108,7 +108,7 @@ impl Notice {
     }
 }
 
-/// A line break would begin another field of sd_notify(3).
+/// Replaces control characters by spaces: a line break would begin another field of sd_notify(3).
 fn one_line(status: &str) -> String {
     let character = |character: char| if character.is_control() { ' ' } else { character };
     status.chars().take(LONGEST_STATUS).map(character).collect()
@@ -116,7 +116,8 @@ fn one_line(status: &str) -> String {
 
 fn say(notice: &Notice) {
     let said = match CHANNEL.get() {
-        // A stuck helper costs one notice and delays nobody. Before the sandbox is entered, the notice can go directly.
+        // If the helper is stuck, this notice is lost, but the daemon does not wait. Before the sandbox is entered, the
+        // notice can go directly.
         Some(channel) => notice.send_over(channel).or_else(|_| notice.tell()),
         None => notice.tell(),
     };

@@ -39,6 +39,7 @@ pub fn refuse_to_lose(what: &str) -> anyhow::Result<()> {
 }
 
 fn is_null(descriptor: impl AsFd) -> bool {
+    // Device 1:3 is /dev/null. It also stands for a closed standard output, which Rust opens as /dev/null at start.
     rustix::fs::fstat(descriptor).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode).is_char_device() && stat.st_rdev == rustix::fs::makedev(1, 3)
     })
@@ -107,7 +108,7 @@ fn write_stdout(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// If standard error cannot be written to, there is nowhere to report it.
+/// Writes a line to standard error. If that fails, there is nowhere to report it.
 fn write_stderr(line: &str) {
     let _ = writeln!(io::stderr(), "{}", harmless(line));
 }
@@ -123,6 +124,7 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let escaped = |letter: char| match steers(letter) {
+        // Four digits are enough for all of these characters.
         true => format!("\\u{:04x}", u32::from(letter)),
         false => letter.to_string(),
     };

@@ -15,7 +15,7 @@ pub fn command() -> Command {
     command
 }
 
-/// The same, with this process's directories and log settings as global options.
+/// Like [`command`], with this process's directories and log settings as global options.
 pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Command {
     let mut command = command();
     let Directories { config, runtime, state } = directories;
@@ -27,8 +27,8 @@ pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Comman
     command
 }
 
-/// The program's file, whose name looks good in a list of processes. Once that file was replaced, it is the kernel's link to the
-/// running program.
+/// Returns the program's file, whose name looks good in a list of processes. If that file was replaced, returns the
+/// kernel's link to the running program.
 fn program() -> PathBuf {
     let link = Path::new("/proc/self/exe");
     let is_this = |path: &PathBuf| is_same_file(path, link);

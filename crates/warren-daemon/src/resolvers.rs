@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use warren_host::dns::nameservers;
 
-/// Files that list them. systemd-resolved's own list comes first, because /etc/resolv.conf may name only resolved
+/// Files that list resolvers. systemd-resolved's own list comes first, because /etc/resolv.conf may name only resolved
 /// itself.
 const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 
-/// Resolvers on other hosts. A resolver on this host forwards its queries without the mark of the tunnel's sockets.
+/// The resolvers on other hosts. A resolver on this host is left out: it forwards its queries without the mark of the
+/// tunnel's sockets.
 pub fn listed() -> Vec<IpAddr> {
     let mut servers = Vec::new();
     for text in LISTS.iter().filter_map(|file| std::fs::read_to_string(file).ok()) {

@@ -63,8 +63,8 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes all rights from this process, which must have only one thread, except for a look-up. Rights that the kernel
-/// cannot take away stay.
+/// Takes all rights from this process except those for a look-up. The process must have only one thread. Rights that
+/// the kernel cannot take away stay.
 pub(crate) fn enter_for_look_up() {
     let confined = hide().and_then(|()| files::confine_to_look_ups());
     let confined = confined.and_then(|()| capabilities::drop_all());

@@ -32,7 +32,7 @@ pub struct Helper {
     orders: mpsc::Sender<Order>,
 }
 
-/// The helper's process. Whoever started it must end it.
+/// The helper's process. Its starter must end it.
 #[derive(Debug)]
 pub struct HelperProcess {
     child: Child,
@@ -81,7 +81,7 @@ impl Helper {
         Ok((helper, HelperProcess { child, orders }))
     }
 
-    /// Has the helper run nft whenever this process would.
+    /// Makes the helper run nft in place of this process.
     pub fn install_as_nft_runner(&self) {
         warren_host::set_nft_runner(Box::new(self.clone()));
     }
@@ -114,7 +114,8 @@ impl Helper {
         }
     }
 
-    /// The resolvers on other hosts that this host's files name now. Empty if that cannot be found out.
+    /// Lists the resolvers that this host's files name now, without those on this host. The list is empty if that
+    /// cannot be found out.
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
         match self.ask(HelperRequest::ListResolvers).await {
             Ok(Answer::Addresses(servers)) => servers,
@@ -175,7 +176,7 @@ impl HelperProcess {
     pub async fn end(mut self) -> bool {
         // The helper may have ended already.
         drop(self.orders.send(Order::End).await);
-        // A helper that still works on something ends afterwards.
+        // A helper that is still busy with a request ends after it.
         timeout(PATIENCE, self.child.wait()).await.is_ok()
     }
 }
@@ -213,7 +214,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
                 number += 1;
                 match write(&mut writer, &NumberedRequest { number, request }).await {
                     Ok(()) => drop(waiting.insert(number, reply)),
-                    // Nothing of it was written.
+                    // The request is too long, and nothing of it was written.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                         drop(reply.send(Err(HelperError::Other(error.to_string()))));
                     }
@@ -249,6 +250,7 @@ async fn take_logs(channel: OwnedFd) {
             // A log that cannot be written to is reconnected later.
             Ok(Ok(Some(log))) => drop(logging::write_to(log)),
             Ok(Ok(None) | Err(_)) => return,
+            // Nothing had arrived after all. `try_io` has cleared the readiness.
             Err(_) => {}
         }
     }

@@ -46,11 +46,13 @@ struct Ended {
     said: Vec<u8>,
 }
 
-/// Runs a process to its end. Reads at most [`MOST_BYTES`] of its output, because an attacker may control it.
+/// Runs a process to its end. Reads at most [`MOST_BYTES`] of each output, because an attacker may control the process.
 async fn run(mut command: Command) -> io::Result<Ended> {
     let mut child = command.spawn()?;
     let (printed, said) = (child.stdout.take(), child.stderr.take());
     let (printed, said) = tokio::try_join!(beginning(printed), beginning(said))?;
+    // Both pipes are closed now, so a process that goes on writing fails. If it does not end, the time limit of `ask`
+    // kills it.
     Ok(Ended { status: child.wait().await?, printed, said })
 }
 
@@ -67,6 +69,7 @@ async fn beginning(of: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The resolver's reason.
 pub fn look_up(host: &str) -> anyhow::Result<()> {
+    // First, before anything from the network is parsed.
     sandbox::enter_for_look_up();
     let found: Vec<String> =
         (host, 0).to_socket_addrs()?.map(|address| format!("{}\n", address.ip())).collect();

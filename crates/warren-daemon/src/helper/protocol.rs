@@ -32,12 +32,12 @@ pub(super) enum HelperRequest {
     SetResolvers {
         device: DeviceName,
         servers: Vec<IpAddr>,
-        /// Even if they are set already.
+        /// Whether to set them even if they are set already.
         anew: bool,
     },
     /// Put the host's resolvers back.
     RestoreResolvers,
-    /// List the resolvers on other hosts that the host's files name.
+    /// List the resolvers that the host's files name, without those on this host.
     ListResolvers,
     /// Say which ports the host's NAT publishes.
     ListPublished,
@@ -108,6 +108,7 @@ pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     };
+    // Checked before memory is allocated, because the other side may be in an attacker's hands.
     let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST);
     let mut text = vec![0; length.ok_or_else(too_long)?];
     from.read_exact(&mut text).await?;
@@ -120,6 +121,7 @@ pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin
 /// When nobody reads it, or it is too long.
 pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
+    // Checked before anything is written, so that the next message can follow.
     let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= LONGEST);
     to.write_u32(length.ok_or_else(too_long)?).await?;
     to.write_all(&text).await

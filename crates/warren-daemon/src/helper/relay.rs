@@ -24,11 +24,12 @@ use crate::notify::{Notice, SOCKET};
 /// # Errors
 /// When no descriptor is left.
 pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
-    // Unlike a stream, this type keeps notices apart. Unlike datagrams, it tells when the other end is closed.
+    // Unlike a stream, this type of socket keeps notices apart. Unlike a datagram socket, it reports that the other end
+    // is closed.
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends a descriptor over a connected socket, with a byte.
+/// Sends a descriptor, together with one byte, over a connected socket.
 ///
 /// # Errors
 /// When the other end is closed.
@@ -89,7 +90,7 @@ impl Relay {
     pub(super) fn close(self) {
         // What has already arrived can still be read.
         let _ = shutdown(&self.channel, Shutdown::Read);
-        // The thread does not panic.
+        // A join fails only after a panic, and that thread does not panic.
         drop(self.notices.join());
     }
 }
@@ -100,6 +101,7 @@ fn pass_on(channel: &OwnedFd) {
     let mut any = false;
     while let Ok((length @ 1.., _)) = recv(channel, &mut buffer, RecvFlags::empty()) {
         let notice = buffer.get(..length).map(serde_json::from_slice::<Notice>);
+        // A compromised daemon may send anything.
         let Some(Ok(notice)) = notice else { continue };
         any = true;
         if let Err(error) = notice.tell() {

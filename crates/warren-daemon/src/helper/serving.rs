@@ -34,7 +34,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
     let by_daemons = "only daemons start the helper";
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let stream = StdUnixStream::from(input);
-    // The daemon sent it before it started this process.
+    // The daemon sent the descriptor before it started this process, so it has arrived.
     let channel = relay::receive_descriptor(stream.as_fd()).context(by_daemons)?.context(by_daemons)?;
     let relay = Relay::open(channel)?;
     stream.set_nonblocking(true)?;
@@ -49,7 +49,8 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }),
         dns: Mutex::new(None),
     });
-    // A client has nft make its tables as soon as an exit has answered. An exit has its own nft, which owns its table.
+    // A client needs nft as soon as an exit has answered, so nft is made ready early. An exit has its own nft, which
+    // owns its table.
     if name != EXIT {
         tokio::spawn({
             let duties = duties.clone();
@@ -95,7 +96,7 @@ async fn write_answers(mut writer: OwnedWriteHalf, mut answered: mpsc::Receiver<
     }
 }
 
-/// The requests in progress. Those that wait for something else keep no other request waiting.
+/// The requests in progress. Requests that wait for something else do not delay the others.
 #[derive(Default)]
 struct Tasks {
     running: JoinSet<()>,
@@ -121,11 +122,13 @@ impl Tasks {
         while tasks.len() >= MOST_AT_ONCE {
             drop(tasks.join_next().await);
         }
+        // The set keeps finished tasks until they are taken out.
         while tasks.try_join_next().is_some() {}
         tasks
     }
 
-    /// Nobody needs an address or an owner's end any more. Everything else that has begun is finished: nobody could undo half of it.
+    /// Cancels look-ups and waits for an owner's end, because nobody needs their results any more. Waits for everything
+    /// else to finish, because nobody could undo half of it.
     async fn end(mut self) {
         self.looking_up.shutdown().await;
         self.awaiting_ends.shutdown().await;

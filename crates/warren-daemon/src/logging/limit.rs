@@ -47,9 +47,11 @@ impl<'log> MakeWriter<'log> for LimitedLog {
     }
 
     fn make_writer_for(&'log self, metadata: &Metadata<'_>) -> Line {
+        // `tracing` orders levels by verbosity: debug is greater than info.
         if *metadata.level() > Level::INFO {
             return self.make_writer();
         }
+        // The map stays small: it has one entry for each log statement of the program.
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let allowance = places.entry(metadata.callsite()).or_default();
         match allowance.take(Instant::now()) {

@@ -21,7 +21,7 @@ impl Write for StandardError {
 /// Makes `log` this process's standard error, and writes the kept lines to it.
 ///
 /// # Errors
-/// When it cannot be written to either.
+/// When `log` cannot be written to either.
 pub(crate) fn write_to(log: OwnedFd) -> io::Result<()> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     // The lines stay locked meanwhile, so that no new line overtakes them.
@@ -39,6 +39,7 @@ struct Kept {
 
 impl Kept {
     fn write(&mut self, line: &[u8], log: &mut impl Write) -> io::Result<usize> {
+        // While lines are kept, new ones are kept behind them, so that the order stays.
         if self.lines.is_empty() {
             match log.write(line) {
                 Err(error) if is_lost(&error) => {}

@@ -6,7 +6,8 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Leaves the calling thread, its future threads, and the programs that it starts only CAP_NET_ADMIN, if it has more.
+/// Reduces the capabilities of the calling thread, of its future threads and of the programs that it starts to
+/// CAP_NET_ADMIN.
 ///
 /// A daemon that root started keeps root's rights for now, because programs that it starts may need them.
 ///
@@ -27,9 +28,10 @@ pub fn keep_network_administration() -> anyhow::Result<()> {
     set_capabilities(None, sets).context(REFUSED)
 }
 
-/// Leaves the calling thread only CAP_NET_ADMIN, whoever started it. Programs that it starts get nothing.
+/// Leaves the calling thread only CAP_NET_ADMIN, no matter who started it. Programs that it starts get nothing.
 ///
-/// Root keeps what it takes to write `anothers_files`. An exit of another user needs that when root runs it by hand.
+/// With `anothers_files`, root also keeps what it needs to write another user's files. An exit that has its own user
+/// needs that when root runs it by hand.
 ///
 /// # Errors
 /// When the kernel refuses.

@@ -110,6 +110,7 @@ fn ruleset() -> anyhow::Result<Ruleset> {
 /// Allows a path if it exists.
 fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> anyhow::Result<RulesetCreated> {
     let Ok(opened) = PathFd::new(path) else { return Ok(ruleset) };
+    // The kernel refuses a rule for a file that has rights of directories.
     let access = if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V6) };
     Ok(ruleset.add_rule(PathBeneath::new(opened, access))?)
 }

@@ -80,6 +80,8 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
             .collect::<Result<_, _>>()?;
         Ok(SeccompRule::new(conditions)?)
     };
+    // The kernel ignores the upper half of an int argument. A filter that compared it could be evaded with other upper
+    // bits.
     let dword = || Dword;
     let qword = || Qword;
     // Writable memory can never be executed.
@@ -101,6 +103,7 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         for (kind, protocol) in
             [(libc::SOCK_DGRAM, libc::IPPROTO_UDP), (libc::SOCK_STREAM, libc::IPPROTO_TCP)]
         {
+            // 0 means the usual protocol of the kind.
             for protocol in [0, protocol] {
                 let kind = (1, MaskedEq(SOCKET_KIND), number(kind));
                 let internet = [(0, Eq, number(family)), kind, (2, Eq, number(protocol))];
@@ -109,6 +112,7 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         }
     }
     calls.insert(libc::SYS_socket, sockets);
+    // Threads name themselves.
     calls.insert(libc::SYS_prctl, vec![rule(&[(0, Eq, number(libc::PR_SET_NAME))], &dword)?]);
     // These would type into the terminal that the daemon was started from.
     calls.insert(libc::SYS_ioctl, vec![rule(&[(1, Ne, TIOCSTI), (1, Ne, TIOCLINUX)], &dword)?]);
@@ -126,7 +130,7 @@ const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 const THREAD: u64 = libc::CLONE_THREAD as u64;
-/// The flags CLONE_NEWNS, CLONE_NEWCGROUP, and all from there to CLONE_NEWNET.
+/// CLONE_NEWNS, and the six flags from CLONE_NEWCGROUP to CLONE_NEWNET (`linux/sched.h`).
 const NAMESPACES: u64 = 0x7e02_0000;
 /// The socket type without SOCK_NONBLOCK and SOCK_CLOEXEC (`linux/net.h`).
 const SOCKET_KIND: u64 = 0xf;
@@ -229,6 +233,8 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_mremap,
     libc::SYS_munmap,
     // Threads, signals, children from before the sandbox, and the process itself.
+    // The filter for clone3 refuses it with ENOSYS. If this newer filter refused it too, its EPERM would win
+    // (seccomp(2)).
     libc::SYS_clone3,
     libc::SYS_exit,
     libc::SYS_exit_group,
