@@ -32,7 +32,7 @@ pub enum AskError {
         "the daemon did not answer within 5 s; see its log, or end it with `kill -9 {pid}` and run this again"
     )]
     TimedOut {
-        /// Its process ID, if known.
+        /// The daemon's process ID, if known.
         pid: String,
     },
     /// This user may not use the socket.
@@ -55,7 +55,7 @@ pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, As
 /// Asks a daemon for its status.
 ///
 /// # Errors
-/// As [`ask`]. [`AskError::Io`] also if the daemon is of a version with another form of status.
+/// As [`ask`]. [`AskError::Io`] also if the daemon's version has another form of status.
 pub async fn ask_status(path: &Path) -> Result<Status, AskError> {
     let value = ask(path, &Request::Status).await?;
     serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
@@ -63,9 +63,9 @@ pub async fn ask_status(path: &Path) -> Result<Status, AskError> {
 
 async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {
     let socket = socket_at(path)?;
-    // Connects to the socket that was checked, whatever has its name by now.
+    // Connects to the socket that was checked, even if another file has its name by now.
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
-    // Kept for the advice to end a daemon that does not answer.
+    // Needed for the message that advises to end this process if it does not answer.
     *pid = stream.peer_cred()?.pid();
     let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
     line.push(b'\n');
@@ -79,7 +79,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
 }
 
-/// Opens the socket without following a link. Otherwise a daemon of another user could make root ask a third daemon.
+/// Opens the socket without following a link. With a link, another user's daemon could make root ask a third daemon.
 fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&socket)?;

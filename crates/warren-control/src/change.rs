@@ -54,7 +54,7 @@ impl Change {
                 Key::MaxTransmitDatagrams => caps.set(caps.segments(), number),
                 Key::ReceiveBatches => receive_batches.set(number),
                 Key::TunBatches => tun_batches.set(number),
-                // Its values are words.
+                // Never a number: its values are words.
                 Key::Congestion => {}
             },
         }

@@ -78,9 +78,9 @@ pub struct ClientView {
     /// Absent if the exit does not run.
     #[serde(flatten)]
     pub live: Option<LiveView>,
-    /// RFC 3339.
+    /// When the client was enrolled, in the format of RFC 3339.
     pub created: String,
-    /// RFC 3339. None if it was never seen.
+    /// When the client was last seen, in the format of RFC 3339. None if it was never seen.
     pub last_seen: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl ClientView {
 pub struct InvitationView {
     /// The name that the client will have.
     pub name: String,
-    /// RFC 3339.
+    /// When the invitation expires, in the format of RFC 3339.
     pub expires: String,
 }
 
@@ -143,7 +143,7 @@ pub struct RemovedView {
     /// The key.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// RFC 3339.
+    /// When the client was removed, in the format of RFC 3339.
     pub removed: String,
 }
 
@@ -173,10 +173,10 @@ pub struct ImportSummary {
     pub unchanged: usize,
 }
 
-/// How many there are, and the first names.
+/// A number of clients or invitations, and the first names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// All of them.
+    /// How many there are.
     pub count: usize,
     /// The first [`Named::SHOWN`] names.
     pub names: Vec<String>,
@@ -186,7 +186,7 @@ impl Named {
     /// The most names that are shown.
     pub const SHOWN: usize = 20;
 
-    /// Counts one more.
+    /// Counts one more, and notes its name if it is among the first.
     pub fn add(&mut self, name: &str) {
         self.count += 1;
         if self.names.len() < Self::SHOWN {
@@ -197,8 +197,10 @@ impl Named {
 
 /// A time in UTC in the format of RFC 3339.
 ///
-/// A time that RFC 3339 cannot express comes from a broken clock and is shown as the nearest one that it can.
+/// A time that RFC 3339 cannot express comes from a broken clock and is shown as the nearest time that RFC 3339 can
+/// express.
 pub fn timestamp(time: SystemTime) -> String {
+    // 9999-12-31T23:59:59Z. `humantime` formats no later time, and none before 1970.
     let end_of_rfc3339 = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
     let time = time.clamp(SystemTime::UNIX_EPOCH, end_of_rfc3339);
     humantime::format_rfc3339_seconds(time).to_string()

@@ -4,7 +4,8 @@
 //! the peer's user is checked too: it must be root or the daemon's own.
 //!
 //! The modules:
-//! - `protocol`: the requests and answers; `change`, `clients`, `page` and `serializable_key` are parts of requests; `reloaded` is one of an answer
+//! - `protocol`: the requests and answers. `change`, `clients`, `page` and `serializable_key` are parts of requests,
+//!   `reloaded` is part of an answer
 //! - `ask`: the command line's side
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which rows of a list to answer.
+/// Which rows of a list are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageQuery {
     /// Only rows whose name contains this.
@@ -22,6 +22,7 @@ impl PageQuery {
 
     /// The most rows that this page may have.
     pub fn limit(&self) -> usize {
+        // At least one row: with a limit of 0, `page` would never end the page.
         self.limit.unwrap_or(Self::MOST).clamp(1, Self::MOST)
     }
 
@@ -41,6 +42,7 @@ impl PageQuery {
         let mut page = Page { rows: Vec::new(), next: None };
         while let Some(row) = rows.next() {
             let is_last = page.rows.len() + 1 == self.limit();
+            // Peeked, so that no page follows when the rows end with this one.
             if is_last && rows.peek().is_some() {
                 page.next = Some(place(&row));
             }
@@ -58,7 +60,7 @@ impl PageQuery {
 pub struct Page<Row> {
     /// The rows, in order.
     pub rows: Vec<Row>,
-    /// Where the next page begins. None if there is none.
+    /// The place after which the next page begins. None on the last page.
     pub next: Option<String>,
 }
 

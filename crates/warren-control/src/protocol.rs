@@ -20,14 +20,14 @@ pub enum Request {
     Stop,
     /// Change a setting until the daemon ends. The answer is the previous value.
     Set { change: Change },
-    /// Read the configuration again. The answer is [`super::Reloaded`]; an older daemon's is null.
+    /// Read the configuration again. The answer is [`super::Reloaded`]. An older daemon answers null.
     Reload,
-    /// Client: read the profile again, and ask the exits again that have refused.
+    /// Client: read the profile again, and ask once more the exits that have refused.
     Retry,
     /// Exit: the public keys that it serves. They identify the exit.
     PublicKeys,
-    /// Exit: use these keys from now on, the newest first. Ends every session or none; the answer is how many ended. A
-    /// service may not be able to read its key file again.
+    /// Exit: use these keys from now on, the newest first. Ends every session or none; the answer is how many ended.
+    /// The keys are in the request, because a service may not be able to read its key file again.
     SetKeys { keys: Vec<SerializableKey>, end_sessions: bool },
     /// Exit: tell clients to move to another exit. End once they have, or after this time.
     Drain { milliseconds: u64 },

@@ -56,7 +56,7 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), asked, accepting })
     }
 
-    /// The next request.
+    /// Waits for the next request.
     ///
     /// # Errors
     /// When no request can arrive any more. A daemon that nobody can ask or stop must end.
@@ -101,7 +101,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
 async fn serve(mut stream: UnixStream, sender: mpsc::Sender<PendingRequest>) -> anyhow::Result<()> {
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
-    // The file's mode already keeps others out. This holds even if somebody changes the mode.
+    // The file's mode already keeps others out. This check holds even if somebody changes the mode.
     let response = if peer != 0 && peer != own {
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
@@ -109,6 +109,7 @@ async fn serve(mut stream: UnixStream, sender: mpsc::Sender<PendingRequest>) -> 
             Ok(request) => {
                 let (answer, answered) = oneshot::channel();
                 sender.send(PendingRequest { request, answer }).await?;
+                // A daemon that is ending drops the channel. Then the peer sees the end of the stream and no answer.
                 answered.await?
             }
             Err(refusal) => Err(refusal),

@@ -28,7 +28,7 @@ use crate::clients::timestamp;
 use warren_tunnel::tuning::Tuning;
 use warren_tunnel::{Snapshot, WorkerShare};
 
-/// A daemon's state and counters. Every drop reason is present, also at zero.
+/// A daemon's state and counters. Every drop reason is present, even at zero.
 ///
 /// Has 22 fields because each is a key of the JSON object that `warren status --json` promises (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ pub struct Status {
     pub drops_to_tun: BTreeMap<String, u64>,
     /// Datagrams that QUIC dropped, and packets that the kernel dropped before QUIC received them.
     pub transport_drops: BTreeMap<String, u64>,
-    /// The three maps above in one.
+    /// The three maps `drops_to_carrier`, `drops_to_tun` and `transport_drops`, added up by reason.
     pub drops: BTreeMap<String, u64>,
     /// How full batches were.
     pub occupancy: Occupancy,
@@ -127,7 +127,7 @@ impl State {
 pub struct Observed<'a> {
     /// What it is doing.
     pub state: State,
-    /// When that began.
+    /// When this state began.
     pub since: Instant,
     /// The TUN device, once there is one.
     pub device: Option<DeviceStatus>,
@@ -153,6 +153,7 @@ impl Status {
 
     /// The shortest round trip of the connections in milliseconds. None if none was measured.
     pub fn shortest_rtt_ms(&self) -> Option<f64> {
+        // 0 means that no round trip was measured yet.
         self.connections.iter().map(|connection| connection.rtt_ms).filter(|rtt| *rtt > 0.0).reduce(f64::min)
     }
 
@@ -181,6 +182,7 @@ impl Status {
             pid: std::process::id(),
             state,
             since_seconds: since.as_secs_f64(),
+            // An `Instant` has no date, so the date follows from the age of the state.
             since: timestamp(SystemTime::now() - since),
             reload_error,
             client: None,

@@ -29,7 +29,7 @@ pub struct ConnectionStatus {
     pub rates: Rates,
     /// Congestion window in bytes.
     pub cwnd: u64,
-    /// What the congestion controller does; only `adaptive` tells.
+    /// What the congestion controller does. None unless it is `adaptive`.
     #[serde(default)]
     pub controller: Option<ControllerStatus>,
     /// The largest UDP payload in bytes that the path is known to carry.
@@ -38,7 +38,7 @@ pub struct ConnectionStatus {
     pub sent_packets: u64,
     /// QUIC packets that were declared lost.
     pub lost_packets: u64,
-    /// Those of them that were acknowledged after all.
+    /// QUIC packets that were declared lost and acknowledged after all.
     #[serde(default)]
     pub spurious_losses: u64,
     /// Probes of the path's MTU among the lost packets, which are meant to be lost.
@@ -58,17 +58,17 @@ pub struct ConnectionStatus {
     pub datagrams_received: u64,
     /// Inner packets that wait to be sent.
     pub queue_packets: usize,
-    /// Bytes of these.
+    /// Bytes of the packets that wait.
     pub queue_bytes: usize,
     /// Inner packets sent.
     pub packets_out: u64,
-    /// Bytes of these.
+    /// Bytes of the packets sent.
     pub bytes_out: u64,
     /// Inner packets received.
     pub packets_in: u64,
-    /// Bytes of these.
+    /// Bytes of the packets received.
     pub bytes_in: u64,
-    /// What the path loses, and what becomes of it.
+    /// What the path loses, and what is sent again.
     #[serde(default)]
     pub repair: RepairStatus,
 }
@@ -81,7 +81,7 @@ pub enum ControllerStatus {
     Starting,
     /// The rate follows what the path carries with a short queue.
     ShortQueue,
-    /// The rate is a little lower for a moment, to see whose queue or loss it is.
+    /// The rate is a little lower for a moment, to find out whether this connection causes the queue or the loss.
     Probing,
     /// Another flow keeps the path's queue full, and the connection competes for a fair share.
     Sharing,
@@ -101,7 +101,7 @@ impl From<ControllerState> for ControllerStatus {
     }
 }
 
-/// What a connection's path loses, and what becomes of it.
+/// What a connection's path loses, and what is sent again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RepairStatus {
     /// Whether lost datagrams are sent again now.

@@ -11,7 +11,7 @@ use warren_quic::strangers::{Strangers, Turned};
 pub struct ExitStatus {
     /// The addresses that it listens on.
     pub listen: Vec<SocketAddr>,
-    /// Its key.
+    /// The exit's key.
     pub public_key: String,
     /// The old key, which is served too until it is retired.
     pub old_public_key: Option<String>,
@@ -31,7 +31,7 @@ pub struct ExitStatus {
     pub handshakes_timed_out: u64,
 }
 
-/// The counts by reason.
+/// The number of connection attempts that were turned away, by reason.
 pub fn turned_away(strangers: &Strangers) -> BTreeMap<String, u64> {
     Turned::ALL.into_iter().map(|why| (why.name().to_owned(), strangers.turned_away(why))).collect()
 }
@@ -39,9 +39,9 @@ pub fn turned_away(strangers: &Strangers) -> BTreeMap<String, u64> {
 /// How many clients there are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientCounts {
-    /// In the registry.
+    /// Clients in the registry.
     pub enrolled: usize,
-    /// With a session.
+    /// Clients with a session.
     pub connected: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct SessionStatus {
     pub ipv4: Option<String>,
     /// The client's inner IPv6 address.
     pub ipv6: Option<String>,
-    /// Its age.
+    /// The session's age.
     pub since_seconds: f64,
     /// The indices of its attached connections.
     pub connections: Vec<u32>,

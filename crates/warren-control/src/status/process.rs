@@ -10,7 +10,7 @@ pub struct ProcessStatus {
     pub cpu_seconds: f64,
     pub fds: usize,
     pub threads: u64,
-    /// The rights that it has given up.
+    /// The rights that the process has given up.
     #[serde(default)]
     pub sandbox: Sandbox,
 }

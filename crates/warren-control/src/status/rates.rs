@@ -142,6 +142,7 @@ impl Counters {
 
     fn since(self, before: Self) -> Self {
         Self {
+            // The traffic of a connection starts again at zero when it leaves its session.
             packets_out: self.packets_out.saturating_sub(before.packets_out),
             bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
             packets_in: self.packets_in.saturating_sub(before.packets_in),
