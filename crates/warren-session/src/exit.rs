@@ -99,7 +99,7 @@ struct WallClock {
 
 impl WallClock {
     fn at(self, now: Instant) -> SystemTime {
-        // The clock is looked at again and again, so a moment may lie before the latest look.
+        // The clock is read again and again, so a moment may lie before the latest reading.
         let at = match now.checked_duration_since(self.instant) {
             Some(later) => self.wall.checked_add(later),
             None => self.wall.checked_sub(self.instant.saturating_duration_since(now)),
@@ -220,7 +220,8 @@ impl ExitSessions {
         self.sessions.get(&session)
     }
 
-    /// The client of a session has sent something. The driver need not report each packet, but an idle client's keep-alives too.
+    /// Records that the client of a session has sent something. The driver need not report every packet, but it must
+    /// report the keep-alives of an idle client.
     pub fn heard(&mut self, now: Instant, session: SessionId) {
         if let Some(session) = self.sessions.get_mut(&session) {
             session.heard = session.heard.max(now);
@@ -259,7 +260,7 @@ impl ExitSessions {
             for (_, connection) in session.attached() {
                 self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
             }
-            // There is nobody to tell, and the session would only delay the end of the drain.
+            // A session without connections has nobody to tell, and would only delay the end of the drain.
             if self.actions.len() == before {
                 empty.push(session.id);
             }

@@ -164,6 +164,7 @@ impl Goodbye {
     pub(crate) fn from_message(message: &message::Goodbye) -> Option<Self> {
         let versions = Versions { exit: message.exit_version, client: message.client_version };
         let reason = Self::from_code(message.reason)?;
+        // Both versions are 0 if the sender did not name them.
         let named = matches!(reason, Self::Version(_)) && versions.exit != versions.client;
         Some(if named { Self::Version(Some(versions)) } else { reason })
     }

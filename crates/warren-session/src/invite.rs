@@ -132,7 +132,7 @@ impl fmt::Debug for InviteToken {
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
-    /// The first one in order.
+    /// The first digest in order.
     pub(crate) const LOWEST: Self = Self([0; 32]);
 
     /// The first 8 bytes in hexadecimal, which identify an invitation and are valid in file names.
@@ -149,6 +149,7 @@ impl Serialize for TokenDigest {
 
 impl<'de> Deserialize<'de> for TokenDigest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A text that is not base64 becomes an empty digest, which has the wrong length.
         let bytes = STANDARD.decode(String::deserialize(deserializer)?).unwrap_or_default();
         let digest = bytes.try_into();
         digest

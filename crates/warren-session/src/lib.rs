@@ -30,7 +30,7 @@ pub use token::AttachToken;
 /// Version of the control protocol that this build speaks, sent in every `Hello`.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Feature bit of `Hello` and `Welcome`: puts numbered datagrams in order, and may send them.
+/// Feature bit of `Hello` and `Welcome`: the sender puts numbered datagrams in order, and may send such datagrams.
 pub const NUMBERED: u64 = 1;
 
 /// Time for a connection to finish its handshake, on either side. A connection that has not finished by then is closed.

@@ -15,7 +15,7 @@ warren_simulation::planted_bugs! {
     StaleAttachToken,
     /// Any enrolled key attaches with a session's token.
     AttachByAnotherKey,
-    /// A client is told that it is attached before the packet path is.
+    /// A client is told that its connection is attached before the packet path has attached it.
     AttachedTooEarly,
     /// A replaced connection is not detached.
     ReplacedNotDetached,
@@ -63,7 +63,7 @@ warren_simulation::planted_bugs! {
     EnrolledTooEarly,
     /// A token enrols a second key while the store has not answered for the first.
     TokenTakenTwice,
-    /// What is in force and the store has refused is not sent again.
+    /// A change that is in force and that the store has refused is not sent again.
     UnsavedForgotten,
     /// A removal by another exit changes nothing here.
     RemovalElsewhereIgnored,

@@ -45,7 +45,7 @@ pub struct Leased {
     pub lease: Lease,
     /// Whether any of the addresses is new to the key.
     pub changed: bool,
-    /// The keys that lost an address for it, at most one per network.
+    /// The keys that lost an address to this key, at most one per network.
     pub taken_from: Vec<PublicKey>,
 }
 
@@ -145,7 +145,7 @@ impl AddressPool {
         }
     }
 
-    /// Checks that a client can have an address, whoever has it now.
+    /// Checks that a client can have an address, no matter who has it now.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl AddressPool {
         self.range(family).ok_or(PoolError::NotInPool { address })?.check(number)
     }
 
-    /// Keeps an address that is about to become a static one from clients that need any, or ends that.
+    /// Sets whether an address is about to become static. While it is, no client gets it from the free addresses.
     pub(crate) fn promise(&mut self, address: IpAddr, is_promised: bool) {
         let (family, number) = number_of(address);
         if let Some(range) = self.range_mut(family) {
@@ -296,6 +296,7 @@ impl AddressPool {
             range.take(address, key);
         }
         let holder = self.holders.get(&key).copied();
+        // A key that has an address of the other family keeps its presence.
         let mut holder = holder.unwrap_or(Holder { ipv4: None, ipv6: None, presence });
         *holder.held_mut(family) = Some(Held { address, is_static });
         self.set(key, Some(holder));
@@ -316,7 +317,7 @@ impl AddressPool {
         }
     }
 
-    /// Sets what a key holds, and enters it among those that can lose their sticky leases.
+    /// Sets what a key holds, and updates the keys that can lose their sticky leases.
     fn set(&mut self, key: PublicKey, after: Option<Holder>) {
         let before = match after {
             Some(after) => self.holders.insert(key, after),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::SessionGrant;
 use crate::goodbye::Goodbye;
 
-/// How a connection ended that the client did not close itself.
+/// How a connection ended, if the client did not close it itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
     /// The exit closed it with a code of [`Goodbye`]. Before [`super::ClientSession::connected`] nothing proves that the exit

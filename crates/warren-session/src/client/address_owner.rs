@@ -5,7 +5,7 @@ use std::fmt;
 /// The owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressOwner {
-    /// This host, on another device than the tunnel's.
+    /// This host, on a device other than the tunnel's.
     Host,
     /// A gateway of this host's routes.
     Gateway,

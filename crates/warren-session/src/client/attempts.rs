@@ -41,6 +41,7 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Attach { index });
         self.state = ClientState::Up { attached: self.up_count() };
         if was_down {
+            // The exit may grant fewer connections than this client asked for.
             let granted = self.session.as_ref().map_or(0, |session| session.welcome.connections);
             for other in 0..granted {
                 if self.link(other).is_some_and(|link| link.phase == Phase::Parked) {
@@ -56,6 +57,7 @@ impl ClientSession {
         let link = self.link_mut(index)?;
         let since = link.attached_since();
         link.phase = Phase::Parked;
+        // The empty decoder also ends the loop of `received`, if a message of that loop dropped the link.
         link.decoder = MessageDecoder::new();
         if since.is_some() && !is_planted(Bug::LostLinkNotDetached) {
             self.actions.push_back(ClientAction::Detach { index });
@@ -109,7 +111,8 @@ impl ClientSession {
         }
     }
 
-    /// Makes connection 0 reconnect at once for all, whatever back-off it was waiting for. No other connection is left.
+    /// Makes connection 0 reconnect at once for all connections, even if it was waiting for its back-off. No other
+    /// connection is left.
     pub(super) fn wake_first(&mut self, now: Instant, was_stable: bool) {
         let Some(first) = self.link_mut(0) else { return };
         if was_stable && !first.is_connection() {

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Delay between the starts of two attempts. If the running attempt fails, the next one starts at once.
+/// Delay between the starts of two attempts, as RFC 8305 section 5 recommends. If the running attempt fails, the next
+/// one starts at once.
 pub const STAGGER: Duration = Duration::from_millis(250);
 
 /// The waiting and the running candidates.
@@ -44,6 +45,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         let (not_before, _) = self.waiting.front()?;
         // Nothing runs, and no better candidate can come, so waiting would only lose time.
         if self.running.is_empty() && !self.expecting {
+            // The last start is past, so the next candidate is due at once.
             return Some(self.last_begun.map_or(*not_before, |last| last.min(*not_before)));
         }
         let staggered = self.last_begun.filter(|_| !self.running.is_empty()).map(|last| last + STAGGER);

@@ -16,6 +16,7 @@ pub struct TakenAddresses(BTreeMap<IpAddr, AddressOwner>);
 
 impl FromIterator<(IpAddr, AddressOwner)> for TakenAddresses {
     fn from_iter<I: IntoIterator<Item = (IpAddr, AddressOwner)>>(all: I) -> Self {
+        // An IPv4-mapped IPv6 address stands for its IPv4 address.
         Self(all.into_iter().map(|(address, owner)| (address.to_canonical(), owner)).collect())
     }
 }

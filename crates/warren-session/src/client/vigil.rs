@@ -1,5 +1,5 @@
-//! Decides what to do about silent connections. One of several gets another UDP port. If all are silent, other paths are probed
-//! as well.
+//! Decides what to do about silent connections. One silent connection among several gets another UDP port. If all are
+//! silent, other paths are probed as well.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -46,6 +46,7 @@ struct Silent {
 impl Vigil {
     /// Records that a connection carries traffic.
     pub fn attached(&mut self, index: u32) {
+        // The exit has just answered on it, so not all connections are silent.
         self.connections.insert(index, None);
         self.scout_at = None;
     }
@@ -118,6 +119,7 @@ impl Vigil {
 
 impl Silent {
     fn rebind_at(&self, after: Duration) -> Instant {
+        // While all are silent, `after` is longer than the interval of repeats.
         self.rebound.map_or(self.since + after, |rebound| rebound + REBIND_EVERY.max(after))
     }
 }

@@ -35,7 +35,7 @@ pub struct ClientSettings {
     /// The most that it may send, and receive, in a second.
     #[serde(default)]
     pub rate_limit: Option<RateChoice>,
-    /// The key that takes the other one's place, as soon as the client connects with it.
+    /// The key that replaces the current one as soon as the client connects with it.
     #[serde(default)]
     pub public_key: Option<PublicKey>,
     /// Whether that key may be one that was taken from a client.
@@ -49,7 +49,7 @@ pub struct ClientSettings {
 pub enum RateChoice {
     /// This many bits a second each way.
     Limited(RateLimit),
-    /// None.
+    /// No limit.
     Off,
 }
 
@@ -82,7 +82,7 @@ impl<Address> AddressChoice<Address> {
 }
 
 impl ClientSettings {
-    /// The removed key that the client may get all the same.
+    /// The key that the client may have even if it is a removed key.
     fn allowed_key(&self) -> Option<PublicKey> {
         self.public_key.filter(|_| self.allow_removed)
     }
@@ -102,7 +102,7 @@ impl ClientSettings {
             client.rate_limit = choice.limit();
         }
         if let Some(key) = self.public_key {
-            // The key that it has already withdraws a promised one.
+            // Choosing the current key withdraws a next key.
             client.next_public_key = Some(key).filter(|next| *next != client.public_key);
         }
     }
@@ -113,7 +113,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If there is none, or what was asked for is invalid or another client's.
+    /// If there is no such client, or if a new value is invalid or belongs to another client.
     pub fn change(&mut self, name: &str, change: &ClientChange) -> Result<(), RegistryError> {
         match change {
             ClientChange::Rename { to } => self.rename(name, to),
@@ -124,6 +124,7 @@ impl ClientRegistry {
                 let mut client =
                     client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
                 settings.apply(&mut client);
+                // First, because `replace` refuses a removed key.
                 settings.allowed_key().map(|key| self.allow(key));
                 self.replace(client)
             }

@@ -62,6 +62,7 @@ impl Invitations {
 
     /// The tokens of a name's unused invitations.
     pub(super) fn unused_of(&self, name: &str) -> Vec<TokenDigest> {
+        // The set is sorted by name, then by token. This is the first place that the name can have.
         let from = (name.to_owned(), TokenDigest::LOWEST);
         self.unused.range(from..).take_while(|(other, _)| other == name).map(|(_, token)| *token).collect()
     }

@@ -64,6 +64,7 @@ impl fmt::Display for RateLimit {
     /// Writes the rate in the largest unit that makes it a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
+        // There is always such a unit, because every rate is a multiple of 1 kbit.
         let (unit, factor) = whole.copied().unwrap_or(("kbit", 1_000));
         write!(f, "{}{unit}", self.0 / factor)
     }

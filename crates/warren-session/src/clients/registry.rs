@@ -299,6 +299,7 @@ impl ClientRegistry {
     /// Records the client's lease from the pool. Returns whether it changed.
     pub(crate) fn record_lease(&mut self, key: PublicKey, lease: Lease) -> bool {
         let Some(client) = self.by_key(key) else { return false };
+        // Where the operator set a static address, there is no sticky one.
         let leased_ipv4 = lease.ipv4.filter(|_| client.ipv4.is_none());
         let leased_ipv6 = lease.ipv6.filter(|_| client.ipv6.is_none());
         let changes = client.sticky_lease() != Lease { ipv4: leased_ipv4, ipv6: leased_ipv6 };

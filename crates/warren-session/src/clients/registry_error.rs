@@ -95,7 +95,7 @@ pub enum RegistryError {
         prefix: IpNet,
         /// The prefix that overlaps.
         other: IpNet,
-        /// The client that has that one.
+        /// The client that has the other prefix.
         holder: String,
     },
     /// A prefix overlaps a special-purpose network, which cannot be behind a client.
@@ -117,9 +117,9 @@ pub enum RegistryError {
     PrefixTwice {
         /// The client that was to be added.
         name: String,
-        /// The later one.
+        /// The later prefix.
         prefix: IpNet,
-        /// The one before it.
+        /// The earlier prefix.
         other: IpNet,
     },
     /// More prefixes than one client may have.

@@ -135,6 +135,7 @@ impl ClientTable {
             }
         }
         for address in client.static_lease().addresses() {
+            // A sticky lease is no obstacle: its client loses it to the static address.
             let holder = self.by_address(address);
             if let Some(rival) = holder.filter(|holder| holder.static_lease().contains(address)) {
                 let holder = rival.name.clone();

@@ -9,12 +9,14 @@ use serde::{Deserialize, Deserializer, Serializer};
 const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
 
 pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    // Times out of these bounds come from a broken clock, and `humantime` cannot format them.
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default().min(LAST_SECOND);
     serializer.collect_str(&humantime::format_rfc3339_seconds(UNIX_EPOCH + since_epoch))
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
     let text = String::deserialize(deserializer)?;
+    // Accepts a space in place of the T, and a time without the Z, because operators edit these by hand.
     humantime::parse_rfc3339_weak(&text).map_err(|_| {
         D::Error::custom(format_args!("{text:?} is not a time: write it as \"2026-01-31T12:00:00Z\""))
     })

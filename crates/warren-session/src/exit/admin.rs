@@ -29,8 +29,8 @@ pub enum AdminError {
     Busy,
 }
 
-/// Operators' changes are proposals: each returns the number of its request, and is in force once that is stored. `None` means
-/// that there is nothing to change. What shuts a client out is in force at once.
+/// Operators' changes are proposals: each returns the number of its request, and is in force once that is stored.
+/// `None` means that there is nothing to change. A change that shuts a client out is in force at once.
 impl ExitSessions {
     /// Enrols a client, which may connect once that is stored. `allowed` is a removed key that may be enrolled again.
     ///
@@ -92,8 +92,8 @@ impl ExitSessions {
         })
     }
 
-    /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it at
-    /// once. Other addresses or prefixes end it too, and the client opens a new one by itself.
+    /// Makes a change that an operator asks for. The client's session goes on, except in two cases. Disabling the
+    /// client ends it at once. New addresses or prefixes end it too, and the client opens a new one by itself.
     ///
     /// # Errors
     ///
@@ -138,7 +138,8 @@ impl ExitSessions {
         let (removed, before) = self.registry.transact(|registry| {
             let removed = registry.remove(name, wall);
             let Some(coming) = &coming else { return removed };
-            // Its row is not here yet. The key is remembered, so that the row is refused when it comes.
+            // The coming client's row is not here yet. Its key is remembered as removed, so that the row is refused
+            // when it comes.
             registry.remember_removed(coming, wall);
             Ok(removed.ok().flatten())
         })?;
@@ -154,7 +155,7 @@ impl ExitSessions {
         Ok((removed, id))
     }
 
-    /// The client that will have a name once it is stored.
+    /// Returns the client that will have this name once a request under way is stored.
     fn coming(&self, name: &str) -> Result<Option<Client>, AdminError> {
         let Some(id) = self.store.claimed(&Claim::Name(name.to_owned())) else { return Ok(None) };
         let named = self.store.proposed(id).iter().find_map(|change| match change {
@@ -163,7 +164,7 @@ impl ExitSessions {
         });
         let is_here = |client: &Client| self.registry.by_key(client.public_key).is_some();
         match named {
-            // The client of that name itself is changed, which the removal overtakes.
+            // The request changes the client that has the name now. The removal overtakes that change.
             Some(client)
                 if self.registry.by_name(name).is_some_and(|own| own.public_key == client.public_key) =>
             {
@@ -217,7 +218,8 @@ impl ExitSessions {
         self.ask(changes, None).ok_or(AdminError::Busy).map(Some)
     }
 
-    /// Asks the store for changes. Returns `None` if a request is under way that is about the same.
+    /// Asks the store for changes. Returns `None` if a request about the same client, name, address or invitation is
+    /// under way, or if the store is stuck.
     pub(super) fn ask(
         &mut self,
         changes: Vec<RowChange>,

@@ -32,8 +32,8 @@ pub struct SessionConfig {
     pub features: u64,
 }
 
-/// Bounds of the keep-alive interval. A shorter one would be a flood. NATs drop mappings of longer ones (RFC 4787 section 4.3
-/// recommends 5 min).
+/// Bounds of the keep-alive interval. Shorter intervals would be a flood. With longer ones, NATs would drop their
+/// mappings (RFC 4787 section 4.3 recommends 5 min).
 pub(crate) const KEEP_ALIVE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(600);
 
@@ -143,8 +143,8 @@ impl SessionConfig {
         )
     }
 
-    /// Makes the pool with the leases of the registry's clients. Sticky leases that no longer fit are removed from `registry`.
-    /// Returns the keys that lost one, too.
+    /// Makes the pool with the leases of the registry's clients. Sticky leases that no longer fit are removed from
+    /// `registry`. Also returns the keys of the clients that lost one.
     pub(super) fn fill_pool(
         &self,
         registry: &mut ClientRegistry,
@@ -189,7 +189,7 @@ fn pool_with(
     Ok(pool)
 }
 
-/// When a client was last there.
+/// When a client was last online. If it never was, when it was enrolled.
 pub(super) fn seen(client: &Client) -> SystemTime {
     client.last_seen.unwrap_or(client.created)
 }
@@ -204,7 +204,7 @@ pub(super) fn reserve(
         .map_err(|source| SessionConfigError::StaticAddress { name: client.name.clone(), source })
 }
 
-/// Checks that a client can be one of this exit, whoever has its addresses.
+/// Checks that a client fits this exit's networks, no matter who has its addresses.
 pub(super) fn check_fits(pool: &AddressPool, client: &Client) -> Result<(), SessionConfigError> {
     check_prefixes(pool, client)?;
     client.static_lease().addresses().try_for_each(|address| {

@@ -44,7 +44,8 @@ struct PeerConnection {
 pub(super) enum Phase {
     /// Its first message is due by the deadline.
     Waiting { deadline: Instant, enrolled: bool },
-    /// It enrols its key, and the store has not answered. It waits for that until `patience`. Its next message is due by `deadline`.
+    /// It enrols its key, and the store has not answered. It waits for the answer until `patience`. Its next message is
+    /// due by `deadline`.
     Storing { request: StoreRequestId, patience: Instant, deadline: Instant, enrolled: bool },
     /// It carries traffic of a session.
     Attached { session: SessionId, index: u32 },

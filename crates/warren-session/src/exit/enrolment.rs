@@ -37,13 +37,13 @@ impl ExitSessions {
             self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
         }
         let enrolment = Enrolment { key, token: token.digest(), waiting: [connection].into() };
-        // Another key may get the token or another client the name, which is not certain before the store has answered.
+        // Until the store has answered, another key may still get the token, or another client the name.
         let request = self.ask(changes, Some(enrolment)).ok_or(Goodbye::NotStored)?;
         self.wait_for_store(now, connection, request);
         Ok(())
     }
 
-    /// Lets a client that asks again wait for the answer to its first question.
+    /// Lets a client that asks again wait for the answer to its first request.
     fn join(
         &mut self,
         now: Instant,
@@ -90,7 +90,6 @@ impl ExitSessions {
         if let (Ok(()), Some(name)) = (outcome, &name) {
             self.actions.push_back(ExitAction::Enrolled { name: name.clone() });
         }
-        // The name of a client that another exit has enrolled meanwhile counts, too.
         let is_void = !self.registry.admits(token, key, self.clock.at(now));
         for connection in waiting {
             let Some((_, Phase::Storing { deadline, enrolled, .. })) = self.connections.phase(connection)
@@ -99,11 +98,12 @@ impl ExitSessions {
             };
             self.change_phase(connection, Phase::Waiting { deadline, enrolled });
             match (&name, outcome) {
+                // The outcome does not matter: if the store refused, another exit has enrolled the key meanwhile.
                 (Some(name), _) => {
                     self.send(connection, &Message::Enrolled(Enrolled { name: name.clone() }));
                     self.read(now, connection);
                 }
-                // It was removed or lost to another key meanwhile, which the store has decided.
+                // The invitation was withdrawn or used by another key meanwhile, as the store has shown.
                 (None, Ok(()) | Err(StoreRefusal::Conflict)) if is_void => {
                     self.refuse(now, connection, Goodbye::InvitationVoid);
                 }

@@ -16,7 +16,7 @@ use crate::pool::AddressPool;
 enum Writer {
     /// This exit, with a proposal.
     Own(StoreRequestId),
-    /// Another exit, or whoever else writes to the store.
+    /// Another exit, or another program that writes to the store.
     Other,
 }
 
@@ -38,7 +38,7 @@ impl ExitSessions {
             self.save_later(now, refusal);
         }
         if is_stored || is_planted(Bug::UnsavedChangeKept) {
-            // The changes were checked. What has become impossible meanwhile is not there any more.
+            // The errors are ignored. The changes were checked before, and a client that no longer fits is left out.
             self.take_over(now, proposed, Writer::Own(id));
         }
         if let Some(enrolment) = enrolment {
@@ -49,8 +49,9 @@ impl ExitSessions {
         }
     }
 
-    /// Takes over changes that somebody else made in the store, except where this exit has shut a client out and the store does
-    /// not know it yet. Returns what this exit cannot use of them; it has no such client then.
+    /// Takes over changes that somebody else made in the store, except where this exit has shut a client out and the
+    /// store does not know it yet. Returns an error for each client that does not fit this exit, which it then does not
+    /// have.
     pub fn apply(&mut self, now: Instant, changes: Vec<RowChange>) -> Vec<AdminError> {
         self.take_over(now, changes, Writer::Other)
     }
@@ -75,7 +76,8 @@ impl ExitSessions {
         errors
     }
 
-    /// A row of the store with what this exit knows better. `None` if this exit has a later change of it.
+    /// Merges a row of the store with what this exit knows better. Returns `None` if this exit has a later change of
+    /// the row.
     fn merged(&mut self, row: RowChange, writer: Writer) -> Option<RowChange> {
         let id = row.id();
         let lacks = self.store.lacks(id);

@@ -36,7 +36,8 @@ impl ExitSessions {
         let answer = match (self.registry.by_key(key), message) {
             // An enrolled key may ask too, because the first answer may have been lost.
             (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),
-            // A session of its next key that a crash ended before the change of keys was stored.
+            // The exit crashed before it stored the change of keys. It no longer knows the session that this next key
+            // has opened.
             (None, Message::Attach(_)) if self.is_client(key) => Err(Goodbye::UnknownSession),
             (None, _) => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
@@ -54,7 +55,7 @@ impl ExitSessions {
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         let wish = Wish::parse(hello)?;
-        // It connected before the exit began to leave.
+        // The client connected before the exit began to leave.
         if let Some(reason) = self.leaving {
             return Err(reason);
         }
@@ -188,6 +189,7 @@ impl ExitSessions {
         }
         self.actions.push_back(ExitAction::Attach { session: id, connection, index });
         if let Some(before) = before {
+            // The new connection has the index by now, so this detaches nothing a second time.
             self.refuse(now, before, Goodbye::Superseded);
         }
     }

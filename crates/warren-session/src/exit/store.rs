@@ -37,7 +37,7 @@ pub enum StoreRefusal {
     Conflict,
 }
 
-/// What only one proposal at a time may be about.
+/// Something that only one proposal at a time may concern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Claim {
     Key(PublicKey),
@@ -51,9 +51,9 @@ pub(super) enum Claim {
 /// A request without an answer.
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// What is in force once stored.
+    /// Changes that are in force once they are stored.
     pub(super) proposed: Vec<RowChange>,
-    /// Rows in force that the request writes as well.
+    /// Rows that are in force already and that the request writes as well.
     pub(super) in_force: Vec<RowId>,
     pub(super) enrolment: Option<Enrolment>,
 }
@@ -72,21 +72,21 @@ pub(super) struct StoreState {
     last: u64,
     requests: BTreeMap<StoreRequestId, Pending>,
     claims: BTreeMap<Claim, StoreRequestId>,
-    /// Rows in force that no request has yet.
+    /// Rows in force that no request contains yet.
     unsent: BTreeSet<RowId>,
-    /// Rows in force that are in a request, with the latest one.
+    /// Rows in force that are in a request, with the latest such request.
     sent: BTreeMap<RowId, StoreRequestId>,
-    /// Those of them in which more than a date has changed, with the latest request when they last did. Every request has them, so that
-    /// a name or address that one client has given up is not the new holder's before. Otherwise it would belong to both if only the
-    /// later request is stored.
+    /// Rows in force in which more than a date has changed, each with the latest request at the time of its change.
+    /// Every request contains these rows. Otherwise, if only a later request was stored, a name or address that one
+    /// client has given up could belong to two clients in the store.
     owed: BTreeMap<RowId, StoreRequestId>,
-    /// Clients that were disabled by a request that is not stored.
+    /// Clients that were disabled by a request that is not stored yet.
     disabled: BTreeMap<PublicKey, StoreRequestId>,
     /// The request for the unsent rows, from the time when it is an action until it is answered.
     batch: Option<StoreRequestId>,
     /// Whether another batch follows that one.
     again: bool,
-    /// The batch that somebody waits for and that a proposal holds up, with the rows that it must have.
+    /// The batch that somebody waits for and that a proposal holds up, with the rows that it must contain.
     held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,
     /// When the store is told again what it has refused.
     pub(super) again_at: Option<Instant>,
@@ -114,8 +114,8 @@ impl StoreState {
         sent
     }
 
-    /// Enters rows that have just changed. Returns the number of the request that has them, and the request unless a proposal holds it
-    /// up: what is in force may contradict a proposal that the store accepts.
+    /// Enters rows that have just changed. Returns the number of the request for them. Also returns the request, unless
+    /// a proposal holds it up: a row in force may contradict a proposal that the store accepts.
     pub(super) fn record(
         &mut self,
         rows: &[RowId],
@@ -150,12 +150,13 @@ impl StoreState {
         StoreRequest { id, changes }
     }
 
-    /// Whether a change of an address or a removal has to wait for a proposal. Nothing that builds on it can be stored before.
+    /// Whether a change of more than a date, such as a removal, has to wait for a proposal. Until then, nothing that
+    /// builds on the change can be stored.
     pub(super) fn is_stuck(&self) -> bool {
         self.owed.keys().any(|row| self.is_held(row))
     }
 
-    /// Whether a proposal about the row is under way, which would be overwritten.
+    /// Whether a proposal about the row is under way, which a write of the row would overwrite.
     fn is_held(&self, row: &RowId) -> bool {
         let claim = match row {
             RowId::Client(key) | RowId::Removed(key) => Claim::Key(*key),
@@ -164,7 +165,7 @@ impl StoreState {
         self.claims.contains_key(&claim)
     }
 
-    /// The proposal that is about the same, if any.
+    /// The proposal that has this claim, if any.
     pub(super) fn claimed(&self, claim: &Claim) -> Option<StoreRequestId> {
         self.claims.get(claim).copied()
     }
@@ -179,8 +180,8 @@ impl StoreState {
         self.requests.get_mut(&id)?.enrolment.as_mut().map(|enrolment| &mut enrolment.waiting)
     }
 
-    /// Takes out an answered request. What it was about is free for other proposals.
-    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Pending> {
+    /// Takes out an answered request. Its claims are free for other proposals.
+    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Request> {
         let request = self.requests.remove(&id)?;
         if self.batch == Some(id) {
             self.batch = None;
@@ -193,10 +194,10 @@ impl StoreState {
         Some(request)
     }
 
-    /// Rows that a request wrote are stored, or have to be sent again.
+    /// Notes that the rows of a request are stored, or have to be sent again.
     pub(super) fn recorded(&mut self, id: StoreRequestId, rows: &[RowId], is_stored: bool) {
         for row in rows {
-            // Otherwise a later request has the row, too.
+            // If a later request contains the row too, that request decides.
             if self.sent.get(row) != Some(&id) {
                 continue;
             }
@@ -212,12 +213,12 @@ impl StoreState {
         }
     }
 
-    /// The date of a row has changed here. It goes to the store with the next batch.
+    /// Notes that the date of a row has changed here. It goes to the store with the next batch.
     pub(super) fn changed(&mut self, row: RowId) {
         self.unsent.insert(row);
     }
 
-    /// More than the date of a row has changed here. It goes to the store with the next request.
+    /// Notes that more than the date of a row has changed here. The row goes to the store with the next request.
     pub(super) fn owe(&mut self, row: RowId) {
         self.unsent.insert(row);
         self.owed.insert(row, StoreRequestId(self.last));
@@ -228,12 +229,12 @@ impl StoreState {
         self.owed.contains_key(&row)
     }
 
-    /// A client was disabled by a request.
+    /// Notes that a request disabled a client.
     pub(super) fn shut_out(&mut self, key: PublicKey, by: StoreRequestId) {
         self.disabled.insert(key, by);
     }
 
-    /// A later change has enabled a client.
+    /// Notes that a later change has enabled a client.
     pub(super) fn let_in(&mut self, key: PublicKey) {
         self.disabled.remove(&key);
     }
@@ -243,12 +244,12 @@ impl StoreState {
         self.disabled.get(&key).copied()
     }
 
-    /// Whether more than dates has changed that no request has.
+    /// Whether a row that no request contains yet has changed in more than its date.
     pub(super) fn has_news(&self) -> bool {
         self.owed.keys().any(|row| self.unsent.contains(row))
     }
 
-    /// Whether the store lacks a change of a row, other than by a proposal.
+    /// Whether the store lacks a change of a row that is in force.
     pub(super) fn lacks(&self, row: RowId) -> bool {
         self.unsent.contains(&row) || self.sent.contains_key(&row)
     }
@@ -269,8 +270,10 @@ impl StoreState {
         Some(StoreRequest { id, changes: Vec::new() })
     }
 
-    /// Puts the unsent rows into the batch that leaves now. Rows of clients with a proposal stay. Returns false if there are none.
+    /// Puts the unsent rows into the batch that leaves now. Rows that a proposal concerns stay behind. Returns false if
+    /// no row is left to send.
     pub(super) fn fill_batch(&mut self, request: &mut StoreRequest, registry: &ClientRegistry) -> bool {
+        // Not a batch, or a batch that is filled already.
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
             return true;
         }
@@ -282,7 +285,7 @@ impl StoreState {
             self.unsent.retain(|row| !held.contains(row));
         }
         let is_stuck = held.iter().any(|row| self.owes(*row));
-        // Whoever waits for a batch hears of it, even if another request has had its rows by now.
+        // A caller that waits for this batch gets an answer, even if another request has taken its rows by now.
         let awaited = self.held_up.take_if(|(id, _)| *id == request.id && !is_stuck);
         if is_stuck || awaited.is_none() && self.unsent.is_disjoint(&rows) {
             rows.clear();
@@ -304,7 +307,7 @@ impl StoreState {
     }
 }
 
-/// What a proposal is about.
+/// The claims of a proposal with these changes.
 pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for change in changes {

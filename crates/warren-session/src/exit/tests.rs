@@ -284,7 +284,7 @@ fn a_client_was_last_seen_when_its_latest_packet_came() {
     exit.advance(100);
     exit.sessions.heard(exit.now, session);
     exit.advance(20);
-    // The wall clock is looked at between the packet and the question.
+    // The wall clock is read between the packet and the question.
     exit.sessions.set_wall_clock(exit.now, after(120));
     let online = exit.sessions.session(session).map(|session| exit.sessions.seen_at(session));
     assert_eq!(online, Some(after(100)));
@@ -293,7 +293,7 @@ fn a_client_was_last_seen_when_its_latest_packet_came() {
     exit.sessions.timed_out(exit.now, 1);
     assert_eq!(seen(&exit), after(100), "not when the exit gave it up");
 
-    // What it says on the control stream counts, too.
+    // What the client says on the control stream counts, too.
     exit.say(2, ALICE, &hello(1));
     exit.advance(40);
     exit.sessions.received(exit.now, 2, &encode(&Goodbye::ClientStopped.to_message()));

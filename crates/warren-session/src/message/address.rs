@@ -43,7 +43,7 @@ impl Network {
         IpNet::new(ip_from_wire(&self.address)?, u8::try_from(self.prefix_length).ok()?).ok()
     }
 
-    /// The network. `None` also if host bits are set.
+    /// The network. `None` if it is invalid or has host bits set.
     pub(crate) fn network(&self) -> Option<IpNet> {
         self.interface().filter(|network| network.trunc() == *network)
     }

@@ -76,6 +76,7 @@ impl MessageDecoder {
             self.read += PREFIX_LENGTH + length;
             match decoded {
                 Ok(Some(message)) => return Ok(Some(message)),
+                // A message of a later version is skipped.
                 Ok(None) => {}
                 Err(error) => return Err(self.fail(error)),
             }
@@ -93,6 +94,7 @@ impl MessageDecoder {
     }
 
     fn fail(&mut self, error: MessageError) -> MessageError {
+        // A new vector rather than a cleared one: the stream needs the memory no longer.
         self.buffer = Vec::new();
         self.read = 0;
         self.failed = Some(error);

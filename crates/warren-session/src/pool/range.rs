@@ -94,19 +94,20 @@ impl Range {
     pub(super) fn take(&mut self, number: u128, key: PublicKey) {
         self.taken.insert(number, key);
         self.given_back.remove(&number);
-        // Static addresses may be taken beyond `next`.
+        // Addresses beyond `next` may be taken already, as static or restored ones.
         while self.next <= self.last && self.taken.contains_key(&self.next) {
             self.next += 1;
         }
     }
 
     pub(super) fn give_back(&mut self, number: u128) {
+        // From `next` on, `free` finds an address that is not in `given_back`.
         if self.taken.remove(&number).is_some() && number < self.next {
             self.given_back.insert(number);
         }
     }
 
-    /// Keeps an address from clients without one, or ends that.
+    /// Sets whether an address is about to become static. While it is, it is not free.
     pub(super) fn promise(&mut self, number: u128, is_promised: bool) {
         if is_promised {
             self.promised.insert(number);
@@ -120,7 +121,8 @@ impl Range {
         self.away.first().map(|(_, key)| *key)
     }
 
-    /// Records since when a key has been offline with a sticky lease, if it is, and was before.
+    /// Updates the keys in `away`. `before` and `after` say since when the key has been offline with a sticky lease, if
+    /// it was and is.
     pub(super) fn set_away(&mut self, key: PublicKey, before: Option<SystemTime>, after: Option<SystemTime>) {
         if before != after {
             before.map(|since| self.away.remove(&(since, key)));
@@ -130,6 +132,7 @@ impl Range {
 
     fn address(&self, number: u128) -> IpAddr {
         match self.network {
+            // Never too large: the numbers of an IPv4 network have 32 bits.
             IpNet::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
             IpNet::V6(_) => Ipv6Addr::from(number).into(),
         }

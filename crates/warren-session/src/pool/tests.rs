@@ -26,7 +26,7 @@ fn a_lease_sticks_to_its_key_while_it_is_away() {
 
 #[test]
 fn a_full_pool_takes_back_the_lease_of_the_key_longest_offline() {
-    // Three clients fit into a /29 with one reserved: .2 to .6 less two static ones.
+    // Three clients fit into this /29: .2 to .6 without the two static addresses.
     let mut pool = pool("10.66.0.0/29", "fd66::/64");
     pool.reserve(key(90), Lease { ipv4: Some("10.66.0.2".parse().unwrap()), ipv6: None }, at(0)).unwrap();
     pool.reserve(key(91), Lease { ipv4: Some("10.66.0.4".parse().unwrap()), ipv6: None }, at(0)).unwrap();
@@ -244,7 +244,7 @@ fn reserve(pool: &mut AddressPool, model: &mut Model, key: PublicKey, host: u8) 
     Ok(())
 }
 
-/// A new pool from what a registry would have kept: everybody is away then.
+/// Makes a new pool from what a registry would have kept. Every client is offline then.
 fn restart(network: Ipv4Net, model: &mut Model) -> AddressPool {
     let mut pool = AddressPool::new(Some(network), None).unwrap();
     let now = at(5_000);

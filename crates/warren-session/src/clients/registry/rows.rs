@@ -43,9 +43,9 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Takes over rows of the store, which decides. Another client that has something of a client's row is deleted, because its own
-    /// row is out of date. Returns why clients are refused: they are invalid, or their keys are removed ones. The exit has no client
-    /// of such a key then, nor of any other key that was removed.
+    /// Takes over rows of the store, which always wins. A client that conflicts with one of these rows is deleted,
+    /// because its own row is out of date. Returns why clients are refused: they are invalid, or their keys are removed
+    /// ones. Afterwards, the registry has neither a refused client nor a client with another removed key.
     pub(crate) fn take_over(&mut self, rows: Vec<RowChange>) -> Vec<RegistryError> {
         let mut clients = Vec::new();
         for row in rows {
@@ -56,7 +56,7 @@ impl ClientRegistry {
                     clients.extend(client);
                 }
                 RowChange::Removed { key, removed: Some(_) } => {
-                    // It may have become the client's key just now, and only here.
+                    // The key may have become a client's current key just now, and only in this registry.
                     self.set_client(key, None);
                     if let Some(client) = self.by_next_key(key).cloned() {
                         self.set_client(client.public_key, Some(Client { next_public_key: None, ..client }));

@@ -85,7 +85,7 @@ fn take(registry: &mut ClientRegistry, step: &Step) -> Result<(), RegistryError>
     }
 }
 
-/// Whether a client can be added, found out by looking at every other one.
+/// Whether a client can be added. Compares it with every other client.
 fn can_add(registry: &ClientRegistry, client: &Client) -> bool {
     let own: Vec<_> = client.keys().collect();
     let removed = registry.removed_keys();
@@ -103,7 +103,7 @@ fn can_add(registry: &ClientRegistry, client: &Client) -> bool {
         })
 }
 
-/// What a registry promises, found out by looking at every client.
+/// Checks a registry's promises for every client.
 fn check(registry: &ClientRegistry) -> Result<(), TestCaseError> {
     let clients: Vec<_> = registry.iter().collect();
     prop_assert_eq!(clients.len(), registry.len());

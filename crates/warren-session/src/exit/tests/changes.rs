@@ -257,7 +257,7 @@ fn an_invitation_that_is_gone_from_the_file_is_withdrawn_and_none_comes_back() {
     assert_eq!(open(&exit), ["kept", "used"]);
     exit.say(1, PublicKey([8; 32]), &enrol(&leaked));
     assert_eq!(exit.last_closes, [(1, Goodbye::InvitationVoid)]);
-    // Used once the file was written.
+    // This invitation is used after the file was written.
     let before = exit.sessions.registry().clone();
     exit.say(2, PublicKey([9; 32]), &enrol(&used));
     exit.adopt(before).unwrap();

@@ -10,7 +10,7 @@ use crate::message::encode;
 pub(super) const ALICE: PublicKey = PublicKey([1; 32]);
 pub(super) const BOB: PublicKey = PublicKey([2; 32]);
 pub(super) const STRANGER: PublicKey = PublicKey([99; 32]);
-/// Where all of them are.
+/// The outer network of all three.
 pub(super) const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 pub(super) const NONCE_A: u8 = 0xaa;
 pub(super) const NONCE_B: u8 = 0xbb;
@@ -23,7 +23,7 @@ pub(super) struct Exit {
     pub(super) last_closes: Vec<(u64, Goodbye)>,
     /// What [`Self::change`] closed.
     changed_closes: Vec<(u64, Goodbye)>,
-    /// How the store answers each request. `None`: it does not.
+    /// How the store answers each request. `None` if it does not answer.
     pub(super) answer: Option<Result<(), StoreRefusal>>,
     /// Requests that the store has not answered.
     pub(super) unanswered: Vec<StoreRequest>,

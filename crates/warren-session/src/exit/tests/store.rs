@@ -185,7 +185,7 @@ fn a_change_that_was_on_its_way_does_not_let_a_disabled_client_in() {
     exit.answer = None;
     exit.set("alice", |alice| alice.prefixes = vec!["192.168.7.0/24".parse().unwrap()]).unwrap();
     exit.disable("alice");
-    // The change, then the row with the change and the disabling.
+    // The first answer is to the change, the second to the row with the change and the disabling.
     exit.answer(Ok(()));
     exit.answer(Ok(()));
     for registry in [exit.sessions.registry(), &exit.disk] {

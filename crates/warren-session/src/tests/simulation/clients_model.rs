@@ -77,7 +77,7 @@ impl ClientsModel {
         }
     }
 
-    /// Takes over what the store has decided. The other checks of the store and the exit say whether it may.
+    /// Takes over what the store has decided. Other checks say whether the store may decide so.
     pub(super) fn resync(&mut self, registry: &ClientRegistry) {
         self.clients = registry.iter().map(|client| (client.name.clone(), client.clone())).collect();
         self.removed = registry.removed_keys().iter().map(|removed| removed.public_key).collect();
@@ -218,7 +218,7 @@ impl ClientsModel {
         self.removed.remove(&key);
     }
 
-    /// Returns whether there is such a client.
+    /// Disables or enables a client. Returns whether there is such a client.
     pub(super) fn set_disabled(&mut self, name: &str, disabled: bool) -> bool {
         let client = self.clients.get_mut(name);
         client.map(|client| client.disabled = disabled).is_some()

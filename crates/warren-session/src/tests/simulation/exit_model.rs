@@ -50,7 +50,8 @@ impl ExitModel {
         Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
     }
 
-    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says what it has not yet.
+    /// Checks an action and records it. `disk` is the registry that a restart would find, and `lacks` says which
+    /// clients' rows it may lack.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -138,7 +139,7 @@ impl ExitModel {
         }
     }
 
-    /// The store is late, so the exit may be, too.
+    /// Lets the exit be late with a date, because the store is late.
     pub(super) fn excuse(&mut self) {
         self.unwritten = None;
     }

@@ -25,7 +25,7 @@ pub(super) struct Wire {
     pub(super) dialler: Option<usize>,
     pub(super) to_exit: VecDeque<Packet>,
     pub(super) to_client: VecDeque<Packet>,
-    /// Whether the exit knows the connection and not yet its end.
+    /// Whether the exit knows the connection, and does not know yet that it has ended.
     pub(super) exit_has_it: bool,
     /// Whether the exit closed it or crashed.
     pub(super) exit_is_done: bool,

@@ -35,14 +35,14 @@ pub(super) struct Store {
     pub(super) registry: ClientRegistry,
     requests: VecDeque<(StoreRequest, usize)>,
     news: VecDeque<News>,
-    /// Number of changes by other writers that the exit has heard of, and of all.
+    /// Number of changes by other writers: those that the exit has heard of, and all.
     heard: usize,
     made: usize,
     /// The number of the latest change of a row by another writer.
     changed_by_others: BTreeMap<RowId, usize>,
     /// Every key that was ever a client's.
     ever: BTreeSet<PublicKey>,
-    /// The key that was told that a token has enrolled it.
+    /// The key of the client that was told that the token has enrolled it.
     acknowledged: BTreeMap<TokenDigest, PublicKey>,
 }
 
@@ -132,7 +132,7 @@ impl Store {
         self.registry = registry;
     }
 
-    /// The exit is gone. What it was not told of may be lost, if it was not in force.
+    /// The exit is gone. Its unanswered requests are lost, or written without an answer.
     pub(super) fn lose_exit(&mut self, loses: bool) {
         while let Some((request, heard)) = self.requests.pop_front() {
             if !loses && self.mood != Mood::Down {
@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Whether rows of the exit may differ, because it has not heard of a change.
+    /// Whether the row may be different at the exit, because it has not heard of a change.
     pub(super) fn is_unheard(&self, id: RowId) -> bool {
         let asked = self.requests.iter().flat_map(|(request, _)| &request.changes);
         asked

@@ -307,7 +307,7 @@ impl World {
         let entropy = random(self.next_seed());
         self.exit = Some(ExitSessions::new(config, registry, self.now, self.wall(), entropy).unwrap());
         self.model = self.model.restarted();
-        // What the exit had in force and could not store is not in force any more.
+        // A change that the exit had in force and could not store is no longer in force.
         self.resync();
     }
 
@@ -373,7 +373,7 @@ impl World {
         }
     }
 
-    /// The store does one thing, and the exit hears one thing of it. Returns false if there is nothing.
+    /// The store carries out one request, and the exit hears one piece of news. Returns false if there is neither.
     pub(super) fn store_works(&mut self) -> bool {
         if self.store.is_idle() {
             return false;
