@@ -9,9 +9,9 @@ use warren_session::clients::RateLimit;
 /// A client's limits, one for each direction. They outlive its sessions.
 #[derive(Debug)]
 pub struct ClientLimit {
-    /// The limit of packets that the client sends.
+    /// The limit for packets that the client sends.
     pub from_client: RateLimiter,
-    /// The limit of packets to the client.
+    /// The limit for packets to the client.
     pub to_client: RateLimiter,
 }
 

@@ -25,7 +25,7 @@ use super::traffic::Traffic;
 pub struct Totals {
     /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
     pub tun_read_packets: u64,
-    /// Bytes of these inner packets, IP headers included.
+    /// Bytes of the inner packets read, IP headers included.
     pub tun_read_bytes: u64,
     /// Reads of the TUN that brought a packet or super-packet.
     pub tun_reads: u64,
@@ -35,7 +35,7 @@ pub struct Totals {
     pub tun_writes: u64,
     /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
     pub tun_written_packets: u64,
-    /// Bytes of these inner packets, IP headers included.
+    /// Bytes of the inner packets written, IP headers included.
     pub tun_written_bytes: u64,
     /// Inner packets handed to the carrier whole, as one datagram or as all of their fragments.
     pub carrier_sent_packets: u64,
@@ -105,7 +105,7 @@ pub struct RepairSnapshot {
     pub repaired: u64,
     /// Lost datagrams that were not sent again.
     pub given_up: u64,
-    /// What became of the numbers that the peer sent.
+    /// What became of the numbered datagrams that the peer sent.
     pub order: OrderCounters,
 }
 
@@ -248,7 +248,7 @@ pub struct QuicSums {
     pub datagrams_returned: u64,
     /// Kept datagrams that were given up because too many bytes were kept.
     pub datagrams_forgotten: u64,
-    /// Datagrams that the full send buffer gave up for newer ones.
+    /// Datagrams that a full send buffer dropped for newer ones.
     pub send_drops_full: u64,
     /// Datagrams that no packet had room for.
     pub send_drops_too_large: u64,

@@ -99,6 +99,7 @@ impl Sessions {
             self.forget_addresses(id, &old.route);
         }
         for address in route.addresses() {
+            // A newer session takes the address over from one that has not ended yet.
             self.by_address.insert(address, id);
         }
         for prefix in &route.prefixes {

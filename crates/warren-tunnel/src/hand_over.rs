@@ -78,6 +78,7 @@ impl HandOver {
         packet: &[u8],
         arena: &mut Arena,
     ) -> bool {
+        // This worker has no way to itself, and an unknown worker has none either.
         let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
         // Only this worker adds to `waiting`. A subtraction that is seen late makes the way look fuller, never emptier, so
         // `Relaxed` is enough.

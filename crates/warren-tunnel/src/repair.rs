@@ -21,6 +21,8 @@ use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
 /// Most repairs of one datagram of an ordered lane.
+// There are no parity packets. They would help only many calls at once, on a long path with purely random loss
+// (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;
 /// A datagram of the unordered lane is repaired once, if it left less than this long ago. Later it would be of no use to a call.
 const FRESH: Duration = Duration::from_millis(400);

@@ -115,6 +115,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
 /// Pins this thread to one of the cores that the process may use.
 fn pin(number: usize) {
     let pinned = sched_getaffinity(None).and_then(|allowed| {
+        // Only allowed cores: taskset(1) or a container may leave some out.
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
         let mut own = CpuSet::new();
         if let Some(core) = cores.get(number % cores.len().max(1)) {

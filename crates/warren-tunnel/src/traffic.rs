@@ -41,6 +41,7 @@ impl ClientTraffic {
     /// Notes the client that a session belongs to.
     pub(super) fn open(&mut self, session: SessionId, client: PublicKey) {
         let place = *self.places.entry(client).or_insert_with(|| {
+            // Never removed, because an unfinished snapshot knows clients by their places.
             self.past.push((client, Traffic::default()));
             self.past.len() - 1
         });

@@ -181,7 +181,7 @@ impl StoreState {
     }
 
     /// Takes out an answered request. Its claims are free for other proposals.
-    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Request> {
+    pub(super) fn answered(&mut self, id: StoreRequestId) -> Option<Pending> {
         let request = self.requests.remove(&id)?;
         if self.batch == Some(id) {
             self.batch = None;

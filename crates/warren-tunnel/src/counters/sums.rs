@@ -22,6 +22,7 @@ impl Snapshot {
             sockets,
             occupancy,
             past,
+            // `of_all` fills this list.
             workers: _,
         } = self;
         totals.merge(&other.totals);

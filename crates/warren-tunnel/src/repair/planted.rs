@@ -3,7 +3,7 @@
 warren_simulation::planted_bugs! {
     /// More is sent again than the budget allows.
     BudgetIgnored,
-    /// The copy of a repair costs nothing.
+    /// The copy of a repair is not charged to the budget.
     CopyFree,
     /// A datagram is repaired as often as it is lost.
     RoundsIgnored,

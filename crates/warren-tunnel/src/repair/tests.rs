@@ -21,7 +21,7 @@ fn ordered(_: &[u8]) -> Lane {
     Lane::of_flow(7)
 }
 
-/// What QUIC returns of a datagram that it lost.
+/// What QUIC returns when it has lost a datagram.
 fn lost(outgoing: &Outgoing, now: Instant) -> LostDatagram {
     LostDatagram { data: outgoing.datagram.clone(), context: outgoing.context.unwrap(), sent: now }
 }

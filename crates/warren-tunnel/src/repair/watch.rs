@@ -63,6 +63,8 @@ impl Default for LossWatch {
             seen: Window::default(),
             windows: Default::default(),
             began: None,
+            // Repair that begins with the first loss comes too late for slow start: at 1 % loss, one flow had 20 Mbit/s
+            // with it, and 146 to 166 when a path of which little is known is repaired (bench/LOG.md).
             is_lossy: true,
             reorders: false,
         }
@@ -87,6 +89,8 @@ impl LossWatch {
         let is_too_lossy = loss.sent >= FEW && loss.share() > TOO_LOSSY && !is_planted(Bug::TooLossyRepaired);
         // Two thresholds, so that repair does not go on and off at one of them.
         let from = if self.is_lossy { CLEAN } else { LOSSY };
+        // On a path that delays a tenth of the packets by 5 ms, one CUBIC flow had 93 Mbit/s without numbers, and 182
+        // with them (bench/LOG.md).
         self.reorders = !counts.reordering.is_zero() && !is_too_lossy;
         self.is_lossy =
             (loss.sent < KNOWN || loss.share() >= from || is_planted(Bug::NeverOff)) && !is_too_lossy;

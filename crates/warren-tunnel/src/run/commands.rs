@@ -140,6 +140,7 @@ impl Worker {
         }
         // The connection may have closed while the command was under way. A `Closed` report tells the control plane.
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        // Connections of keys that are not enrolled share the room of one client when an exit is overloaded.
         self.endpoint.know_as_client(connection);
         if !self.sessions.attach(session, index, Place::Here(slot)) {
             return;

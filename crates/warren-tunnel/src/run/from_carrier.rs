@@ -78,6 +78,7 @@ impl Worker {
 
     /// Runs the postponed repairs.
     pub(super) fn run_repairs(&mut self, now: Instant) {
+        // First, because new due times count from here.
         self.last_repairs = now;
         self.repair_due = None;
         let mut slots = std::mem::take(&mut self.repairs);
@@ -91,6 +92,7 @@ impl Worker {
             let dues = self.pumps.get(slot).map(|pump| [pump.copy_due(), pump.resequencer.next_deadline()]);
             self.note_repair_due(slot, dues.into_iter().flatten().flatten().min());
         }
+        // Due copies leave at once and do not wait for the next turn.
         self.fill_connections(now);
     }
 
@@ -145,6 +147,7 @@ impl Worker {
             self.sessions.detach(session, Place::Here(slot));
             self.keep_traffic(session, &pump.traffic);
         }
+        // The final figures of a closed connection are there until the next poll.
         if let Some(quic) = self.endpoint.stats(connection) {
             self.past.add(&quic, &pump.repair_snapshot());
         }
@@ -311,6 +314,7 @@ impl Worker {
         {
             // The MSS in a SYN limits the packets of the way back, which leave on this side. Each should fit into one
             // datagram.
+            // A copy, because other packets may share the memory. SYNs are rare.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();
@@ -325,5 +329,6 @@ impl Worker {
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);
+    // At an exit with one session left, a detached connection would otherwise deliver what it holds as that session's.
     attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

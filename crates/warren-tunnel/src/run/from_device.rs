@@ -190,7 +190,8 @@ impl Worker {
                 attached(&self.by_connection, &self.pumps, named).ok_or(DropReason::NoConnection)?
             }
         };
-        // Counted by the worker that has the connection: it also writes the flow's answers, and so chooses the lane.
+        // Counted by the worker that has the connection: it also writes the flow's answers. The kernel puts what the
+        // flow sends on the lane through which it was last written to (`tun_flow_update` in `drivers/net/tun.c`).
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
@@ -280,6 +281,7 @@ struct Framing<'a> {
 
 impl Framing<'_> {
     fn take(&mut self, packet: &Segment<'_>) {
+        // Counted before any drop, so that the sums of docs/counters.md hold.
         self.totals.tun_read_packets += 1;
         self.totals.tun_read_bytes += packet.len() as u64;
         if self.limit.is_some_and(|limit| !limit.to_client.admits(packet.len(), self.now)) {

@@ -10,7 +10,7 @@ use warren_simulation::Random;
 
 use crate::repair::Outgoing;
 
-/// What the acknowledgement of a packet may take beyond 9/8 of a round trip.
+/// Time that the acknowledgement of a packet may take beyond 9/8 of a round trip.
 const ACK_DELAY: Duration = Duration::from_millis(6);
 /// Time until the transport returns a datagram that was lost in a black-out. No acknowledgement shows the loss earlier.
 const PROBE: Duration = Duration::from_millis(500);

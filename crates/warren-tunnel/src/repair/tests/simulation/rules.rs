@@ -57,7 +57,7 @@ impl Rules {
         Self { budget: SAVED, ..Self::default() }
     }
 
-    /// A datagram leaves, with what the transport is to return.
+    /// Notes that a datagram leaves, with the context that the transport is to return.
     pub(super) fn leaves(&mut self, now: Instant, mut datagram: Bytes, context: Option<u64>) {
         let whole = datagram.clone();
         match Numbering::cut(&mut datagram).unwrap() {
