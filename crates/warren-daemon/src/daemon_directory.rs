@@ -160,7 +160,7 @@ impl DaemonDirectory {
         })
     }
 
-    /// Takes the note of the exit to try first, which counts for one daemon. None if there is none.
+    /// Takes the note of the exit to try first, which is valid for one daemon. None if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
         // If it stayed, it would count for another start.

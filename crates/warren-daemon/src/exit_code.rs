@@ -31,7 +31,6 @@ impl ExitCode {
     /// The exit code of `up` if the daemon that it started has ended with this code. A daemon that a signal has ended
     /// has no code.
     pub fn of_daemon(code: Option<i32>) -> Self {
-        // Any other code, such as 101 of a panic, says nothing to a script that runs `up`.
         let passed_on = [Self::Usage, Self::Refused, Self::TimedOut];
         passed_on.into_iter().find(|known| code == Some(*known as i32)).unwrap_or(Self::Failed)
     }

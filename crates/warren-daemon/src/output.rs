@@ -25,7 +25,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Writes text that must not be lost to standard output. A reader that went away is an error.
+/// Writes text to standard output. The text must not be lost, so a reader that went away is an error.
 pub fn print_all(text: &str) -> anyhow::Result<()> {
     write_stdout(text.as_bytes()).map_err(|error| unwritten(&error))
 }

@@ -62,6 +62,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         | AccessFs::MakeSock
         | AccessFs::RemoveFile;
     let set = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
+    // Abstract sockets are no files, so no rule about files keeps a daemon from them.
     let mut ruleset = ruleset()?.scope(Scope::Signal | Scope::AbstractUnixSocket)?.create()?;
     for directory in &files.readable {
         ruleset = allow(ruleset, directory, read)?;
@@ -110,7 +111,7 @@ fn ruleset() -> anyhow::Result<Ruleset> {
 /// Allows a path if it exists.
 fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> anyhow::Result<RulesetCreated> {
     let Ok(opened) = PathFd::new(path) else { return Ok(ruleset) };
-    // The kernel refuses a rule for a file that has rights of directories.
+    // The kernel refuses directory rights in a rule for a file.
     let access = if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V6) };
     Ok(ruleset.add_rule(PathBeneath::new(opened, access))?)
 }
