@@ -13,6 +13,7 @@ use super::protocol::{Request, RequestRefused, Response};
 use super::status::Status;
 
 /// A daemon that takes longer is stuck.
+// The message of `AskError::TimedOut` names this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Enough for the answer about all clients that an exit can have.
@@ -71,6 +72,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     line.push(b'\n');
     stream.write_all(&line).await?;
     let mut answer = Vec::new();
+    // A daemon of another user must not be able to fill the memory of root's command.
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
     // The daemon closed the connection without an answer: it was ending.
     if answer.is_empty() {

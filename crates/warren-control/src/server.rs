@@ -15,9 +15,10 @@ use crate::private_socket;
 
 /// A longer request is refused.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
-/// Enough for most requests.
+/// Size of the first buffer. It is enough for most requests.
 const FIRST_ROOM: usize = 4096;
 /// A peer that is silent for this long is disconnected.
+// This includes the wait for the daemon. The command gives up after the same time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests that may wait for the daemon.
 const WAITING: usize = 16;
@@ -80,6 +81,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                // A task of its own for each connection, so that a silent peer delays nobody.
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender)).await {
@@ -103,6 +105,7 @@ async fn serve(mut stream: UnixStream, sender: mpsc::Sender<PendingRequest>) -> 
     let own = rustix::process::geteuid().as_raw();
     // The file's mode already keeps others out. This check holds even if somebody changes the mode.
     let response = if peer != 0 && peer != own {
+        // Nothing that such a peer sends is read.
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {

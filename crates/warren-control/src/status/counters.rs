@@ -38,6 +38,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("quic_spurious_losses", quic.spurious_losses),
         ("quic_returned_datagrams", quic.datagrams_returned),
         ("quic_forgotten_datagrams", quic.datagrams_forgotten),
+        // Live connections only: an ended one keeps nothing.
         ("quic_kept_bytes", kept.map(|quic| quic.kept_bytes).sum()),
         ("repaired_datagrams", repair.repaired),
         ("given_up_datagrams", repair.given_up),
@@ -68,6 +69,7 @@ pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
 }
 
 fn quic_sums(snapshot: &Snapshot) -> QuicSums {
+    // Ended connections count too, so that no sum ever falls.
     let mut sums = snapshot.past.sums;
     for quic in snapshot.connections.iter().filter_map(|connection| connection.quic.as_ref()) {
         sums.add(quic);

@@ -65,6 +65,7 @@ impl RateMeter {
 
     /// Takes a sample.
     pub fn take(&mut self, now: Instant, snapshot: &Snapshot) {
+        // From now on, so that a late sample is not followed by another one at once.
         self.next = now + SAMPLE_EVERY;
         // The oldest sample is the reference, so rates cover the whole window.
         while self.samples.len() >= SAMPLES {
@@ -182,7 +183,7 @@ impl Counters {
     }
 }
 
-/// `part` in per cent of `whole`, at most 100. A packet can be counted as lost later than it was sent.
+/// `part` in per cent of `whole`. At most 100, because a packet can be counted as lost later than it was sent.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { (100.0 * part as f64 / whole as f64).min(100.0) }
 }
