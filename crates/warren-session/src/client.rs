@@ -84,6 +84,7 @@ impl ClientSession {
     pub fn new(config: ClientConfig, mut entropy: Entropy) -> Self {
         let mut config = config;
         config.connections = config.connections.clamp(1, MAX_CONNECTIONS);
+        // An exit refuses a Hello whose name, prefixes or number of prefixes the protocol does not allow.
         config.name = host_name(&config.name);
         config.prefixes = config.prefixes.iter().map(IpNet::trunc).take(MAX_PREFIXES).collect();
         let mut nonce = [0; 16];
@@ -241,6 +242,7 @@ impl ClientSession {
         let was_up = self.up_count() > 0;
         let was_stable = self.session.take().is_some_and(|session| link::is_stable(session.since, now));
         self.drop_link(index, loss.closing);
+        // Otherwise, a restart a day after the last one would be waited for like an outage of a day: 30 s.
         if was_stable {
             self.begin_outage(now);
         }
@@ -261,6 +263,7 @@ impl ClientSession {
 
     fn say_down(&mut self, now: Instant, loss: &Loss) {
         let since = match self.state {
+            // The outage began with the loss, not with the latest attempt that failed.
             ClientState::Down { since, .. } => since,
             ClientState::Idle
             | ClientState::Connecting

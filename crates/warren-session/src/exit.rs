@@ -125,6 +125,7 @@ impl ExitSessions {
         let mut registry = registry;
         let (pool, lost) = config.fill_pool(&mut registry)?;
         let mut store = StoreState::default();
+        // The store still has the leases that no longer fit.
         lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));
         // Session numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
         let mut first_session = [0; 8];
@@ -166,6 +167,7 @@ impl ExitSessions {
     pub fn poll_action(&mut self) -> Option<ExitAction> {
         loop {
             let mut action = self.actions.pop_front()?;
+            // A batch is filled only when it leaves, so that it has all changes made until then. It may have none left.
             if let ExitAction::Store(request) = &mut action
                 && !self.store.fill_batch(request, &self.registry)
             {
@@ -289,6 +291,7 @@ impl ExitSessions {
         for connection in self.connections.all() {
             self.dismiss(connection, reason.goodbye());
         }
+        // At once, because the exit may stop before `ENDED_INTERVAL` is over.
         self.save_ends();
     }
 
@@ -307,6 +310,7 @@ impl ExitSessions {
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }
+        // From now on, a full pool may take the lease back.
         self.pool.set_offline(ended.key, self.clock.at(now));
         self.record_seen(ended.key, self.seen_at(&ended));
         if self.ends_due.is_none() {
@@ -345,6 +349,7 @@ impl ExitSessions {
     /// ends at once after a long absence.
     fn detach(&mut self, now: Instant, session: SessionId, connection: u64, index: u32, absence: Absence) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
+        // A newer connection has the index already.
         if !state.detach(connection, index) {
             return;
         }
@@ -352,6 +357,7 @@ impl ExitSessions {
         if state.attached().next().is_some() {
             return;
         }
+        // Later connections are refused, so the session need not wait for one.
         if let Some(reason) = self.leaving {
             self.end(now, session, EndReason::Shutdown(reason));
             return;

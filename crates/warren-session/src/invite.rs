@@ -58,6 +58,7 @@ impl FromStr for Invite {
     type Err = InviteError;
 
     fn from_str(text: &str) -> Result<Self, InviteError> {
+        // Pasted text often ends with a line break.
         let encoded = text.trim().strip_prefix(PREFIX).ok_or(InviteError::Foreign)?;
         if encoded.len() > MAX_LENGTH {
             return Err(InviteError::Damaged);

@@ -176,6 +176,7 @@ impl AddressPool {
         now: SystemTime,
     ) -> Result<Vec<PublicKey>, PoolError> {
         for address in addresses.addresses() {
+            // All are checked before any is taken, so that nothing changes after an error.
             self.check_static(key, address)?;
         }
         let mut taken_from = Vec::new();
@@ -186,6 +187,7 @@ impl AddressPool {
                 self.give_back(holder, family);
                 taken_from.push(holder);
             }
+            // The key may have another address in this network, such as a sticky one.
             self.give_back(key, family);
             self.hold(key, family, number, true, Presence::OfflineSince(now));
         }
@@ -252,6 +254,7 @@ impl AddressPool {
 
     /// The current lease of a key.
     pub fn lease_of(&self, key: PublicKey) -> Lease {
+        // An IPv4 address is a number of 32 bits, so its conversion below never fails.
         let address = |family| self.held(key, family).map(|held| held.address);
         Lease {
             ipv4: address(Family::V4).and_then(|number| u32::try_from(number).ok()).map(Ipv4Addr::from),
@@ -270,6 +273,7 @@ impl AddressPool {
         if self.held(key, family).is_some() {
             return Ok(Some(Choice::Keeps));
         }
+        // No client loses its lease while an address is free.
         if let Some(address) = range.free() {
             return Ok(Some(Choice::Free(address)));
         }

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 /// Configuration of a client's session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// Number of connections to ask for, clamped to 1 to [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
+    /// Number of connections to ask for, clamped to the range from 1 to [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
     pub connections: u32,
     /// This host's name, shown to the exit's operator. Characters that the protocol does not allow become dashes.
     pub name: String,

@@ -89,6 +89,7 @@ impl ClientSession {
     }
 
     fn told_goodbye(&mut self, now: Instant, index: u32, message: &message::Goodbye) {
+        // A reason of a later version is not final: the client tries again.
         let Some(reason) = Goodbye::from_message(message) else {
             let code = message.reason;
             let why = format!(

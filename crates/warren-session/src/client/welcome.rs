@@ -89,6 +89,7 @@ impl SessionGrant {
         let gateway_ipv4 = ipv4.map(|own| gateway(own.into(), &message.gateway_ipv4)).transpose()?;
         let gateway_ipv6 = ipv6.map(|own| gateway(own.into(), &message.gateway_ipv6)).transpose()?;
         let keep_alive = Duration::from_millis(message.keep_alive_milliseconds.into());
+        // A resolver that the exit offers cannot have a loopback or multicast address.
         let dns = parse_all(&message.dns, MAX_DNS_SERVERS, |bytes| ip_from_wire(bytes).filter(is_unicast));
         let routes = parse_all(&message.routes, MAX_ROUTES, Network::network);
         // An exit must not make this host forward for a network that it did not offer.
@@ -101,6 +102,7 @@ impl SessionGrant {
                 .ok_or(out_of_range("attach token"))?,
             ipv4: ipv4.map(|own| (own.addr(), own.prefix_len())),
             ipv6: ipv6.map(|own| (own.addr(), own.prefix_len())),
+            // `gateway` takes only an address of the same network, so the other family cannot occur.
             gateway_ipv4: gateway_ipv4
                 .and_then(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None }),
             gateway_ipv6: gateway_ipv6

@@ -121,7 +121,7 @@ impl ClientRegistry {
         Ok(removed)
     }
 
-    /// Makes removed keys of all keys of a client, including its next one.
+    /// Turns all keys of a client into removed keys, including its next key.
     pub(crate) fn remember_removed(&mut self, client: &Client, now: SystemTime) {
         for public_key in client.keys() {
             let removed = RemovedKey { name: client.name.clone(), public_key, removed: now };
@@ -211,6 +211,7 @@ impl ClientRegistry {
         if !is_valid_name(new) {
             return Err(RegistryError::BadName { name: new.to_owned() });
         }
+        // A client may be renamed to the name that it has.
         if self.by_name(new).is_some_and(|holder| holder.public_key != client.public_key) {
             return Err(RegistryError::NameTaken { name: new.to_owned() });
         }

@@ -232,6 +232,7 @@ impl ExitSessions {
         }
         for claim in &claims {
             if let Claim::Address(address) = claim {
+                // Until the store has answered, no other client may get the address from the pool.
                 self.pool.promise(*address, true);
             }
         }
@@ -289,6 +290,7 @@ impl ExitSessions {
             self.set_first_next_key(next);
         }
         let client = self.registry.by_next_key(next);
+        // A disabled client stays shut out under its next key too.
         let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
         let Some(old) = client.map(|client| client.public_key) else { return Ok(()) };
         if self.store.claimed(&Claim::Key(old)).is_some() || self.store.is_stuck() {

@@ -149,6 +149,7 @@ impl SessionConfig {
         &self,
         registry: &mut ClientRegistry,
     ) -> Result<(AddressPool, Vec<PublicKey>), SessionConfigError> {
+        // Static addresses come first, because they win over sticky ones.
         let mut pool = pool_with(self.ipv4, self.ipv6, registry)?;
         let held: Vec<(_, Lease)> = registry
             .iter()

@@ -129,6 +129,7 @@ impl Connections {
             }
             *waiting += 1;
         } else {
+            // Strangers are counted apart, so that they keep no client out.
             let neighbours = self.strangers_of.get(&network).copied().unwrap_or_default();
             if self.strangers >= MAX_STRANGERS || neighbours >= MAX_STRANGERS_OF_NETWORK {
                 return false;
@@ -163,6 +164,7 @@ impl Connections {
     }
 
     fn leave(&mut self, key: PublicKey, network: IpAddr, phase: Phase) {
+        // A connection that waits for the store counts as one that waits for its first message.
         let (Phase::Waiting { enrolled, .. } | Phase::Storing { enrolled, .. }) = phase else { return };
         if enrolled {
             one_less(&mut self.waiting, key);

@@ -29,6 +29,7 @@ impl ExitSessions {
         let (redeemed, changes) = self
             .registry
             .changes_of(|registry| registry.redeem(&token, key, wall).ok_or(Goodbye::InvitationVoid))?;
+        // The key was enrolled before, and its client asks again. There is nothing to store.
         if !redeemed.is_new {
             self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
             return Ok(());
@@ -101,6 +102,7 @@ impl ExitSessions {
                 // The outcome does not matter: if the store refused, another exit has enrolled the key meanwhile.
                 (Some(name), _) => {
                     self.send(connection, &Message::Enrolled(Enrolled { name: name.clone() }));
+                    // Messages that came while the connection waited were not read.
                     self.read(now, connection);
                 }
                 // The invitation was withdrawn or used by another key meanwhile, as the store has shown.

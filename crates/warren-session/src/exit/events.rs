@@ -82,6 +82,7 @@ impl ExitSessions {
             (Phase::Attached { session, .. }, Message::Goodbye(goodbye)) => {
                 match Goodbye::from_message(&goodbye) {
                     Some(Goodbye::ClientStopped) => self.end(now, session, EndReason::ClientStopped),
+                    // Any other reason ends this connection alone.
                     _ => self.refuse(now, connection, Goodbye::ClientStopped),
                 }
             }
@@ -123,6 +124,7 @@ impl ExitSessions {
 
     /// Whether a key belongs to a client, either as its current key or as the next key of one that is enabled.
     fn is_known(&self, key: PublicKey) -> bool {
+        // A client with its next key must not be turned away as a stranger before its first Hello.
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);
         self.registry.by_key(key).is_some() || will_be()
     }

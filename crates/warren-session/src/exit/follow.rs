@@ -25,6 +25,7 @@ impl ExitSessions {
     /// order in which they took place in the store.
     pub fn stored(&mut self, now: Instant, id: StoreRequestId, outcome: Result<(), StoreRefusal>) {
         let Some(Pending { proposed, in_force, enrolment }) = self.store.answered(id) else { return };
+        // If the change is stored, `take_over` gives the addresses to their clients.
         for claim in claims_of(&proposed) {
             if let Claim::Address(address) = claim {
                 self.pool.promise(address, false);
@@ -96,12 +97,14 @@ impl ExitSessions {
         }
         // If the exit has removed the client, its key is a removed key, and the registry refuses the row.
         if let Some(own) = self.registry.by_key(key) {
+            // What the store lacks is newer here: the date, and for an owed row the lease too.
             if self.store.owes(id) {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
         }
         match (self.store.shut_out_by(key), writer) {
+            // A proposal of this exit that is newer than the disabling has enabled the client again.
             (Some(by), Writer::Own(request)) if by < request => self.store.let_in(key),
             (Some(_), _) => client.disabled |= !is_planted(Bug::ShutOutOverwritten),
             (None, _) => {}
@@ -124,6 +127,7 @@ impl ExitSessions {
         }
         let moved: Vec<PublicKey> =
             before.clients().filter(|(key, was)| self.has_moved(*key, *was)).map(|(key, _)| key).collect();
+        // All addresses are free before any is given out, so that clients can exchange theirs.
         moved.iter().for_each(|key| self.pool.remove(*key));
         self.hold(&moved);
         for (key, _) in before.clients() {

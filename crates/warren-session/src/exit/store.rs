@@ -44,7 +44,7 @@ pub(super) enum Claim {
     Name(String),
     Address(std::net::IpAddr),
     Token(TokenDigest),
-    /// All prefixes of all clients, because overlaps cannot be looked up by one of them.
+    /// The prefixes of all clients together. A claim on one prefix would not find the prefixes that overlap it.
     Prefixes,
 }
 
@@ -107,6 +107,7 @@ impl StoreState {
         registry: &ClientRegistry,
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
+        // The proposal writes its own rows itself.
         let in_force = self.owed.keys().copied().filter(|row| !own.contains(row)).collect();
         let request = Pending { proposed, in_force, enrolment };
         let sent = self.send(request, registry);
@@ -127,6 +128,7 @@ impl StoreState {
             let request = self.send(Pending { proposed: Vec::new(), in_force, enrolment: None }, registry);
             return (request.id, Some(request));
         }
+        // A batch follows when the proposal that holds the rows up has its answer.
         self.again = true;
         let (id, mut held_up) = self.held_up.take().unwrap_or_else(|| (self.next_id(), BTreeSet::new()));
         held_up.extend(rows);
@@ -221,6 +223,7 @@ impl StoreState {
     /// Notes that more than the date of a row has changed here. The row goes to the store with the next request.
     pub(super) fn owe(&mut self, row: RowId) {
         self.unsent.insert(row);
+        // Requests up to this number were made before the change (`is_overtaken`).
         self.owed.insert(row, StoreRequestId(self.last));
     }
 
@@ -301,7 +304,7 @@ impl StoreState {
         true
     }
 
-    /// Whether rows wait for the answer that has just come.
+    /// Whether rows have waited for the answer that has just come.
     pub(super) fn is_due_again(&mut self) -> bool {
         self.batch.is_none() && std::mem::take(&mut self.again)
     }

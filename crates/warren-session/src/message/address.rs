@@ -26,6 +26,7 @@ pub(crate) fn ip_from_wire(bytes: &[u8]) -> Option<IpAddr> {
 pub(crate) fn is_unicast(address: &IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(address) => address.octets()[0] == 0 || address.is_broadcast() || address.is_link_local(),
+        // An IPv4-mapped address is an IPv4 address in disguise.
         IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
     };
     !(special || address.is_unspecified() || address.is_loopback() || address.is_multicast())

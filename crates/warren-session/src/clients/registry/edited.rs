@@ -25,6 +25,7 @@ impl ClientRegistry {
         self.check_edited(&edited, now)?;
         let edited = self.with_enrolled_since(edited);
         self.finish_rotations(&edited, now);
+        // Removed clients go before changed ones come in, which may have their names or addresses.
         let names: Vec<_> = self.iter().map(|client| (client.public_key, client.name.clone())).collect();
         for (key, name) in names {
             if edited.by_key(key).is_none() {
