@@ -82,7 +82,7 @@ pub struct ConnectionSnapshot {
     pub queue_bytes: usize,
     /// QUIC's own counters, while the connection is open.
     pub quic: Option<ConnectionStats>,
-    /// What repair did.
+    /// What repair did for the connection.
     pub repair: RepairSnapshot,
 }
 

@@ -259,7 +259,7 @@ impl Pump {
                 self.blocked = true;
                 self.repair.put_back(Outgoing { datagram, context });
             }
-            // Its packet was counted when it was first sent.
+            // The packet of this datagram was counted when it was first sent.
             Err((SendError::TooLarge(datagram), _)) => self.repair.refused(datagram),
             Err((SendError::Closed(_), _)) => {}
         }

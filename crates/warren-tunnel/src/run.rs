@@ -54,7 +54,7 @@ const ROW: Duration = Duration::from_millis(2);
 
 /// The outcome of a turn.
 enum Turn {
-    /// It did something, and there may be more to do.
+    /// The turn did something, and there may be more to do.
     Busy,
     /// There was nothing to do.
     Idle,

@@ -21,7 +21,7 @@ use crate::tuning::Tuning;
 const COMMAND_QUEUE: usize = 1024;
 /// Reports that may wait for the control plane; a worker with a full queue stops taking from the carrier.
 const REPORT_QUEUE: usize = 1024;
-/// How many task polls pass before the runtime looks at sockets again. The default of 61 lets bulk traffic in one
+/// How many task polls pass before the runtime checks sockets again. The default of 61 lets bulk traffic in one
 /// direction delay the other's arrival by dozens of batches.
 const EVENT_INTERVAL: u32 = 16;
 
@@ -34,7 +34,7 @@ pub enum Carrier {
     Exit {
         /// The settings of its connections.
         tuning: Tuning,
-        /// Its key, and the old key while clients learn the new one.
+        /// The exit's key, and the old key while clients learn the new one.
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,

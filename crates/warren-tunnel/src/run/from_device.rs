@@ -167,7 +167,7 @@ impl Worker {
     /// Returns the pump that has the super-packet now, or `None` if another worker has it.
     ///
     /// # Errors
-    /// The reason to count each of its packets under, when none was counted yet.
+    /// The reason under which to count each of its packets. None of them was counted yet.
     fn queue_super_packet(
         &mut self,
         header: VirtioNetHeader,
@@ -233,7 +233,7 @@ impl Worker {
     }
 }
 
-/// Where a super-packet goes, and what its way depends on.
+/// Where a super-packet goes, and what is needed to send it there.
 struct Routed<'a> {
     place: Place,
     /// The client's rate limit.
