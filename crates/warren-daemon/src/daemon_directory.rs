@@ -163,7 +163,7 @@ impl DaemonDirectory {
     /// Takes the note of the exit to try first, which is valid for one daemon. None if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
-        // If it stayed, it would count for another start.
+        // If the note stayed, it would count for the next start too.
         drop(std::fs::remove_file(self.first_exit()));
         Some(name)
     }

@@ -198,7 +198,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     let (mut reader, mut writer) = stream.into_split();
     let mut waiting: HashMap<u64, oneshot::Sender<Reply>> = HashMap::new();
     let (answers, mut answered) = mpsc::channel(16);
-    // A task of its own, because cancelling a half-read message would lose it.
+    // A task of its own: if `select!` cancelled a read halfway, the message would be lost.
     let reading = tokio::spawn(async move {
         while let Ok(Some(answer)) = read::<NumberedAnswer>(&mut reader).await {
             if answers.send(answer).await.is_err() {
