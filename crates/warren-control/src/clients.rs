@@ -12,9 +12,9 @@ use warren_session::{PublicKey, optional_stored_key, stored_key};
 /// A client to enrol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewClient {
-    /// Its name. No other client has it.
+    /// The client's name. No other client has it.
     pub name: String,
-    /// Its public key.
+    /// The client's public key.
     pub public_key: PublicKey,
     /// A fixed inner IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
@@ -23,7 +23,7 @@ pub struct NewClient {
     /// Networks behind it that it may ask the exit to route.
     #[serde(default)]
     pub prefixes: Vec<IpNet>,
-    /// The most that it may send, and receive, per second.
+    /// The most that the client may send, and receive, per second.
     #[serde(default)]
     pub rate_limit: Option<RateLimit>,
     /// Whether the key of a removed client is accepted.
@@ -57,9 +57,9 @@ impl NewClient {
 /// What is known of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientView {
-    /// Its name.
+    /// The client's name.
     pub name: String,
-    /// Its public key.
+    /// The client's public key.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
     /// The key that replaces it once the client connects with it.
@@ -71,7 +71,7 @@ pub struct ClientView {
     pub ipv6: Option<Ipv6Addr>,
     /// The networks behind it that it may ask for.
     pub prefixes: Vec<IpNet>,
-    /// What it may send, and receive, per second, such as "50mbit".
+    /// What the client may send, and receive, per second, such as "50mbit".
     pub rate_limit: Option<RateLimit>,
     /// Whether the exit refuses it.
     pub disabled: bool,

@@ -37,9 +37,9 @@ pub struct Status {
     pub role: Role,
     /// The daemon's version.
     pub version: String,
-    /// Its process ID.
+    /// The daemon's process ID.
     pub pid: u32,
-    /// What it is doing.
+    /// What the daemon is doing.
     pub state: State,
     /// Seconds in this state.
     pub since_seconds: f64,
@@ -125,13 +125,13 @@ impl State {
 
 /// What a daemon of either role knows of itself.
 pub struct Observed<'a> {
-    /// What it is doing.
+    /// What the daemon is doing.
     pub state: State,
     /// When this state began.
     pub since: Instant,
     /// The TUN device, once there is one.
     pub device: Option<DeviceStatus>,
-    /// Its changes on the host, in a few words each.
+    /// The daemon's changes on the host, in a few words each.
     pub host_changes: Vec<String>,
     /// Why the latest reload changed nothing.
     pub reload_error: Option<String>,

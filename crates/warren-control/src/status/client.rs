@@ -54,7 +54,7 @@ pub struct ExitPeer {
 /// A client's session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientSessionStatus {
-    /// Its number at the exit.
+    /// The session's number at the exit.
     pub id: u64,
     /// The client's inner IPv4 address.
     pub ipv4: Option<String>,

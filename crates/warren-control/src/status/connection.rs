@@ -13,13 +13,13 @@ use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 /// Has 26 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// Its number, unique in this daemon.
+    /// The connection's number, unique in this daemon.
     pub id: u64,
-    /// The number of its worker.
+    /// The number of the connection's worker.
     pub worker: usize,
     /// The session that it belongs to.
     pub session: Option<u64>,
-    /// Its number in the session.
+    /// The connection's number in the session.
     pub index: Option<u32>,
     /// The peer's address.
     pub remote: Option<SocketAddr>,

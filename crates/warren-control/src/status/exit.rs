@@ -48,7 +48,7 @@ pub struct ClientCounts {
 /// A client's session at the exit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// Its number.
+    /// The session's number.
     pub id: u64,
     /// The client's name.
     pub name: String,

@@ -7,9 +7,9 @@ use warren_tunnel::tuning::Tuning;
 /// The TUN device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Its MTU in bytes.
+    /// The device's MTU in bytes.
     pub mtu: u16,
     /// Whether it has segmentation offloads.
     pub offload: bool,
