@@ -65,9 +65,9 @@ pub enum WelcomeError {
     Taken {
         /// The address.
         address: IpAddr,
-        /// Its role in the grant.
+        /// The address's role in the grant.
         role: &'static str,
-        /// Who has the address.
+        /// The owner of the address.
         owner: AddressOwner,
     },
     /// A number or list is out of its bounds.

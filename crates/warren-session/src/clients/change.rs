@@ -43,7 +43,7 @@ pub struct ClientSettings {
     pub allow_removed: bool,
 }
 
-/// A limit, or none.
+/// A rate limit, or no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateChoice {

@@ -113,7 +113,7 @@ impl ClientTable {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.names.range::<str, _>((from, Bound::Unbounded));
-        // Before the look-up, which takes longer.
+        // Filtered before the look-up, which takes longer.
         let named = names.filter(move |(name, _)| name.contains(part));
         named.filter_map(|(_, key)| self.clients.get(key))
     }
@@ -122,7 +122,8 @@ impl ClientTable {
         self.clients.len()
     }
 
-    /// Another client that has something which `client` would have, and the error that says so.
+    /// Finds another client with a name, key, static address or prefix that `client` would have. Returns its key and
+    /// the error that says so.
     pub(super) fn rival_of(&self, client: &Client) -> Option<(PublicKey, RegistryError)> {
         let name = || client.name.clone();
         if let Some(rival) = self.by_name(&client.name) {

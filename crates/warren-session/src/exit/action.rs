@@ -55,7 +55,7 @@ pub enum ExitAction {
         session: SessionId,
         /// The connection.
         connection: u64,
-        /// Its number in the session.
+        /// The connection's number in the session.
         index: u32,
     },
     /// A connection no longer carries the session's traffic.
@@ -64,7 +64,7 @@ pub enum ExitAction {
         session: SessionId,
         /// The connection.
         connection: u64,
-        /// Its number in the session.
+        /// The connection's number in the session.
         index: u32,
     },
     /// A session is over: stop routing to it.

@@ -77,7 +77,7 @@ pub enum SessionConfigError {
     PrefixInPool {
         /// The client.
         name: String,
-        /// Its prefix.
+        /// The client's prefix.
         prefix: IpNet,
         /// The network.
         network: IpNet,
@@ -99,9 +99,9 @@ pub enum SessionConfigError {
     OutOfBounds {
         /// The setting.
         what: &'static str,
-        /// Its value.
+        /// The setting's value.
         value: String,
-        /// Its bounds.
+        /// The setting's bounds.
         bounds: String,
     },
 }

@@ -42,12 +42,12 @@ struct PeerConnection {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Its first message is due by the deadline.
+    /// The connection's first message is due by the deadline.
     Waiting { deadline: Instant, enrolled: bool },
-    /// It enrols its key, and the store has not answered. It waits for the answer until `patience`. Its next message is
-    /// due by `deadline`.
+    /// The connection enrols its key, and the store has not answered. It waits for the answer until `patience`. Its
+    /// next message is due by `deadline`.
     Storing { request: StoreRequestId, patience: Instant, deadline: Instant, enrolled: bool },
-    /// It carries traffic of a session.
+    /// The connection carries traffic of a session.
     Attached { session: SessionId, index: u32 },
 }
 

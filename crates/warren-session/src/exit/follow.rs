@@ -11,7 +11,7 @@ use crate::clients::{Before, Client, RowChange, RowId};
 use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
 
-/// Who wrote rows.
+/// The writer of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
     /// This exit, with a proposal.
@@ -180,8 +180,8 @@ impl ExitSessions {
         }
     }
 
-    /// Records when a client was online. That goes to the store with the next other change, or within [`super::ENDED_INTERVAL`]
-    /// of a session's end.
+    /// Records when a client was online. The date goes to the store with the next other change, or within
+    /// [`super::ENDED_INTERVAL`] of a session's end.
     pub(super) fn record_seen(&mut self, key: PublicKey, when: SystemTime) {
         if self.registry.record_seen(key, when) {
             self.store.changed(RowId::Client(key));

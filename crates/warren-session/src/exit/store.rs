@@ -22,7 +22,7 @@ pub struct StoreRequestId(pub u64);
 /// Changes that the store makes in one transaction: all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreRequest {
-    /// Its number.
+    /// The request's number.
     pub id: StoreRequestId,
     /// The changed rows, each once.
     pub changes: Vec<RowChange>,
@@ -84,7 +84,7 @@ pub(super) struct StoreState {
     disabled: BTreeMap<PublicKey, StoreRequestId>,
     /// The request for the unsent rows, from the time when it is an action until it is answered.
     batch: Option<StoreRequestId>,
-    /// Whether another batch follows that one.
+    /// Whether another batch follows after `batch`.
     again: bool,
     /// The batch that somebody waits for and that a proposal holds up, with the rows that it must contain.
     held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,

@@ -242,7 +242,7 @@ fn a_name_is_free_for_another_client_once_its_removal_is_stored_with_it() {
     exit.answer = Some(Err(StoreRefusal::Unavailable));
     exit.change(|sessions, now| sessions.remove_client(now, "alice")).unwrap();
     exit.answer = Some(Ok(()));
-    // The store would have two clients of one name if it learned of this alone.
+    // If the store learned of this change alone, it would have two clients of one name.
     exit.add(Client::new("alice", PublicKey([8; 32]), UNIX_EPOCH)).unwrap();
     assert_eq!(exit.disk.by_name("alice").map(|client| client.public_key), Some(PublicKey([8; 32])));
 }
