@@ -76,7 +76,8 @@ pub enum SharedCommand {
     /// Replaces an exit's keys. Attached connections stay. The others, and handshakes, may have begun with a key that is gone, so they are
     /// closed if a reason is given.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
-    /// Asks every peer for a sign of life, because this host's addresses or routes have changed, or time has passed unseen.
+    /// Asks every peer for a sign of life, because this host's addresses or routes have changed, the host has slept, or
+    /// a connection has become silent.
     Rouse,
     /// Closes every connection and ends the worker.
     Stop { code: u32, reason: String },

@@ -276,7 +276,7 @@ impl Worker {
             self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
             self.timer_due = Some(now + wait);
         }
-        // Polled even if it was just set: a timer wakes nobody until it was polled.
+        // Polled even if it was just set, because the poll registers the waker.
         if self.timer.as_mut().poll(cx).is_ready() {
             self.timer_due = None;
             cx.waker().wake_by_ref();

@@ -136,7 +136,7 @@ impl ExitSessions {
             }
         }
         self.record_seen(key, self.clock.at(now));
-        // The request is an action before Welcome, so the store hears of the lease before the client does.
+        // The request leaves before Welcome, unless an earlier batch has no answer yet.
         if news && !is_planted(Bug::LeaseNotPersisted) {
             self.save();
         }
