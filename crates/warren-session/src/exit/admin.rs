@@ -146,7 +146,9 @@ impl ExitSessions {
         self.follow(now, &before, EndReason::Revoked);
         let mut rows = self.registry.rows_changed_since(&before);
         if let Some(coming) = coming {
+            // If the enrolment is stored after all, this deletes its row again.
             rows.push(RowId::Client(coming.public_key));
+            // These connections wait for the enrolment, which is void now.
             for connection in self.connections.of_key(coming.public_key) {
                 self.dismiss(connection, Goodbye::InvitationVoid);
             }

@@ -145,6 +145,7 @@ impl ExitSessions {
             return Some(EndReason::Disabled);
         }
         let session = self.by_key.get(&key).and_then(|id| self.sessions.get(id));
+        // The store may have given an address of the session to another client.
         let has_other_lease = session.is_some_and(|session| session.lease != is.lease());
         let is_changed = is.is_chosen_anew(was) || has_other_lease;
         (is_changed && !is_planted(Bug::ChangedSessionKept)).then_some(EndReason::Changed)

@@ -207,6 +207,7 @@ impl StoreState {
             if !is_stored {
                 self.unsent.insert(*row);
             } else if !self.unsent.contains(row) {
+                // The row has not changed again since the request.
                 self.owed.remove(row);
                 if let RowId::Client(key) = row {
                     self.disabled.remove(key);
@@ -268,6 +269,7 @@ impl StoreState {
             self.again = true;
             return None;
         }
+        // `record` has given out the number of a batch that is held up.
         let id = self.held_up.as_ref().map(|(id, _)| *id).unwrap_or_else(|| self.next_id());
         self.batch = Some(id);
         Some(StoreRequest { id, changes: Vec::new() })
@@ -283,6 +285,7 @@ impl StoreState {
         let owed = self.owed.keys().copied().collect();
         let (held, mut rows): (BTreeSet<RowId>, BTreeSet<_>) =
             self.unsent.union(&owed).partition(|row| self.is_held(row));
+        // Another batch follows when the proposals for these rows have their answers.
         self.again = !held.is_empty();
         if is_planted(Bug::HeldRowForgotten) {
             self.unsent.retain(|row| !held.contains(row));
@@ -290,6 +293,7 @@ impl StoreState {
         let is_stuck = held.iter().any(|row| self.owes(*row));
         // A caller that waits for this batch gets an answer, even if another request has taken its rows by now.
         let awaited = self.held_up.take_if(|(id, _)| *id == request.id && !is_stuck);
+        // If one owed row is held, none is sent: a request contains all owed rows or must not leave.
         if is_stuck || awaited.is_none() && self.unsent.is_disjoint(&rows) {
             rows.clear();
         }
