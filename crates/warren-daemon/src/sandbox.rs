@@ -66,11 +66,13 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
 /// Takes all rights from this process except those for a look-up. The process must have only one thread. Rights that
 /// the kernel cannot take away stay.
 pub(crate) fn enter_for_look_up() {
-    let confined = hide().and_then(|()| files::confine_to_look_ups());
-    let confined = confined.and_then(|()| capabilities::drop_all());
-    let confined = confined.and_then(|()| system_calls::confine_to_streams());
-    if let Err(error) = confined {
-        tracing::debug!("{error:#}");
+    // One right that stays is no reason to keep the others.
+    for taken in
+        [hide(), files::confine_to_look_ups(), capabilities::drop_all(), system_calls::confine_to_streams()]
+    {
+        if let Err(error) = taken {
+            tracing::debug!("{error:#}");
+        }
     }
 }
 
