@@ -34,6 +34,7 @@ const MOST_BYTES: u64 = 256 * 1024 * 1024;
 pub fn store_path(clients: &Path) -> PathBuf {
     let name = clients.file_name().unwrap_or_default();
     let stem = name.to_str().and_then(|name| name.strip_suffix(".toml"));
+    // A name without `.toml` is kept as a whole: `clients` becomes `clients.store`.
     let mut store = stem.map_or_else(|| name.to_owned(), Into::into);
     store.push(".store");
     clients.with_file_name(store)
@@ -55,6 +56,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// # Errors
 /// When a file cannot be read, or is damaged.
 pub fn load_clients(clients: &Path) -> Result<ClientRegistry, ConfigError> {
+    // Once there is a store, `clients.toml` counts only when it is imported.
     if let Some(registry) = store::read_clients(&store_path(clients))? {
         return Ok(registry);
     }
@@ -64,7 +66,7 @@ pub fn load_clients(clients: &Path) -> Result<ClientRegistry, ConfigError> {
 /// The registry as the text of a `clients.toml`.
 ///
 /// # Errors
-/// When it cannot be written as TOML. `path` is where it was to go.
+/// When it cannot be written as TOML. The error names `path`.
 pub fn clients_text(path: &Path, registry: &ClientRegistry) -> Result<String, ConfigError> {
     toml::to_string(registry).map_err(|error| unwritten(path, &error.to_string()))
 }
@@ -72,6 +74,7 @@ pub fn clients_text(path: &Path, registry: &ClientRegistry) -> Result<String, Co
 /// Reads the text of a `clients.toml`.
 pub(super) fn parse(path: &Path, text: &str) -> Result<ClientRegistry, ConfigError> {
     toml::from_str(text).map_err(|error| {
+        // An error without a position is reported at the first line.
         let offset = error.span().map_or(0, |span| span.start);
         let sentence = document::deserialization_sentence(error.message());
         Source { path, text }.error(offset, sentence)
@@ -98,6 +101,7 @@ impl ClientsImport {
         // Not `metadata`: a dangling link is not a missing file.
         match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // `read` below reports any other error.
             _ => {}
         }
         let file::ConfigText { text, metadata } = read(path)?;
@@ -110,7 +114,7 @@ impl ClientsImport {
         Ok(Some(Self { registry, path: path.to_path_buf(), mark, is_silent: !says_who }))
     }
 
-    /// Tells this file from every other, also from one with the same text.
+    /// A text that distinguishes this file from every other, even from one with the same content.
     pub fn mark(&self) -> &str {
         &self.mark
     }
@@ -129,7 +133,7 @@ impl ClientsImport {
     /// Renames the file, once its clients are in the store: `clients.toml.imported` for `clients.toml`. Returns the new path.
     ///
     /// # Errors
-    /// When it cannot be renamed. The store knows then that it was imported.
+    /// When it cannot be renamed. Even then, the store knows that the file was imported.
     pub fn put_away(self, clients: &Path) -> io::Result<PathBuf> {
         let kept = with_suffix(clients, ".imported");
         durable_file::rename(&self.path, &kept)?;
@@ -138,6 +142,7 @@ impl ClientsImport {
 }
 
 fn mark_of(metadata: &Metadata, text: &str) -> String {
+    // The inode and the time of the last change differ if the same text was written again.
     let stamp = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
     record::digest_of(format!("{stamp:?}{text}").as_bytes())
 }
@@ -145,6 +150,7 @@ fn mark_of(metadata: &Metadata, text: &str) -> String {
 /// Reads the file as text. Root follows no link in a directory of the exit's own user.
 fn read(path: &Path) -> Result<file::ConfigText, ConfigError> {
     match open_plain(path) {
+        // `open_plain` refuses links and special files with errors of this kind, which say what to do.
         Err(error) if error.kind() == io::ErrorKind::Other => {
             Err(ConfigError::of_file(path, format!("cannot be read: {error}")))
         }

@@ -1,4 +1,4 @@
-//! Errors in configuration files, as the sentence that a user reads.
+//! Errors in configuration files, each as a sentence for the user.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A file's name may contain control characters, and the sentence may quote a key from the wrong place.
         write!(formatter, "{}", one_line(&self.path.to_string_lossy()))?;
         if let Some(line) = self.line {
             write!(formatter, ":{line}")?;

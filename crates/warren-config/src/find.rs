@@ -42,8 +42,10 @@ impl FromStr for ProfileName {
         if name.is_empty() {
             Err("is empty")
         } else if ["exit", "exit_hold"].contains(&name) {
+            // A profile's firewall table is `warren_NAME`. With these names it would be one of the exit's tables.
             Err("is the exit's own")
         } else if name.len() > Self::LONGEST {
+            // A name has only ASCII, as the next check makes sure, so its bytes are characters.
             Err("is longer than 32 characters")
         } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphanumeric()) {
             Err(
@@ -113,6 +115,7 @@ pub fn profile_names(config_directory: &Path) -> Result<Vec<ProfileName>, Config
     for entry in entries {
         let path = entry.map_err(unreadable)?.path();
         if path.extension() == Some(OsStr::new("toml")) {
+            // A file with a name that no profile may have is no error unless the user asks for it.
             names.extend(ProfileName::of_file(&path).ok());
         }
     }

@@ -18,13 +18,13 @@ pub use super::clients::fuzzing::clients_store;
 
 const PROFILE: &str = "home.toml";
 const CLIENTS: &str = "clients.toml";
+// 32 bytes, each of them 1.
 const KEY: &[u8] = b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
 /// Reads bytes as a profile, as an exit's configuration and as its clients.
 ///
 /// # Panics
-/// When an error does not name its place in one line, or an accepted value does not read back from what is written of
-/// it.
+/// If an error is not one line that names its place, or if an accepted value changes when it is written and read again.
 pub fn configuration(data: &[u8]) {
     let accepted = read(PROFILE, data, |path, text| profile::parse(name(), path, text, 0o600));
     if let Some(profile) = accepted {
@@ -54,7 +54,7 @@ pub fn read_exit(data: &[u8]) -> Option<ExitSettings> {
 /// Parses a file with these bytes.
 ///
 /// # Panics
-/// When the error is not one line that begins with file and line.
+/// If the error is not one line that begins with file and line.
 fn read<T>(
     path: impl AsRef<Path>,
     data: &[u8],
@@ -71,7 +71,7 @@ fn read<T>(
 }
 
 /// # Panics
-/// Unless the sentence begins with the file and a line, is one line, and contains no key.
+/// Unless the error is one line that begins with file and line and contains no key.
 pub fn assert_is_one_line(path: &Path, data: &[u8], error: &impl Display) {
     let shown = error.to_string();
     let rest = shown.strip_prefix(&format!("{}:", path.display())).unwrap_or_else(|| panic!("{shown}"));

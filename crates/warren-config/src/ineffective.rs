@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::document::Section;
 use super::wording::one_line;
 
-/// A setting in a file that has no effect in this version. It prints as the line that warns of it.
+/// A setting in a file that has no effect in this version. It prints as a one-line warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IneffectiveSetting {
     path: PathBuf,

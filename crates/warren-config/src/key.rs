@@ -9,7 +9,7 @@ use super::document::{Located, Section};
 use super::value::{Problem, Value};
 use super::wording::describe;
 
-/// The keys of a section that name a private key. They are read, but the key file is not.
+/// The settings of a section that name a private key. This reads the section, but not the key file.
 #[derive(Debug)]
 pub(super) struct KeySetting {
     inline: Option<Located<PrivateKey>>,
@@ -19,6 +19,7 @@ pub(super) struct KeySetting {
 impl KeySetting {
     /// Reads `private_key_file`, and `private_key` where it is allowed.
     pub(super) fn read(section: &mut Section<'_>, allow_inline: bool) -> Result<Self, ConfigError> {
+        // A relative name counts from the directory of the configuration, wherever the command runs.
         let directory = section.path().parent().unwrap_or(Path::new("")).to_path_buf();
         let file = section.optional("private_key_file", |value| {
             let text = value.text("a file name such as \"home.key\"")?;
@@ -31,7 +32,7 @@ impl KeySetting {
         Ok(Self { inline, file })
     }
 
-    /// The key's file, if it is in one.
+    /// The file with the key, unless the key is in the configuration itself.
     pub(super) fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.value.as_path())
     }
@@ -40,6 +41,7 @@ impl KeySetting {
     pub(super) fn resolve(self, section: &Section<'_>, mode: u32) -> Result<PrivateKey, ConfigError> {
         match (self.inline, self.file) {
             (Some(inline), Some(file)) => Err(section.error(
+                // The error points to the second of the two.
                 inline.line.max(file.line),
                 "private_key and private_key_file are both set; keep one of the two",
             )),
@@ -84,9 +86,9 @@ pub struct ExitKeys {
     pub file: PathBuf,
     /// Whether the keys come from the service manager's copy, which stays the same until a restart.
     pub is_copy: bool,
-    /// The key that the exit proves.
+    /// The key that the exit proves to its clients.
     pub current: PrivateKey,
-    /// The previous key, served too until it is retired.
+    /// The previous key. The exit serves clients that pin it until the key is retired.
     pub old: Option<PrivateKey>,
 }
 
@@ -95,6 +97,7 @@ pub struct ExitKeys {
 fn credential(file: &Path) -> Option<PathBuf> {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = Path::new(&directory).join(file.file_name()?);
+    // Without a copy of this file, the daemon reads the file itself.
     path.exists().then_some(path)
 }
 
@@ -109,7 +112,7 @@ fn key_file_sentence(error: &KeyError) -> String {
     format!("private_key_file: cannot read {}: {}; check the name", path.display(), describe(source))
 }
 
-/// 32 bytes in base64. The error never shows the text.
+/// 32 bytes in base64. The error never shows the text, which may be a key with a typing error.
 fn private_key(value: Value<'_>) -> Result<PrivateKey, Problem> {
     let expected = "must be a key from \"warren keygen\": 44 characters of base64";
     let text = value.text("a key from \"warren keygen\", between quotes")?;

@@ -12,7 +12,8 @@ use super::wording::quoted;
 pub struct MetricsSettings {
     /// `None` when they are not served.
     pub listen: Option<SocketAddr>,
-    /// Whether the file names this address. The default address may be taken by another program.
+    /// Whether the file names the address. If it does not, another program may have the default address, and the exit
+    /// then runs without metrics.
     pub is_asked_for: bool,
     /// Whether each client has metrics of its own.
     pub clients: bool,
@@ -55,6 +56,7 @@ fn address_or_off(value: Value<'_>) -> Result<Option<SocketAddr>, Problem> {
 
 /// Whether only this host and private networks can reach an address.
 fn is_local(address: IpAddr) -> bool {
+    // An IPv4-mapped IPv6 address is reached over IPv4.
     match address.to_canonical() {
         IpAddr::V4(address) => {
             // Shared address space (RFC 6598), which overlay networks use too.

@@ -31,6 +31,7 @@ pub fn ipv4_pool(text: &str) -> Result<Ipv4Net, String> {
     let IpNet::V4(network) = parse(text)? else {
         return Err(format!("is {}, but must be an IPv4 network such as \"10.66.0.0/16\"", quoted(text)));
     };
+    // A /30 is the smallest network with an address for the exit and one for a client.
     if !(8..=30).contains(&network.prefix_len()) {
         return Err(format!("is {}, but must have a prefix length from 8 to 30", quoted(text)));
     }
@@ -50,10 +51,12 @@ pub fn ipv6_pool(text: &str) -> Result<Ipv6Net, String> {
     let IpNet::V6(network) = parse(text)? else {
         return Err(format!("is {}, but must be an IPv6 network such as \"fd66:6666::/64\"", quoted(text)));
     };
+    // Clients can have no address of a /127: its only two are reserved, as `client_address` says.
     if !(32..=126).contains(&network.prefix_len()) {
         return Err(format!("is {}, but must have a prefix length from 32 to 126", quoted(text)));
     }
     let first = network.network();
+    // Every allowed network is narrower than the multicast and link-local blocks, so its first address decides.
     let is_unusable =
         first.is_multicast() || first.is_unicast_link_local() || network.contains(&Ipv6Addr::LOCALHOST);
     if is_unusable || first.to_ipv4_mapped().is_some() {
@@ -67,6 +70,7 @@ pub fn client_address(address: IpAddr, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     let (pool, reserved) = match address {
         IpAddr::V4(address) => {
             let Some(pool) = ipv4 else { return Err("the exit has no inner IPv4 prefix".to_owned()) };
+            // The first host address is the exit's own.
             let gateway = pool.hosts().next() == Some(address);
             (IpNet::V4(pool), gateway || address == pool.network() || address == pool.broadcast())
         }

@@ -15,8 +15,8 @@ use warren_host::{directory_of, follows_links_at, make_lock_file};
 /// Replaces a file's content and keeps its mode and owner. A new file gets `mode`, and its directory's owner if root
 /// writes it.
 ///
-/// Follows a symbolic link of root's or this user's in a directory of theirs, and replaces the file that it names.
-/// Another user's link could make root replace any file.
+/// Follows a symbolic link if the link and its directory belong to root or to this user, and replaces the file that the
+/// link names. Another user's link could make root replace any file.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
     let (mode, owner) = match fs::symlink_metadata(&path) {
@@ -27,12 +27,13 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     replace(&path, Unfinished::Random, content, mode, Some(owner))
 }
 
-/// From now on, a write beyond the process's file size limit fails like one to a full disk. Without this, it ends the
+/// Makes writes beyond the process's file size limit fail, as writes to a full disk do. Otherwise such a write ends the
 /// process.
 ///
 /// # Errors
 /// When SIGXFSZ cannot be watched.
 pub fn survive_file_size_limit() -> io::Result<()> {
+    // tokio's handler replaces the default action. It stays when this `Signal` is dropped.
     signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
 
@@ -46,6 +47,7 @@ pub fn make_directory(path: &Path) -> io::Result<bool> {
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
     for made in missing {
+        // The umask may have taken bits of the mode away.
         fs::set_permissions(made, Permissions::from_mode(0o755))?;
     }
     Ok(true)
@@ -63,6 +65,7 @@ impl LockFile {
         const PAUSE: Duration = Duration::from_millis(20);
         let (file, is_new) = make_lock_file(path)?;
         if is_new {
+            // The service that owns the directory must be able to open the lock that root made.
             owner_of_new_file_at(path)?.give(&file)?;
         }
         let deadline = Instant::now() + wait;

@@ -19,7 +19,8 @@ pub(crate) const MAX_CONNECTIONS: u32 = 32;
 /// How QUIC connections are driven.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transport {
-    /// For a client: how many it asks for. By default this depends on the workers. For an exit: the most that it grants a client.
+    /// The number of connections that a client asks for; by default this depends on the workers. For an exit, the most
+    /// that it grants a client.
     pub connections: Option<u32>,
     /// The most UDP payloads in one GSO send.
     pub max_transmit_segments: u32,
@@ -31,7 +32,7 @@ pub struct Transport {
     pub tun_batches: u32,
     /// The congestion controller. A change also affects open connections.
     pub congestion: Congestion,
-    /// Whether datagrams that a path loses are sent again, if the other side can put them in order.
+    /// Whether lost datagrams are sent again, if the other side can put them in order.
     pub repair: bool,
     /// What drives the connections.
     pub driver: Driver,
@@ -50,7 +51,8 @@ pub struct Transport {
 impl Transport {
     /// Warren's own driver: it gave more goodput per CPU second than noq's on both sides (`bench/LOG.md`).
     const DRIVER: Driver = Driver::Warren;
-    /// Connections of a client whose losses are not repaired: each of them loses speed by itself.
+    /// The connections of a client whose losses are not repaired. A loss slows down only the connection that it happens
+    /// on.
     const UNREPAIRED_CONNECTIONS: u32 = 4;
 
     /// Reads the section of a client's profile.
@@ -77,9 +79,12 @@ impl Transport {
         ];
         let transport = Self {
             connections,
+            // These caps need 0.65 to 0.73 of the CPU that 10 and 20 need, where only the CPU limits a path
+            // (bench/LOG.md).
             max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
+            // Small packets come one a read. With 32 reads, the exit fell asleep after each short send (bench/LOG.md).
             tun_batches: section.or("tun_batches", 128, number(TUN_BATCHES))?,
             congestion: section.or("congestion", Congestion::Adaptive, word(CONGESTION))?,
             repair: section.or("repair", true, auto_or_false)?,
@@ -117,6 +122,7 @@ impl Transport {
         Tuning {
             settings,
             tun_batches: TunBatches::new(self.tun_batches as usize),
+            // Known once there is a TUN device.
             tun_offload: TunOffload::default(),
             tun_writes: TunWrites::default(),
             workers: self.workers(),
@@ -124,7 +130,8 @@ impl Transport {
         }
     }
 
-    /// The optional features of the protocol that this side offers, as a bit set. noq's driver keeps no datagram to send again.
+    /// The optional features of the protocol that this side offers, as a bit set. noq's driver keeps no datagrams, so
+    /// it cannot send them again.
     pub fn features(&self) -> u64 {
         if self.repair && self.driver == Driver::Warren { NUMBERED } else { 0 }
     }
@@ -147,6 +154,7 @@ impl Transport {
     /// Applies the settings that differ from `before` to a running daemon. A change by `warren set` stays if the file
     /// has no new value.
     pub fn retune(&self, before: &Self, tuning: &Tuning) {
+        // All other settings need a restart, because connections are made with them.
         let Tuning { settings, tun_batches, .. } = tuning;
         let caps = &settings.caps;
         // Only what the file changed: everything else may have been set by hand since.

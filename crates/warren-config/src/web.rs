@@ -9,7 +9,7 @@ use super::document::{Document, Located};
 use super::value::{Problem, Value, socket_address};
 use super::wording::quoted;
 
-/// Where the page is served, in any case only on this host.
+/// Where the page is served. Only this host can reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebListen {
     /// A loopback address.
@@ -33,6 +33,7 @@ pub(super) fn read_web(document: &mut Document<'_>) -> Result<Option<WebListen>,
     let listen = section.optional("listen", address_or_path)?;
     section.finish()?;
     if let Some(Located { value: WebListen::Loopback(address), line }) = &listen
+        // ::ffff:127.0.0.1 is the loopback of IPv4.
         && !address.ip().to_canonical().is_loopback()
     {
         let sentence = format!(

@@ -4,9 +4,11 @@ use std::io;
 
 /// The known name that is closest to a misspelt one, if one is close.
 pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    // No known name is nearly that long.
     if unknown.len() > 64 {
         return None;
     }
+    // Keys have underscores where people may write dashes or capitals.
     let lowered = unknown.to_lowercase().replace('-', "_");
     known
         .map(|name| (strsim::jaro_winkler(&lowered, name), name))
@@ -54,6 +56,7 @@ pub(super) fn without_keys(text: &str) -> String {
     const CHARACTERS: usize = 43;
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let mut shown = String::with_capacity(text.len());
+    // A key ends with an equals sign, so each part has at most one key, at its end.
     for part in text.split_inclusive('=') {
         let body = part.strip_suffix('=').unwrap_or(part);
         match body.len().checked_sub(CHARACTERS).and_then(|start| body.split_at_checked(start)) {
@@ -73,6 +76,7 @@ pub fn describe(error: &io::Error) -> String {
     let words = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = words.chars();
     match letters.next() {
+        // Its place is in the middle of a sentence.
         Some(first) => first.to_lowercase().chain(letters).collect(),
         None => "unknown error".to_owned(),
     }

@@ -1,7 +1,7 @@
-//! One line of the clients' store: a transaction, with a checksum that tells a torn line from a whole one.
+//! One line of the clients' store: a transaction, with a checksum that distinguishes a torn line from a whole one.
 //!
-//! A line is `CHECKSUM JSON`. The checksum is the first 16 hexadecimal digits of the SHA-256 of the JSON. The JSON is an array
-//! of rows: a row that is set, or the key of one that is gone.
+//! A line is `CHECKSUM JSON`. The checksum is the first 16 hexadecimal digits of the SHA-256 of the JSON. The JSON is
+//! an array. Each element is a row to set, or the key of a row to remove.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use warren_session::clients::{Client, Invitation, RemovedKey, RowChange};
 use warren_session::invite::TokenDigest;
 use warren_session::{PublicKey, stored_key};
 
-/// Hexadecimal digits of a line's checksum.
+/// Hexadecimal digits of a line's checksum. They are 64 bits, so a torn line passes for a whole one once in 2^64 times.
 const CHECKSUM: usize = 16;
 
-/// What one line holds.
+/// An element of a line. The names of the variants are part of the file's format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Row {
@@ -26,7 +26,7 @@ enum Row {
     NoRemoved(Key),
 }
 
-/// Any 32 bytes, as the registry has them: a key in it need not be a point on the curve.
+/// Any 32 bytes, as in the registry, where a key need not be a point on the curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Key(#[serde(deserialize_with = "stored_key")] PublicKey);

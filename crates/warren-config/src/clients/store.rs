@@ -35,7 +35,8 @@ const MOST_LINE: u64 = 4 * 1024 * 1024;
 /// The longest line that is written. A larger transaction becomes a snapshot, which is atomic too.
 const LONGEST: usize = 1024 * 1024;
 
-/// So many outdated rows are kept before a snapshot, and as many as there are clients. So snapshots cost little for each change.
+/// The fewest outdated rows that make a snapshot due. If the registry has more rows than that, as many as it has. So a
+/// snapshot costs little for each change.
 const OUTDATED: usize = 10_000;
 
 /// The store of an exit that holds its lock, and what this process knows of the file.
@@ -54,7 +55,7 @@ pub struct ClientStore {
     snapshot_at: usize,
 }
 
-/// Stands for no import.
+/// The mark in the first line if nothing was imported.
 const NO_IMPORT: &str = "-";
 
 impl ClientStore {
@@ -144,8 +145,8 @@ impl ClientStore {
         Ok(())
     }
 
-    /// Replaces the store by these rows, also if somebody else has changed the file. `mark` is that of the file that they were
-    /// imported from, if they were.
+    /// Replaces the store with these rows, even if somebody else has changed the file. If the rows were imported,
+    /// `mark` is the mark of their file.
     ///
     /// # Errors
     /// When the file cannot be written. The store is as before then.
@@ -178,7 +179,7 @@ impl ClientStore {
             return Err(unwritten(&self.path, "the last change left it unfinished"));
         };
         let appended = tail.append(file, line);
-        // Also after a failure, which may have left part of the line.
+        // This is also needed after a failure, which may have left part of the line.
         if let Ok(metadata) = file.metadata() {
             self.known = Some(Identity::of(&metadata));
         }
@@ -277,7 +278,7 @@ pub(super) fn read_clients(path: &Path) -> Result<Option<ClientRegistry>, Config
     }
 }
 
-/// What a file holds.
+/// The content of a store.
 struct Contents {
     registry: ClientRegistry,
     imported: String,

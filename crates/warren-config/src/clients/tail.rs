@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// What an append needs of its file. Tests make each step fail.
+/// The file operations that an append needs. Tests make each of them fail.
 pub(super) trait Storage {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
@@ -17,6 +17,7 @@ impl Storage for File {
     }
 
     fn sync(&self) -> io::Result<()> {
+        // fdatasync(2) also writes the new length of the file, which a reader needs.
         self.sync_data()
     }
 
@@ -25,7 +26,7 @@ impl Storage for File {
     }
 }
 
-/// The end of what is valid in a file.
+/// The end of the valid part of a file.
 #[derive(Debug)]
 pub(super) struct Tail {
     length: u64,
@@ -42,15 +43,16 @@ impl Tail {
     /// Appends with one write and one sync.
     ///
     /// # Errors
-    /// As the file. What was written of it is cut off, now or before the next append.
+    /// The file's error. Bytes that were written nevertheless are cut off, now or before the next append.
     pub(super) fn append(&mut self, file: &impl Storage, bytes: &[u8]) -> io::Result<()> {
+        // A shorter line would overwrite only a part of the old bytes.
         if self.is_torn {
             file.truncate(self.length)?;
             self.is_torn = false;
         }
         let written = file.write_at(bytes, self.length).and_then(|()| file.sync());
         if let Err(error) = written {
-            // A reader must not find a line that its writer was told had failed.
+            // A reader must not find a line if its writer was told that the append failed.
             self.is_torn = file.truncate(self.length).is_err();
             return Err(error);
         }

@@ -5,10 +5,11 @@ use std::path::Path;
 use super::{Contents, FORMAT, NAME, NO_IMPORT, read_lines, record};
 use crate::ConfigError;
 
-/// Reads bytes as a store, and as the transactions of one: each line gets the checksum that it lacks.
+/// Reads bytes as a store, and as lines of a store without their checksums, which this adds.
 ///
 /// # Panics
-/// When a refusal is not one line that begins with the file, or an accepted store does not read back from what is written of it.
+/// If an error is not one line that begins with the file's name, or if an accepted store changes when it is written and
+/// read again.
 pub fn clients_store(data: &[u8]) {
     let _ = outcome(data);
     let mut bytes = header().into_bytes();
@@ -18,7 +19,7 @@ pub fn clients_store(data: &[u8]) {
         bytes.extend([line, b"\n"].concat());
     }
     let Some(contents) = outcome(&bytes) else { return };
-    // A last line with zeros may be what a power cut left.
+    // Zeros in the last line may come from a power cut, so that line need not count.
     assert!(contents.length == bytes.len() as u64 || bytes.contains(&0), "every line was read");
 
     let mut snapshot = header();
@@ -28,7 +29,7 @@ pub fn clients_store(data: &[u8]) {
     let again = outcome(snapshot.as_bytes()).expect("a snapshot can be read");
     assert_eq!(again.registry, contents.registry, "{snapshot}");
 
-    // A power cut takes part of the last line, and nobody was told of it.
+    // As a power cut does, this cuts off the end of the last line. Nobody was told that this change succeeded.
     let whole = bytes.len() as u64;
     bytes.truncate(bytes.len() - 1 - data.len() % 2);
     if let Some(before) = outcome(&bytes) {
@@ -46,7 +47,7 @@ fn outcome(bytes: &[u8]) -> Option<Contents> {
 }
 
 /// # Panics
-/// Unless the sentence begins with the file and is one line.
+/// Unless the error is one line that begins with the file's name.
 fn is_one_line(error: &ConfigError) {
     let shown = error.to_string();
     let sentence = shown.strip_prefix("clients.store:").unwrap_or_else(|| panic!("{shown}"));

@@ -88,7 +88,8 @@ fn remove(number: u8, is_put: bool) -> RowChange {
     RowChange::Removed { key: key(number), removed }
 }
 
-/// Rows that never conflict: client `n` has the name and prefix `n`, and removed keys are others than the clients'.
+/// Rows that never conflict: client `n` has the name and prefix `n`, and the keys of removed clients belong to no
+/// client.
 fn change() -> impl Strategy<Value = RowChange> {
     (0_u8..20, any::<bool>(), 0..3).prop_map(|(number, is_put, kind)| match (kind, is_put) {
         (0, true) => put(number, number),
@@ -129,7 +130,7 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Step {
     Save(Vec<RowChange>),
-    /// The process dies after it has written part of its line, and perhaps zeros in place of the rest.
+    /// The process dies after it has written part of its line. Perhaps there are zeros in place of the rest.
     Die(Vec<RowChange>, prop::sample::Index, bool),
     Reopen,
     /// The next change makes a snapshot.
@@ -173,7 +174,7 @@ proptest! {
                             file.set_len(after.len() as u64).unwrap();
                         }
                     } else {
-                        // A snapshot replaces the file as a whole: the process died before that or after.
+                        // A snapshot replaces the file as a whole, so the process died before the change or after it.
                         model.apply(&changes);
                     }
                     let (again, registry) = place.open();
@@ -199,7 +200,7 @@ proptest! {
         let at = at.index(bytes.len() - 1);
         bytes[at] ^= 1 << bit;
         fs::write(&place.path, &bytes).unwrap();
-        // The mark of the import is what it is.
+        // The import's mark has no checksum, so a change of it goes unnoticed.
         let is_mark = bytes.iter().position(|byte| *byte == b'\n').is_some_and(|end| at + 1 == end);
         match ClientStore::open(place.path) {
             Err(error) => prop_assert!(error.to_string().contains("; restore the file from a backup") || error.to_string().contains("newer version"), "{error}"),
@@ -301,7 +302,7 @@ fn what_somebody_else_wrote_is_not_overwritten_until_it_is_read() {
 fn failed_snapshot_leaves_the_store_as_it_was() {
     let (place, mut store) = Place::with(0..3);
     let before = place.bytes();
-    // Only a directory in the way keeps root from renaming a file.
+    // Only a directory at the path keeps root from renaming a file to it.
     let aside = place.directory.path().join("aside");
     fs::rename(&place.path, &aside).unwrap();
     fs::create_dir(&place.path).unwrap();
