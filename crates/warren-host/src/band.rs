@@ -1,21 +1,22 @@
-//! Where Warren's policy rules stand among the host's: in bands of priorities that all tunnels of the host share.
+//! Priorities for Warren's policy rules. They lie in bands that all tunnels of the host share.
 
 /// A range of rule priorities with room for several tunnels.
 ///
-/// A band begins with one rule per tunnel for packets that come out of it. All tunnels' rules for specific routes
-/// follow, then all their rules for default routes. The kernel looks up lower priorities first.
+/// A band begins with one rule per tunnel for packets that come out of that tunnel. The rules of all tunnels for
+/// specific routes follow, then the rules of all tunnels for default routes. The kernel tries lower priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     first: u32,
-    /// The number of tunnels that have room.
+    /// The number of tunnels that fit into the band.
     width: u32,
 }
 
 impl Band {
-    /// The default band, used unless a rule of another program stands in front of it. It is before `main`, at 32766.
+    /// The band that is used unless another program's rule stands in front of it. It comes before the rule for the
+    /// `main` table, which has priority 32766.
     pub const USUAL: Self = Self::new(5505, 256);
 
-    /// Every band, the usual one first. Each stands in front of those before it in this list.
+    /// Every band, the usual one first. The kernel tries each band before its predecessors in this order.
     pub fn all() -> impl Iterator<Item = Self> {
         BANDS.into_iter()
     }
@@ -26,7 +27,7 @@ impl Band {
         [0, 1, 2].map(|kind| self.first + kind * self.width + u32::from(slot))
     }
 
-    /// Whether the tunnel in `slot` has a place.
+    /// Whether the band has priorities for the tunnel in `slot`.
     pub(crate) fn has_room_for(self, slot: u8) -> bool {
         u32::from(slot) < self.width
     }
@@ -49,8 +50,8 @@ impl Band {
     }
 }
 
-/// A gap between two bands leaves room for a rule that was added without a priority: the kernel puts it right in front
-/// of all others. The lowest bands have room for few tunnels, but stand in front of almost anything.
+/// Gaps between the bands leave room for rules that were added without a priority: the kernel puts such a rule right in
+/// front of all others. The lowest bands have room for few tunnels, but stand in front of almost anything.
 const BANDS: [Band; 12] = [
     Band::USUAL,
     Band::new(4736, 256),
@@ -63,6 +64,7 @@ const BANDS: [Band; 12] = [
     Band::new(36, 28),
     Band::new(12, 8),
     Band::new(4, 2),
+    // Priority 0 belongs to the rule for the local table.
     Band::new(1, 1),
 ];
 

@@ -53,7 +53,7 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
         steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
-    // Nothing looks the table up before a rule stands, so no packet meets half of its routes.
+    // No packet meets only some of the routes, because nothing looks up the table before it has a rule.
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
     Plan { steps }
@@ -210,8 +210,8 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
     set(&sysctl::device_key("ipv4", device, "rp_filter"), "2")
 }
 
-/// Where IPv4 is unreachable, even the loose check finds no way back to the exit, unless it looks with the carrier's
-/// mark.
+/// If the tunnel's route for IPv4 is unreachable, even the loose check finds no way back to the exit. With this
+/// setting, the check looks with the carrier's mark and finds one.
 fn reverse_path_by_mark() -> Step {
     set("net.ipv4.conf.all.src_valid_mark", "1")
 }

@@ -76,7 +76,8 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     rules
 }
 
-/// The connection mark of carriers. Connections that came from outside have the packets' own mark instead.
+/// The connection mark of carriers. Connections from outside have `host.mark` as their connection mark, the same mark
+/// that packets carry.
 fn carrier(host: &ClientPlanFacts) -> u32 {
     host.mark | CARRIER_BIT
 }

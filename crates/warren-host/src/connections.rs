@@ -1,12 +1,12 @@
-//! Ending connections whose own address goes away. Over IPv6, retransmissions would leave by any route with the old
-//! source address.
+//! Ends connections whose own address goes away. Otherwise, their retransmissions over IPv6 would leave by any route,
+//! with the old source address.
 
 use std::{io, net::IpAddr};
 
 use crate::sock_diag::{FAMILIES, TCP, UDP, sockets};
 
 /// Ends every TCP connection and connected UDP socket of this host that uses one of these addresses as its own.
-/// Programs see `ECONNABORTED`. Returns how many it ended: none on a kernel that cannot do that.
+/// Programs see `ECONNABORTED`. Returns the number of sockets that it ended: 0 on a kernel that cannot end sockets.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -25,7 +25,8 @@ pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN, in which the kernel retransmits nothing.
+/// All states of net/tcp_states.h except TIME_WAIT, CLOSE and LISTEN, in which the kernel retransmits nothing. A
+/// connected UDP socket has the state of an established connection.
 const CONNECTED: u32 = 0xfff & !(1 << 6 | 1 << 7 | 1 << 10) & !1;
 
 #[cfg(test)]

@@ -15,14 +15,15 @@ impl DeviceName {
     /// Accepts `name` if it can be a device's name.
     ///
     /// # Errors
-    /// If it is empty, too long for the kernel or holds another character.
+    /// If `name` is not of that form.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidDeviceName> {
         let name = name.into();
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         let valid = (1..=LONGEST).contains(&name.len())
             && name.bytes().all(allowed)
-            // A command would take such a name for an option.
+            // A command would read such a name as an option.
             && !name.starts_with('-')
+            // The kernel refuses these two names. In a path below /proc/sys they would lead to another directory.
             && name != "."
             && name != "..";
         if valid { Ok(Self(name)) } else { Err(InvalidDeviceName(name)) }

@@ -1,4 +1,4 @@
-//! The one writer of files that must survive a power cut. A reader gets either the old content or the new.
+//! Writes files that must survive a power cut. A reader gets either the old content or the new.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
@@ -43,7 +43,7 @@ pub fn replace(
     sync_directory_of(path)
 }
 
-/// Creates a file of this process's user that must not exist yet. Never replaces a file or a dangling link.
+/// Creates a file that belongs to this process's user. Never replaces a file or a dangling link.
 ///
 /// # Errors
 /// `AlreadyExists` if anything has that name.
@@ -53,11 +53,12 @@ pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory_of(path)
 }
 
-/// Makes a symbolic link at `path`, in place of whatever file or link is there. `unfinished` is the link's name until then.
+/// Makes a symbolic link at `path`, in place of any file or link there. The link has the name `unfinished` before that.
 ///
 /// # Errors
 /// If the link cannot be made or renamed. Then `path` is unchanged.
 pub fn link(target: &Path, path: &Path, unfinished: &Path) -> io::Result<()> {
+    // A killed process may have left it.
     remove(unfinished)?;
     symlink(target, unfinished)?;
     rename(unfinished, path).inspect_err(|_| drop(fs::remove_file(unfinished)))
@@ -66,7 +67,7 @@ pub fn link(target: &Path, path: &Path, unfinished: &Path) -> io::Result<()> {
 /// Renames a file durably within its directory. A file that has the new name already is replaced.
 ///
 /// # Errors
-/// If the file keeps its name, or if the disk may have kept the old one.
+/// If the file keeps its old name, or if the new name may not be on the disk yet.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_directory_of(to)
@@ -103,7 +104,7 @@ impl Owner {
         Self { user: geteuid().as_raw(), group: getegid().as_raw() }
     }
 
-    /// Gives the file to this owner, unless it is the owner already.
+    /// Changes the file's owner to this one, unless the file belongs to it already.
     ///
     /// # Errors
     /// If the file cannot be given away.
@@ -124,8 +125,8 @@ pub fn remove_leftovers(directory: &Path) {
     }
 }
 
-/// Removes temporary files of killed writers in a directory where others may be writing: those that nobody holds
-/// locked. They may contain private keys.
+/// Removes temporary files of killed writers in a directory where others may be writing. A living writer holds a lock
+/// on its file, so only files without a lock are removed. The files may contain private keys.
 pub fn remove_abandoned(directory: &Path) {
     for path in leftovers(directory) {
         let is_abandoned = open_plain(&path).is_ok_and(|file| {
@@ -140,7 +141,7 @@ pub fn remove_abandoned(directory: &Path) {
     }
 }
 
-/// Files in a directory that have only their temporary name.
+/// Files in a directory that still have their temporary name.
 fn leftovers(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(is_leftover).map(|entry| entry.path())
@@ -152,7 +153,7 @@ fn is_leftover(entry: &fs::DirEntry) -> bool {
     is_file && name.to_str().is_some_and(|name| name.starts_with(RANDOM.0) && name.ends_with(RANDOM.1))
 }
 
-/// A complete file in `directory` that has only its temporary name. It is deleted unless it is renamed.
+/// Writes a complete file in `directory` under its temporary name. The file is deleted on drop unless it was renamed.
 fn complete(
     directory: &Path,
     unfinished: Unfinished<'_>,
@@ -170,15 +171,17 @@ fn complete(
         }
     };
     let mut file = named.as_file();
-    // Held until the file is closed, so that `remove_abandoned` does not take it for a killed writer's. A file system
+    // The lock is held until the file is closed. It shows `remove_abandoned` that the writer is alive. A file system
     // without locks is not an obstacle.
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
     file.write_all(content)?;
     if let Some(owner) = owner {
         owner.give(file)?;
     }
-    // Not at creation, where the umask would change it. And after the owner: nobody else may read the file in between.
+    // The mode is not set at creation, where the umask would change it. It is set after the owner, so that no other
+    // user can read the file in between.
     file.set_permissions(Permissions::from_mode(mode))?;
+    // Before the rename: after a power cut, the final name must not lead to an incomplete file.
     file.sync_all()?;
     Ok(named)
 }

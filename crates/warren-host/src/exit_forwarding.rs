@@ -1,12 +1,13 @@
-//! For whom an exit's host forwards: for clients alone, or for others too because somebody else turned forwarding on.
+//! For whom an exit's host forwards packets: for its clients alone, or for others too because somebody else turned
+//! forwarding on.
 //!
-//! IPv4 is forwarded if the device that a packet arrives on says so. The exit turns forwarding on only for the devices
-//! that it needs, and `net.ipv4.ip_forward` stays as it was. So a program that needs it (Docker, libvirt) or a person
-//! turns it on as on any host, and the exit notices.
+//! The kernel forwards an IPv4 packet if the device on which it arrives has `forwarding` set. The exit sets it only for
+//! the devices that it needs, and `net.ipv4.ip_forward` stays as it was. So a program that needs `net.ipv4.ip_forward`
+//! (Docker, libvirt) or a person turns it on as on any host, and the exit notices.
 //!
-//! IPv6 has one switch for all devices. The exit turns it on, and puts each device's own setting, and the one for
-//! later devices, back to what they were. The kernel sets them all whenever somebody else writes to the switch, so the
-//! exit notices that too.
+//! IPv6 has one switch for all devices. A write to it also sets each device's own setting and the default for later
+//! devices. The exit turns the switch on and puts those other settings back. If somebody else writes to the switch
+//! later, they change again, so the exit notices that too.
 
 use std::{collections::BTreeMap, io};
 
@@ -22,7 +23,7 @@ pub struct Forwarding {
     pub ipv4_off: Vec<DeviceName>,
     /// Devices that forward IPv4 because the exit turned that on.
     pub ipv4_own: Vec<DeviceName>,
-    /// Devices that forward IPv6 for somebody else; none means all of them.
+    /// Devices that forward IPv6 for somebody else. `None` means all devices.
     pub ipv6_others: Option<Vec<DeviceName>>,
 }
 
@@ -30,8 +31,9 @@ impl Forwarding {
     /// Asks the kernel which devices forward. `changed` returns the companions of a setting that the exit has changed,
     /// by the setting's key and its device's index.
     ///
-    /// A bridge of containers or virtual machines that is newer than the exit's change forwards IPv6 for them: the
-    /// program that made the bridge may have found the switch on and left it so. `indexes` has the devices.
+    /// A bridge of containers or virtual machines that is newer than the exit's change counts as forwarding IPv6 for
+    /// them: the program that made the bridge may have found the switch on and left it so. `indexes` has the index of
+    /// each device.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         changed: impl Fn(&str, Option<u32>) -> Option<&'a [Companion]>,
@@ -48,6 +50,7 @@ impl Forwarding {
             match sysctl::read(&key)?.as_deref() {
                 Some("0") => forwarding.ipv4_off.push(device),
                 Some(_) if is_own(changed(&key, index))? => forwarding.ipv4_own.push(device),
+                // It forwards for others too, or has vanished meanwhile.
                 Some(_) | None => {}
             }
         }
@@ -55,7 +58,7 @@ impl Forwarding {
     }
 }
 
-/// Whether the exit turned a setting on, and nobody has done so for the whole host since.
+/// Whether the exit turned a device's forwarding on, and nobody has turned it on for the whole host since.
 fn is_own(companions: Option<&[Companion]>) -> io::Result<bool> {
     companions.map_or(Ok(false), |companions| Ok(!sysctl::is_on_by_others(companions)?))
 }
@@ -65,6 +68,7 @@ fn ipv6_others(
     companions: Option<&[Companion]>,
     bridges: &[String],
 ) -> io::Result<Option<Vec<DeviceName>>> {
+    // The exit has not touched the switch, so it is on for all devices or for none.
     let Some(companions) = companions else {
         let is_on = sysctl::read(IPV6_FORWARDING)?.is_some_and(|value| value != "0");
         return Ok((!is_on).then(Vec::new));
@@ -77,6 +81,7 @@ fn ipv6_others(
         let key = sysctl::device_key("ipv6", &device, "forwarding");
         let before = companions.iter().find(|companion| companion.key == key);
         let is_on = sysctl::read(&key)?.is_some_and(|value| value != "0");
+        // A device without an earlier value is newer than the exit's change.
         let was_off = before.is_none_or(|before| before.previous == "0");
         let is_later_bridge = before.is_none() && bridges.iter().any(|bridge| bridge == device.as_str());
         if (is_on && was_off) || is_later_bridge {

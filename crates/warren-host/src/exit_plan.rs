@@ -21,7 +21,8 @@ pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
     ports.iter().any(|service| given.contains(&service.port))
 }
 
-/// Whether this host has more networks on its links than the rules can name, so that clients are kept from wider ones.
+/// Whether this host has more networks on its links than the rules can name. The rules then keep clients from wider
+/// networks.
 pub fn has_too_many_links(host: &ExitHost) -> bool {
     exit_ruleset::has_too_many_links(host)
 }
@@ -57,7 +58,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
-        // Before forwarding, which would end them.
+        // Before forwarding, because a device that forwards would ignore router advertisements otherwise.
         steps.extend(others.map(keep_router_advertisements));
         steps.push(Step::ForwardIpv6);
     }

@@ -1,10 +1,11 @@
-//! Policy rules of other programs that lead a tunnel's traffic around it.
+//! Policy rules of other programs that make a tunnel's traffic bypass the tunnel.
 //!
 //! The kernel looks up rules in order, so a rule in front of Warren's decides first.
 //!
 //! Some rules match selected packets, by a mark, a device, a sender's address, a user, a protocol or a port. Somebody
-//! made them for exactly these packets, so they keep their place. So do rules that lead to a few networks of their
-//! own, as those of VRFs, Docker, Tailscale and systemd-networkd do. A rule that captures everything else is a bypass.
+//! made them for exactly these packets, so they keep their place. Rules that lead to a few networks of their own keep
+//! their place too, such as those of VRFs, Docker, Tailscale and systemd-networkd. A rule that captures everything else
+//! is a bypass.
 
 mod seen;
 mod tunnel;
@@ -17,7 +18,8 @@ use self::seen::{Action, SeenRoute, SeenRule};
 pub use self::tunnel::Tunnel;
 use crate::{Family, band::Band, netlink::Netlink};
 
-/// A rule of another program that leads a tunnel's traffic around it when it stands in front of the tunnel's rules.
+/// A rule of another program that makes a tunnel's traffic bypass the tunnel if it stands in front of the tunnel's
+/// rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     family: Family,
@@ -31,7 +33,7 @@ pub struct Bypass {
 enum How {
     /// Its table has a route to this network.
     Leads(IpNet),
-    /// It jumps past all rules with priorities lower than this one.
+    /// It jumps to the rule with this priority, past all rules in between.
     Skips(u32),
 }
 
@@ -40,12 +42,12 @@ enum How {
 pub struct RulePlace {
     /// The band in front of every bypass; none if no band is left.
     pub band: Option<Band>,
-    /// The rules that come before the tunnel's band, or before the usual one.
+    /// The bypasses in front of the tunnel's band, or of the usual one if the tunnel has none yet.
     pub bypasses: Vec<Bypass>,
 }
 
-/// Finds the band for the rules of the tunnel in `slot` with no bypass in front of it. The rules are in `band` already
-/// or will be. All tunnels of a host share one band, and none goes back to a later one.
+/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the one that has the
+/// rules now, or that they are meant for. All tunnels of a host share one band, and no tunnel goes back to a later one.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();
@@ -78,13 +80,15 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
     Ok(RulePlace { band: found, bypasses })
 }
 
-/// Reads routes only if there is a rule whose table matters: a host may have a million routes.
+/// Finds the bypasses among `rules`. Reads routes only if there is a rule whose table matters: a host may have a
+/// million routes.
 async fn bypasses_among(
     netlink: &Netlink,
     rules: &[SeenRule],
     family: Family,
     tunnel: &Tunnel,
 ) -> io::Result<Vec<Bypass>> {
+    // The usual band is the last one, so a rule behind it is behind all bands.
     let in_front = |rule: &&SeenRule| rule.priority <= Band::USUAL.last() && rule.takes_ordinary(tunnel);
     let candidates: Vec<&SeenRule> = rules.iter().filter(in_front).collect();
     let routes: Vec<SeenRoute> = match candidates.iter().any(|rule| rule.action == Action::Lookup) {

@@ -1,10 +1,10 @@
-//! Networks of containers and virtual machines on this host. Each is behind a device that was made here and has no LAN
-//! behind it.
+//! Networks of containers and virtual machines on this host. Each is reached through a device that was made on this
+//! host and leads to no LAN.
 //!
 //! A LAN may claim any address, so devices alone decide. A guests' device is a bridge whose ports, if any, are `veth`,
-//! `netkit` and TAP devices, as Docker, Podman, LXD and libvirt make them. Or it is a `veth` or `netkit` of its own
-//! while the default route leads elsewhere; inside a container, such a device is the network. No route to the internet
-//! may lead through the device, and the network must be private.
+//! `netkit` and TAP devices, as Docker, Podman, LXD and libvirt make them. Or it is a single `veth` or `netkit` device
+//! while the default route leads elsewhere. (Inside a container, such a device leads to the network instead.) No route
+//! to the internet may lead through the device, and the network must be private.
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
@@ -18,7 +18,7 @@ use crate::{DEVICE_GROUP, DeviceName, PROTOCOL, private_networks::is_private};
 /// A network of containers or virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GuestNetwork {
-    /// The device in front of it, which has an address of it.
+    /// The device that leads to the network, and has an address in it.
     pub device: DeviceName,
     /// The network.
     pub network: IpNet,
@@ -45,15 +45,15 @@ enum Kind {
     Other,
 }
 
-/// A way off this host.
+/// A device by which a route leads off this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenWay {
     device: u32,
     is_default: bool,
 }
 
-/// The guests' networks among the addresses of devices. Addresses come with device indexes; each network is listed
-/// once.
+/// Finds the guests' networks among the addresses of devices. Each address comes with the index of its device. Each
+/// network is listed once.
 pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[SeenWay]) -> Vec<GuestNetwork> {
     let has_default = ways.iter().any(|way| way.is_default);
     let holds_guests = |link: &&SeenLink| {
@@ -61,7 +61,7 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
         let is_made_here = match link.kind {
             // A bridge without ports counts as well, such as one whose containers are stopped.
             Kind::Bridge => ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun)),
-            // Inside a container, the pair's end is the way out until a default route leads elsewhere.
+            // Without a default route elsewhere, this host may be a container, and the device its way out.
             Kind::Pair => has_default && link.bridge.is_none(),
             Kind::Tun | Kind::Other => false,
         };
@@ -69,6 +69,7 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     };
     let mut networks: Vec<GuestNetwork> = Vec::new();
     for link in links.iter().filter(holds_guests) {
+        // No rule can name a device with another name.
         let Ok(device) = DeviceName::new(link.name.clone()) else { continue };
         for (_, address) in addresses.iter().filter(|(index, _)| *index == link.index) {
             let network = address.trunc();
@@ -91,7 +92,7 @@ pub(crate) fn bridges(links: &[SeenLink]) -> Vec<String> {
     links.iter().filter(is_made_here).map(|bridge| bridge.name.clone()).collect()
 }
 
-/// Every device has link-local networks.
+/// Whether a network may be guests'. Link-local networks do not count, because every device has them.
 fn is_guests(network: &IpNet) -> bool {
     let is_link_local = match network {
         IpNet::V4(network) => network.addr().is_link_local(),
@@ -167,6 +168,7 @@ impl SeenWay {
         }
         for attribute in &route.attributes {
             if let RouteAttribute::Oif(device) = attribute
+                // A default route may need no gateway, as over PPP. Any other route without one ends on its own link.
                 && (is_default || has_gateway(&route.attributes))
             {
                 ways.push(Self { device: *device, is_default });

@@ -34,7 +34,7 @@ pub struct Host {
     owners: BTreeMap<u64, OwnedTable>,
 }
 
-/// A firewall table that a process of ours owns, and its rules as last loaded.
+/// A firewall table that an nft process of ours owns, and its rules as last loaded.
 #[derive(Debug)]
 struct OwnedTable {
     owner: nft::Owner,
@@ -63,7 +63,8 @@ pub struct Repaired {
 /// The result of [`recover`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The changes that were undone, or were gone already, in that order. Each is a part of a sentence.
+    /// The changes that were undone or were gone already, in the order of undoing. Each is worded as part of a
+    /// sentence.
     pub undone: Vec<String>,
     /// Lines of the journal that could not be read and so were not acted on.
     pub damaged_lines: Vec<usize>,
@@ -83,8 +84,8 @@ impl Host {
         Err(HostError::Unfinished(path.to_owned()))
     }
 
-    /// Makes the plan's steps in order, and firewall tables that follow one another in one transaction. If one step
-    /// fails, the earlier ones are undone in reverse.
+    /// Makes the plan's steps in order. Consecutive firewall tables are made in one transaction. If a step fails, the
+    /// earlier ones are undone in reverse.
     ///
     /// # Errors
     /// The step that failed and why, and the changes that could not be undone.
@@ -122,7 +123,7 @@ impl Host {
         verify::verify(plan, &self.netlink).await
     }
 
-    /// Repeats the steps of an applied plan that somebody has undone.
+    /// Checks an applied plan, and makes each step again that somebody has undone.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -137,8 +138,9 @@ impl Host {
         Ok(found)
     }
 
-    /// Turns an applied plan into another. Steps that only the new one has are made before steps that only the old one
-    /// has are undone. Steps that both have are left alone. Only [`Host::undo`] puts the device and settings back.
+    /// Turns an applied plan into another. First makes the steps that only the new plan has, then undoes those that
+    /// only the old plan has. Steps of both plans are left alone. Only [`Host::undo`] puts the device and settings
+    /// back.
     ///
     /// # Errors
     /// The step that failed and why. Steps made and not undone by then stay in `applied`.
@@ -154,8 +156,8 @@ impl Host {
         Ok(())
     }
 
-    /// Waits until a process that holds one of the applied firewall tables has ended, and its table with it. Without
-    /// such a process this waits for ever.
+    /// Waits until an nft process that owns one of the applied firewall tables has ended, and its table with it.
+    /// Without such a process this waits for ever.
     pub async fn table_lost(&mut self) {
         let ends: Vec<_> = self.owners.values_mut().map(|table| Box::pin(table.owner.ended())).collect();
         if ends.is_empty() {
@@ -164,9 +166,9 @@ impl Host {
         futures_util::future::select_all(ends).await;
     }
 
-    /// Replaces the rules of a firewall table that a process of ours owns, in one transaction: no packet meets the
+    /// Replaces the rules of a firewall table that an nft process of ours owns, in one transaction: no packet meets the
     /// table half changed or absent. Sets keep their content if the definitions of all sets and base chains stay the
-    /// same, so clients' flows stay counted. Undoing stays as it was.
+    /// same, so clients' flows stay counted. The table is undone as before.
     ///
     /// # Errors
     /// If there is no such table, or nft refuses the rules; the old rules stay then.
@@ -193,7 +195,7 @@ impl Host {
         self.undo_entries(entries, &mut Leaving::default()).await.map(drop)
     }
 
-    /// Undoes in reverse everything in the journal.
+    /// Undoes everything in the journal, in reverse order.
     ///
     /// # Errors
     /// The steps that could not be undone; all others are undone.
@@ -201,8 +203,8 @@ impl Host {
         self.undo_all_with(Vec::new()).await.map(drop)
     }
 
-    /// Undoes in reverse everything in the journal, and deletes these devices of ours, by index, once nothing leads to
-    /// them. Returns a future that waits for their end.
+    /// Undoes everything in the journal, in reverse order. Also deletes these devices of ours, given by index, once no
+    /// rule leads to them. Returns a future that waits for the deletion.
     ///
     /// # Errors
     /// The steps that could not be undone; all others are undone.
@@ -221,7 +223,7 @@ impl Host {
         self.journal.outstanding().values().map(Undo::change).collect()
     }
 
-    /// A slot whose routing table and rule priorities nothing on this host uses; none if all 256 are taken.
+    /// Finds a slot whose routing table and rule priorities are unused on this host. None if all 256 are taken.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -229,8 +231,8 @@ impl Host {
         first_free_slot(&self.netlink).await.map_err(HostError::Read)
     }
 
-    /// Finds the band for the rules of the tunnel in `slot` with no bypass in front of it. The rules are in `band`
-    /// already or will be.
+    /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the one that has the
+    /// rules now, or that they are meant for.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -292,7 +294,8 @@ impl Host {
             Some(entry) => (entry, false),
             None => (self.journal.begin(undo.clone())?, true),
         };
-        // Only its owner can change a table; one whose owner has ended is gone.
+        // Only the owner of a table can change it. If the owner has ended, its table is gone, and the code below makes
+        // a new one.
         if replaced
             && !applied.has(step)
             && let Some((table, ruleset)) = step.owned_rules()
@@ -331,8 +334,8 @@ impl Host {
         Ok(())
     }
 
-    /// Makes several new tables in one transaction. Returns false if nft refuses them as one; nothing has changed then,
-    /// and each of them alone shows what is wrong.
+    /// Makes several new tables in one transaction. Returns false if nft refuses them together. Nothing has changed
+    /// then, and the caller makes each table alone to find the one at fault.
     async fn make_together(&mut self, tables: &[Step], applied: &mut Applied) -> Result<bool, StepError> {
         let (text, undos) = tables::new(tables);
         let entries =
@@ -342,7 +345,7 @@ impl Host {
         for (entry, step) in entries.into_iter().zip(tables) {
             match made {
                 Err(NftError::Refused(_) | NftError::Missing) => self.journal.end(entry)?,
-                // An nft that gave no answer may have made them. Undoing the plan deletes them then.
+                // An nft that gave no answer may have made the tables. They are undone with the plan.
                 Ok(()) | Err(NftError::Gone | NftError::Io(_)) => applied.add(entry, step),
             }
         }
@@ -353,8 +356,9 @@ impl Host {
         }
     }
 
-    /// Deletes the tables at the beginning of `entries` in one transaction if there are at least two. A table that a process of ours
-    /// owns does not count. Returns what it has undone, which is nothing if one of them is gone already.
+    /// Deletes the tables at the beginning of `entries` in one transaction if there are at least two. A table that an
+    /// nft process of ours owns does not count. Returns the tables that it deleted: none if one of them was gone
+    /// already.
     async fn delete_together(&mut self, entries: &[u64]) -> io::Result<Vec<String>> {
         let mut text = String::new();
         let mut tables = Vec::new();
@@ -370,8 +374,8 @@ impl Host {
         tables.into_iter().map(|(entry, undone)| self.journal.end(entry).map(|()| undone)).collect()
     }
 
-    /// Replaces `entry`, once a setting's companions are put back, by an entry that says so. From then on, a companion
-    /// that is on was turned on by somebody else.
+    /// Replaces `entry` with one that says that the setting's companions were put back. From then on, a companion that
+    /// is on was turned on by somebody else.
     fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
         let Some(undo) = undo.with_companions_put_back(step) else { return Ok(entry) };
         // The new entry is written before the old one ends. After a kill in between, undoing both does no harm: the second undo
@@ -393,10 +397,12 @@ impl Host {
         entries.sort_unstable();
         let mut undone = Vec::new();
         let mut left = Vec::new();
-        // In reverse, because a later step may depend on an earlier one, as a route does on its device's address.
+        // Entry numbers rise in the order of the steps, even where a repair has changed the order in `Applied`. They
+        // are undone in reverse, because a later step may depend on an earlier one, as a route does on its device's
+        // address.
         entries.reverse();
         for (place, entry) in entries.iter().enumerate() {
-            // Those that this deletes are skipped below, as they are no longer in the journal.
+            // The entries of tables that this deletes are skipped below, because they are no longer in the journal.
             match self.delete_together(entries.get(place..).unwrap_or_default()).await {
                 Ok(mut deleted) => undone.append(&mut deleted),
                 Err(error) => left.push(("firewall tables".to_owned(), error.into())),
@@ -446,6 +452,8 @@ impl Applied {
             if *other == entry || !applied.as_ref().is_some_and(|applied| applied.is_replaced_by(step)) {
                 continue;
             }
+            // The entry of a device or setting stays, because only the first entry knows the value from before the
+            // plan.
             let undone = applied.take().is_some_and(|applied| applied.stands_alone());
             gone.extend(undone.then_some(*other));
         }
@@ -463,7 +471,8 @@ impl Applied {
     }
 }
 
-/// A slot whose routing table and rule priorities nothing on this host uses; none if all 256 are taken. Opens no journal.
+/// Finds a slot whose routing table and rule priorities are unused on this host. None if all 256 are taken. Opens no
+/// journal.
 ///
 /// # Errors
 /// If the kernel's state cannot be read.
@@ -495,7 +504,7 @@ pub async fn surroundings(tun: &DeviceName) -> Result<Surroundings, HostError> {
 
 async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
     for slot in 0..=u8::MAX {
-        // Rules in another band are found by the table that they look up.
+        // A tunnel's rules may be in another band. They are found by the table that they look up.
         let (priorities, table) = (Band::USUAL.priorities(slot), client_plan::table(slot));
         let is_used = netlink.is_used(Family::Ipv4, priorities, table).await?
             || netlink.is_used(Family::Ipv6, priorities, table).await?;
@@ -517,8 +526,8 @@ pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> 
     undo_journal(journal.as_ref(), false).await
 }
 
-/// As [`recover`], and then looks again for each table after removing it from the journal: somebody may have made it
-/// anew because the journal listed it.
+/// Like [`recover`]. Afterwards, deletes each of the journal's tables once more: a process that still saw the table in
+/// the journal may have made it anew.
 pub(crate) async fn recover_and_look_again(journal: &Path) -> Result<Recovered, HostError> {
     undo_journal(journal, true).await
 }
@@ -537,7 +546,7 @@ async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostE
     let undone = host.undo_entries(entries, &mut Leaving::default()).await?;
     // Damaged lines are reported this once. If they stayed, the file would never be removed.
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
-    // The journal stays locked until the end, so nobody has made the tables for themselves.
+    // The journal is still locked, so nobody else can have made these tables for a purpose of their own.
     for table in tables.iter().filter(|_| looks_again) {
         let failed = |error| UndoError { left: vec![(table.to_string(), error)] };
         table.run(&host.netlink, None).await.map_err(failed)?;

@@ -1,12 +1,12 @@
 //! The journal: the changes made to the host and how to undo each, on disk before the change is made.
 //!
-//! The file has one JSON object per line. The first names the boot and the network namespace that the journal is
-//! about. A line then begins each step before it is made, and another ends it when it is undone. A last line without a
-//! newline was being written when the daemon died, so its step was never made. The file is locked while it is open,
-//! and removed once nothing is left in it.
+//! The file has one JSON object per line. The first names the boot and the network namespace that the journal is about.
+//! Each step has a line that is written before the step is made, and another once the step is undone. A last line
+//! without a newline was being written when the daemon died, so its step was never made. The file is locked while it is
+//! open, and removed once nothing is left in it.
 //!
-//! Data that the kernel has accepted outlives this process, however it ends, so nothing waits for a disk. A plan's
-//! changes end with the boot, and so does the use of its journal.
+//! Data that the kernel has accepted outlives this process, however it ends, so no write waits for the disk. A plan's
+//! changes end with the boot, so the journal is of no use after it.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{lock_file::open_lock_file, plain_file::read_plain, undo::Undo};
 
-/// A journal of many steps has some ten thousand bytes.
+/// The most bytes that are read. A journal of many steps has some ten thousand.
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// An open, locked journal.
@@ -58,7 +58,7 @@ impl Journal {
         Ok(Some(journal))
     }
 
-    /// Another handle of the file, which keeps the lock until it is closed too.
+    /// Another handle of the file. The lock stays until both are closed.
     pub(crate) fn share_lock(&self) -> io::Result<File> {
         self.file.try_clone()
     }
@@ -115,6 +115,7 @@ impl Journal {
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         self.contents = Contents::default();
         self.file.set_len(0)?;
+        // The file is not open for appending, so its position must move too.
         self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
@@ -146,8 +147,8 @@ impl Drop for Journal {
 
 /// The file at `path`, locked; none if another process keeps it locked.
 ///
-/// This tries several times. A process shares its open files with its newest child, which may outlive it for a moment.
-/// And the last user removes the file.
+/// Tries several times, because the file may be locked or removed only for a moment. A process shares its open files
+/// with its newest child, which may outlive the process briefly. And the last user of the file removes it.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -171,8 +172,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
-    /// The boot and network namespace that the journal at `path` is about, even if a process uses it; none if it lists
-    /// no changes.
+    /// Reads which boot and network namespace the journal at `path` is about, even if a process has it open. None if it
+    /// lists no changes.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
         match read_plain(path, MOST_BYTES) {
             Ok(text) => {
@@ -213,6 +214,7 @@ impl Contents {
     fn read(text: &[u8]) -> Self {
         let mut contents = Self::default();
         for (number, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            // Only the last line can lack its end. It does not count, as the head of this file says.
             let Some(line) = line.strip_suffix(b"\n") else { break };
             match serde_json::from_slice(line) {
                 Ok(Record::Place(place)) => contents.place = Some(place),
@@ -229,7 +231,7 @@ impl Contents {
     }
 }
 
-/// The total time that a killed process's children need to end on a busy machine.
+/// ATTEMPTS times PAUSE, one second, is enough time for a killed process's children to end on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

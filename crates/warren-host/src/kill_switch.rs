@@ -53,7 +53,7 @@ pub enum Standing {
     Changed,
 }
 
-/// Errors of closing a kill switch or looking at it.
+/// Errors of closing or checking a kill switch.
 #[derive(Debug, thiserror::Error)]
 pub enum KillSwitchError {
     /// The journal or the record beside it cannot be used.
@@ -91,12 +91,13 @@ impl KillSwitch {
         let mut table = table_name(name);
         let mut journal = open_journal(path)?;
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        // Listed before it is made: if this process is killed in between, the kill switch counts as closed.
+        // The table is listed before it is made: if this process is killed in between, the kill switch counts as
+        // closed.
         let new = match is_in(&journal, &table) {
             true => None,
             false => Some(journal.begin(undo(&table)).map_err(failed)?),
         };
-        // Without an entry in the journal, a record is left over from an earlier closing.
+        // A record without an entry in the journal is left over from an earlier closing.
         let before = Record::read(path).ok().flatten().filter(|_| new.is_none());
         if let Some(record) = before.clone().filter(|record| record.rules == rules) {
             let closed = Self { path: path.to_owned(), journal, table, record };
@@ -172,7 +173,7 @@ impl KillSwitch {
         Ok(listing.is_some() && listing == self.record.listing)
     }
 
-    /// Closes it again if somebody has changed or deleted the table. Returns whether that had happened.
+    /// Makes the table anew if somebody has changed or deleted it. Returns whether that had happened.
     ///
     /// # Errors
     /// If nft fails or the record cannot be written.
@@ -210,18 +211,20 @@ pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, Kil
         Some(place) if place.boot == here.boot => {
             return Err(HostError::OtherNamespace(path.to_owned()).into());
         }
+        // A table of another boot ended with that boot.
         _ => return Ok(Standing::Open),
     }
     let record = Record::read(path).map_err(failed)?;
     let Some(listing) = nft::listing(FAMILY, &table_name(name)).await? else { return Ok(Standing::Gone) };
     Ok(match record {
         Some(record) if record.listing.as_ref() != Some(&listing) => Standing::Changed,
+        // Without a record, there is nothing to compare the table with.
         _ => Standing::Closed,
     })
 }
 
-/// Closes a kill switch again if somebody has changed or deleted its table and no running process keeps it. An opened
-/// one stays open. Returns whether there was anything to do.
+/// Closes a kill switch again if somebody has changed or deleted its table and no running process holds its journal. An
+/// opened one stays open. Returns whether there was anything to do.
 ///
 /// # Errors
 /// As [`KillSwitch::take_over`] and [`KillSwitch::repair`].
@@ -232,8 +235,8 @@ pub async fn close_again(journal: impl AsRef<Path>, name: &str) -> Result<bool, 
     }
 }
 
-/// Makes the table of a closed kill switch again although another process keeps it, such as a daemon that hangs. That
-/// process still keeps it afterwards. Returns whether the table was made.
+/// Makes the table of a closed kill switch again although another process holds its journal, such as a daemon that
+/// hangs. That process still holds the journal afterwards. Returns whether the table was made.
 ///
 /// # Errors
 /// As [`look`].
@@ -242,7 +245,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
     let standing = look(path, name).await?;
     let Some(record) = Record::read(path).map_err(failed)? else { return Ok(false) };
-    // While the other process makes the table, the record has no listing.
+    // While the other process makes the table, the record has no listing, so the table only seems to be changed.
     let is_lost = standing == Standing::Gone || (standing == Standing::Changed && record.listing.is_some());
     if !is_lost {
         return Ok(false);
@@ -252,10 +255,11 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     // The other process has the journal's lock, so there is none to hand on.
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
-        // A process that opens it right now sees this table when it looks again, after emptying the journal.
+        // A process that opens the kill switch right now deletes this table too: it checks once more after emptying the
+        // journal.
         return Ok(true);
     }
-    // Somebody has opened it in the meantime. Nobody else would delete the table made since.
+    // Somebody has opened the kill switch in the meantime. Nobody else would delete the table that was made since.
     nft::delete(FAMILY, &table).await?;
     Ok(false)
 }
@@ -291,7 +295,8 @@ const FAMILY: TableFamily = TableFamily::Inet;
 
 pub use crate::table_names::kill_switch_table as table_name;
 
-/// Makes a table that should not be there yet. The kernel has nothing to free then, for which the end of nft would wait.
+/// Makes a table that should not exist yet. The end of an nft that replaces a table waits until the kernel has freed
+/// the old one; this one need not wait.
 async fn make_first(
     path: &Path,
     table: &str,
@@ -306,14 +311,14 @@ async fn make_first(
         table_text(FAMILY, table, &ruleset::ruleset(rules), false)
     );
     match nft::load(&text, journal.share_lock().map_err(failed)?).await {
-        // It is there nevertheless, so it is replaced.
+        // nft may have refused because the table exists nevertheless. Then it can be replaced.
         Err(NftError::Refused(_)) => return make(path, table, rules.clone(), journal).await,
         loaded => loaded?,
     }
     listed(path, table, record).await
 }
 
-/// Makes the table. Writes the record before, and again after with the table's listing.
+/// Makes the table. Writes the record before that, and again afterwards, with the table's listing.
 async fn make(
     path: &Path,
     table: &str,
@@ -331,16 +336,16 @@ async fn make(
 /// Completes the record with the listing of the table that was just made.
 async fn listed(path: &Path, table: &str, mut record: Record) -> Result<Record, KillSwitchError> {
     let failed = |source| HostError::Journal { path: path.to_owned(), source };
-    // If somebody deletes the table this fast, the next look finds out.
+    // If somebody deletes the table this fast, the next check finds out.
     record.listing = nft::listing(FAMILY, table).await?;
     record.write(path).map_err(failed)?;
     Ok(record)
 }
 
-/// Restores the record of the rules in force after new rules failed.
+/// Writes the record of the rules in force again, after new rules failed.
 fn put_back(path: &Path, before: Option<&Record>) {
     match before {
-        // If this fails, the next look makes the table anew.
+        // If this fails, the next check makes the table anew.
         Some(record) => drop(record.write(path)),
         None => Record::remove(path),
     }

@@ -16,8 +16,9 @@ pub(crate) struct Listener {
     pub(crate) user: u32,
 }
 
-/// Every listener of this host. The kernel's socket diagnosis tells them in a fraction of a millisecond. `/proc/net`,
-/// for hosts without it, walks all buckets of a table of connections that is sized by memory.
+/// Every listener of this host. The kernel's socket diagnosis lists them in a fraction of a millisecond. Hosts without
+/// it use `/proc/net`, where the kernel walks all buckets of its table of connections, whose size depends on the
+/// memory.
 ///
 /// # Errors
 /// If neither can be read.
@@ -28,7 +29,7 @@ pub(crate) fn listeners() -> io::Result<Vec<Listener>> {
     }
 }
 
-/// The listeners that socket diagnosis tells; `None` if this kernel has none.
+/// The listeners according to socket diagnosis. `None` if this kernel lacks it.
 fn asked() -> io::Result<Option<Vec<Listener>>> {
     let mut listeners = Vec::new();
     for family in FAMILIES {
@@ -56,7 +57,8 @@ fn listed() -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Reads one of these tables. The second column is the own address and port, the fourth the state, the eighth the user.
+/// Reads one of proc(5)'s tables. The second column is the own address and port, the fourth the state, the eighth the
+/// user.
 fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for line in table.lines().skip(1) {
@@ -64,7 +66,7 @@ fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
         let mut words = line.split_whitespace().skip(1);
         let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
         let user = words.nth(3).and_then(|user| user.parse().ok());
-        // Only connections follow the listeners, perhaps a million of them.
+        // 0A is TCP_LISTEN. Only connections follow the listeners, perhaps a million of them.
         if state != Some("0A") {
             break;
         }
@@ -93,7 +95,7 @@ pub(crate) fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The bit of TCP_LISTEN of net/tcp_states.h.
+/// The bit for TCP_LISTEN from net/tcp_states.h.
 const LISTEN: u32 = 1 << 10;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use crate::plain_file::{check, told};
 
-/// Tries to open a file that keeps appearing and disappearing.
+/// How often this tries to open a file that keeps appearing and disappearing.
 const ATTEMPTS: u32 = 16;
 
 /// Opens a file to read and write. A missing file is created, readable by its owner alone.
@@ -28,11 +28,12 @@ pub fn open_lock_file(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_lock_file`].
 pub fn make_lock_file(path: &Path) -> io::Result<(File, bool)> {
+    // Opening must not block, whatever kind of file it is.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags);
     for _ in 0..ATTEMPTS {
-        // Two calls rather than `create(true)`, which does not tell whether it made the file.
+        // Two calls rather than `create(true)`, which does not report whether it created the file.
         match options.open(path) {
             Ok(file) => {
                 check(&file, path)?;

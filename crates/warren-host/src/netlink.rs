@@ -48,7 +48,7 @@ pub(crate) struct Link {
     pub(crate) group: u32,
 }
 
-/// Changes to a device; none leaves a property as it is.
+/// Changes to a device. A property that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkChange {
     pub(crate) up: Option<bool>,
@@ -60,6 +60,7 @@ pub(crate) struct LinkChange {
 impl Netlink {
     /// Opens the socket; its task belongs to the returned value. Call this within a tokio runtime.
     pub(crate) fn open() -> io::Result<Self> {
+        // The socket is in no multicast group, so it gets only answers.
         let (connection, handle, _unsolicited) = rtnetlink::new_connection()?;
         Ok(Self { handle, connection: tokio::spawn(connection) })
     }
@@ -166,8 +167,8 @@ impl Netlink {
         Ok(networks)
     }
 
-    /// The networks of containers and virtual machines on this host. Routes are read only if a device may have any
-    /// behind it.
+    /// The networks of containers and virtual machines on this host. Routes are read only if some device may lead to
+    /// such a network.
     pub(crate) async fn guest_networks(&self) -> io::Result<Vec<GuestNetwork>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let links: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
@@ -191,7 +192,8 @@ impl Netlink {
         Ok(guests::among(&links, &addresses, &ways))
     }
 
-    /// The devices other than Warren's tunnels and the loopback device, with their addresses but the link-local ones.
+    /// The devices other than Warren's tunnels and the loopback device, with their addresses except the link-local
+    /// ones.
     pub(crate) async fn outside_links(&self) -> io::Result<Vec<OutsideLink>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let addresses = self.handle.address().get().execute();
@@ -349,12 +351,13 @@ impl Netlink {
 
 impl Drop for Netlink {
     fn drop(&mut self) {
+        // Dropping a JoinHandle leaves its task running.
         self.connection.abort();
     }
 }
 
-/// Whether a route is the kernel's own note about one destination, such as a path's MTU. Anybody's ICMP error makes
-/// one.
+/// Whether a route is the kernel's cached exception for one destination, such as a path MTU. Anybody can cause one with
+/// an ICMP error.
 fn is_cached(route: &RouteMessage) -> bool {
     route.header.flags.contains(RouteFlags::Cloned)
 }

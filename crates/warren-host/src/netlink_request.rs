@@ -1,5 +1,5 @@
-//! Single requests over netlink that block, such as to socket diagnosis and connection tracking, which do not speak
-//! rtnetlink.
+//! Single, blocking requests over netlink, for instance to socket diagnosis and connection tracking, which rtnetlink
+//! does not cover.
 
 use std::io;
 
@@ -40,7 +40,7 @@ pub(crate) fn ask(
 }
 
 impl Asked {
-    /// Returns whether the kernel has done as a request with [`NLM_F_ACK`] asked.
+    /// Returns whether the kernel has done what a request with [`NLM_F_ACK`] asked for.
     ///
     /// # Errors
     /// If there is no answer.
@@ -48,6 +48,7 @@ impl Asked {
         let mut buffer = [0; 4096];
         let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;
         let answer = Messages(buffer.get(..length).unwrap_or_default()).next();
+        // An acknowledgement is an error message with the error 0.
         Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
     }
 
@@ -83,7 +84,7 @@ impl Asked {
     }
 }
 
-/// The messages of one datagram: their types and their contents behind the headers.
+/// The messages of one datagram: their types and the contents after their headers.
 struct Messages<'m>(&'m [u8]);
 
 impl<'m> Iterator for Messages<'m> {
@@ -93,6 +94,7 @@ impl<'m> Iterator for Messages<'m> {
         let length = usize::try_from(u32::from_ne_bytes(*self.0.first_chunk()?)).ok()?;
         let kind = u16::from_ne_bytes(self.0.get(4..6)?.try_into().ok()?);
         let message = self.0.get(HEADER..length)?;
+        // Messages are padded to four bytes (NLMSG_ALIGNTO).
         self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, message))
     }

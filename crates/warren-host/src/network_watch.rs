@@ -48,7 +48,7 @@ impl NetworkWatch {
                 let burst = async { while let Ok(Some(_)) = timeout(QUIET, messages.next()).await {} };
                 // Changes of a longer burst count as the next change.
                 let _ = timeout(LONGEST_BURST, burst).await;
-                // The channel is full: nobody has taken the change before yet.
+                // If the channel is full, a notification is already waiting, and it stands for this change too.
                 let _ = sender.try_send(());
             }
         });
@@ -65,12 +65,13 @@ impl NetworkWatch {
 
 impl Drop for NetworkWatch {
     fn drop(&mut self) {
+        // Dropping a JoinHandle leaves its task running.
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// Whether a message may mean another way to the exit; Warren's own routes never do. An unreadable message counts,
-/// because it means that others were lost.
+/// Whether a message may mean that another route now leads to the exit. Warren's own routes never do that. An
+/// unreadable message counts, because it means that others were lost.
 fn is_news(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(change) = &message.payload else { return true };
     let (RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)) = change else {

@@ -27,8 +27,8 @@ pub(crate) use program::{said, said_by};
 pub use ruleset::{Ruleset, RulesetError};
 pub use service::NftService;
 
-/// Starts an nft for the calls that come soon, unless one waits already. It changes nothing, and without it the calls
-/// take longer.
+/// Starts an nft process for the next calls, unless one is waiting already. This changes nothing and only saves time:
+/// otherwise, each call starts an nft of its own.
 ///
 /// # Errors
 /// If the process that runs nft for this one has ended.
@@ -38,7 +38,8 @@ pub async fn get_ready() -> Result<(), NftError> {
 
 /// Loads a ruleset that belongs to no process.
 ///
-/// nft keeps `lock` open. So a process that undoes a killed one's changes waits until nft has ended too.
+/// nft keeps `lock` open. So if this process is killed, the process that undoes its changes also waits for the end of
+/// nft.
 pub(crate) async fn load(ruleset: &str, lock: File) -> Result<(), NftError> {
     service::make(NftCall::Load { ruleset: ruleset.into() }, Some(lock)).await.map(drop)
 }
@@ -87,12 +88,12 @@ pub(crate) fn count_statements(text: &str) -> (usize, usize) {
     let mut is_continued = false;
     let mut in_set = false;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        // The packet path may change the elements of a set.
+        // Sets are skipped, because the packet path may change their elements.
         if in_set || line.starts_with("set ") {
             in_set = line != "}";
             continue;
         }
-        // nft breaks a long set after a comma.
+        // nft breaks a long anonymous set after a comma.
         let is_start = !std::mem::replace(&mut is_continued, line.ends_with(','));
         if line.starts_with("chain ") {
             chains += 1;
@@ -122,7 +123,7 @@ pub(crate) async fn delete(family: TableFamily, table: &str) -> Result<(), NftEr
     Ok(())
 }
 
-/// The time between two looks at a table whose owner is ending.
+/// The time between two checks of a table whose owner is ending.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ pub fn open_plain_to_write(path: &Path) -> io::Result<File> {
 }
 
 fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // Without NONBLOCK, opening a FIFO would wait for a writer. Without NOCTTY, a terminal could become this process's
+    // controlling terminal.
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     if !follows_links_at(path) {
         flags |= OFlags::NOFOLLOW;
@@ -44,7 +46,7 @@ fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 /// As [`open_plain`], and if the file is longer.
 pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One more byte tells a file that is too long from one that just fits.
+    // One more byte distinguishes a file that is too long from one that just fits.
     open_plain(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("it has more than {most} bytes")));
@@ -52,14 +54,14 @@ pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a link with this name may be followed: in a directory of root's or of this user's, nobody else made it.
+/// Whether a symbolic link at `path` may be followed. In a directory of root's or of this user's, nobody else made it.
 pub fn follows_links_at(path: &Path) -> bool {
     let owners = [0, geteuid().as_raw()];
     fs::metadata(directory_of(path)).is_ok_and(|directory| owners.contains(&directory.uid()))
 }
 
-/// Refuses anything but regular files. Also refuses a hard link to a file that the directory's owner does not own: it
-/// is some other file.
+/// Refuses anything but regular files. Also refuses a hard link to a file that does not belong to the directory's
+/// owner: it is a second name for another user's file.
 pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {

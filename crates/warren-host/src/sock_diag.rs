@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, netlink};
 
 use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
 
-/// The families that have a list of their own.
+/// The address families. The kernel lists the sockets of each by itself.
 pub(crate) const FAMILIES: [AddressFamily; 2] = [AddressFamily::INET, AddressFamily::INET6];
 /// IPPROTO_* of linux/in.h.
 pub(crate) const TCP: u8 = 6;
@@ -23,7 +23,8 @@ pub(crate) struct DiagSocket {
 
 /// The sockets in some states, each a bit of net/tcp_states.h. `None` if this kernel cannot tell.
 ///
-/// The kernel looks at no table that these states cannot be in. So listeners cost nothing for each connection.
+/// The kernel skips tables that cannot contain these states. So the time to list listeners does not depend on the
+/// number of connections.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -44,23 +45,26 @@ impl DiagSocket {
         Some(Self { family, id, user })
     }
 
-    /// Its own address.
+    /// The socket's own address.
     pub(crate) fn address(&self) -> IpAddr {
         let mut address = [0; 16];
         address.copy_from_slice(&self.id[ADDRESS_AT..ADDRESS_AT + 16]);
         match (self.family == AddressFamily::INET, address) {
+            // IPv4 uses the first four of sixteen bytes.
             (true, [a, b, c, d, ..]) => IpAddr::from([a, b, c, d]),
             (false, address) => IpAddr::from(address),
         }
     }
 
-    /// Its own port.
+    /// The socket's own port.
     pub(crate) fn port(&self) -> u16 {
+        // The first field, in network byte order.
         u16::from_be_bytes([self.id[0], self.id[1]])
     }
 
-    /// Ends it. Returns whether the kernel did; the socket may be gone by now.
+    /// Ends the socket. Returns whether the kernel has ended it, because the socket may be gone by now.
     pub(crate) fn end(&self, protocol: u8) -> io::Result<bool> {
+        // The id has the kernel's cookie of this socket, so a later socket with the same addresses is not ended.
         ask(SOCK_DESTROY, NLM_F_ACK, (self.family, protocol), u32::MAX, &self.id)?.is_done()
     }
 }
@@ -87,5 +91,5 @@ const SOCK_DESTROY: u16 = 21;
 const ID: usize = 48;
 const ID_AT: usize = 4;
 const USER_AT: usize = 64;
-/// Where the own address is in `struct inet_diag_sockid`, behind both ports.
+/// Where the socket's own address is in `struct inet_diag_sockid`, after both ports.
 const ADDRESS_AT: usize = 4;

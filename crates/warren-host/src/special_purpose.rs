@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use crate::Family;
 
-/// Networks that are not the internet, without the globally reachable ones within them.
+/// Networks that are not on the internet, apart from their parts in [`internet_within`].
 pub(crate) fn not_internet(family: Family) -> &'static [&'static str] {
     match family {
         Family::Ipv4 => NOT_INTERNET_IPV4,
@@ -13,7 +13,7 @@ pub(crate) fn not_internet(family: Family) -> &'static [&'static str] {
     }
 }
 
-/// Globally reachable networks within [`not_internet`].
+/// Globally reachable networks inside those of [`not_internet`].
 pub(crate) fn internet_within(family: Family) -> &'static [&'static str] {
     match family {
         Family::Ipv4 => INTERNET_WITHIN_IPV4,
@@ -24,6 +24,7 @@ pub(crate) fn internet_within(family: Family) -> &'static [&'static str] {
 /// Whether no part of `network` is on the internet.
 pub(crate) fn is_special(network: &IpNet) -> bool {
     let family = Family::of(network);
+    // Every entry parses, as a test below shows.
     let parsed = |list: &'static [&str]| list.iter().filter_map(|text| text.parse::<IpNet>().ok());
     parsed(not_internet(family)).any(|special| special.contains(network))
         && !parsed(internet_within(family))

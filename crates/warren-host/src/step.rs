@@ -42,6 +42,7 @@ pub(crate) async fn prepare(
         }
         Step::LinkUp { device, group, .. } => {
             let Link { index, mtu, is_up, address_generation, group: before } = link(netlink, device).await?;
+            // Only a step that changes the group has one to put back.
             let group = group.map(|_| before);
             Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation, group }
         }
@@ -86,7 +87,7 @@ pub(crate) async fn prepare(
     Ok(Some(undo))
 }
 
-/// Makes the step that `undo` undoes, and returns the owner of its table, if it has one. Processes that outlive a
+/// Makes the step that `undo` undoes, and returns the owner of its table, if it has one. Child processes that outlive a
 /// killed caller keep `lock` open.
 pub(crate) async fn make(
     step: &Step,
@@ -134,7 +135,7 @@ pub(crate) async fn make(
     Ok(None)
 }
 
-/// Whether a failed step may have changed something all the same.
+/// Whether a failed step may have changed something nevertheless.
 pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
         Step::LinkUp { .. } | Step::Sysctl { .. } | Step::ForwardIpv6 => true,
@@ -190,7 +191,7 @@ async fn make_table(
             Ok(owner) => return Ok(Some(owner)),
             // A table without an owner needs nft too.
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
-            // Another table of that name stands there; a table without an owner would fail too.
+            // Another table has that name, so a table without an owner would fail too.
             Err(NftError::Refused(reason)) if reason.ends_with("File exists") && !replaces => {
                 return Err(StepError::Exists);
             }

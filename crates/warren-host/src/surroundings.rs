@@ -1,5 +1,5 @@
-//! The network around an exit: the networks that its host is on itself, the devices that lead to routers, and for whom
-//! the host forwards.
+//! The network around an exit: the networks to which its host is directly connected, the devices that lead to routers,
+//! and for whom the host forwards.
 //!
 //! Hosts on the exit's own links are behind the router's firewall and trust each other. So clients are kept from them,
 //! whatever their addresses.
@@ -28,8 +28,8 @@ use crate::{
 pub struct Surroundings {
     /// Networks on a device's own link, and next hops, each with its device, in order.
     pub links: Vec<OnLink>,
-    /// The networks of this host's permanent addresses, each with its device, in order. No other host on the link
-    /// assigned them, as a router advertisement or a DHCP server does.
+    /// The networks of this host's permanent addresses, each with its device, in order. No router advertisement or DHCP
+    /// server assigned these addresses.
     pub permanent: Vec<OnLink>,
     /// Devices by which IPv4 leads to other networks, in order.
     pub routers: Vec<DeviceName>,
@@ -117,10 +117,12 @@ impl Observer {
             let Some(Device { name, has_no_neighbours, .. }) = self.device(index) else { continue };
             let (name, is_tunnel) = (name.clone(), *has_no_neighbours && !is_kernels);
             let leads_on = gateway.is_some() || is_wide(&destination, is_tunnel);
+            // For IPv6, one switch lets all devices forward, so only IPv4 needs to know them.
             if leads_on && family == Family::Ipv4 {
                 self.routers.insert(name.clone());
             }
             match gateway {
+                // A next hop is on the link, even if none of this host's networks contains it.
                 Some(gateway) => self.on_link(name, gateway.into()),
                 // A wide network without a gateway is a way to the internet rather than a link.
                 None if leads_on => {}
@@ -210,8 +212,8 @@ fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
 /// Whether a network is so wide that it is the internet, or a part of it, rather than a link. OpenVZ and PPP lead to
 /// such a network by a route without a gateway.
 ///
-/// Another VPN of the host may have been given the internet in many pieces, but none as narrow as the narrowest that
-/// the internet's routers accept from each other, /24 and /48.
+/// Another VPN's tunnel may lead to the internet in many pieces. All of them are wider than /24 and /48, the narrowest
+/// networks that the internet's routers accept from each other.
 fn is_wide(network: &IpNet, is_tunnel: bool) -> bool {
     let narrowest = match (network, is_tunnel) {
         (IpNet::V4(_), false) => 8,

@@ -78,11 +78,11 @@ pub(crate) struct Companion {
 
 /// The settings that writing `value` to `key` changes, with their current values.
 ///
-/// Forwarding for all devices is copied to each of them, and for IPv4 also decides whether redirects are taken
-/// (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
+/// The kernel copies forwarding for all devices to each device. For IPv4, forwarding also decides whether the host
+/// accepts redirects (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
 pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     if is_ipv4_forwarding_of_a_device(key) {
-        // Its current value tells later whether somebody has turned forwarding on for the whole host.
+        // Its current value shows later whether somebody has turned forwarding on for the whole host.
         return kept(IPV4_FORWARDING);
     }
     let family = match key {
@@ -98,11 +98,12 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
         Ok(())
     };
     if family == "ipv4" {
-        // Hosts take redirects, routers do not.
+        // Hosts accept redirects, routers do not.
         let redirects = if value == "0" { "1" } else { "0" };
         add("net.ipv4.conf.all.accept_redirects".into(), redirects)?;
     }
     for device in devices(family)? {
+        // This includes `default`, the setting for later devices.
         if device != "all" {
             add(format!("net.{family}.conf.{}.forwarding", device.replace('.', "/")), value)?;
         }
@@ -110,9 +111,10 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     Ok(companions)
 }
 
-/// Whether somebody has turned forwarding on for the whole host since, judging by these companions: Warren left them
-/// off, and now the kernel or somebody else has them on.
+/// Whether somebody has turned forwarding on for the whole host since Warren's change. These companions show it: Warren
+/// left them off, and now they are on.
 pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
+    // Only a companion that Warren left off can show that somebody else turned it on.
     for companion in companions.iter().filter(|companion| companion.set == "0") {
         if [IPV4_FORWARDING, IPV6_FORWARDING_BY_DEFAULT].contains(&companion.key.as_str())
             && read(&companion.key)?.is_some_and(|value| value != "0")
@@ -123,7 +125,7 @@ pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A setting that keeps its value.
+/// A companion that keeps its value.
 fn kept(key: &str) -> io::Result<Vec<Companion>> {
     let value = read(key)?;
     let companion = |value: String| Companion { key: key.to_owned(), previous: value.clone(), set: value };
@@ -153,8 +155,8 @@ pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
 
 /// The file of a setting, which must be a network setting. Dots and slashes swap their roles, as in sysctl(8).
 ///
-/// Journals name settings too, and root undoes the journal of an exit that runs as another user. Root must not write
-/// settings for it that CAP_NET_ADMIN would not allow.
+/// Journals name settings too, and root undoes the journal of an exit that runs as another user. For that user, root
+/// must not write settings that CAP_NET_ADMIN would not allow.
 fn path(key: &str) -> io::Result<PathBuf> {
     if !key.starts_with("net.") {
         return Err(io::Error::new(
@@ -176,8 +178,8 @@ fn path(key: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The settings for forwarding by every device and by later ones. For IPv6, the first one lets packets pass; a
-/// device's own setting only makes it a router's.
+/// The settings for forwarding by all devices and by later ones. For IPv6, only the setting for all devices lets
+/// packets pass. A device's own setting only makes the host act as a router on that device.
 const IPV4_FORWARDING: &str = "net.ipv4.ip_forward";
 pub(crate) const IPV6_FORWARDING: &str = "net.ipv6.conf.all.forwarding";
 const IPV6_FORWARDING_BY_DEFAULT: &str = "net.ipv6.conf.default.forwarding";

@@ -1,4 +1,4 @@
-//! The undo of a step, exact enough for another process to carry it out after the one that made the step was killed.
+//! How to undo a step, exact enough for another process to do it after the one that made the step was killed.
 
 use std::{fmt, io};
 
@@ -82,7 +82,7 @@ impl Undo {
                     Some(owner) => owner.end_without(*family, table).await,
                     None => false,
                 };
-                // Without an owner, or after one that is another process's.
+                // There is no owner, or it could not delete the table.
                 if !is_deleted {
                     nft::delete(*family, table).await?;
                 }
@@ -182,6 +182,7 @@ fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io
 /// Counts a missing object as success: there is nothing left to undo.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     use rustix::io::Errno;
+    // The kernel's errors for a rule, route, device or address that does not exist.
     let nothing_there = [Errno::NOENT, Errno::SRCH, Errno::NODEV, Errno::NXIO, Errno::ADDRNOTAVAIL];
     match result {
         Err(error)

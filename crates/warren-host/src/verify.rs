@@ -65,6 +65,7 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
         Step::Sysctl { key, value } => match sysctl::read(key)? {
             Some(now) if now == *value => None,
             Some(now) => Some(format!("its value is {now}")),
+            // The device is gone, and its settings with it.
             None if sysctl::is_of_missing_device(key) => None,
             None => Some("this kernel has no such setting".into()),
         },
@@ -74,6 +75,7 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             None => Some("this kernel has no such setting".into()),
         },
         Step::Nftables { family, table, ruleset, .. } => match nft::count(*family, table).await? {
+            // This host cannot filter ARP. The step was passed over when it was made.
             None if *family == TableFamily::Arp && !filters_arp() => None,
             None => Some("there is no such table".into()),
             // nft prints rules in a form of its own, so only their numbers can be compared.

@@ -97,6 +97,7 @@ impl Watch {
 fn subscribe(protocol: Option<Protocol>, groups: &[u32]) -> io::Result<AsyncFd<OwnedFd>> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
+    // The first group is bit 0.
     let mask = groups.iter().fold(0, |mask, group| mask | 1 << (group - 1));
     bind(&socket, &SocketAddrNetlink::new(0, mask))?;
     AsyncFd::new(socket)
@@ -104,12 +105,13 @@ fn subscribe(protocol: Option<Protocol>, groups: &[u32]) -> io::Result<AsyncFd<O
 
 /// Reads until nothing is left.
 fn drain(socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
+    // A longer notification is cut off. Nobody reads the content.
     let mut buffer = [0; 8192];
     while let Some(ready) = socket.readable().now_or_never() {
         let read = ready?.try_io(|socket| Ok(recv(socket, &mut buffer[..], RecvFlags::empty()).map(drop)?));
         match read {
             Ok(Ok(())) => {}
-            // The socket's buffer has overflowed.
+            // The socket's buffer has overflowed. The caller compares everything anyway.
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => return Err(error),

@@ -67,7 +67,7 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     child.wait_with_output().await
 }
 
-/// Where administration programs are if PATH is not set.
+/// Directories of administration programs. They are searched after PATH, which may be unset.
 const ALSO: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/bin"];
-/// resolvconf runs scripts of other packages.
+/// The time limit of a program. It is long because resolvconf runs scripts of other packages.
 const PATIENCE: Duration = Duration::from_secs(10);

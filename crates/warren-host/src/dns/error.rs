@@ -39,13 +39,14 @@ pub enum DnsError {
         advice = OR_LEAVE
     )]
     ReadOnly(PathBuf),
-    /// The process may not change the file.
+    /// The process has no right to change the file.
     #[error("this user may not change {0}; run Warren as root, {advice}", advice = OR_LEAVE)]
     NotPermitted(PathBuf),
-    /// Neither a file nor a link, so no resolver reads it.
+    /// The path leads to neither a file nor a link, so no resolver can read it.
     #[error("{0} is neither a file nor a symbolic link; put a file there, {advice}", advice = OR_LEAVE)]
     NotAFile(PathBuf),
-    /// Another Warren with another state directory wrote the file. Only that Warren's record says what it replaced.
+    /// Another Warren with another state directory wrote the file. Only that Warren's record says what the file held
+    /// before.
     #[error(
         "another Warren, which keeps its record in {record}, wrote {path}; take its tunnel down first with \
          `warren --state-dir DIR down`, or write the file anew if that Warren is gone"
@@ -53,7 +54,7 @@ pub enum DnsError {
     OtherWarren {
         /// The `resolv.conf`.
         path: PathBuf,
-        /// The other's record.
+        /// The other Warren's record.
         record: PathBuf,
     },
     /// Warren wrote the file for a tunnel that has ended, and no record says what it replaced.
@@ -62,7 +63,7 @@ pub enum DnsError {
          what stood there before; write this network's resolvers there, or reconnect to the network"
     )]
     Returned(PathBuf),
-    /// The record is about the file of another mount namespace.
+    /// The record is for the `resolv.conf` of another mount namespace.
     #[error(
         "{0} records a resolv.conf of another mount namespace; run `warren cleanup` there, or delete the file if that namespace is gone"
     )]
@@ -92,6 +93,7 @@ impl DnsError {
     /// The error for `source`, which a write to `path` caused.
     pub(super) fn of_write(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
+        // In an immutable directory, no file can be created, renamed or removed.
         if is(&source, Errno::PERM) && (is_immutable(&path) || path.parent().is_some_and(is_immutable)) {
             Self::Immutable(path)
         } else if is(&source, Errno::ROFS) {
@@ -104,7 +106,7 @@ impl DnsError {
     }
 }
 
-/// Whether the file is marked immutable (chattr(1)).
+/// Whether the file is immutable or append-only (chattr(1)), so that nobody can overwrite it.
 fn is_immutable(path: &Path) -> bool {
     File::open(path)
         .and_then(|file| Ok(ioctl_getflags(file)?))

@@ -1,8 +1,8 @@
-//! The file that programs read resolvers from: reading what is at its path, and replacing it.
+//! Reads and replaces the file from which programs read the resolvers.
 //!
-//! A regular file is changed in place. So its inode, mode, owner and labels stay, and a file mounted over another one,
-//! as in containers, can be changed at all. A symbolic link is replaced as a link and never followed: its target
-//! belongs to another program.
+//! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a
+//! file that is mounted over another one, as in containers. A symbolic link is replaced as a link and never followed,
+//! because its target belongs to another program.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -75,13 +75,14 @@ impl Standing {
         let content = Content::from(fs::read(path).map_err(failed)?);
         Ok(Self::File {
             content,
+            // Without the bits that say which kind of file it is.
             mode: metadata.mode() & 0o7777,
             user: metadata.uid(),
             group: metadata.gid(),
         })
     }
 
-    /// Puts this at `path`, durably, in place of anything there.
+    /// Puts the object at `path`, durably, in place of anything there.
     pub(super) fn put(&self, path: &Path) -> Result<(), DnsError> {
         let failed = |source: io::Error| DnsError::of_write(path, source);
         match self {
@@ -102,7 +103,7 @@ impl Standing {
         sync_directory_of(path).map_err(failed)
     }
 
-    /// The text, if it is a file with one.
+    /// The file's text. None if the object is no file, or if the file's content is not UTF-8.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::File { content: Content::Text(text), .. } => Some(text),
@@ -122,7 +123,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
         .map_err(|source| DnsError::of_write(path, source))
 }
 
-/// The stamp of the file at `path`; none if there is none.
+/// The stamp of the file at `path`. None if there is no file.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::symlink_metadata(path).ok()?;
     Some(Stamp { inode: metadata.ino(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() })
@@ -152,8 +153,8 @@ fn put_file(path: &Path, content: &[u8], mode: u32, owner: Owner) -> io::Result<
     durable_file::replace(path, Unfinished::At(&unfinished(path)), content, mode, Some(owner))
 }
 
-/// Overwrites a file's content in place. The new content's first bytes are written first, so a concurrent reader sees
-/// its first lines, and after a power cut the file still begins with them.
+/// Overwrites a file's content in place, from its start, and then cuts off the rest of the old content. So a concurrent
+/// reader sees the new first lines, and after a power cut the file still begins with them.
 fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).custom_flags(NO_FOLLOW).open(path)?;
     file.write_all(content)?;
@@ -163,6 +164,7 @@ fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
 
 fn give(file: &File, mode: u32, owner: Owner) -> io::Result<()> {
     owner.give(file)?;
+    // After the owner, because chown(2) can clear bits of the mode.
     if file.metadata()?.mode() & 0o7777 != mode {
         file.set_permissions(Permissions::from_mode(mode))?;
     }
@@ -175,7 +177,7 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.warren"))
 }
 
-/// O_NOFOLLOW: between check and write, nobody may redirect the text elsewhere.
+/// O_NOFOLLOW. A link that appears between the check and the write must not redirect the text.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Noticing that another program has changed the host's resolvers.
+//! Notices when another program changes the host's resolvers.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,12 +8,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Watches files and directories. One file needs both: the directory reports that the file was replaced, the file
-/// itself that it was written to when it is mounted over another one.
+/// Watches files and directories. A file needs a watch of its own and one of its directory. The directory reports that
+/// the file was replaced. Only the file itself reports a write if it is mounted over another one.
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,
-    /// The inotify descriptor. None when this host has no watch left, as on desktops where programs use them all.
+    /// The inotify descriptor. None if no watch is left, as on desktops where other programs use them all.
     inotify: Option<Receiver>,
 }
 
@@ -30,6 +30,7 @@ impl Watch {
 
     /// Waits until something may have changed and the writer is probably done.
     pub(super) async fn changed(&self) {
+        // Without inotify, the caller checks the files at this interval.
         let Some(inotify) = &self.inotify else { return sleep(LOOK_EVERY).await };
         if inotify.readable().await.is_err() {
             return sleep(LOOK_EVERY).await;
@@ -67,8 +68,9 @@ fn drain(inotify: &Receiver) {
     while inotify.try_read(&mut events).is_ok_and(|length| length > 0) {}
 }
 
-/// The interval without inotify. The tunnel's resolvers must be back within two seconds.
+/// The time between two checks without inotify. The tunnel's resolvers must be back within two seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Gives a program that writes a file line by line time to finish.
 const PAUSE: Duration = Duration::from_millis(100);
+// At most half a second of pauses, so that the repair still comes within those two seconds.
 const MOST_PAUSES: usize = 5;

@@ -32,7 +32,7 @@ pub(super) struct SeenRule {
     pub(super) to_device: Option<String>,
     /// Whether it selects packets by a property that ordinary packets do not share.
     pub(super) picks: bool,
-    /// Ignores routes with a prefix this long or shorter.
+    /// The rule ignores routes with a prefix of this length or a shorter one.
     pub(super) suppressed: Option<u32>,
     pub(super) is_warrens: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct SeenRule {
 pub(super) enum Action {
     Lookup,
     Goto(u32),
-    /// Leads packets nowhere.
+    /// The rule leads packets to no route, such as `unreachable` or `blackhole`.
     Other,
 }
 
@@ -59,6 +59,7 @@ impl SeenRule {
         let (mut source, mut destination, mut mark, mut mask) = (None, None, None, u32::MAX);
         let mut target = None;
         let mut rule = Self {
+            // The kernel leaves a priority of 0 out.
             priority: 0,
             inverted: header.flags.contains(RuleFlags::Invert),
             action: Action::Other,
@@ -114,7 +115,7 @@ impl SeenRule {
         self.is_warrens && Band::of(self.priority).is_some_and(is_at)
     }
 
-    /// Whether it matches this host's packets that have neither a mark nor a bound device, or many of them.
+    /// Whether it matches all or many of this host's ordinary packets: those with neither a mark nor a bound device.
     pub(super) fn takes_ordinary(&self, tunnel: &Tunnel) -> bool {
         if self.is_warrens || self.table == LOCAL_TABLE {
             return false;
@@ -137,7 +138,8 @@ impl SeenRule {
         has_its_mark && has_its_source && has_its_devices && !self.picks
     }
 
-    /// The network that one of its table's routes leads around the tunnel, if the route does.
+    /// The network that `route` leads around the tunnel, if this rule looks up the route's table and the route does
+    /// that.
     ///
     /// Everybody uses the main table, and its routes may come from the local network. Any other table may have
     /// networks of its own, but must not capture all of the tunnel's traffic.
@@ -152,6 +154,7 @@ impl SeenRule {
             Some(picked) => narrower(picked, route.destination)?,
             None => route.destination,
         };
+        // A rule for one destination is not everybody's: somebody chose that network.
         let is_anybodys = self.table == MAIN_TABLE && picked.is_none();
         let is_taken = tunnel.include.iter().any(|network| {
             narrower(*network, reach).is_some() && (is_anybodys || is_wide(&reach) || reach.contains(network))
@@ -201,6 +204,7 @@ impl fmt::Display for SeenRule {
 /// Whether an attribute makes a rule select packets by user, protocol, port, class or VRF.
 fn picks(attribute: &RuleAttribute) -> bool {
     if let RuleAttribute::UidRange(users) = attribute {
+        // A range of all users selects nothing.
         return (users.start, users.end) != (0, u32::MAX);
     }
     if let RuleAttribute::Other(other) = attribute {
@@ -225,6 +229,7 @@ pub(super) struct SeenRoute {
 
 impl SeenRoute {
     pub(super) fn of(message: &RouteMessage, family: Family) -> Option<Self> {
+        // Other kinds of routes lead no packet off this host.
         if message.header.kind != RouteType::Unicast
             || message.header.protocol == RouteProtocol::from(PROTOCOL)
         {
@@ -250,7 +255,8 @@ fn narrower(one: IpNet, other: IpNet) -> Option<IpNet> {
     }
 }
 
-/// Whether a network is wider than any private one (10.0.0.0/8, fc00::/7). Half of all addresses is, for one.
+/// Whether a network is wider than any private one (10.0.0.0/8, fc00::/7). Half of all addresses (128.0.0.0/1) is such
+/// a network.
 fn is_wide(network: &IpNet) -> bool {
     let narrowest = match network {
         IpNet::V4(_) => 7,
@@ -259,11 +265,12 @@ fn is_wide(network: &IpNet) -> bool {
     network.prefix_len() <= narrowest
 }
 
-/// RT_TABLE_* of `linux/rtnetlink.h`. The local table leads only to this host itself.
+/// RT_TABLE_* from `linux/rtnetlink.h`. The local table leads only to this host itself.
 pub(super) const LOCAL_TABLE: u32 = 255;
 pub(super) const MAIN_TABLE: u32 = 254;
 pub(super) const DEFAULT_TABLE: u32 = 253;
 /// The kernel's value for a rule that suppresses nothing: -1 as an unsigned number.
 const NONE_SUPPRESSED: u32 = u32::MAX;
-/// FRA_* of `linux/fib_rules.h` for traffic classes, flow labels and masks of ports.
+/// FRA_* from `linux/fib_rules.h` for traffic classes, flow labels and masks of ports. The netlink library has no names
+/// for them.
 const PICKING: std::ops::RangeInclusive<u16> = 25..=31;

@@ -1,4 +1,4 @@
-//! The traffic that a tunnel carries, as its rules and routes divide it.
+//! The traffic that a tunnel carries, described by networks and addresses.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 pub struct Tunnel {
     /// Networks that go through it.
     pub include: Vec<IpNet>,
-    /// Networks that stay outside although `include` has them.
+    /// Networks that stay outside although `include` covers them.
     pub exclude: Vec<IpNet>,
     /// The tunnel's inner addresses, as far as they are known.
     pub inner: Vec<IpAddr>,

@@ -1,5 +1,5 @@
-//! Deleting a tunnel's devices in one request. The kernel deletes each of them with its last descriptor anyway, but waits
-//! some 20 ms for other CPUs each time. Together they take one such wait.
+//! Deletes a tunnel's devices in one request. The kernel deletes each device with its last descriptor anyway, but each
+//! time waits some 20 ms for other CPUs. Deleted together, the devices share one such wait.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::{
     undo::Undo,
 };
 
-/// The devices that go when a plan is undone.
+/// The devices that are deleted while a plan is undone.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
     indexes: Vec<u32>,
@@ -22,8 +22,8 @@ impl Leaving {
         Self { indexes, deleting: None }
     }
 
-    /// Whether a change goes with its device. If so, the deletion has begun: everything that was made later is undone by now, also the
-    /// rules that lead to the tunnel's routes.
+    /// Whether a change ends with its device, so that no other undo is needed. If so, the deletion has begun: by now,
+    /// everything that was made later is undone, including the rules that lead to the tunnel's routes.
     pub(super) fn takes_along(&mut self, undo: &Undo) -> bool {
         let index = match undo {
             Undo::Link { index, .. } | Undo::Address { index, .. } => Some(*index),
@@ -33,7 +33,7 @@ impl Leaving {
         if !index.is_some_and(|index| self.indexes.contains(&index)) {
             return false;
         }
-        // The request blocks, and the rest need not wait for it.
+        // The request blocks, so it gets a thread. The rest of the undoing need not wait for it.
         let indexes = &self.indexes;
         self.deleting.get_or_insert_with(|| {
             let indexes = indexes.clone();
@@ -45,7 +45,7 @@ impl Leaving {
     /// Waits until the devices are deleted.
     pub(super) async fn gone(self) {
         let Some(deleting) = self.deleting else { return };
-        // Closing the devices deletes them too.
+        // A failure does no harm, because closing the devices deletes them too.
         if let Ok(Err(error)) = deleting.await {
             tracing::debug!("cannot delete the devices together: {error}");
         }
@@ -55,20 +55,24 @@ impl Leaving {
 /// Deletes the devices, which no other process needs.
 fn delete(indexes: &[u32]) -> io::Result<()> {
     let Some(first) = indexes.first() else { return Ok(()) };
-    // Indexes are unique, so no other tunnel's devices are in this group.
+    // The group's number contains a device's index, which no other device has.
     let group = LEAVING | first;
     for index in indexes {
         request(RTM_SETLINK, *index, group)?;
     }
+    // With the index 0, the kernel deletes all devices of the group at once.
     request(RTM_DELLINK, 0, group)
 }
 
 /// Sends `struct ifinfomsg` with the attribute `IFLA_GROUP`.
 fn request(kind: u16, index: u32, group: u32) -> io::Result<()> {
     let mut body = Vec::with_capacity(24);
+    // The family, a byte of padding and the device's type.
     body.extend([0; 4]);
     body.extend(index.to_ne_bytes());
+    // No flags, and none to change.
     body.extend([0; 8]);
+    // The attribute's length: four bytes of header and four of value.
     body.extend(8_u16.to_ne_bytes());
     body.extend(IFLA_GROUP.to_ne_bytes());
     body.extend(group.to_ne_bytes());
@@ -78,11 +82,11 @@ fn request(kind: u16, index: u32, group: u32) -> io::Result<()> {
     }
 }
 
-/// NETLINK_ROUTE of linux/netlink.h is 0, which stands for the default.
+/// NETLINK_ROUTE from linux/netlink.h is 0, which stands for the default.
 const ROUTE: Option<Protocol> = None;
 /// Constants of linux/rtnetlink.h and linux/if_link.h.
 const RTM_DELLINK: u16 = 17;
 const RTM_SETLINK: u16 = 19;
 const IFLA_GROUP: u16 = 27;
-/// The first of the groups of devices that are being deleted.
+/// The group numbers of devices that are being deleted begin with "Wa" in ASCII. The lower bits have room for an index.
 const LEAVING: u32 = 0x5761_0000;

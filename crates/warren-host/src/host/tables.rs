@@ -1,4 +1,4 @@
-//! Firewall tables of one plan that are made, or deleted, in one transaction. Each transaction costs a run of nft.
+//! Firewall tables of a plan that are made, or deleted, in one transaction. Each transaction costs a run of nft.
 
 use crate::{Step, step, undo::Undo};
 

@@ -15,7 +15,7 @@ use crate::durable_file::{Unfinished, replace};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) rules: KillSwitchRules,
-    /// The kernel's listing of the table right after it was made; none during its making.
+    /// The kernel's listing of the table right after it was made. None while the table is being made.
     pub(super) listing: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Record {
 
     /// Removes the record beside a journal, if there is one.
     pub(super) fn remove(journal: &Path) {
-        // A record that stays is not valid.
+        // A record that stays does no harm: without an entry in the journal, it is not valid.
         drop(fs::remove_file(file(journal)));
     }
 }

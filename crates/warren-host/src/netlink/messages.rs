@@ -31,7 +31,7 @@ pub(super) fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
     if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
 }
 
-/// The network of an address, with the address.
+/// The address with its prefix length. For a point-to-point address, that of the peer.
 pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
     // The peer's address names the network if it differs from the own one.
@@ -39,7 +39,7 @@ pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     IpNet::new(address, message.header.prefix_len).ok()
 }
 
-/// The address without a broadcast address, which a tunnel has no use for.
+/// The message for an address. It has no broadcast address, which a tunnel has no use for.
 pub(super) fn address_message(index: u32, address: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = address_family(Family::of(&address));

@@ -1,4 +1,4 @@
-//! Runs of nft as data, so that a process which may start no programs can have another process make them.
+//! Runs of nft as data, so that a process that may start no programs can ask another process for them.
 
 use std::{fmt, future::Future, pin::Pin, sync::OnceLock};
 
@@ -10,7 +10,7 @@ use crate::TableFamily;
 /// One run of nft on Warren's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NftCall {
-    /// Starts an nft that waits for the calls that come soon. Without it each of them starts one of its own.
+    /// Starts an nft that waits for the next calls. Without it, each call starts an nft of its own.
     GetReady,
     /// Lists the names of all tables of a family.
     ListTables {
@@ -50,7 +50,7 @@ pub enum NftCall {
         /// The owner's number.
         owner: u64,
     },
-    /// Has the process of an owner that has no table any more carry out other calls. It ends by itself.
+    /// Lets the process of an owner that has no table any more carry out other calls. The process ends by itself.
     ReleaseOwner {
         /// The owner's number.
         owner: u64,
@@ -62,9 +62,9 @@ pub enum NftCall {
     },
 }
 
-/// The way by which a process that may start no programs gets nft run.
+/// Runs nft for a process that may start no programs itself.
 pub trait NftRunner: fmt::Debug + Send + Sync {
-    /// Has nft run, and returns its output.
+    /// Runs nft and returns its output.
     fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>>;
 }
 

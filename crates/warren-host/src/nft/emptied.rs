@@ -8,12 +8,13 @@ use std::fmt::Write as _;
 /// None if the definition of a set or of a chain's hook differs: nft can change neither.
 pub(crate) fn emptied(table: &str, before: &str, after: &str) -> Option<String> {
     let after = blocks(after);
-    // The kernel deletes no chain and no set that a rule still refers to.
+    // The rules go first, because the kernel deletes no chain and no set that a rule still refers to.
     let mut commands = format!("flush table inet {table}\n");
     for Block { kind, name, definition } in blocks(before) {
         match after.iter().find(|block| (block.kind, block.name) == (kind, name)) {
             Some(block) if block.definition == definition => {}
             Some(_) => return None,
+            // Writing into a String never fails.
             None => writeln!(commands, "delete {kind} inet {table} {name}").ok()?,
         }
     }

@@ -8,7 +8,7 @@ pub enum OwnTables {
     /// All of Warren's tables, of any profile, for a command that root runs.
     #[default]
     All,
-    /// The tables of one daemon.
+    /// The tables of one daemon. It must not change another profile's kill switch, for instance.
     Of(Vec<String>),
 }
 

@@ -1,4 +1,4 @@
-//! Owners of tables, in this process's children or behind its runner.
+//! Owners of tables: nft processes that are children of this process, or of the process behind its runner.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ pub(crate) enum Owner {
 pub(crate) struct Asked {
     number: u64,
     runner: &'static dyn NftRunner,
-    /// Waits for the owner's end, starting with the first ruleset.
+    /// The task that waits for the owner's end. It starts with the first ruleset.
     end: Option<JoinHandle<()>>,
 }
 
@@ -59,8 +59,8 @@ impl Owner {
         }
     }
 
-    /// Deletes the table of a process that has no other. Returns whether that process has deleted it. Nobody waits for
-    /// the process to end then, because the kernel holds it until the table is freed.
+    /// Deletes the only table of the process, in that process. Returns whether this succeeded. If so, nobody waits for
+    /// the process to end, because the kernel keeps it until the table is freed.
     pub(crate) async fn end_without(mut self, family: TableFamily, table: &str) -> bool {
         let is_deleted = self.load(&format!("delete table {family} {table}\n")).await.is_ok();
         match self {
@@ -92,7 +92,8 @@ impl Asked {
         runner.run(NftCall::LoadOwned { owner, ruleset: ruleset.into() }).await?;
         self.end.get_or_insert_with(|| {
             tokio::spawn(async move {
-                // If the process behind the runner ends, the process that started it notices.
+                // An error means that the process behind the runner has ended. The process that started it notices
+                // that, so there is no need to report it here too.
                 if runner.run(NftCall::AwaitOwner { owner }).await.is_err() {
                     std::future::pending::<()>().await;
                 }

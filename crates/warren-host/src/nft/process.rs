@@ -27,20 +27,20 @@ pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
     output: BufReader<pipe::Receiver>,
-    /// Whether it keeps a lock, so that whoever undoes a killed process's changes waits for it.
+    /// Whether it keeps a lock open. A process that undoes the changes of a killed one waits for that lock.
     is_locked: bool,
 }
 
 impl Process {
-    /// Starts it. It keeps `lock` open until it ends.
+    /// Starts the process. It keeps `lock` open until it ends.
     pub(super) fn start(lock: Option<File>) -> Result<Self, NftError> {
         let (reader, writer) = io::pipe()?;
-        // Standard output is needed for answers, so the lock goes along under its own number. Nothing else starts meanwhile that could
-        // inherit it too: the runtime has one thread, and nothing here waits.
+        // Standard output is needed for answers, so the process inherits the lock under its own descriptor number. No
+        // other program can inherit the lock by mistake: the runtime has one thread, and nothing here waits.
         lock.as_ref().map(|lock| fcntl_setfd(lock, FdFlags::empty())).transpose().map_err(io::Error::from)?;
         let mut child = spawn(|command| {
             command
-                // Lists without counters, and takes commands.
+                // -s lists without counters, -i reads commands from standard input.
                 .args(["-s", "-i"])
                 .stdin(Stdio::piped())
                 // One pipe for both: errors come on standard error, and the line that ends an answer on standard
@@ -67,7 +67,7 @@ impl Process {
         drop(self.child.wait().await);
     }
 
-    /// Waits like [`Self::ended`] while the process stays usable.
+    /// Waits like [`Self::ended`], but without borrowing the process, so that it stays usable.
     #[allow(deprecated, reason = "an `OwnedFd` keeps its descriptor open for as long as it is registered")]
     pub(super) fn end_of(&self) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
         let id = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
@@ -87,7 +87,7 @@ impl Process {
         self.command(&one_line(ruleset)).await.map(drop)
     }
 
-    /// Has it carry out a command of one line, and returns what it prints. An empty one shows that it answers.
+    /// Carries out a command of one line and returns the output. An empty command shows whether nft answers.
     pub(super) async fn command(&mut self, command: &str) -> Result<String, NftError> {
         let answer = timeout(PATIENCE, async {
             self.input.write_all(format!("{command}\n{SENTINEL}\n").as_bytes()).await?;

@@ -13,6 +13,7 @@ use super::error::NftError;
 
 /// Whether this machine has nft.
 pub fn is_installed() -> bool {
+    // This only looks for the file, because a run of nft takes longer.
     let path = std::env::var_os("PATH").unwrap_or_default();
     // `Path::join` keeps an absolute path as it is, so this also covers a program named with its directory.
     let directories = || std::env::split_paths(&path).chain([PathBuf::from("/")]);
@@ -80,7 +81,7 @@ pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) ->
     })?;
     let mut text = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // A program that prints more ends by itself, because nobody reads it.
+        // Then the pipe is closed, so a program that prints more ends by itself.
         stdout.take(most + 1).read_to_string(&mut text).await?;
     }
     if text.len() as u64 > most {
@@ -115,11 +116,12 @@ fn spawn_one_of(
     Err(NftError::Missing)
 }
 
-/// The text behind the first `Error: ` in nft's answer.
+/// The text after the first `Error: ` in nft's answer.
 pub(super) fn reason(answer: &str) -> Option<String> {
     answer.lines().find_map(|line| line.split_once("Error: ")).map(|(_, reason)| reason.trim().to_owned())
 }
 
+// The bare name is looked up in PATH, which may lack the directories of administration programs.
 const PROGRAMS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 /// The time limit of any nft run.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

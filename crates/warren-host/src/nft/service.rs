@@ -28,8 +28,8 @@ impl NftService {
 
     /// Runs nft, and returns its output.
     ///
-    /// nft keeps `lock` open while it loads a ruleset. So a process that undoes a killed one's changes waits until nft
-    /// has ended too.
+    /// nft keeps `lock` open while it loads a ruleset. So if the caller is killed, the process that undoes its changes
+    /// also waits for the end of nft.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl NftService {
         }
         match call {
             NftCall::GetReady => {
-                // An owner's process takes other calls once its table is deleted.
+                // An owner needs no second nft beside it: its process takes other calls once its table is deleted.
                 if self.owners.lock().await.is_empty() {
                     self.session.get_ready(lock).await;
                 }
@@ -55,6 +55,7 @@ impl NftService {
                 Ok(String::new())
             }
             NftCall::LoadOwned { owner, ruleset } => {
+                // Locked until nft has answered: a process carries out one command at a time.
                 let mut owners = self.owners.lock().await;
                 if !owners.contains_key(&owner) && owners.len() < MOST_OWNERS {
                     let process = match self.session.take().await {
@@ -89,12 +90,12 @@ impl NftService {
             NftCall::DeleteTable { family, table } => {
                 run(&["delete", "table", family.name(), &table], "").await
             }
-            // A load prints nothing, and the lock takes the place of its output.
+            // A load prints nothing, so nft can have the lock as its standard output.
             NftCall::Load { ruleset } => run_with(&["-f", "-"], &ruleset, lock).await,
         }
     }
 
-    /// The call, if it is about tables of the process that asks. A ruleset is parsed and written anew.
+    /// Returns the call if it is about tables of the process that asks. A ruleset is parsed and written anew.
     fn checked(&self, call: NftCall) -> Result<NftCall, NftError> {
         Ok(match call {
             NftCall::Load { ruleset } => NftCall::Load { ruleset: self.understood(&ruleset)? },
@@ -105,6 +106,7 @@ impl NftService {
                 self.check(table)?;
                 call
             }
+            // These calls name no table.
             NftCall::GetReady
             | NftCall::ListTables { .. }
             | NftCall::AwaitOwner { .. }
@@ -113,7 +115,7 @@ impl NftService {
         })
     }
 
-    /// The ruleset that nft gets: the parsed text, written anew.
+    /// The ruleset for nft: the parsed text, written anew. So nft gets nothing that the parser did not understand.
     fn understood(&self, ruleset: &str) -> Result<String, NftError> {
         let ruleset = Ruleset::parse(ruleset, &self.tables);
         ruleset.map(|ruleset| ruleset.to_string()).map_err(|error| NftError::Refused(error.to_string()))
@@ -133,7 +135,7 @@ pub(super) async fn make(call: NftCall, lock: Option<File>) -> Result<String, Nf
     }
 }
 
-/// What runs nft for this process, if that is this process itself.
+/// Runs nft for this process, unless a runner does.
 static OWN: OnceLock<NftService> = OnceLock::new();
 
 /// Far more than the owned tables of any daemon.

@@ -1,7 +1,7 @@
-//! An nft that has started ahead of the calls that it is for.
+//! An nft process that was started before the calls that it carries out.
 //!
-//! A start takes longer than most calls. And the kernel lets a process that has deleted a table end only after a grace
-//! period of RCU, tens of milliseconds later. Nobody waits for this process to end.
+//! Starting nft takes longer than most calls. Besides, the kernel lets a process that has deleted a table end only
+//! after a grace period of RCU, tens of milliseconds later. Nobody waits for the end of this process.
 
 use std::{
     fs::File,
@@ -52,12 +52,12 @@ impl Session {
         tokio::spawn(end_once_unused(self.ready.clone()));
     }
 
-    /// Gives it away, to an owner of tables. None if there is none.
+    /// Hands the waiting nft over to an owner of tables. None if no nft is waiting.
     pub(super) async fn take(&self) -> Option<Process> {
         self.ready.lock().await.take().map(|ready| ready.process)
     }
 
-    /// Has it carry out a call. None if there is no such nft, or if the call is not for it.
+    /// Carries out a call in the waiting nft. None if no nft is waiting, or if it cannot carry out this call.
     pub(super) async fn run(&self, call: &NftCall) -> Option<Result<String, NftError>> {
         let mut place = self.ready.lock().await;
         let ready = place.as_mut()?;
@@ -76,7 +76,8 @@ impl Session {
             NftCall::DeleteTable { family, table } => {
                 process.command(&format!("delete table {} {table}", family.name())).await
             }
-            // It was started with the option that leaves the counters out.
+            // This nft leaves counters out, and it may load a ruleset only if it holds a lock. The other calls are
+            // about owners.
             NftCall::ListTable { stateless: false, .. }
             | NftCall::Load { .. }
             | NftCall::GetReady
@@ -86,14 +87,14 @@ impl Session {
             | NftCall::EndOwner { .. } => return None,
         };
         if matches!(outcome, Err(NftError::Gone | NftError::Io(_))) {
-            // What it still prints would be taken for the answer to the next call.
+            // Its late output would be taken for the answer to the next call.
             *place = None;
         }
         Some(outcome)
     }
 }
 
-/// Ends the nft after a while without a call. Nothing that it has done depends on it.
+/// Ends the nft after a while without a call. The changes that it made stay.
 async fn end_once_unused(place: Arc<Mutex<Option<Ready>>>) {
     loop {
         sleep(IDLE).await;

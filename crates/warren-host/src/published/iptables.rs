@@ -7,13 +7,13 @@ use super::{
     rules::{Ports, Rule, Rules, Way},
 };
 
-/// One of the two iptables.
+/// iptables for one of the two IP versions.
 pub(super) struct Version {
     pub(super) name: &'static str,
     /// nft's name for the family of its tables.
     pub(super) family: &'static str,
     pub(super) programs: [&'static str; 2],
-    /// The file that lists the tables of legacy iptables. The kernel has it once somebody has used them.
+    /// The file that lists the tables of legacy iptables. It exists once somebody has used them.
     tables: &'static str,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn has_rules(saved: &str) -> bool {
 pub(super) fn published(saved: &str, program: &str) -> Published {
     let mut rules = Rules::new();
     rules.first.insert(chain_of(program, "PREROUTING"));
-    // A comment may hold a quote.
+    // A comment may contain an escaped quote, which must not end it.
     for line in saved.replace("\\\"", "'").lines() {
         let words = words(line);
         if let Some((chain, rule)) = rule(&words, program) {
@@ -64,12 +64,14 @@ fn rule(words: &[&str], program: &str) -> Option<(String, Rule<String>)> {
     for pair in rest.windows(2) {
         let [option, value] = pair else { continue };
         match *option {
+            // A negated condition names the ports that the rule does not pick.
             "--dport" | "--dports" | "--destination-port" | "--destination-ports" if before != "!" => {
                 ports = ranges(value).map_or(Ports::Any, Ports::These);
             }
             "-j" | "-g" => {
                 way = match *value {
                     "DNAT" | "REDIRECT" | "NETMAP" => Some(Way::Elsewhere),
+                    // A target such as ACCEPT counts as a chain without rules, which leads nowhere.
                     target => Some(Way::To(chain_of(program, target))),
                 }
             }

@@ -77,6 +77,7 @@ pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, Vec<Value>>)
     let mut rules = Rules::new();
     for (table, chain) in listing.of_kind("chain") {
         let is = |key: &str, value: &str| chain.get(key).and_then(Value::as_str) == Some(value);
+        // Packets from outside pass these chains. Chains at `output` see only this host's own packets.
         let takes_in = is("type", "nat") && (is("hook", "prerouting") || is("hook", "ingress"));
         if let Some(name) = chain.get("name").and_then(Value::as_str)
             && takes_in
@@ -119,6 +120,7 @@ impl Reading<'_> {
                 }
             } else if let Some(map) = expression.get("vmap") {
                 for (ports, verdict) in self.elements(table, map) {
+                    // A key without a port leaves the ports that earlier conditions of the rule have picked.
                     rules.extend(jump(ports.unwrap_or_else(|| picked.clone()), &verdict));
                 }
             } else if let Some(nat) = expression.get("dnat").or_else(|| expression.get("redirect")) {
@@ -154,6 +156,7 @@ impl Reading<'_> {
             ">" => Some(vec![number()?.checked_add(1)?..=u16::MAX]),
             "<=" => Some(vec![0..=number()?]),
             "<" => Some(vec![0..=number()?.checked_sub(1)?]),
+            // `!=` names the ports that the rule does not pick.
             _ => None,
         }
     }
@@ -188,6 +191,7 @@ impl Reading<'_> {
             return self.ports(table, fields.get(place)?, 0);
         }
         if let Some(with_more) = value.get("elem") {
+            // An element with more than its value, such as a timeout or a counter.
             return self.ports(table, with_more.get("val")?, place);
         }
         match value.get("range") {
@@ -206,6 +210,7 @@ impl Reading<'_> {
     /// The elements of a set, in the rule or by its name.
     fn held(&mut self, table: &Table, value: &Value) -> Option<Vec<Value>> {
         if let Some(elements) = value.get("set") {
+            // A set of one element may be that element instead of a list.
             return Some(elements.as_array().cloned().unwrap_or_else(|| vec![elements.clone()]));
         }
         let name = value.as_str()?.strip_prefix('@')?;
@@ -215,6 +220,7 @@ impl Reading<'_> {
         })?;
         let set = SetName { kind, table: table.clone(), name: name.to_owned() };
         let Some(elements) = self.sets.get(&set) else {
+            // The caller lists the set's elements and then reads the rules again.
             self.found.wanted.insert(set);
             return Some(Vec::new());
         };

@@ -1,4 +1,4 @@
-//! The result of a look at published ports.
+//! The ports that this host's rules publish, as a report.
 
 use std::ops::RangeInclusive;
 
@@ -23,7 +23,8 @@ impl Published {
         self.unread.extend(other.unread);
     }
 
-    /// Puts them in order, each once. Ranges that are too wide to keep from clients move to `unread`.
+    /// Sorts the ports and the unread rules, and removes duplicates. Ranges that are too wide to keep from clients move
+    /// to `unread`.
     pub(super) fn tidy(&mut self) {
         self.ports.sort_unstable_by_key(|range| (*range.start(), *range.end()));
         self.ports.dedup();
@@ -39,7 +40,7 @@ impl Published {
     }
 }
 
-/// The most rules that are named.
+/// The most entries of `unread`.
 const MOST_UNREAD: usize = 8;
 /// The number of ports in the widest range that is kept from clients. A wider one would leave NAT no room.
 const WIDEST: usize = 16_384;

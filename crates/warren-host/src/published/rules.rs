@@ -53,7 +53,8 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
 
 struct Walk<'a, Chain> {
     rules: &'a Rules<Chain>,
-    /// Whether a chain gives packets another destination, by whether ports were picked on the way there.
+    /// For each visited chain, and for whether ports were picked on the way there: whether the chain gives packets
+    /// another destination.
     seen: BTreeMap<(&'a Chain, bool), bool>,
     published: Published,
 }
@@ -75,6 +76,7 @@ impl<'a, Chain: Ord + Clone + std::fmt::Display> Walk<'a, Chain> {
             leads_elsewhere |= leads;
             match (ports, way) {
                 (Ports::These(ports), _) if leads => self.published.ports.extend(ports.iter().cloned()),
+                // If a rule on the way here picked ports, that rule publishes them.
                 (Ports::Any, Way::Elsewhere) if !are_picked => {
                     self.published.unread.push(format!("a rule of {chain} that names no port"));
                 }

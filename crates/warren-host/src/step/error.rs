@@ -57,6 +57,7 @@ impl From<io::Error> for StepError {
 impl From<NftError> for StepError {
     fn from(error: NftError) -> Self {
         match error {
+            // nft reports the kernel's error only as text. It is English, because nft runs with LC_ALL=C.
             NftError::Refused(reason) if reason.ends_with("File exists") => Self::Exists,
             NftError::Refused(reason) if reason.ends_with("not permitted") => Self::NotPermitted,
             error @ (NftError::Missing | NftError::Refused(_) | NftError::Gone | NftError::Io(_)) => {

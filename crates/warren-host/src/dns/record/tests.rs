@@ -45,7 +45,7 @@ fn resolver_of_a_vpn_that_came_later_and_went_is_forgotten() {
     host.write("nameserver 100.64.0.1\n");
     host.record().repair().unwrap();
 
-    // The VPN had saved Warren's text as its original, and puts that back.
+    // The VPN saved Warren's text as the original, and now puts it back.
     host.write(&ours);
     assert_eq!(host.record().repair().unwrap(), Found::Ours);
 
@@ -140,11 +140,11 @@ fn what_is_neither_file_nor_link_is_refused() {
 }
 
 proptest! {
-    // Each step is made durable, which takes time.
+    // Few cases, because each step syncs files to the disk.
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Profiles come, change and go, and other programs write: in the end, the file holds what another program wrote
-    /// last.
+    /// Profiles come, change and go while other programs write. In the end, the file holds the text that another
+    /// program wrote last.
     #[test]
     fn the_newest_foreign_text_is_what_remains(steps in prop::collection::vec((0..4_u8, 0..3_usize), 0..24)) {
         let owners = ["a", "b", "c"];
@@ -193,7 +193,7 @@ impl Host {
         self.directory.path().join("state")
     }
 
-    /// Replaces the file by a new one of that name, as another program would.
+    /// Replaces the file with a new one of the same name, as another program would.
     fn write(&self, text: &str) {
         let new = self.directory.path().join("new");
         fs::write(&new, text).unwrap();
