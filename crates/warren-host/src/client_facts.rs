@@ -12,7 +12,8 @@ pub struct ClientPlanFacts {
     /// The TUN device.
     pub device: DeviceName,
     /// A TUN device that nobody reads. Its routes back up those of `device`: if somebody deletes `device`, the tunnel's
-    /// traffic stays in. Both devices vanish with the process that holds them; traffic is as free as before then.
+    /// traffic goes nowhere instead of outside. Both devices vanish with the process that holds them. Traffic then
+    /// takes the path that it had before.
     pub void: Option<DeviceName>,
     /// Bytes of the largest inner packet.
     pub mtu: u16,

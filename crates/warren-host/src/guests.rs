@@ -59,7 +59,8 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     let holds_guests = |link: &&SeenLink| {
         let mut ports = links.iter().filter(|port| port.bridge == Some(link.index));
         let is_made_here = match link.kind {
-            // A bridge without ports counts as well, such as one whose containers are stopped.
+            // A physical port would make the bridge a part of a LAN. A bridge without ports counts, such as one whose
+            // containers are stopped.
             Kind::Bridge => ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun)),
             // Without a default route elsewhere, this host may be a container, and the device its way out.
             Kind::Pair => has_default && link.bridge.is_none(),

@@ -171,7 +171,7 @@ impl Host {
     /// same, so clients' flows stay counted. The table is undone as before.
     ///
     /// # Errors
-    /// If there is no such table, or nft refuses the rules; the old rules stay then.
+    /// If there is no such table, or nft refuses the rules. The old rules then stay in force.
     pub async fn replace_table(&mut self, table: &str, ruleset: &str) -> Result<(), StepError> {
         let outstanding = self.journal.outstanding();
         let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { family: TableFamily::Inet, table: own }) if own == table);

@@ -162,6 +162,7 @@ impl Netlink {
             .filter_map(network_of)
             .map(|network| network.trunc())
             .collect();
+        // A device often has several addresses in one network.
         networks.sort_unstable();
         networks.dedup();
         Ok(networks)

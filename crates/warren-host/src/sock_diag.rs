@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, netlink};
 
 use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
 
-/// The address families. The kernel lists the sockets of each by itself.
+/// The address families. The kernel lists the sockets of each family separately.
 pub(crate) const FAMILIES: [AddressFamily; 2] = [AddressFamily::INET, AddressFamily::INET6];
 /// IPPROTO_* of linux/in.h.
 pub(crate) const TCP: u8 = 6;

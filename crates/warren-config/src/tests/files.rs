@@ -13,7 +13,7 @@ fn write(path: &Path, content: impl AsRef<[u8]>, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// The error for a file with this content, after its directory's name.
+/// The error for a file with this content, without the directory's path.
 fn error_of(content: impl AsRef<[u8]>, mode: u32) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("home.toml");

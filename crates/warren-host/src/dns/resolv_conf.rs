@@ -116,6 +116,7 @@ impl Standing {
 pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
     let (mode, owner) = match Standing::at(path)? {
         Standing::File { mode, user, group, .. } => (mode, Owner { user, group }),
+        // Programs of every user read this file.
         Standing::Link { .. } | Standing::Missing => (0o644, Owner::own()),
     };
     put_file(path, text.as_bytes(), mode, owner)

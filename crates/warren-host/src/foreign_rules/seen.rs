@@ -117,6 +117,7 @@ impl SeenRule {
 
     /// Whether it matches all or many of this host's ordinary packets: those with neither a mark nor a bound device.
     pub(super) fn takes_ordinary(&self, tunnel: &Tunnel) -> bool {
+        // Tunnels keep apart from each other by their priorities. The local table leads only to this host.
         if self.is_warrens || self.table == LOCAL_TABLE {
             return false;
         }
@@ -149,6 +150,7 @@ impl SeenRule {
         {
             return None;
         }
+        // An inverted rule takes everything but its destination.
         let picked = self.destination.filter(|_| !self.inverted);
         let reach = match picked {
             Some(picked) => narrower(picked, route.destination)?,

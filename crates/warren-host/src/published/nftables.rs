@@ -85,6 +85,7 @@ pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, Vec<Value>>)
             rules.first.insert(Chain { table, name: name.to_owned() });
         }
     }
+    // A chain can jump only to chains of its own table, so the rules of other tables do not matter.
     let with_nat: BTreeSet<&Table> = rules.first.iter().map(|chain| &chain.table).collect();
     for (table, rule) in listing.of_kind("rule").filter(|(table, _)| with_nat.contains(table)) {
         let expressions = rule.get("expr").and_then(Value::as_array);

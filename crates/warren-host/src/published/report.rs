@@ -42,7 +42,7 @@ impl Published {
 
 /// The most entries of `unread`.
 const MOST_UNREAD: usize = 8;
-/// The number of ports in the widest range that is kept from clients. A wider one would leave NAT no room.
+/// The most ports in a range that is kept from clients. A wider range would leave NAT no room.
 const WIDEST: usize = 16_384;
 
 #[cfg(test)]
