@@ -1,4 +1,4 @@
-//! `warren client close`: closes a kill switch without a daemon, and keeps it closed whatever other programs do to the firewall.
+//! `warren client close`: closes a kill switch without a daemon. With `--watch` it closes it again whenever another program opens it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use warren_daemon::notify;
 /// has deleted or changed its table.
 ///
 /// # Errors
-/// When it cannot be closed, or the profile's daemon runs without one.
+/// When the kill switch cannot be closed, or the profile's daemon runs without a kill switch.
 pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
     let directory = DaemonDirectory::new(&directories.runtime, profile.name.as_str());
@@ -48,12 +48,12 @@ async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::
     Ok(true)
 }
 
-/// Keeps a kill switch closed while no daemon does. The journal says whether it is to be closed, so `warren down` opens it for the
-/// guard too.
+/// Keeps a kill switch closed while no daemon does. The journal says whether it is to be closed. So once `warren down` has opened
+/// it, the guard leaves it open.
 struct Guard {
     profile: ClientProfile,
     directory: DaemonDirectory,
-    /// The networks that this host was on at the last look.
+    /// The networks that this host was on at the last check.
     networks: Option<Vec<IpNet>>,
     /// What was last reported about the kill switch.
     reported: String,
@@ -71,6 +71,7 @@ impl Guard {
         let mut is_settled = self.look_after().await;
         let mut watchdog = notify::Watchdog::of_this_process();
         let mut regular = interval(REGULAR);
+        // After a sleep of the host one check is enough, so missed ones are not made up for.
         regular.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -91,7 +92,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Closes the kill switch. A guard that replaces a killed one does not: if `warren down` opened it since, it is to stay open.
+    /// Closes the kill switch. A guard that replaces a killed guard does not: `warren down` may have opened the kill switch
+    /// meanwhile.
     async fn begin(&self) -> anyhow::Result<()> {
         let (profile, directory) = (&self.profile, &self.directory);
         if !directory.has_guard() && !close(profile, directory).await? && !is_closed(directory)? {
@@ -99,7 +101,7 @@ impl Guard {
             let sentence = format!("{name} is up without a kill switch; run `warren down {name}` first");
             return Err(Failure::new(ExitCode::Failed, sentence).into());
         }
-        // Noted only now, so that the next guard tries again if this one could not close it.
+        // Noted only now: if this guard could not close the kill switch, the next guard tries again.
         directory.note_guard()
     }
 
@@ -137,6 +139,7 @@ impl Guard {
         }
         let on_link = facts::networks().await?;
         let before = self.networks.replace(on_link.clone());
+        // The rules name the networks that this host is on, so after a move the rules of a closed kill switch are out of date.
         let has_moved = before.as_ref() != Some(&on_link);
         if standing == Standing::Closed && !has_moved {
             return Ok(Kept::Closed);
@@ -144,16 +147,17 @@ impl Guard {
         let mut closed = match KillSwitch::take_over(&journal, name) {
             Ok(Some(closed)) => closed,
             Ok(None) => return Ok(Kept::Open),
-            // A daemon runs, and follows the host to other networks itself.
+            // A daemon holds the journal. It follows the host to other networks itself.
             Err(KillSwitchError::Host(HostError::Busy(_))) if standing == Standing::Closed => {
                 return Ok(Kept::Closed);
             }
-            // A daemon holds the journal. If it has not closed the table by now, it may hang, so the table is made beside it.
+            // A daemon holds the journal. If it has not restored the table by now, it may hang, so the guard makes the table
+            // itself.
             Err(KillSwitchError::Host(HostError::Busy(_))) => {
                 let was_made = close_beside(&journal, name).await?;
                 return Ok(if was_made { Kept::ClosedAgain } else { Kept::ByOther });
             }
-            // An earlier version of Warren has closed it, without a record of its rules.
+            // An earlier version of Warren has closed the kill switch, and kept no record of its rules.
             Err(KillSwitchError::Unrecorded(_)) if close(&self.profile, &self.directory).await? => {
                 return Ok(Kept::ClosedAgain);
             }
@@ -165,7 +169,7 @@ impl Guard {
     }
 }
 
-/// The outcome of a look at the kill switch.
+/// The outcome of a check of the kill switch.
 enum Kept {
     /// A command has opened it.
     Open,
@@ -178,9 +182,9 @@ enum Kept {
 }
 
 const CLOSED: &str = "the kill switch is closed";
-/// The shortest time between two looks. A firewall that restarts flushes the rules twice.
+/// The shortest time between two checks. A firewall that restarts flushes the rules twice.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The time between two looks while the kill switch should be closed and is not.
+/// The time between two checks while the kill switch should be closed and is not.
 const RETRY: Duration = Duration::from_millis(250);
-/// The time between two looks while the kernel reports no change.
+/// The time between two checks while the kernel reports no change.
 const REGULAR: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
-//! The client's TUN device, and a second one that discards the tunnel's packets while the first is away.
+//! The client's TUN device, and a second device that discards the tunnel's packets while the first one is missing.
 //!
-//! The device has the profile's name or the first free one. It is recreated when another program has deleted, renamed or moved it.
+//! The TUN device has the profile's name, or the first free name. It is recreated when another program has deleted, renamed or
+//! moved it.
 
 use warren_host::DeviceName;
 use warren_tun::{DeviceConfig, Queue, TunError};
@@ -20,7 +21,7 @@ pub(crate) struct DeviceSettings {
 /// A device that was recreated.
 pub(crate) struct Restored {
     pub queues: Vec<Queue>,
-    /// The queues of the device that stood in for it. They are to be kept until no route leads there any more.
+    /// The queues of the substitute that this device replaces. They are to be kept until no route leads to the substitute any more.
     pub stood_in: Option<Vec<Queue>>,
 }
 
@@ -29,8 +30,8 @@ pub(crate) struct Restored {
 pub(crate) struct TunDevice {
     device: warren_tun::Device,
     name: DeviceName,
-    /// The queues of a substitute for the profile's device, whose name is taken. Nobody reads them, so the kernel discards packets that
-    /// are routed there.
+    /// The queues of this device, if it is a substitute because the profile's name is taken. Nobody reads them, so the kernel
+    /// discards packets that are routed to the device.
     stand_in: Option<Vec<Queue>>,
     /// Whether one of its descriptors has failed for good.
     has_failed: bool,
@@ -47,14 +48,14 @@ impl TunDevice {
         Ok((Self { device, name, stand_in: None, has_failed: false }, queues))
     }
 
-    /// Recreates the device if it was deleted, renamed or moved, or if another stands in for it. The workers take the new queues once
-    /// the routes lead there.
+    /// Recreates the device if it was deleted, renamed or moved, or if a substitute has its place. The workers take the new queues
+    /// once the routes lead to the new device.
     ///
-    /// While another device has the profile's name, a substitute without traffic keeps the tunnel's routes in place. Without these the
-    /// tunnel's packets would leave outside.
+    /// While another device has the profile's name, a substitute without traffic keeps the tunnel's routes in place. Without these
+    /// routes the tunnel's packets would leave outside it.
     ///
     /// # Errors
-    /// When no device carries traffic, with what to do about it.
+    /// When no device carries traffic. The message says what to do about it.
     pub(crate) fn restore(
         &mut self,
         settings: &DeviceSettings,
@@ -77,7 +78,7 @@ impl TunDevice {
             }
             Err(error) => {
                 if !is_there {
-                    // Another device has the name, so the substitute takes any that is free.
+                    // The profile's name may be taken, so the substitute takes any name that is free.
                     let any = DeviceSettings { name: None, ..settings.clone() };
                     let (device, queues) = Self::make(&any, mtu)?;
                     *self = Self { stand_in: Some(queues), ..device };
@@ -117,8 +118,8 @@ impl TunDevice {
     }
 }
 
-/// A device that nobody reads, so that the kernel discards packets that are routed there. The kernel deletes it with this process,
-/// however the process ends.
+/// A device that nobody reads, so that the kernel discards packets that are routed to it. The kernel deletes the device when this
+/// process ends, even after SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Void {
     device: warren_tun::Device,
@@ -132,7 +133,7 @@ impl Void {
     /// # Errors
     /// When the kernel refuses, or every name is taken.
     pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
-        // Nobody reads the queue. Without offload it fills with single packets instead of super-packets, which takes less memory.
+        // Nobody reads the queue. Without offload it fills with single packets instead of super-packets, which take more memory.
         let create = |name| {
             warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
         };
@@ -229,7 +230,7 @@ fn all_taken(stem: &str) -> anyhow::Error {
     )
 }
 
-// Devices are named by one of these and a number.
+// The name of a device is one of these words and a number.
 const USUAL: &str = "warren";
 const VOID: &str = "warren-void";
 

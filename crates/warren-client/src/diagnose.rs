@@ -1,7 +1,7 @@
 //! Finds out why an exit does not answer, by asking its address in other ways, and says what to do.
 //!
-//! All questions go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because it
-//! goes where the connection's own datagrams go.
+//! All questions go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because
+//! that one goes where the connection's own datagrams go.
 
 mod local_network;
 
@@ -25,27 +25,27 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// The port on which a network shows its login page to hosts that have not logged in.
 const HTTP: u16 = 80;
 
-/// How an address has answered a question.
+/// What came back when an address was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// This host has no route to the address, or its network does not forward packets there.
     NoRoute,
     /// This host's own firewall blocks packets to the address.
     Blocked,
-    /// The address says that nothing listens on the port.
+    /// An ICMP error or a TCP reset says that nothing listens on the port.
     Refused,
     /// A host answers there.
     Open,
-    /// Nothing came back, or only an error without further meaning.
+    /// Nothing came back, or only an error that says nothing about the path.
     Silence,
 }
 
-/// The kill switches on this host that may be why an exit does not answer.
+/// The kill switches on this host. One of them may be why an exit does not answer.
 #[derive(Clone, Debug)]
 pub(super) struct KillSwitches {
     /// The profile whose client asks.
     pub(super) profile: String,
-    /// Whether the profile's own kill switch is closed. It then lets out only the datagram.
+    /// Whether the profile's own kill switch is closed. It then lets out only the UDP datagram of the three questions.
     pub(super) is_closed: bool,
     /// The other profiles whose kill switches were closed when the client started.
     pub(super) others: Vec<String>,
@@ -70,7 +70,7 @@ pub(super) struct Cause {
     pub(super) certainty: Certainty,
 }
 
-/// How far a cause is known, which decides when a waiting `up` gives up.
+/// How certain a cause is. This decides when a waiting `up` gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Certainty {
     /// Nothing has answered, which can have many causes.
@@ -79,7 +79,7 @@ pub(super) enum Certainty {
     Likely,
     /// No exit can be reached at this address, as far as unproven answers say.
     AtAddress,
-    /// This host itself lets nothing out, whichever exit is tried.
+    /// This host itself lets nothing out, to any exit.
     Here,
 }
 
@@ -111,7 +111,8 @@ impl Findings {
         let port = remote.port();
         let profile = &kill_switches.profile;
         match self {
-            // From this host outwards: its firewall, its network, a login page, and then the exit itself.
+            // Checked from this host outwards: its firewall, its network, a login page, and then the exit itself. What blocks
+            // packets near this host explains the silence of everything behind it.
             Self { udp: Answer::Blocked, .. } if kill_switches.others.is_empty() => format!(
                 "this host's own firewall lets nothing out to {remote}: allow UDP port {port} there; `nft list ruleset` shows its rules"
             ),
@@ -149,7 +150,7 @@ impl Findings {
     }
 }
 
-/// What to check when nothing is known but that the exit does not answer.
+/// What to check if all that is known is that the exit does not answer.
 pub(super) fn what_to_check(port: u16) -> String {
     format!(
         "check the endpoint and the exit's public_key, that its machine runs, and that UDP port {port} reaches it"
@@ -160,6 +161,7 @@ pub(super) fn what_to_check(port: u16) -> String {
 async fn ask_udp(remote: SocketAddr) -> Answer {
     let ask = async {
         let socket = UdpSocket::from_std(exits::bind(remote)?)?;
+        // The kernel reports ICMP errors to a UDP socket only if it is connected.
         socket.connect(remote).await?;
         socket.send(&[0]).await?;
         socket.recv(&mut [0; 64]).await
@@ -188,7 +190,7 @@ async fn has_login_page(address: IpAddr) -> bool {
         let request = format!("GET /generate_204 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
-        // The head of the answer suffices, and a login page may be large.
+        // The head of the answer is enough, and a login page may be large.
         stream.take(8 * 1024).read_to_end(&mut answer).await?;
         Ok::<_, std::io::Error>(is_login_page(&String::from_utf8_lossy(&answer), &host))
     };
@@ -224,6 +226,7 @@ fn answer_of(error: ErrorKind) -> Answer {
     if error == ErrorKind::ConnectionRefused {
         Answer::Refused
     } else if error == ErrorKind::PermissionDenied {
+        // The kernel answers EPERM to a send that an nftables rule in the output hook drops.
         Answer::Blocked
     } else if matches!(
         error,

@@ -16,7 +16,7 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory, DaemonLock, refuse_
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// The time between two checks whether the daemon has ended. Each check is two system calls.
+/// The time between two checks of whether the daemon has ended. A check costs only two system calls.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long the helper process of a killed daemon may take to end on a busy machine.
 const TIME_TO_DIE: Duration = Duration::from_secs(2);
@@ -24,11 +24,11 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 /// Stops a profile's daemon and waits until it has ended and the host is restored.
 ///
 /// # Errors
-/// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
+/// [`ExitCode::NotRunning`] when there is no daemon, and a killed one has left nothing.
 pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDirectory::new(&directories.runtime, name);
     if kill_switch::is_closed(&directory).unwrap_or(false) {
-        // Beside the daemon's end, as this process opens the kill switch afterwards.
+        // nft starts while the daemon ends, because this process needs it to open the kill switch afterwards.
         tokio::spawn(warren_host::get_nft_ready());
     }
     let unit = Unit::running(directories, name).await;
@@ -40,7 +40,7 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let was_running = unit.is_some() || was_answered;
     let dns = restore_dns(&directories.state, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
-    // Last, so that nothing leaves outside the tunnel while the rest is undone.
+    // The kill switch last, so that nothing leaves outside the tunnel while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
     if let Some(lock) = &lock {
         directory.clear(lock);
@@ -67,14 +67,15 @@ async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsErr
     }
 }
 
-/// Stops a daemon that no systemd unit has started, and waits until it and its helper have ended. Returns whether there was one, and
-/// its lock if it ever had one. The lock keeps another daemon from starting while the caller undoes what is left.
+/// Stops a daemon that no systemd unit has started, and waits until it and its helper have ended. Returns whether there was a
+/// daemon, and the daemon's lock if its file exists. The lock keeps another daemon from starting while the caller undoes what is
+/// left.
 async fn stop(directory: &DaemonDirectory, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut was_running = false;
     loop {
         if !was_running {
-            // A daemon that is just starting holds the lock before it listens.
+            // Asked again in each round: a daemon that is just starting holds the lock before it listens.
             was_running = match ask(&directory.socket(), &Request::Stop).await {
                 Ok(_) => true,
                 Err(AskError::NotRunning) => false,
@@ -119,7 +120,7 @@ pub fn profile_name(argument: &OsStr) -> anyhow::Result<String> {
 /// The names of the client daemons that run or have left something behind.
 ///
 /// # Errors
-/// When the runtime directory is not this user's to read.
+/// When this user may not read the runtime directory.
 pub fn candidates(directories: &Directories) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for (name, directory) in daemon_directory::all(&directories.runtime)? {
@@ -127,7 +128,7 @@ pub fn candidates(directories: &Directories) -> anyhow::Result<Vec<String>> {
             names.push(name);
         }
     }
-    // After a power cut only the record of the resolvers is left, since the rest ends with the boot.
+    // After a power cut only the record of the resolvers is left. The kernel's state and the runtime directory are gone.
     for owner in warren_host::dns::owners(&directories.state)? {
         if !names.contains(&owner) {
             names.push(owner);

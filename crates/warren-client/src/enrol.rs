@@ -29,14 +29,14 @@ pub struct Enrolment<'a> {
     pub name: &'a str,
 }
 
-/// Why the enrolment failed, as a sentence for the user.
+/// Why the enrolment failed, as a message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnrolError {
-    /// The exit was not reached, so it enrolled nothing.
+    /// The exit was not reached, so it has not enrolled the key.
     NotReached(String),
-    /// The exit was asked and did not answer. The key may be enrolled or not.
+    /// The exit was asked and did not answer. It may have enrolled the key or not.
     NotAnswered(String),
-    /// The exit refused, or is not the one that the invitation names.
+    /// The exit refused, or it is not the exit that the invitation names.
     Refused(String),
 }
 
@@ -58,7 +58,8 @@ impl Enrolment<'_> {
         for address in addresses {
             match tokio::time::timeout(warren_session::HANDSHAKE_TIMEOUT, self.ask(address, asked)).await {
                 Ok(Ok(name)) => return Ok(name),
-                // Anybody can forge a refusal before the exit has proven its key, so the other addresses are tried.
+                // A refusal counts only once the exit has proven its key and was asked. Before that, anybody on the path can forge
+                // it, so the other addresses are tried.
                 Ok(Err(error @ EnrolError::Refused(_))) if *asked => return Err(error),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = self.silent(*asked, "no answer within 5 s"),
@@ -76,7 +77,7 @@ impl Enrolment<'_> {
             not_reached(format!("cannot connect to {remote}: {error}; check this host's network"))
         })?;
         let answer = self.converse(&mut endpoint, asked).await;
-        // Sends the close at once, so that the exit need not wait for an idle timeout.
+        // Tells the exit at once that the connection is closed, so that it need not wait for the idle timeout.
         endpoint.shutdown().await;
         answer
     }
@@ -112,7 +113,7 @@ impl Enrolment<'_> {
         }
     }
 
-    /// Checks the name that the exit gave, because it is printed on the user's terminal.
+    /// Checks the name that the exit gave. It is printed on the user's terminal, where control characters could do harm.
     fn enrolled(&self, name: String) -> Result<String, EnrolError> {
         if is_valid_name(&name) {
             return Ok(name);
@@ -127,7 +128,7 @@ impl Enrolment<'_> {
         let endpoint = self.endpoint;
         match reason {
             CloseReason::Peer { code, .. } => self.told(code, asked),
-            // The exit may already have enrolled the key at an address that was asked before.
+            // The exit may already have enrolled the key when it was asked at an earlier address, so this is no definite refusal.
             unproven @ (CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol) if asked => {
                 self.silent(asked, &unproven.to_string())
             }

@@ -15,7 +15,7 @@ use warren_config::RemoteExit;
 
 /// How long an address may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long path MTU discovery takes on a path of usual length.
+/// How long path MTU discovery takes on a path with a usual round-trip time.
 const DISCOVERY: Duration = Duration::from_millis(1_500);
 
 /// How an exit has answered.
@@ -33,7 +33,7 @@ pub struct ExitAnswer {
 /// affected.
 ///
 /// # Errors
-/// A sentence that says why no address has answered.
+/// A message that says why no address has answered.
 pub async fn check_exit(exit: &RemoteExit, identity: &PrivateKey) -> Result<ExitAnswer, String> {
     let addresses = lookup(&exit.endpoint, &NameServers::find(None).await).await?;
     let mut last = format!("{} has no address", exit.endpoint.host());
@@ -57,7 +57,7 @@ async fn check_address(
     let name = exit.server_name.as_deref();
     endpoint.connect_by_name(socket, remote, &exit.public_keys, name).map_err(|error| error.to_string())?;
     let answer = converse(&mut endpoint, remote).await;
-    // Sends the close at once, so that the exit need not wait for an idle timeout.
+    // Tells the exit at once that the connection is closed, so that it need not wait for the idle timeout.
     endpoint.shutdown().await;
     answer
 }
@@ -68,6 +68,7 @@ async fn converse(endpoint: &mut QuicEndpoint, remote: SocketAddr) -> Result<Exi
     let mut inbox = Inbox::new();
     // The loop goes on after the handshake, because MTU discovery takes longer.
     while timeout_at(deadline, poll_fn(|context| endpoint.poll(context, &mut inbox))).await.is_ok() {
+        // No session is opened, so datagrams mean nothing here.
         inbox.datagrams.clear();
         for event in inbox.events.drain(..) {
             match event {

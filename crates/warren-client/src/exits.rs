@@ -1,6 +1,6 @@
 //! The profile's exits: their addresses, the order in which they are tried, and a marked socket for each connection.
 //!
-//! Addresses that were found once are kept when a later look-up fails.
+//! If a look-up fails, the addresses that an earlier one found stay in use.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use warren_config::{ClientProfile, RemoteExit};
 /// How long an exit is tried before the next one in the profile is tried as well.
 const HEAD_START: Duration = Duration::from_millis(1_500);
 
-/// How long an exit comes last after it has announced a restart or a drain.
+/// How long an exit is tried last after it has announced a restart or a drain.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// One address of one exit.
@@ -25,7 +25,7 @@ pub(crate) struct Way {
     pub remote: SocketAddr,
 }
 
-/// The profile's exits, and which of them is in use.
+/// The profile's exits, and the place of the exit in use.
 pub(crate) struct Exits {
     entries: Vec<Entry>,
     current: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Exits {
 struct Entry {
     exit: RemoteExit,
     addresses: Addresses,
-    /// Its refusal, if that was final.
+    /// The exit's refusal, if it refused this client for good.
     refused: Option<Stop>,
 }
 
@@ -78,7 +78,8 @@ impl Exits {
         &entry.expect("a profile has an exit").exit
     }
 
-    /// Takes over the keys and server names of a profile with the same exits. They apply to connections that are opened from now on.
+    /// Takes over the keys and server names from a profile with the same exits. They apply to connections that are opened from now
+    /// on.
     pub(crate) fn take_keys(&mut self, profile: &ClientProfile) {
         // A reload with other endpoints is refused, so both lists have the same order.
         for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
@@ -92,17 +93,18 @@ impl Exits {
         self.current = place;
     }
 
-    /// The exit in use restarts or drains, so it comes last for a while.
+    /// Tries the exit in use last for a while, because it restarts or drains.
     pub(crate) fn avoid_current(&mut self, now: Instant) {
         self.avoided = Some((self.current, now + AVOIDED_FOR));
     }
 
-    /// The exit in use refuses this client for good. Uses the next exit that may accept it. Returns false when there is none.
+    /// Notes that the exit in use refuses this client for good, and uses the first exit that may accept it. Returns false if every
+    /// exit has refused.
     pub(crate) fn refused(&mut self, stop: Stop) -> bool {
         if let Some(entry) = self.entries.get_mut(self.current) {
             entry.refused = Some(stop);
         }
-        // From the first exit on, since those before the one in use may accept this client too.
+        // Searched from the profile's first exit, since exits before the one in use may accept this client too.
         match self.entries.iter().position(|entry| entry.refused.is_none()) {
             Some(next) => {
                 self.current = next;
@@ -118,7 +120,7 @@ impl Exits {
         self.current = 0;
     }
 
-    /// The places of the exits to try, in order: the one in use, then the others as the profile has them.
+    /// The places of the exits to try, in order: the exit in use, then the others in the profile's order.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
         let avoided = self.avoided.filter(|(_, until)| *until > now).map(|(place, _)| place);
         let mut order: Vec<usize> = (0..self.entries.len())
@@ -134,10 +136,10 @@ impl Exits {
         (0..self.current).filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept)).collect()
     }
 
-    /// Takes over the addresses that a look-up found. If it found none, those from before stay.
+    /// Takes over the addresses that a look-up found. If it found none, the earlier addresses stay.
     ///
     /// # Errors
-    /// A sentence for the user, when there are none from before either.
+    /// A message for the user, if there are no earlier addresses either.
     pub(crate) fn learn(
         &mut self,
         place: usize,
@@ -147,8 +149,8 @@ impl Exits {
         addresses.learn(answer, exit.endpoint.host())
     }
 
-    /// The addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key. Whoever
-    /// controls a name also controls the addresses that it resolves to.
+    /// The addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key. Other
+    /// addresses of a name do not count, because the name's owner can let it resolve to any address.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.entries.iter().flat_map(|Entry { exit, addresses, .. }| {
             let literal = exit.endpoint.host().parse().ok();
@@ -156,15 +158,15 @@ impl Exits {
         })
     }
 
-    /// An address was connected to.
+    /// Notes that an exit has proven its key at an address.
     pub(crate) fn works(&mut self, way: Way) {
         if let Some(entry) = self.entries.get_mut(way.exit) {
             entry.addresses.last_good = Some(way.remote);
         }
     }
 
-    /// Adds an exit's known addresses to a race that began at `begun`. The exit's `rank` in the order gives it a later start; the
-    /// way `but` is left out.
+    /// Adds an exit's known addresses to a race that began at `begun`. The higher the exit's `rank` in the order, the later its
+    /// start. The way `but` is left out.
     pub(crate) fn enter(
         &self,
         race: &mut Race<Way>,
@@ -219,7 +221,7 @@ impl Addresses {
             |address: &&SocketAddr| first.is_some_and(|first| first.is_ipv4() == address.is_ipv4());
         let (mut same, mut other): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
             self.known.iter().filter(|address| Some(**address) != first).partition(of_first);
-        // Reversed, because they are taken from the end.
+        // Reversed, because `pop` below takes from the end.
         same.reverse();
         other.reverse();
         let mut order: Vec<SocketAddr> = first.into_iter().collect();
@@ -231,7 +233,7 @@ impl Addresses {
     }
 }
 
-/// Opens a carrier socket of the exit address's family. It carries its mark from the first packet on.
+/// Opens a carrier socket for the IP version of the exit's address. Even its first packet carries the mark.
 ///
 /// # Errors
 /// The kernel's error. EPERM means that setting the mark needs CAP_NET_ADMIN.
@@ -286,7 +288,7 @@ mod tests {
         let mut exits = Exits::at(&["192.0.2.1:443", "b.example:443"]);
         let known = |exits: &Exits| exits.known().map(|address| address.to_string()).collect::<Vec<_>>();
 
-        // Whoever controls the name gives it the client's inner address at the other exit.
+        // The owner of the name b.example lets it resolve to the inner address that the client has at the other exit.
         exits.learn(1, Ok(parse(&["10.66.0.2:443", "192.0.2.2:443"]))).unwrap();
         assert_eq!(known(&exits), ["192.0.2.1"]);
 

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use warren_host::dns::{self, DnsError};
 
-/// Restores the resolvers that killed daemons had replaced. Running daemons keep theirs. Returns the names of the killed ones.
+/// Restores the resolvers that killed daemons had replaced. Leaves those of running daemons alone. Returns the names of the killed
+/// daemons.
 ///
 /// # Errors
 /// When the resolvers cannot be restored.
@@ -13,6 +14,7 @@ pub async fn clean_up(state_dir: &Path) -> anyhow::Result<Vec<String>> {
     for owner in dns::owners(state_dir)? {
         match dns::recover(state_dir, &owner).await {
             Ok(_) => cleaned.push(owner),
+            // A running daemon holds the record of its resolvers.
             Err(DnsError::Busy(_)) => {}
             Err(error) => return Err(error.into()),
         }

@@ -21,7 +21,7 @@ use warren_daemon::resolvers;
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The time after which an unanswered query is sent again.
 const RESEND: Duration = Duration::from_secs(1);
-/// At most so many name servers are asked.
+/// The most name servers that are asked.
 const MOST_SERVERS: usize = 6;
 
 /// The DNS port.
@@ -31,21 +31,21 @@ const PORT: u16 = 53;
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameServers {
     found: Vec<IpAddr>,
-    /// The mark of queries, where it is not the carrier's.
+    /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
-    /// Reads files and asks the system's resolver for a daemon, whose sandbox forbids both.
+    /// Reads files and asks the system's resolver on behalf of a daemon, whose sandbox forbids both. None outside a daemon.
     helper: Option<Helper>,
 }
 
 impl NameServers {
-    /// Reads the host's files. To be called before the tunnel's own servers are written there.
+    /// Reads the host's files. To be called before the tunnel's own servers are written into them.
     pub(super) async fn find(helper: Option<Helper>) -> Self {
         let mut servers = Self { found: Vec::new(), mark: None, helper };
         servers.found = servers.listed().await;
         servers
     }
 
-    /// Has queries carry a mark that a closed kill switch lets through.
+    /// Gives queries a mark that a closed kill switch lets through.
     pub(super) fn asked_with(self, mark: u32) -> Self {
         Self { mark: Some(mark), ..self }
     }
@@ -65,7 +65,8 @@ impl NameServers {
         }
     }
 
-    /// Whether every server runs on this host. Such a server asks others itself, and a closed kill switch blocks that.
+    /// Whether every server runs on this host. Such a server asks other servers itself, and a closed kill switch blocks these
+    /// queries.
     pub(super) async fn are_local(&self) -> bool {
         self.all().await.iter().all(IpAddr::is_loopback)
     }
@@ -82,10 +83,10 @@ impl NameServers {
     }
 }
 
-/// Looks up an endpoint's name. An address is returned as it is.
+/// Looks up an endpoint's name. If the endpoint has an address instead of a name, returns that.
 ///
 /// # Errors
-/// A sentence for the user that says what to do.
+/// A message for the user that says what to do.
 pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result<Vec<SocketAddr>, String> {
     let (host, port) = (endpoint.host(), endpoint.port());
     if let Ok(address) = host.parse::<IpAddr>() {
@@ -105,7 +106,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
-    // The first answer with an address counts. Whichever comes back empty waits for the other.
+    // The first answer with an address counts. If one of the two comes back without an address, the other is awaited.
     tokio::select! {
         found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
         found = &mut system => match found {
@@ -118,7 +119,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
     }
 }
 
-/// Asks every server for both kinds of address, and returns the first answer that has any.
+/// Asks every server for addresses of both IP versions, and returns the first answer that has any address.
 async fn ask(host: &str, servers: Vec<IpAddr>, mark: u32) -> Vec<IpAddr> {
     // Returning drops the set, which ends the queries that are still under way.
     let mut asked = tokio::task::JoinSet::new();
@@ -143,7 +144,7 @@ async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<V
         exchange(host, server, RecordType::Aaaa, mark),
         exchange(host, server, RecordType::A, mark)
     );
-    // One of the two may fail as long as the other brings addresses.
+    // One of the two queries may fail as long as the other brings addresses.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 
@@ -158,9 +159,11 @@ async fn exchange(
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
     let socket = UdpSocket::from_std(socket::bind(config)?)?;
-    // Connected with the carrier's mark, the socket gets this host's address outside the tunnel. It keeps it under the other mark.
+    // Connecting with the carrier's mark gives the socket this host's address outside the tunnel. The socket keeps that address
+    // under the mark of queries. A connected socket also takes datagrams from this server alone.
     socket.connect(server).await?;
     socket2::SockRef::from(&socket).set_mark(mark)?;
+    // An unpredictable identifier makes it hard to forge an answer without seeing the query (RFC 5452 section 4.3).
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(std::io::Error::other)?;
     let Some(query) = query(id, host, record) else { return Ok(Vec::new()) };
@@ -168,7 +171,7 @@ async fn exchange(
     let mut buffer = [0; 1500];
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
-        // An error means that there is no route to this server. Another server may be reachable.
+        // An error ends the query to this server, for instance because there is no route to it. Another server may be reachable.
         socket.send(&query).await?;
         let resend = tokio::time::Instant::now() + RESEND;
         while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await

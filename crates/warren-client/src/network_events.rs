@@ -1,4 +1,5 @@
-//! Notices a changed network and a sleep of this host, after which the exit has to be asked whether it still answers.
+//! Notices that this host's network has changed, or that the host has slept. After both, the exit has to be asked whether it still
+//! answers.
 
 use std::time::Duration;
 
@@ -9,16 +10,15 @@ use warren_host::network_watch::NetworkWatch;
 /// How often the clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// A delay of this length between two readings means that the host slept, or that this process was stopped. A busy machine causes
-/// less.
+/// A longer delay of a reading means that the host slept, or that this process was stopped. A busy machine delays readings less.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
-/// What happened.
+/// An event after which the exit has to be asked whether it still answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkEvent {
     /// This host's links, addresses or routes have changed.
     Changed,
-    /// The host has woken up, or this process goes on after it was stopped.
+    /// The host has woken up, or this process runs again after it was stopped.
     Resumed,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum NetworkEvent {
 pub(crate) struct NetworkEvents {
     network: Option<NetworkWatch>,
     readings: Interval,
-    /// Time since boot at the last reading.
+    /// The time since boot at the last reading.
     read: Duration,
 }
 

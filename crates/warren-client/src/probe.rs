@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
 use warren_session::client::SessionGrant;
 
-/// How long the first echo request waits for its reply. Each further one waits twice as long as the one before.
+/// How long the first echo request waits for its reply. The wait doubles with each further request.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
-/// The inner addresses that an echo goes between.
+/// The inner addresses between which an echo travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub source: IpAddr,
@@ -27,7 +27,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// The probe that a Welcome allows, by IPv4 if possible.
+    /// The probe for a Welcome, over IPv4 if possible. None if the Welcome has no pair of addresses for one.
     pub(crate) fn of(welcome: &SessionGrant) -> Option<Self> {
         let ipv4 = welcome
             .ipv4
@@ -43,10 +43,11 @@ impl Probe {
     /// Sends echo requests through a device until one is answered.
     ///
     /// # Errors
-    /// When there can be no socket for them. That says nothing about the tunnel.
+    /// When no socket for the requests can be opened, or reading from it fails. That says nothing about the tunnel.
     pub(crate) async fn answered(self, device: String) -> io::Result<()> {
-        // tokio has no raw sockets, but sends and receives on a connected one as on a connected UDP socket.
+        // tokio has no type for raw sockets. A connected raw socket sends and receives like a connected UDP socket.
         let socket = UdpSocket::from_std(StdSocket::from(self.socket(&device)?))?;
+        // Other programs may ping the exit's inner address too, and this socket receives their replies as well.
         let mut identifier = [0; 2];
         getrandom::fill(&mut identifier).map_err(io::Error::other)?;
         let mut wait = FIRST_WAIT;
@@ -65,7 +66,7 @@ impl Probe {
         let socket =
             Socket::new(Domain::for_address(SocketAddr::new(self.gateway, 0)), Type::RAW, Some(protocol))?;
         socket.set_nonblocking(true)?;
-        // The probe is to show that the tunnel carries packets, wherever the routes lead.
+        // Bound to the device, because the probe is to show that the tunnel carries packets, wherever the routes lead.
         socket.bind_device(Some(device.as_bytes()))?;
         socket.bind(&SocketAddr::new(self.source, 0).into())?;
         socket.connect(&SocketAddr::new(self.gateway, 0).into())?;
@@ -94,6 +95,7 @@ impl Probe {
 
     /// Whether a message is the reply to this probe. Raw IPv4 sockets receive the IP header as well, raw IPv6 sockets do not.
     fn is_reply(self, message: &[u8], identifier: [u8; 2]) -> bool {
+        // The low four bits of an IPv4 packet's first byte count the header's length in words of four bytes (RFC 791 section 3.1).
         let header = match self.gateway {
             IpAddr::V4(_) => message.first().map_or(0, |first| usize::from(first & 0x0f) * 4),
             IpAddr::V6(_) => 0,

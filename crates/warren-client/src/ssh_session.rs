@@ -15,8 +15,7 @@ pub(crate) struct SshSession {
 }
 
 impl SshSession {
-    /// The session that this process is in, if it is in one. sudo(8) removes the variable, so the parents' environments are read
-    /// too.
+    /// The SSH session that this process runs in, if any. sudo(8) removes the variable, so the parents' environments are read too.
     pub(crate) fn current() -> Option<Self> {
         if let Ok(connection) = std::env::var(VARIABLE) {
             return Self::parse(&connection);
@@ -32,7 +31,7 @@ impl SshSession {
         None
     }
 
-    /// The warning before a kill switch with these rules cuts the session. None if it does not.
+    /// The warning that a kill switch with these rules cuts the session. None if it does not cut it.
     pub(crate) fn warning(self, rules: &KillSwitchRules) -> Option<String> {
         let Self { peer, port } = self;
         let own = InboundPort { protocol: InboundProtocol::Tcp, port };
@@ -44,7 +43,7 @@ impl SshSession {
         })
     }
 
-    /// The warning before a tunnel takes the session's answers, on a host without nft. None if it does not.
+    /// The warning that a tunnel takes the session's answers, on a host without nft. None if it does not take them.
     pub(crate) fn warning_without_firewall(self, rules: &KillSwitchRules) -> Option<String> {
         let peer = self.peer;
         self.belongs_inside(rules).then(|| {
@@ -58,6 +57,7 @@ impl SshSession {
     /// Whether the tunnel takes packets to the user's address.
     fn belongs_inside(self, rules: &KillSwitchRules) -> bool {
         let holds = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&self.peer));
+        // `exclude` and `lan` are parts of `include` that stay outside the tunnel.
         !self.peer.is_loopback() && !holds(&rules.lan) && !holds(&rules.exclude) && holds(&rules.include)
     }
 
@@ -68,7 +68,7 @@ impl SshSession {
         })
     }
 
-    /// Reads the peer's address and port, then this host's.
+    /// Parses `SSH_CONNECTION`: the peer's address and port, then this host's address and port.
     fn parse(connection: &str) -> Option<Self> {
         let mut words = connection.split_whitespace();
         // The device of a link-local address follows a percent sign.
@@ -78,14 +78,15 @@ impl SshSession {
     }
 }
 
-/// Reads the parent's ID, the fourth field of proc_pid_stat(5). The name before it is in parentheses and may contain any character.
+/// Reads the parent's ID, the fourth field of proc_pid_stat(5). The second field is the program's name in parentheses. It may
+/// contain any character, even a parenthesis, so the fields are counted from the last one.
 fn parent(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 const VARIABLE: &str = "SSH_CONNECTION";
-/// How many parents are asked. A shell, sudo and its helper processes are fewer.
+/// How many parents are read. A shell, sudo and its helper processes are fewer.
 const MOST_PARENTS: usize = 16;
 
 #[cfg(test)]

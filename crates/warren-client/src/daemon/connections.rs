@@ -1,7 +1,8 @@
 //! Owns the way to the exits: the race for an address that answers, connections that are being opened, and those of the session.
 //!
-//! Connections of the session and of a race are opened alike: [`Connections::open`] orders one from the worker, the worker gives it
-//! an identifier, and then its handshake succeeds or it is closed. The methods return what the session is to be told.
+//! Connections of the session and of a race are opened alike. [`Connections::open`] orders a connection from the worker, and the
+//! worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return what the session is
+//! to be told.
 
 mod close_reasons;
 mod lookups;
@@ -29,7 +30,7 @@ use crate::kill_switch::Lockdown;
 use warren_config::{Endpoint, RemoteExit};
 use warren_tunnel::{ConnectionCommand, SharedCommand, WorkerHandle};
 
-/// Every connection to an exit, and what decides where the next one goes.
+/// Every connection to an exit, and the state that decides where the next connection goes.
 pub(super) struct Connections {
     pub(super) exits: Exits,
     pub(super) lookups: Lookups,
@@ -37,19 +38,19 @@ pub(super) struct Connections {
     /// Number of races so far.
     races: u64,
     ordered: OrderedConnections,
-    /// The way that connection 0 took, and that the others take.
+    /// The way that connection 0 took. The others take the same.
     way: Option<Way>,
-    /// The index in the session of each of its connections.
+    /// The session's connections, each with its index in the session.
     indices: HashMap<ConnectionId, u32>,
     remotes: HashMap<u32, SocketAddr>,
-    /// Which attached connections nobody answers, and what to do about it.
+    /// Which attached connections are not answered, and what to do about it.
     silence: Vigil,
     /// When to go back to an earlier exit of the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
 }
 
-/// The end of one of the session's connections, or of the attempt to open it. The session is to be told.
+/// One of the session's connections has ended, or could not be opened. The session is to be told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) index: u32,
@@ -59,9 +60,9 @@ pub(super) struct Ended {
 /// What the end of a connection means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// It was the session's.
+    /// It was one of the session's connections.
     OfSession(Ended),
-    /// It took part in the race. `unproven` is a definite answer from somebody who has not proven to be the exit.
+    /// It took part in the race. `unproven` describes a definite answer whose sender has not proven to be the exit.
     OfRace { unproven: Option<String> },
     /// Nobody needs it any more.
     Forgotten,
@@ -70,7 +71,7 @@ pub(super) enum Closed {
 /// What the winner of a race means for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Winner {
-    /// It becomes connection 0, which the session waits for.
+    /// It becomes connection 0. The session is waiting for that.
     Awaited,
     /// It leads to the exit in use by another way: every connection moves there.
     OtherWay,
@@ -107,7 +108,7 @@ impl Connections {
         &self.exit().endpoint
     }
 
-    /// The sentence for a refusal by the exit in use.
+    /// The message about a refusal by the exit in use.
     pub(super) fn refusal_of(&self, reason: Goodbye) -> String {
         format!("the exit {} refused: {reason}", self.endpoint())
     }
@@ -122,14 +123,14 @@ impl Connections {
         self.last_tried
     }
 
-    /// The index in the session of one of its connections.
+    /// The session's index of a connection. None if the connection is not the session's.
     pub(super) fn index(&self, connection: ConnectionId) -> Option<u32> {
         self.indices.get(&connection).copied()
     }
 
     /// The session's connection with an index.
     pub(super) fn with_index(&self, index: u32) -> Option<ConnectionId> {
-        // A session has few connections, so a second map would not pay.
+        // A session has few connections, so a second map would not pay off.
         self.indices.iter().find(|(_, other)| **other == index).map(|(connection, _)| *connection)
     }
 
@@ -138,7 +139,7 @@ impl Connections {
         self.remotes.values().map(|remote| remote.ip())
     }
 
-    /// Whether there has been one race so far.
+    /// Whether there has been exactly one race so far.
     pub(super) fn has_raced_once(&self) -> bool {
         self.races == 1
     }
@@ -163,14 +164,14 @@ impl Connections {
 
     /// Closes one of the session's connections, or stops trying to open it.
     pub(super) async fn close(&mut self, worker: &WorkerHandle, index: u32, reason: Goodbye) {
-        // An order cannot be taken back. The worker answers it, and the connection is closed then.
+        // An order cannot be taken back. The worker will answer it, and `opened` then closes the connection.
         self.ordered.cancel(index);
-        // Until somebody wins, the race is all there is of connection 0.
+        // Until the race has a winner, there is no connection 0 to close, only the race for it.
         if index == 0 && self.races_for(Purpose::Attempt) {
             self.abort_race(worker).await;
         }
         if let Some(connection) = self.with_index(index) {
-            // The session may use the index again from here on, so it must not hear of this connection's end.
+            // The session may use the index again from here on, so it must not be told of this connection's end.
             self.indices.remove(&connection);
             let (code, reason) = (reason.code(), reason.to_string());
             worker.send(ConnectionCommand::Close { connection, code, reason }).await;
@@ -191,7 +192,8 @@ impl Connections {
         }
     }
 
-    /// Orders a connection for the session, or for a race. Returns the end of one of the session's that could not be opened.
+    /// Orders a connection for the session, or for a race. If a connection of the session could not be opened, returns that as its
+    /// end.
     ///
     /// # Errors
     /// When this process may not mark its sockets, so that no connection can ever be opened.
@@ -203,7 +205,8 @@ impl Connections {
         ordered: Ordered,
     ) -> anyhow::Result<Option<Ended>> {
         let remote = ordered.remote;
-        // On a host without IPv6 the diagnosis has to ask the exit's IPv4 address, whichever was tried last.
+        // The diagnosis asks the address that was tried last. An address without a route, as any IPv6 address on a host without
+        // IPv6, would tell it nothing about the exit.
         if self.last_tried.is_none() || has_route(remote) {
             self.last_tried = Some(remote);
         }
@@ -243,7 +246,7 @@ impl Connections {
                 self.remotes.insert(index, ordered.remote);
                 self.indices.insert(connection, index);
             }
-            // Its race is over, or the session no longer wants it.
+            // The connection's race is over, or the session no longer wants it.
             _ => close_quietly(worker, connection).await,
         }
     }
@@ -284,7 +287,7 @@ impl Connections {
         let Some(race) = &mut self.race else { return Closed::Forgotten };
         let Some(way) = race.runners.remove(&connection) else { return Closed::Forgotten };
         tracing::debug!("{} does not answer: {reason}", way.remote);
-        // Definite answers, but unproven: anybody on the path can forge them.
+        // These two are definite answers, but anybody on the path can forge them: the exit has not proven its key.
         let is_answer = matches!(reason, CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol);
         let end = end_of(&self.exits.exit(way.exit).endpoint, reason, had_session);
         let unproven = match &end {
@@ -295,7 +298,7 @@ impl Connections {
         Closed::OfRace { unproven }
     }
 
-    /// A connection is silent, or is answered again. Returns whether the session is back after complete silence.
+    /// A connection has fallen silent, or is answered again. Returns whether this ended a silence of all the session's connections.
     pub(super) async fn take_answers(
         &mut self,
         worker: &WorkerHandle,
@@ -305,13 +308,13 @@ impl Connections {
         let Some(index) = self.index(connection) else { return false };
         tracing::debug!(index, answers, "a connection's path changed");
         if !answers && !self.silence.has_silent() {
-            // An idle connection does not notice that its path is dead, so all are asked for a sign of life.
+            // An idle connection does not notice that its path is dead, so each connection now asks its peer for a sign of life.
             worker.send_all(SharedCommand::Rouse).await;
         }
         let was_silent = self.silence.is_silent();
         self.silence.answers(Instant::now(), index, answers);
         let is_back = was_silent && !self.silence.is_silent();
-        // The old way works again, so no other is needed.
+        // The old way works again, so the search for another one ends.
         if is_back && self.races_for(Purpose::Scout) {
             self.abort_race(worker).await;
         }
@@ -329,6 +332,7 @@ impl Connections {
         for action in self.silence.handle_timeout(Instant::now()) {
             match action {
                 VigilAction::Rebind { index } => self.rebind(worker, index).await,
+                // A search that is under way goes on: starting it again would abort it.
                 VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
             }
         }
@@ -351,10 +355,11 @@ impl Connections {
 
     /// When to ask whether an earlier exit of the profile is back.
     pub(super) fn failback_due(&self) -> Option<Instant> {
+        // There is one race at a time, so this question waits until the race under way is over.
         self.failback.timeout().filter(|_| self.race.is_none())
     }
 
-    /// The earlier exits are being asked now.
+    /// Notes that the earlier exits are being asked now.
     pub(super) fn asks_for_failback(&mut self, now: Instant) {
         self.failback.asking(now);
     }

@@ -43,7 +43,7 @@ impl Daemon {
         drop(asked.answer.send(response));
     }
 
-    /// Takes the sample of traffic that rates are calculated from, once a second.
+    /// Takes a sample of the traffic, from which rates are calculated. Called once a second.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl Daemon {
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let exit = self.connections.exit();
-        // A kill switch whose table is gone counts as open, whatever the journal says.
+        // A kill switch whose table is gone counts as open, even if the journal says that it is closed.
         let opened = self.host.lockdown.trouble().await;
         let client = ClientStatus {
             profile: self.start.name.clone(),

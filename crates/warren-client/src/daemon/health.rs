@@ -1,4 +1,4 @@
-//! Owns what users see of the tunnel: its state, what is wrong, and which messages were given already.
+//! Owns what users see of the tunnel: its state, what is wrong, and which messages were already logged.
 
 mod diagnosis;
 mod refusal;
@@ -78,6 +78,7 @@ impl Health {
     }
 
     pub(super) fn set_state(&mut self, state: State) {
+        // `since` is the start of the state. A failed attempt sets the same state again, which must not begin it anew.
         if self.state != state {
             self.state = state;
             self.since = Instant::now();
@@ -109,7 +110,7 @@ impl Health {
             self.warn(&reason);
         }
         self.has_failed = true;
-        // The exit's own words come first, then what a recent diagnosis has found.
+        // A Goodbye is the exit's own reason. Without one, the finding of a recent diagnosis says more than `reason`.
         let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none());
         self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));
     }
@@ -141,15 +142,15 @@ impl Health {
     }
 
     fn is_known(&self, cause: &Cause, exits: usize) -> bool {
-        // Anybody on the path can forge what the exit's address answers, so a single packet must not end an attempt. Somebody who
-        // answers, though not with the exit's key, has a sentence of its own.
+        // Anybody on the path can forge an answer from the exit's address, so a single packet must not end an attempt. If something
+        // answers with a key that is not the exit's, `Refusal::take_unproven` has its own message for that.
         let is_too_early = self.since.elapsed() < SLOW_AFTER || self.refusal.has_unproven();
         match cause.certainty {
             Certainty::Here => true,
             Certainty::AtAddress if is_too_early => false,
-            // Another exit may still answer, until all of them were tried.
+            // Until an attempt has failed, not all exits were tried, and another one may still answer.
             Certainty::AtAddress => exits == 1 || self.has_failed,
-            // The next try may succeed over a path that loses much.
+            // The path may only lose many packets, so the next attempt may succeed.
             Certainty::Likely | Certainty::Unknown => false,
         }
     }
@@ -162,7 +163,7 @@ impl Health {
         self.last_error = Some(cause);
     }
 
-    /// Every connection is silent, and may still be answered again.
+    /// Notes that every connection is silent. They may still be answered again.
     pub(super) fn silent(&mut self, endpoint: &Endpoint) {
         if self.state != State::Up {
             return;
@@ -174,7 +175,7 @@ impl Health {
         self.set_state(State::Reconnecting);
     }
 
-    /// The client leaves the exit in use for another.
+    /// Notes that the client leaves the exit in use for another.
     pub(super) fn moves(&mut self) {
         if self.state == State::Up {
             self.reconnects += 1;
@@ -182,7 +183,7 @@ impl Health {
         }
     }
 
-    /// Every exit has refused for good. Returns whether that was reported already.
+    /// Notes that every exit has refused for good. Returns whether that was already reported.
     pub(super) fn refused(&mut self, now: Instant, reason: Goodbye, sentence: String) -> bool {
         let is_told = self.state == State::Refused && self.refusal.says(&sentence);
         self.refusal.refuse(now, reason, sentence);
@@ -191,7 +192,7 @@ impl Health {
         is_told
     }
 
-    /// Reports that the exits have refused. To be called once the host is closed, because users rely on the message.
+    /// Reports that the exits have refused. To be called once the host's traffic is blocked, because users rely on the message.
     pub(super) fn say_refusal(&self, profile: &str, is_told: bool) {
         let Some((sentence, again)) = self.refusal.sentences() else { return };
         if self.host_trouble.is_none() {
@@ -202,12 +203,12 @@ impl Health {
             }
             notify::status(&format!("refused: {sentence}"));
         } else if !is_told {
-            // The status has the trouble on the host, which comes before the refusal.
+            // The status shows the trouble on the host, which takes precedence over the refusal.
             tracing::error!("{sentence}{again}");
         }
     }
 
-    /// The session was given up on this side.
+    /// Notes that this side has given the session up.
     pub(super) fn session_given_up(&mut self, why: &str) {
         if !self.refusal.is_refused() {
             self.set_state(State::Reconnecting);
@@ -226,14 +227,14 @@ impl Health {
         is_waited_for && self.since.elapsed() >= SLOW_AFTER
     }
 
-    /// Logs why the exit cannot be reached, ever less often while that stays the same.
+    /// Logs why the exit cannot be reached. The same reason is logged ever less often.
     fn warn(&mut self, sentence: &str) {
         if self.warnings.is_due(Instant::now(), sentence) {
             tracing::info!("cannot reach the exit: {sentence}");
         }
     }
 
-    /// Notes what is wrong on the host, and reports a change. Returns whether the host is to be looked at again soon.
+    /// Notes what is wrong on the host, and reports a change. Returns whether the host is to be checked again soon.
     pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) -> bool {
         if self.host_trouble() != trouble.as_deref() {
             match &trouble {
@@ -249,14 +250,15 @@ impl Health {
                 }
             }
         }
-        // Trouble keeps its time while its sentence changes, as when a second thing goes wrong.
+        // The time stays that of the first trouble while the message changes, for instance because a second thing goes wrong.
         let since = self.host_trouble.as_ref().map_or_else(Instant::now, |known| known.since);
         self.host_trouble = trouble.map(|sentence| Trouble { sentence, since });
         self.host_trouble.is_some() && self.state != State::Stopping
     }
 }
 
-/// An attempt to connect that takes longer is diagnosed before it ends. One that works takes a fraction of this.
+/// An attempt to connect that takes longer than this is diagnosed before it ends. An attempt that succeeds takes a fraction of
+/// this.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

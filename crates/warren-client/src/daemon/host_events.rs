@@ -1,4 +1,5 @@
-//! Changes on the host that concern the session: what is wrong, a lease that somebody else has, a Welcome that cannot be applied.
+//! Reacts to what happens on the host: something is wrong there, the lease clashes with an address there, or a Welcome cannot be
+//! applied.
 
 use std::time::Instant;
 
@@ -7,9 +8,10 @@ use warren_control::status::State;
 use warren_tunnel::SharedCommand;
 
 impl Daemon {
-    /// Something on the host has changed. Repairs that fail now are tried again at the next look.
+    /// Repairs the host after a change. Repairs that fail now are tried again at the next check.
     pub(super) async fn look_after_host(&mut self) {
         let mut trouble = self.host.repair(&self.worker, self.health.refusal.is_refused()).await;
+        // A host that has joined another network may find its lease in use there.
         if let Err(error) = self.give_up_taken_lease().await {
             trouble.push(format!("{error:#}"));
         }
@@ -21,15 +23,16 @@ impl Daemon {
         self.note_host_trouble((!trouble.is_empty()).then(|| trouble.join("; ")));
     }
 
-    /// Notes what is wrong on the host. It is looked at again until nothing is.
+    /// Notes what is wrong on the host. The host is checked again until nothing is wrong.
     pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) {
         if self.health.note_host_trouble(trouble) {
             self.host.look_again();
         }
     }
 
-    /// The host cannot be set up as a Welcome asks. The daemon must not end, since that would open the host at a moment that the
-    /// exit has chosen. It gives the session up with the host closed, and asks for another one later.
+    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, since that would
+    /// let traffic leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the tunnel's
+    /// traffic blocked, and asks for another session later.
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
         if let Err(error) = self.give_session_up(&sentence).await {
@@ -39,8 +42,8 @@ impl Daemon {
         self.note_host_trouble(Some(sentence));
     }
 
-    /// Gives the session up if its lease is by now the address of somebody whom this host has to reach outside the tunnel. Asks
-    /// for another session at once; as long as the exit gives that address, the daemon refuses the session.
+    /// Gives the session up if this host has to reach another host outside the tunnel that has the lease's address by now. Asks for
+    /// another session at once. As long as the exit gives that address, the daemon refuses the session.
     ///
     /// # Errors
     /// Why the lease is still on this host.
@@ -60,7 +63,7 @@ impl Daemon {
         given_back
     }
 
-    /// Says goodbye to the exit. The host keeps the routes into the tunnel, but not the lease.
+    /// Says goodbye to the exit, and takes the lease off the host. The routes into the tunnel stay, so its traffic stays blocked.
     ///
     /// # Errors
     /// Why the lease is still on this host.

@@ -18,7 +18,7 @@ use crate::kill_switch::Lockdown;
 use warren_daemon::helper::Helper;
 use warren_tunnel::{Forwarding, WorkerHandle};
 
-/// This host, which others change as well.
+/// This host, as far as the tunnel changes it. Other programs change it too.
 pub(super) struct HostUpkeep {
     /// The TUN device and the routes, rules and resolvers around it.
     pub(super) setup: HostSetup,
@@ -28,7 +28,7 @@ pub(super) struct HostUpkeep {
     helper: Helper,
     /// Why the host could not be set up as the latest Welcome asks.
     unapplied: Option<Trouble>,
-    /// The networks that this host was in when it was set up as a Welcome asks.
+    /// The networks that this host was in when the last Welcome was applied.
     networks_at_welcome: Vec<IpNet>,
 }
 
@@ -39,7 +39,7 @@ impl HostUpkeep {
     /// When the kernel does not tell of changes.
     pub(super) fn start(setup: HostSetup, lockdown: Lockdown, helper: Helper) -> anyhow::Result<Self> {
         let mut watch = Watch::open().map_err(cannot_watch)?;
-        // The first look covers what changed before the watch began.
+        // The first check covers changes from before the watch began.
         watch.look_again();
         Ok(Self {
             setup,
@@ -59,31 +59,32 @@ impl HostUpkeep {
         }
     }
 
-    /// Has [`Self::changed`] return soon, although nothing may have changed.
+    /// Makes [`Self::changed`] return soon, even if nothing has changed.
     pub(super) fn look_again(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.look_again();
         }
     }
 
-    /// Has [`Self::changed`] pause, because the daemon itself has just changed the host.
+    /// Makes [`Self::changed`] pause, because the daemon itself has just changed the host.
     pub(super) fn put_off_look(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.put_off();
         }
     }
 
-    /// Has the helper start an nft for the restoring of the host, which comes soon.
+    /// Makes the helper start an nft now, because the host is about to be restored.
     pub(super) fn get_ready_to_undo(&self) {
         tokio::spawn(warren_host::get_nft_ready());
     }
 
-    /// Restores the host, and no longer watches it. Returns a future that waits for the end of the devices.
+    /// Restores the host, and no longer watches it. Returns a future that waits until the devices are gone.
     ///
     /// # Errors
     /// What could not be restored.
     pub(super) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
-        // A socket that hears of the firewall's changes cannot be closed until a deleted table is freed, which takes tens of milliseconds.
+        // Before a table is deleted: a netlink socket that is told of the firewall's changes cannot be closed until the kernel has
+        // freed a deleted table, which takes tens of milliseconds.
         self.watch = None;
         self.setup.undo().await
     }
@@ -96,7 +97,7 @@ impl HostUpkeep {
     /// Restores what other programs have undone, and follows this host to other networks. Returns what is still wrong.
     pub(super) async fn repair(&mut self, worker: &WorkerHandle, is_refused: bool) -> Vec<String> {
         let mut trouble = Vec::new();
-        // The kill switch first: until the rest is repaired, it alone keeps packets from leaving outside.
+        // The kill switch first: until the rest is repaired, it alone keeps packets from leaving outside the tunnel.
         let closed = self.lockdown.repair().await;
         // The device before the plan, since a route needs a device to lead to.
         let device = self.setup.restore_device();
@@ -124,7 +125,7 @@ impl HostUpkeep {
         trouble
     }
 
-    /// Holds the tunnel's traffic back on a host that has no tunnel, because every exit has refused.
+    /// Blocks the tunnel's traffic on a host that has no tunnel, because every exit has refused.
     async fn close(&mut self, worker: &WorkerHandle) -> anyhow::Result<()> {
         if let Some(queues) = self.setup.close().await.context("this host is open")? {
             self.put_off_look();
@@ -133,7 +134,7 @@ impl HostUpkeep {
         Ok(())
     }
 
-    /// Makes the kill switch follow this host to other networks: it lets out packets to their resolvers and LAN, and to this host's
+    /// Makes the kill switch follow this host to other networks. It lets out packets to their resolvers and LAN, and to this host's
     /// containers.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
         self.lockdown.allow_resolvers(&self.listed_resolvers().await).await?;
@@ -141,7 +142,7 @@ impl HostUpkeep {
         self.lockdown.allow_networks(self.setup.lan().await?, guests, on_link).await
     }
 
-    /// The host is set up as the latest Welcome asks. Returns whether it was not before.
+    /// Notes that the latest Welcome was applied. Returns whether applying one had failed before.
     pub(super) async fn applied(&mut self) -> bool {
         match facts::networks().await {
             Ok(networks) => self.networks_at_welcome = networks,
@@ -150,12 +151,12 @@ impl HostUpkeep {
         self.unapplied.take().is_some()
     }
 
-    /// The host could not be set up as the latest Welcome asks.
+    /// Notes that the host could not be set up as the latest Welcome asks.
     pub(super) fn not_applied(&mut self, sentence: String) {
         self.unapplied = Some(Trouble { sentence, since: Instant::now() });
     }
 
-    /// The latest Welcome counts no longer, because the exits have refused.
+    /// Forgets that the latest Welcome could not be applied, because the exits have refused since.
     pub(super) fn forget_unapplied(&mut self) {
         self.unapplied = None;
     }
@@ -165,7 +166,7 @@ impl HostUpkeep {
         self.unapplied.as_ref().map(|unapplied| unapplied.sentence.as_str())
     }
 
-    /// Whether it is time to open another session, to try again to set up the host.
+    /// Whether it is time to open another session, in order to set up the host once more.
     pub(super) fn is_retry_due(&self) -> bool {
         self.unapplied.as_ref().is_some_and(|unapplied| unapplied.since.elapsed() >= RETRY_EVERY)
     }
@@ -180,5 +181,6 @@ fn cannot_watch(error: std::io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context("cannot watch this host's network; check the limits on descriptors")
 }
 
-/// The shortest time between two sessions that are opened because the host could not be set up. Each is a session at the exit.
+/// The shortest time between two sessions that are opened because the host could not be set up. Each of them costs the exit a
+/// session.
 const RETRY_EVERY: Duration = Duration::from_secs(5);

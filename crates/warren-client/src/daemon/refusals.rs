@@ -1,4 +1,4 @@
-//! What the daemon does about refusals: it goes on with another exit, keeps the host closed, or asks again.
+//! What the daemon does about refusals: it goes on with another exit, keeps the tunnel's traffic blocked, or asks again.
 
 use std::time::Instant;
 
@@ -11,9 +11,11 @@ use warren_control::status::State;
 use warren_daemon::notify;
 
 impl Daemon {
-    /// The exit in use refuses this client for good. Goes on with another exit that may accept it, if there is one.
+    /// Goes on with another exit that may accept this client, because the exit in use refuses it for good. Returns false if there
+    /// is no other exit.
     pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
-        // A newer session of the same key is final at every exit: otherwise two hosts with one key would fight over it.
+        // A session that a newer one with the same key has replaced is final at every exit: otherwise two hosts with one key would
+        // take the session from each other in turn.
         let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));
         if is_final || self.health.state() == State::Stopping || !self.connections.exits.refused(stop.clone())
         {
@@ -24,7 +26,8 @@ impl Daemon {
         true
     }
 
-    /// Every exit refuses this client for good. Stays, with the host closed, if the profile wants that.
+    /// Keeps running with the tunnel's traffic blocked, because every exit refuses this client for good. Returns false if the
+    /// daemon is to end instead.
     pub(super) async fn stays_closed(&mut self, stop: &Stop) -> bool {
         let (when_refused, state) = (self.start.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
@@ -32,18 +35,19 @@ impl Daemon {
         let is_told = self.health.refused(Instant::now(), reason, self.connections.refusal_of(reason));
         self.host.forget_unapplied();
         self.look_after_host().await;
-        // Only now, because users rely on the message that the host is closed.
+        // Only now, because the message says that traffic is blocked, and users rely on it.
         self.health.say_refusal(&self.start.name, is_told);
         true
     }
 
-    /// Asks the exits again, the first one first. The state stays until one of them has a session for this client.
+    /// Asks the exits again, beginning with the profile's first. The state stays `Refused` until one of them gives this client a
+    /// session.
     pub(super) async fn ask_again(&mut self) -> anyhow::Result<()> {
         if !self.health.refusal.asking(Instant::now()) {
             return Ok(());
         }
         tracing::debug!("asking the exits again");
-        // An earlier attempt may still be under way.
+        // An earlier attempt may still be under way, with connections that have to be closed.
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;
         self.connections.exits.forgive();
@@ -51,7 +55,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Answers an `up` for a daemon that the exits have refused. The profile is read first, since it may be why they did.
+    /// Answers an `up` for a daemon that the exits have refused. The profile is read first, since it may be why they refused.
     pub(super) async fn retry(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
         if self.health.refusal.is_refused() {

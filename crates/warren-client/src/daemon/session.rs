@@ -28,7 +28,7 @@ impl CurrentSession {
         Self { machine: new_machine(&config), config, welcome: None, probe: None }
     }
 
-    /// Asks the exit in use for a new session. What an earlier session was granted stays on the host until then.
+    /// Asks the exit in use for a new session. The grant of an earlier session stays on the host until the new one is there.
     pub(super) fn begin(&mut self, now: Instant) {
         self.machine = new_machine(&self.config);
         self.machine.start(now);
@@ -37,7 +37,8 @@ impl CurrentSession {
     /// Stops for good. The loop ends once the state machine reports that it has stopped.
     pub(super) fn stop(&mut self, now: Instant) {
         if self.is_over() {
-            // A stopped state machine reports nothing more, and the loop would wait for it.
+            // A state machine that has already stopped reports nothing more, and the loop would wait for ever. A new one reports
+            // it.
             self.machine = new_machine(&self.config);
         }
         self.machine.stop(now);
@@ -83,7 +84,7 @@ impl CurrentSession {
         true
     }
 
-    /// Waits for the probe's end, or for ever. Cancelling the wait loses nothing.
+    /// Waits for the probe's end. Without a probe, waits for ever. Cancelling the wait loses nothing.
     pub(super) async fn probed(&mut self) -> Result<io::Result<()>, JoinError> {
         let outcome = finished(&mut self.probe).await;
         self.probe = None;

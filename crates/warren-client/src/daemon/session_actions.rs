@@ -1,4 +1,4 @@
-//! What the session's state machine asks for, carried out by the connections, the workers and the host.
+//! Carries out what the session's state machine asks for, on the connections, the workers and the host.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use warren_control::status::State;
 use warren_tunnel::{Forwarding, SessionRoute, SharedCommand};
 
 impl Daemon {
-    /// Carries out one action. Returns why the daemon is to stop, if it is.
+    /// Carries out one action. Returns a reason if the daemon is to stop.
     pub(super) async fn carry_out(&mut self, action: ClientAction) -> anyhow::Result<Option<Stop>> {
         match action {
             ClientAction::Connect { index } => self.connect(index).await?,
@@ -34,7 +34,7 @@ impl Daemon {
     }
 
     /// Carries out what a session that ends or moves still has to send and to close. Drops its other actions, because the
-    /// connections that it asks for are no longer wanted.
+    /// connections and traffic that they ask for are no longer wanted.
     pub(super) async fn close_unwanted(&mut self) {
         while let Some(action) = self.session.machine.poll_action() {
             match action {
@@ -54,17 +54,18 @@ impl Daemon {
         }
     }
 
-    /// Asks an exit for a session. Connections of an earlier one are forgotten with their way.
+    /// Asks the exit in use for a session. Forgets the way that the connections of an earlier session took.
     pub(super) fn begin_session(&mut self, now: Instant) {
         self.connections.forget_way();
         self.session.begin(now);
     }
 
     async fn connect(&mut self, index: u32) -> anyhow::Result<()> {
-        // Connection 0 finds a way to an exit, and the others take the same.
+        // Connection 0 finds a way to an exit by a race. The other connections take the same way.
         let Some(way) = self.connections.way().filter(|_| index != 0) else {
             self.start_race(Purpose::Attempt).await?;
-            // The worker carries out the handshake meanwhile. Later attempts may be in vain for long, and then make no devices.
+            // The devices are made while the worker carries out the handshake. Only at the first attempt: later ones may
+            // fail for a long time, and would make and remove the devices each time.
             if self.connections.has_raced_once() {
                 self.host.setup.prepare();
             }
@@ -78,7 +79,7 @@ impl Daemon {
 
     /// Sets the host up as the exit's Welcome asks, and lets the workers carry the session's packets.
     async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
-        // The exit has replaced that session, and the new one may have other addresses.
+        // The exit has replaced the earlier session, and the new one may have other addresses.
         if let Some(session) = self.session.take_welcome() {
             self.worker.send_all(SharedCommand::EndSession { session }).await;
         }
@@ -86,7 +87,7 @@ impl Daemon {
         let had_tunnel = self.host.setup.stands();
         let queues = match self.host.setup.apply(&welcome).await {
             Ok(queues) => queues,
-            // Without a tunnel, or while `up` waits, the daemon can end: the host is then as it was before.
+            // Without a tunnel, or while `up` waits, the daemon can end, which leaves the host as it was before.
             Err(error) if !had_tunnel || self.health.refusal.is_waited_for() => return Err(error),
             Err(error) => {
                 self.goes_without(&error).await;
@@ -96,7 +97,7 @@ impl Daemon {
         if self.host.applied().await {
             self.note_host_trouble(None);
         }
-        // A look at what was just made would delay the first echo, for which `up` waits.
+        // A check of what was just set up would delay the first echo, for which `up` waits.
         self.host.put_off_look();
         let route = SessionRoute {
             ipv4: welcome.ipv4.map(|(address, _)| address),
@@ -107,7 +108,7 @@ impl Daemon {
             repair: welcome.features & NUMBERED != 0,
         };
         let session = SessionId(welcome.session);
-        // Before the device opens, so that its first packets find a session.
+        // Before the device opens, so that its first packets find a session in the workers.
         self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
         if let Some(queues) = queues {
             self.worker.open_device(queues, &Forwarding::Client).await;
@@ -116,7 +117,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The exit's operator decides which networks behind this host are routed here.
+    /// Warns of the profile's prefixes that the exit does not route to this host. The exit's operator decides that.
     fn warn_of_refused_prefixes(&self, welcome: &SessionGrant) {
         for prefix in
             self.start.profile.routes.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix))
@@ -138,7 +139,7 @@ impl Daemon {
         if self.health.state() != State::Up && !self.session.is_probing() {
             let device = self.host.setup.device().map(|device| device.name);
             if !self.session.start_probe(device) {
-                // Without an address to ask, an attached connection has to do.
+                // Without an inner address of the exit to probe, an attached connection is the best sign that traffic flows.
                 self.up();
             }
         }
@@ -147,7 +148,7 @@ impl Daemon {
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         self.session.abort_probe();
         self.host.setup.forget_prepared();
-        // This exit is about to be away, so the others come first for a while.
+        // This exit will soon be unreachable, so the others come first for a while.
         if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
             self.connections.exits.avoid_current(Instant::now());
         }
@@ -164,13 +165,13 @@ impl Daemon {
         self.health.tell_known_cause(self.start.profile.exits().count());
     }
 
-    /// Tells a waiting `up` of an end after which another attempt would hardly go better.
+    /// Tells a waiting `up` of an end after which another attempt would hardly succeed.
     fn tell_known_end(&mut self, reason: &str, goodbye: Option<Goodbye>) {
         let is_only_exit = self.start.profile.exits().count() == 1;
         if goodbye.is_none() && !self.connections.exits.have_addresses() {
             self.health.unresolved(reason.to_owned());
         } else if matches!(goodbye, Some(Goodbye::Protocol(_))) {
-            // The exit has proven its key, and its answer cannot be used.
+            // The exit has proven its key, so this is the exit's own answer, and this client cannot use it.
             self.health.refusal.give_up(reason.to_owned());
         } else if goodbye == Some(Goodbye::Draining) && is_only_exit {
             self.health.refusal.give_up(self.connections.refusal_of(Goodbye::Draining));

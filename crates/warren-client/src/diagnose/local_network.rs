@@ -12,8 +12,8 @@ const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 443),
 ];
 
-/// Checks this host's devices, addresses and routes. The sentence says why it cannot reach `remote`, or the internet if no address
-/// is known, and what to do. None if nothing is wrong.
+/// Checks this host's devices, addresses and routes. Returns a message that says why this host cannot reach `remote`, and what to
+/// do. If no address is known, it is about the internet instead. None if nothing is wrong.
 pub(super) async fn find(remote: Option<SocketAddr>) -> Option<String> {
     let links = outside_links().await.ok()?;
     let source = match remote {
@@ -28,7 +28,7 @@ pub(crate) fn has_route(remote: SocketAddr) -> bool {
     source_towards(remote).is_some()
 }
 
-/// The address from which this host would send carrier packets there, if it has a route.
+/// The address from which this host would send carrier packets to `remote`, if it has a route.
 fn source_towards(remote: SocketAddr) -> Option<IpAddr> {
     let socket = exits::bind(remote).ok()?;
     // Connecting a UDP socket sends nothing. It makes the kernel choose a route and a source address.

@@ -1,4 +1,4 @@
-//! The warning about what does not work on a client's host without nft.
+//! The warning that says what does not work on a client's host without nft.
 
 use ipnet::IpNet;
 use warren_host::dns;

@@ -1,15 +1,15 @@
 //! The devices of a tunnel that is about to be set up, made while the exit is asked for a session.
 //!
-//! They are down and have no address, and no route leads to them. So no packet goes in or out before the plan is applied.
+//! The devices are down, have no address, and no route leads to them. So no packet enters or leaves before the plan is applied.
 
 use warren_tun::Queue;
 
 use crate::device::{DeviceSettings, TunDevice, Void};
 
-/// The MTU until the plan sets the one of the session.
+/// The MTU until the plan sets the session's MTU. IPv6 needs at least this much (RFC 8200 section 5).
 const UNTIL_THEN: u16 = 1280;
 
-/// Both devices, which vanish if this is dropped.
+/// Both devices. Dropping this deletes them.
 pub(super) struct Prepared {
     pub(super) device: TunDevice,
     pub(super) queues: Vec<Queue>,
@@ -27,7 +27,7 @@ impl Prepared {
         Ok(Self { device, queues, void: Void::make(mtu)? })
     }
 
-    /// Whether nobody has taken a device away since.
+    /// Whether both devices still exist as they were made.
     pub(super) fn is_there(&self) -> bool {
         self.device.is_in_use() && self.void.is_there()
     }

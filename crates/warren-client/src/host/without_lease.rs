@@ -1,14 +1,14 @@
-//! A grant without addresses. It makes the tunnel's networks unreachable until an exit grants a lease.
+//! A grant without addresses. Applying it makes the tunnel's networks unreachable until an exit grants a lease.
 
 use std::time::Duration;
 
 use warren_session::AttachToken;
 use warren_session::client::SessionGrant;
 
-/// The device's MTU until an exit grants another.
+/// The device's MTU until an exit grants one. Warren's exits grant the same value (`INNER_MTU`).
 const MTU: u16 = 1380;
 
-/// The Welcome of an exit that grants nothing. A tunnel without addresses has unreachable routes.
+/// A Welcome that grants nothing. For a tunnel without addresses, the plan has routes of type `unreachable`.
 pub(super) fn nothing_granted() -> SessionGrant {
     SessionGrant {
         session: 0,

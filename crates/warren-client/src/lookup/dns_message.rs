@@ -14,7 +14,7 @@ const HEADER: usize = 12;
 /// The most labels of a name: 255 bytes hold no more (RFC 1035 section 2.3.4).
 const MOST_LABELS: usize = 128;
 
-/// Writes a query. None when the name cannot be written into one.
+/// Writes a query. None when DNS does not allow the name.
 pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u8>> {
     let recursion_desired = 0x01;
     let mut message = vec![id[0], id[1], recursion_desired, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -27,6 +27,7 @@ pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u
 pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<IpAddr>> {
     let question = question(name, record)?;
     let header: [u8; HEADER] = message.get(..HEADER)?.try_into().ok()?;
+    // The counts are those of questions and of answer records (RFC 1035 section 4.1.1).
     let [id_high, id_low, flags, response_code, q_high, q_low, a_high, a_low, ..] = header;
     let is_response = flags & 0x80 != 0;
     let asked = message.get(HEADER..HEADER + question.len())?;
@@ -46,7 +47,8 @@ pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordT
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         let data = rest.get(10..10 + length)?;
         rest = rest.get(10 + length..)?;
-        // An answer for an alias brings its target's records too, so every address in it belongs to the name.
+        // The answer for an alias (CNAME) also has the records of the alias's target. So every address in it belongs to the name,
+        // whichever name its record has.
         if [c0, c1] == [0, 1] && u16::from_be_bytes([t0, t1]) == record as u16 {
             found.extend(address(data));
         }
@@ -69,6 +71,7 @@ fn question(name: &str, record: RecordType) -> Option<Vec<u8>> {
 }
 
 fn skip_name(mut rest: &[u8]) -> Option<&[u8]> {
+    // Pointers are not followed, so a message whose pointers form a loop does no harm.
     for _ in 0..MOST_LABELS {
         match rest.first()? {
             0 => return rest.get(1..),

@@ -1,4 +1,4 @@
-//! `warren up` for a daemon that an exit has refused. The daemon asks the exit again, and the host stays closed meanwhile.
+//! `warren up` for a daemon that the exits have refused. The daemon asks the exits again. The tunnel's traffic stays blocked meanwhile.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ pub(super) async fn is_refused(directory: &DaemonDirectory) -> bool {
         .is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
 }
 
-/// Has the daemon ask its exits again, and returns when traffic flows.
+/// Makes the daemon ask its exits again, and returns when traffic flows.
 ///
 /// # Errors
-/// The same as for a first `up`. The daemon goes on.
+/// As for a first `up`, but the daemon keeps running.
 pub(super) async fn up(
     directory: &DaemonDirectory,
     name: &str,

@@ -1,4 +1,4 @@
-//! Turns the end of a connection to an exit into what the session is told, with a sentence for the user.
+//! Turns the end of a connection to an exit into what the session is told, with a message for the user.
 
 use warren_quic::driver::CloseReason;
 use warren_session::client::ConnectionEnd;
@@ -6,7 +6,8 @@ use warren_session::goodbye::Goodbye;
 
 use warren_config::Endpoint;
 
-/// Only a Goodbye can be final, and only from an exit that has proven its key. Anybody on the path can forge the rest.
+/// Classifies the end of a connection. Only a Goodbye can be final, and only from an exit that has proven its key. Anybody on the
+/// path can forge the other reasons.
 pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool) -> ConnectionEnd {
     match reason {
         CloseReason::Peer { code, reason } => match u32::try_from(code).ok().and_then(Goodbye::from_code) {

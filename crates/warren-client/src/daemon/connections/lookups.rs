@@ -42,7 +42,7 @@ impl Lookups {
         let is_closed = lockdown.is_closed();
         tokio::spawn(async move {
             let mut addresses = lookup(&endpoint, &servers).await;
-            // A resolver on this host asks others itself, and the kill switch knows only the daemon's own queries.
+            // A resolver on this host asks other servers itself, and the kill switch lets out only the daemon's own queries.
             if let Err(sentence) = &mut addresses
                 && is_closed
                 && servers.are_local().await
@@ -59,7 +59,7 @@ impl Lookups {
         self.answers.recv().await
     }
 
-    /// The look-up of the exit at a place has ended.
+    /// Notes that the look-up of the exit at a place has ended.
     pub(super) fn ended(&mut self, place: usize) {
         self.running.remove(&place);
     }

@@ -11,14 +11,14 @@ pub(in crate::daemon) struct Ordered {
     pub(in crate::daemon) remote: SocketAddr,
     /// The part that it takes in a race, if it is ordered for one.
     pub(super) racer: Option<Racer>,
-    /// Whether the session gave it up meanwhile.
+    /// Whether the session has given the connection up since it was ordered.
     pub(super) is_cancelled: bool,
 }
 
-/// The part of a connection in a race.
+/// The part that a connection takes in a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Racer {
-    /// The race's number: the race may be over when the worker answers.
+    /// The race's number. It shows whether that race is still under way when the worker answers.
     pub(super) race: u64,
     pub(super) way: Way,
 }

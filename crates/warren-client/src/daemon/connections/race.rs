@@ -19,7 +19,7 @@ impl Connections {
         self.race.as_ref().is_some_and(|race| race.purpose == purpose)
     }
 
-    /// Starts a race in place of any other. Known addresses can run at once, while the names are looked up.
+    /// Starts a race, and ends any race under way. Known addresses run at once, while the names are looked up.
     pub(in crate::daemon) async fn start_race(
         &mut self,
         worker: &WorkerHandle,
@@ -33,7 +33,7 @@ impl Connections {
             Purpose::Failback => self.exits.preferred(),
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
-        // A scout looks for another way than the silent one, whose connections stay.
+        // A scout looks for a way other than the silent one. The connections on the silent way stay.
         let excluded = self.way.filter(|_| purpose == Purpose::Scout);
         // The look-ups may bring further addresses, so the race does not end before they do.
         let mut race = Race::new(true);
@@ -55,7 +55,7 @@ impl Connections {
         });
     }
 
-    /// Takes over the addresses of an exit. Returns whether a race is under way: it may have more ways to try now.
+    /// Takes over the addresses of an exit. Returns whether a race is under way, because that race may have more ways to try now.
     pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);
@@ -73,12 +73,12 @@ impl Connections {
         true
     }
 
-    /// When the race has something to begin.
+    /// When the race has its next connection to begin.
     pub(in crate::daemon) fn race_due(&self) -> Option<Instant> {
         self.race.as_ref()?.race.due()
     }
 
-    /// Begins what is due. Returns the end of connection 0 when the session waits for it and every way has failed.
+    /// Begins the connections that are due. Returns the end of connection 0 if the session waits for it and every way has failed.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
@@ -97,7 +97,7 @@ impl Connections {
         let Some(lost) = self.race.take_if(|race| race.race.is_lost()) else { return Ok(None) };
         match lost.purpose {
             Purpose::Attempt => return Ok(Some(Ended { index: 0, end: lost.into_failure() })),
-            // The silent connections are still there and may be answered again.
+            // The silent connections are still there and may be answered again, so nothing has ended.
             Purpose::Scout => {}
             Purpose::Failback => {
                 self.failback.answered(false);
@@ -106,7 +106,7 @@ impl Connections {
         Ok(None)
     }
 
-    /// Removes a connection from the race because its handshake is done. None when it took no part.
+    /// Removes a connection from the race because its handshake is done. None if it took no part in the race.
     pub(in crate::daemon) fn take_runner(&mut self, connection: ConnectionId) -> Option<(Purpose, Way)> {
         let race = self.race.as_mut()?;
         let way = race.runners.remove(&connection)?;
@@ -115,11 +115,13 @@ impl Connections {
 
     /// What a race's winner means for the session.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
+        // Noted even if it is too early to move there: the exit has proven its key at this address.
         self.exits.works(way);
         if purpose == Purpose::Failback && !self.failback.answered(true) {
             return Winner::TooEarly;
         }
         match purpose {
+            // A session belongs to one exit, so a new one is needed whatever the race was for.
             _ if way.exit != self.exits.current() => Winner::OtherExit,
             Purpose::Attempt => Winner::Awaited,
             Purpose::Scout | Purpose::Failback => Winner::OtherWay,

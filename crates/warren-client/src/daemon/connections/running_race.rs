@@ -31,13 +31,14 @@ pub(super) struct RunningRace {
     pub(super) awaited: BTreeSet<usize>,
     /// The way in use, which takes no part.
     pub(super) excluded: Option<Way>,
+    /// The connections whose handshakes are under way.
     pub(super) runners: HashMap<ConnectionId, Way>,
     /// Why the latest way failed.
     pub(super) failure: Option<ConnectionEnd>,
 }
 
 impl RunningRace {
-    /// A way has failed.
+    /// Notes that a way has failed, and why.
     pub(super) fn failed(&mut self, way: &Way, end: ConnectionEnd) {
         self.race.failed(way);
         self.failure = Some(end);

@@ -18,7 +18,7 @@ pub(in crate::daemon) struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Begins to find out why `tried` does not answer, unless that was done lately.
+    /// Begins to find out why `tried` does not answer, unless a diagnosis has begun recently.
     pub(in crate::daemon) fn start(
         &mut self,
         tried: Option<SocketAddr>,
@@ -32,7 +32,7 @@ impl Diagnosis {
         }
     }
 
-    /// Waits for the end of the diagnosis, or for ever. Cancelling the wait loses nothing.
+    /// Waits for the end of the diagnosis. Without a diagnosis, waits for ever. Cancelling the wait loses nothing.
     pub(in crate::daemon) async fn finished(&mut self) -> Option<Cause> {
         let outcome = finished(&mut self.running).await;
         self.running = None;
@@ -44,7 +44,7 @@ impl Diagnosis {
         self.running.is_some()
     }
 
-    /// What was found, unless that was so long ago that it may have changed.
+    /// What was found, unless it is so old that it may have changed.
     pub(super) fn recent_cause(&self) -> Option<&Cause> {
         let is_recent = self.begun.is_some_and(|last| last.elapsed() < EVERY);
         self.cause.as_ref().filter(|_| is_recent)
@@ -54,7 +54,7 @@ impl Diagnosis {
         self.cause = Some(cause);
     }
 
-    /// The exit answers.
+    /// Forgets what was found, because the exit answers.
     pub(super) fn forget_cause(&mut self) {
         self.cause = None;
     }

@@ -1,4 +1,5 @@
-//! Owns the exits' refusals, and what a waiting `up` is told. They are reported to the `up` that started this daemon, or in the log and the status.
+//! Owns the exits' refusals, and what a waiting `up` is told. Refusals are reported to the `up` that started this daemon. Without
+//! such an `up`, they are in the log and the status.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +11,17 @@ use warren_control::status::{RefusedStatus, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// How often the exits are asked again: an operator who enables a client need not tell its user.
+/// How often the exits are asked again. So a client works again by itself after an operator has enabled it.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
-/// A waiting `up` hears of unproven answers once there were this many, over this long. A single one is easily forged.
+/// A waiting `up` is told of unproven answers once there were this many of them, over this long. A single answer is easily forged.
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
 /// The refusals of the exits, and answers that are not proven to be theirs.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDirectory,
-    /// Whether an `up` has started this daemon, and neither traffic has flowed yet nor every exit has refused.
+    /// Whether an `up` has started this daemon, no traffic has flowed yet, and no refusal of every exit has come.
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,
@@ -28,7 +29,7 @@ pub(in crate::daemon) struct Refusal {
     last_word: Option<Failure>,
 }
 
-/// The refusal of every exit, each of which has proven its key. The host stays closed.
+/// The refusal of every exit, each of which has proven its key. The tunnel's traffic stays blocked.
 struct Refused {
     reason: Goodbye,
     sentence: String,
@@ -36,7 +37,7 @@ struct Refused {
     ask_at: Option<Instant>,
 }
 
-/// Answers that anybody on the path can forge, as no exit has proven its key yet.
+/// Answers that anybody on the path can forge, because no exit has proven its key yet.
 #[derive(Debug, Default)]
 struct UnprovenAnswers {
     since: Option<Instant>,
@@ -44,7 +45,7 @@ struct UnprovenAnswers {
 }
 
 impl UnprovenAnswers {
-    /// Counts one more. Returns whether there have been enough of them.
+    /// Counts one more answer. Returns whether there have been enough of them to tell a waiting `up`.
     fn are_many(&mut self, now: Instant) -> bool {
         self.count = self.count.saturating_add(1);
         let since = *self.since.get_or_insert(now);
@@ -58,7 +59,7 @@ impl Refusal {
         Self { directory, is_first_try, refused: None, unproven: UnprovenAnswers::default(), last_word: None }
     }
 
-    /// Whether the `up` that started this daemon still waits. The daemon then tells it of a refusal by ending, with the host as
+    /// Whether the `up` that started this daemon still waits. The daemon then reports a refusal by ending, which leaves the host as
     /// it was before.
     pub(in crate::daemon) fn is_waited_for(&self) -> bool {
         self.is_first_try && self.directory.is_being_started()
@@ -69,39 +70,39 @@ impl Refusal {
         self.refused.is_some()
     }
 
-    /// An answer came that is not proven to be the exit's: another key, or another protocol. The daemon keeps trying, but tells a
-    /// waiting `up` once that has gone on for a while.
+    /// Takes an answer that is not proven to be the exit's: another key, or another protocol. The daemon keeps trying.
+    /// But once such answers have come for a while, it ends with this message if an `up` waits for it.
     pub(in crate::daemon) fn take_unproven(&mut self, now: Instant, sentence: String) {
         if self.unproven.are_many(now) && self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::Refused, sentence));
         }
     }
 
-    /// It is known why no exit can be reached. That may pass, but a waiting `up` is told.
+    /// Takes the known reason why no exit can be reached. That may pass, but a waiting `up` is told.
     pub(in crate::daemon) fn give_up(&mut self, sentence: String) {
         if self.last_word.is_none() && self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::TimedOut, sentence));
         }
     }
 
-    /// Whether such an answer has come since an exit last proved its key.
+    /// Whether an unproven answer has come since an exit last proved its key.
     pub(super) fn has_unproven(&self) -> bool {
         self.unproven.count > 0
     }
 
-    /// An exit has proven its key.
+    /// Forgets the unproven answers, because an exit has proven its key.
     pub(in crate::daemon) fn proven(&mut self) {
         self.unproven = UnprovenAnswers::default();
     }
 
-    /// The exit has no address left. That may pass, but a waiting `up` is told.
+    /// Notes that the exit has no address left. That may pass, but a waiting `up` is told.
     pub(in crate::daemon) fn take_empty_pool(&mut self, sentence: impl FnOnce() -> String) {
         if self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::Refused, sentence()));
         }
     }
 
-    /// The reason of the exits, if the daemon stays with the host closed. None if it ends.
+    /// The exits' reason, if the daemon keeps running and keeps the tunnel's traffic blocked. None if the daemon ends.
     pub(in crate::daemon) fn stays_for(
         &self,
         stop: &Stop,
@@ -113,7 +114,7 @@ impl Refusal {
         (!ends).then_some(*reason)
     }
 
-    /// Every exit has refused for good.
+    /// Notes that every exit has refused for good.
     pub(super) fn refuse(&mut self, now: Instant, reason: Goodbye, sentence: String) {
         // Asking would take the session from the host that has it now, and that host would take it back.
         let ask_at = (reason != Goodbye::Replaced).then(|| now + ASK_EVERY);
@@ -121,7 +122,7 @@ impl Refusal {
         self.refused = Some(Refused { reason, sentence, ask_at });
     }
 
-    /// Whether the exits have refused with this sentence.
+    /// Whether the exits have refused with this message.
     pub(super) fn says(&self, sentence: &str) -> bool {
         self.refused.as_ref().is_some_and(|refused| refused.sentence == sentence)
     }
@@ -141,15 +142,15 @@ impl Refusal {
         self.refused.as_ref()?.ask_at
     }
 
-    /// The exits are asked now, and again after the usual time. Returns false if they have not refused.
+    /// Notes that the exits are asked now. The next time is after the usual interval. Returns false if they have not refused.
     pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
         let Some(refused) = &mut self.refused else { return false };
         refused.ask_at = refused.ask_at.map(|_| now + ASK_EVERY);
         true
     }
 
-    /// Follows a profile that was read again. Returns whether the exits are to be asked now, as the profile may be why they
-    /// refused.
+    /// Follows a profile that was read again. Returns whether the exits are to be asked now, because the old profile may be why
+    /// they refused.
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };
         if when_refused == WhenRefused::Open {
@@ -159,12 +160,12 @@ impl Refusal {
         refused.reason != Goodbye::Replaced
     }
 
-    /// The refusal counts no longer, because a person wants to try again.
+    /// Forgets the refusal, because a person wants to try again.
     pub(in crate::daemon) fn forget(&mut self) {
         self.refused = None;
     }
 
-    /// Traffic flows.
+    /// Ends the refusal and the first try, because traffic flows.
     pub(super) fn over(&mut self) {
         self.is_first_try = false;
         self.refused = None;
@@ -173,7 +174,7 @@ impl Refusal {
     /// Ends the daemon, if it is to end.
     ///
     /// # Errors
-    /// The sentence for `up`: [`ExitCode::Refused`] by an exit, [`ExitCode::TimedOut`] if none can be reached.
+    /// The message for `up`: [`ExitCode::Refused`] if an exit has refused, [`ExitCode::TimedOut`] if no exit can be reached.
     pub(in crate::daemon) fn say_last_word(&mut self) -> anyhow::Result<()> {
         self.last_word.take().map_or(Ok(()), |failure| Err(failure.into()))
     }
@@ -237,7 +238,7 @@ mod tests {
         assert!(!refusal.follow(WhenRefused::Open) && refusal.say_last_word().is_err());
     }
 
-    /// Of a daemon that no `up` waits for.
+    /// The refusals of a daemon that no `up` waits for.
     fn refusal() -> Refusal {
         Refusal::new(DaemonDirectory::new(std::path::Path::new("/nonexistent"), "home"))
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// The pause before a sentence is logged for the second time. Each further pause is twice as long.
+/// The pause before a message is logged for the second time. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
-/// How many sentences are remembered. There are few kinds of them.
+/// How many messages are remembered. There are few kinds of them.
 const MOST: usize = 16;
 
 /// The warnings since the tunnel was last up.
@@ -22,7 +22,7 @@ struct Logged {
 }
 
 impl RepeatedWarnings {
-    /// Whether to log a sentence now: it is new, or its pause has passed.
+    /// Whether to log a message now: it is new, or its pause has passed.
     pub(super) fn is_due(&mut self, now: Instant, sentence: &str) -> bool {
         if let Some(logged) = self.logged.iter_mut().find(|logged| logged.sentence == sentence) {
             let is_due = now >= logged.again;
@@ -33,6 +33,7 @@ impl RepeatedWarnings {
             return is_due;
         }
         if self.logged.len() == MOST {
+            // The oldest goes. The same message would then count as new, which only logs it once more.
             self.logged.remove(0);
         }
         self.logged.push(Logged {
@@ -43,7 +44,7 @@ impl RepeatedWarnings {
         true
     }
 
-    /// The tunnel is up again.
+    /// Forgets all messages, because the tunnel is up again.
     pub(super) fn forget(&mut self) {
         self.logged.clear();
     }

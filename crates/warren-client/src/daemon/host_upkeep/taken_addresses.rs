@@ -1,6 +1,6 @@
-//! Which addresses no exit may give this host: its own, and those by which it reaches others outside the tunnel.
+//! The addresses that no exit may give to this host: its own, and those of hosts that it reaches outside the tunnel.
 //!
-//! An address may become taken while a session has it, for instance when this host comes into another network.
+//! An address may become taken while a session has it, for instance when this host joins another network.
 
 use std::net::IpAddr;
 
@@ -13,8 +13,8 @@ use crate::daemon::connections::Connections;
 use crate::daemon::session::leased;
 
 impl HostUpkeep {
-    /// Collects the taken addresses. `leased` are those that the tunnel has now: they are on this host, and free for the exit to
-    /// give again.
+    /// Collects the taken addresses. `leased` are the tunnel's current addresses. They are on this host, but an exit may give them
+    /// again.
     pub(in crate::daemon) async fn taken_addresses(
         &self,
         leased: &[IpAddr],
@@ -29,7 +29,7 @@ impl HostUpkeep {
         let resolvers = self.listed_resolvers().await;
         let known_exits = connections.exits.known().map(owned_by(AddressOwner::KnownExit));
         let exits_in_use = connections.remotes().map(owned_by(AddressOwner::Exit));
-        // Where an address has several owners, the last one is named.
+        // If an address has several owners, messages name the last one here.
         known_exits
             .chain(resolvers.into_iter().map(owned_by(AddressOwner::Resolver)))
             .chain(exits_in_use)
@@ -37,7 +37,7 @@ impl HostUpkeep {
             .collect()
     }
 
-    /// Says why the lease can no longer be used, if somebody else on this side may have one of its addresses by now.
+    /// Says why the lease can no longer be used, if another host on this side of the tunnel may have one of its addresses by now.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -71,10 +71,10 @@ fn own_addresses(own: OwnAddresses, leased: &[IpAddr]) -> impl Iterator<Item = (
     own.gateways.into_iter().map(owned_by(AddressOwner::Gateway)).chain(of_host)
 }
 
-/// A network with one of the leased addresses that this host is in now and was not in when the exit gave the lease.
+/// Finds a network that contains one of the leased addresses, and that this host has joined since the exit gave the lease.
 ///
 /// The address may be that of the network's gateway. The kernel then refuses the route to the gateway, or the route leads into
-/// the tunnel. In a network that the host was already in, that cannot be: the Welcome was compared with its gateway.
+/// the tunnel. A network that the host was already in cannot have this problem: the Welcome was compared with its gateway.
 fn entered_network(leased: &[IpAddr], before: &[IpNet], now: Vec<IpNet>) -> Option<(IpNet, IpAddr)> {
     now.into_iter().filter(|network| !before.contains(network)).find_map(|network| {
         let address = leased.iter().find(|address| network.contains(*address))?;
