@@ -1,6 +1,6 @@
 //! HTTP/1.1 for the metrics and the page for operators: each connection carries one request and one answer.
 //!
-//! A [`Site`] answers requests. A [`Server`] serves it on a [`Socket`], and bounds connections, times and sizes.
+//! A [`Site`] answers requests. A [`Server`] serves the site on a [`Socket`], and bounds connections, times and sizes.
 
 mod answer;
 mod request;

@@ -1,4 +1,4 @@
-//! Imports of `clients.toml`: what they change, and what they must not be.
+//! Imports of `clients.toml`: what an import changes, and which imports are refused.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Instant, SystemTime};
@@ -11,7 +11,7 @@ use warren_session::exit::{ExitSessions, SessionConfig};
 use warren_config::ClientsImport;
 use warren_control::ImportSummary;
 
-/// Refuses a file that says nothing: hardly anybody empties it to end every session.
+/// Refuses a file without any clients: somebody who empties the file hardly means to end every session.
 ///
 /// # Errors
 /// The file, and what to do.
@@ -25,7 +25,7 @@ pub(crate) fn refuse_silent(import: &ClientsImport, clients: &ClientRegistry) ->
     Ok(())
 }
 
-/// The registry that an import leaves behind.
+/// The registry as it would be after an import.
 ///
 /// # Errors
 /// Why the exit refuses the import.
@@ -36,6 +36,7 @@ pub(crate) fn registry_after(
 ) -> anyhow::Result<ClientRegistry> {
     let (now, entropy) = (Instant::now(), warren_daemon::entropy::source());
     let mut sessions = ExitSessions::new(settings.clone(), before, now, SystemTime::now(), entropy)?;
+    // The sessions adopt a change once it is stored. Nothing is stored in this trial, so it says that storing has succeeded.
     if let Some(id) = sessions.adopt(now, edited)? {
         sessions.stored(now, id, Ok(()));
     }
@@ -45,7 +46,7 @@ pub(crate) fn registry_after(
 /// What has changed from one registry to the other.
 pub(crate) fn changes(before: &ClientRegistry, after: &ClientRegistry) -> ImportSummary {
     let mut summary = ImportSummary::default();
-    // A rotation that the import finished has given the client its next key.
+    // If the import finished a key rotation, the client is now known by the key that was its next one.
     let next: HashMap<PublicKey, &Client> =
         before.iter().filter_map(|client| Some((client.next_public_key?, client))).collect();
     for client in after.iter() {

@@ -9,7 +9,7 @@ use warren_session::invite::{Invite, InviteToken};
 use warren_config::{Endpoint, ExitSettings, ProfileName};
 use warren_daemon::daemon_directory::EXIT;
 
-/// Makes an invitation for the registry, and the line to run on the client. Only the line has the token.
+/// Makes an invitation for the registry, and the line to run on the client. Only the line contains the token.
 ///
 /// # Errors
 /// When exit.toml lacks the endpoint, or the name cannot be a client's.
@@ -19,7 +19,7 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
     let token = InviteToken::new(warren_daemon::entropy::bytes()?);
     let invitation = Invitation {
         name: name.to_owned(),
-        // The registry has the digest alone: nobody who reads the file can use the invitation.
+        // The registry keeps only the digest, so nobody can use the invitation by reading the file.
         token_sha256: token.digest(),
         expires: SystemTime::now() + expires_in,
         used_by: None,
@@ -37,11 +37,11 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
     Ok((invitation, line))
 }
 
-/// The name of the profile, if it cannot be the client's name.
+/// A name for the profile if a profile cannot have the client's name. Otherwise none.
 fn profile_name(client: &str) -> Option<&str> {
     match client.parse::<ProfileName>() {
         Ok(_) => None,
-        // Commands take this name for the exit itself.
+        // Commands take the name `exit` for this host's exit, so no profile can have it.
         Err(_) if client == EXIT => Some("warren"),
         Err(_) => Some(client.get(..ProfileName::LONGEST).unwrap_or(client)),
     }

@@ -6,7 +6,7 @@ use warren_session::clients::{Client, ClientRegistry};
 
 use warren_control::{ClientView, InvitationView, Page, PageQuery, RemovedView};
 
-/// A page of the clients, by name.
+/// A page of the clients, ordered by name.
 pub fn clients(
     registry: &ClientRegistry,
     query: &PageQuery,
@@ -16,7 +16,7 @@ pub fn clients(
     query.page(rows, |client| client.name.clone(), view)
 }
 
-/// A page of the invitations that nobody has used yet, by name.
+/// A page of the invitations that nobody has used yet, ordered by name.
 pub fn invitations(registry: &ClientRegistry, query: &PageQuery) -> Page<InvitationView> {
     let after = query.after.as_deref().unwrap_or_default();
     let open = registry.open_invitations(SystemTime::now()).into_iter();
@@ -29,7 +29,7 @@ pub fn is_invited(registry: &ClientRegistry, name: &str) -> bool {
     registry.open_invitations(SystemTime::now()).into_iter().any(|open| open.name == name)
 }
 
-/// A page of the keys that were taken from clients, by key.
+/// A page of removed keys, ordered by key.
 pub fn removed(registry: &ClientRegistry, query: &PageQuery) -> Page<RemovedView> {
     let after = query.after.as_deref().unwrap_or_default();
     let keys = registry.removed_keys().into_iter().filter(|removed| query.has(&removed.name));

@@ -1,11 +1,11 @@
-//! Finds other firewalls that keep clients from the exit, or from the internet behind it. A packet must pass every chain, so no rule of the
-//! exit's own can help: the operator is told which rule to add, and where.
+//! Finds other firewalls that keep clients from the exit, or from the internet behind it. A packet must pass every chain, so the
+//! exit's own rules cannot help. The operator is told which rule to add, and where.
 
 use std::process::Command;
 
 use crate::host::DEVICE;
 
-/// A chain that drops packets which no rule accepts, and has no rule for the exit.
+/// A chain that drops every packet that no rule accepts, in a table without a rule that accepts the exit's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InTheWay {
     /// Family, table and chain, as nft wants them.
@@ -22,7 +22,7 @@ enum Hook {
     Forward,
 }
 
-/// The program that manages the chain, and would undo a rule that nft adds.
+/// The program that manages the chain. It would undo a rule that nft adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Ufw,
@@ -31,10 +31,11 @@ enum Owner {
     Unknown,
 }
 
-/// Looks at this host's rules. Finds nothing on a host without nft.
+/// Checks this host's rules. Finds nothing on a host without nft.
 pub fn look(ports: &[u16]) -> Vec<InTheWay> {
     let mut nft = Command::new("nft");
-    // The output is parsed, so it must not depend on the operator's language.
+    // The output is parsed, so it must not depend on the operator's language. `--stateless` leaves out the values of
+    // counters, and `--terse` the elements of sets, which can be many.
     let listed = nft.args(["--stateless", "--terse", "list", "ruleset"]).env("LC_ALL", "C").output();
     let listed = listed.ok().filter(|listed| listed.status.success());
     listed.map_or_else(Vec::new, |listed| in_the_way(&String::from_utf8_lossy(&listed.stdout), ports))
@@ -46,7 +47,7 @@ pub fn in_the_way(ruleset: &str, ports: &[u16]) -> Vec<InTheWay> {
 }
 
 impl InTheWay {
-    /// A sentence that names the chain and the packets that it drops.
+    /// A message that names the chain and the packets that it drops.
     pub fn found(&self) -> String {
         let what = match self.hook {
             Hook::Input => "that come to the exit's UDP port",
@@ -108,6 +109,7 @@ fn tables(ruleset: &str) -> impl Iterator<Item = Table<'_>> {
 
 impl Table<'_> {
     fn is_warrens(&self) -> bool {
+        // The first word is the family.
         self.name.split(' ').nth(1).is_some_and(|name| name.starts_with("warren"))
     }
 
@@ -124,7 +126,8 @@ impl Table<'_> {
             } else if *line == "}" {
                 found.extend(hook.take().filter(|_| drops).map(|hook| (chain, hook)));
             } else {
-                // The rule's place does not matter: rules that accept the exit's packets are looked for in the whole table.
+                // It does not matter where in the chain this rule is: rules that accept the exit's packets are searched for in the
+                // whole table.
                 drops |= refuses_everything(line);
             }
         }
@@ -134,7 +137,7 @@ impl Table<'_> {
         found.into_iter().map(in_the_way).collect()
     }
 
-    /// Whether any rule of the table lets the exit's packets through. All chains count, since one may jump to another.
+    /// Whether any rule of the table lets the exit's packets through. All chains count, since one chain may jump to another.
     fn has_rule_for(&self, hook: Hook, ports: &[u16]) -> bool {
         let accepts = |wanted: &dyn Fn(&str) -> bool| {
             self.lines.iter().any(|line| line.ends_with("accept") && wanted(line))
@@ -170,9 +173,10 @@ fn refuses_everything(line: &str) -> bool {
     rule == "drop" || rule == "reject" || rule.starts_with("reject with ")
 }
 
-/// Whether a rule matches a UDP port: alone, in a set, or in a range.
+/// Whether a rule matches a UDP port, given as one port, in a set, or in a range.
 fn takes_port(line: &str, port: u16) -> bool {
     let Some((before, ports)) = line.split_once("dport ") else { return false };
+    // `th dport`, the port of any transport protocol, matches too.
     if before.contains("tcp") && !before.contains("udp") {
         return false;
     }

@@ -1,4 +1,4 @@
-//! The key of the stateless reset tokens, which the exit keeps in the directory of its clients' file.
+//! The key for stateless reset tokens. The exit keeps it in the directory of its clients' file.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,14 +7,14 @@ use anyhow::Context as _;
 use warren_config::storage::create_new;
 use warren_host::read_plain;
 
-/// Reads the key, or makes it. It outlives the process, so that a restarted exit can tell clients at once that their old connections are
-/// gone (RFC 9000 section 10.3).
+/// Reads the key, or makes one. The key outlives the process, so that a restarted exit can tell clients at once that their old
+/// connections are gone (RFC 9000 section 10.3).
 ///
 /// # Errors
 /// When the file cannot be read or made, or is not a key.
 pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
     let path = state_dir.join("reset.key");
-    // One byte more than a key has, so that a longer file shows as damaged.
+    // One byte more than a key has, so that a file that is too long is noticed as damaged.
     match read_plain(&path, 65) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             anyhow::anyhow!(

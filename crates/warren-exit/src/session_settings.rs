@@ -1,11 +1,11 @@
-//! What the sessions' state machine needs to know of the configuration.
+//! The part of the configuration that the sessions' state machine needs.
 
 use warren_session::exit::SessionConfig;
 
 use crate::host::INNER_MTU;
 use warren_config::ExitSettings;
 
-/// What the sessions need to know of the configuration.
+/// The part of the configuration that the sessions' state machine needs.
 pub(crate) fn session_settings(config: &ExitSettings) -> SessionConfig {
     SessionConfig {
         ipv4: config.ipv4,

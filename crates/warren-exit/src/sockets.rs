@@ -8,11 +8,11 @@ use warren_quic::socket::{self, SocketConfig};
 
 /// Binds every listen address once for each worker, and returns each worker's sockets.
 ///
-/// IPv6 sockets take IPv6 alone, so that `0.0.0.0` and `[::]` can both be bound. The caller must hold the daemon's lock: another process of
-/// this user could join a shared port unnoticed.
+/// IPv6 sockets take IPv6 alone, so that `0.0.0.0` and `[::]` can both be bound. The caller must hold the daemon's lock: otherwise
+/// another exit of this user could join a shared port unnoticed.
 ///
 /// # Errors
-/// A sentence with the address and what to do. No socket stays bound.
+/// A message with the address and what to do. No socket stays bound.
 pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec<UdpSocket>>> {
     let mut sockets: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
     for address in listen {
@@ -23,19 +23,20 @@ pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec
     Ok(sockets)
 }
 
-/// Binds an address for each worker, in the workers' order: the kernel numbers the sockets as they are bound, and steering relies on that.
-/// So no single one of them may be closed.
+/// Binds an address for each worker, in the workers' order. The kernel numbers the sockets in the order in which they are bound,
+/// and steering relies on these numbers. So none of the sockets may be closed without the others.
 fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket>> {
-    // A socket that does not share the port fails if any other program has it.
+    // Shows whether another program has the port: binding a socket that does not share the port then fails.
     let alone = bind_one(SocketConfig::new(address))?;
     if workers == 1 {
         return Ok(vec![alone]);
     }
-    // It must not stay: a port can be shared only if each of its sockets asks for that.
+    // This socket must not stay: a port can be shared only if each of its sockets asks for that (`SO_REUSEPORT`).
     drop(alone);
     let config = SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
     let first = bind_one(config.clone())?;
-    // The program belongs to the port. It is in place before a second socket could get packets of the first one's connections.
+    // The steering program applies to all sockets of the port. It is in place before a second socket could receive packets of the
+    // first socket's connections.
     socket::steer(&first, workers).with_context(|| {
         format!("cannot steer UDP {address} to workers; write workers = 1 in [transport] of exit.toml")
     })?;

@@ -1,4 +1,4 @@
-//! What an operator asks about the clients of a running exit, and changes about them.
+//! Answers an operator's questions about the clients of a running exit, and makes the operator's changes to them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(crate) struct Proposed {
     id: Option<StoreRequestId>,
     /// The client that it is about.
     key: Option<PublicKey>,
-    /// What is in force even if it cannot be stored.
+    /// What is in force even if the change cannot be stored.
     in_force: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ impl Proposed {
 }
 
 impl Clients {
-    /// A page of the clients, with what the workers have counted for them.
+    /// A page of the clients, with their traffic as the workers have counted it.
     pub(crate) fn list(&self, query: &PageQuery, snapshot: &Snapshot) -> Page<ClientView> {
         let remote_of = remotes(snapshot);
         list::clients(self.registry(), query, |client| self.view(client, snapshot, &remote_of))
@@ -74,7 +74,7 @@ impl Clients {
         }
     }
 
-    /// Enrols a client; a key that was removed only if the operator allows it.
+    /// Enrols a client. A key that was removed before is refused unless the operator allows it.
     pub(crate) fn add(&mut self, client: &NewClient) -> Result<Proposed, RequestRefused> {
         self.refuse_if_edited()?;
         let added = self.sessions.add_client(client.to_client(SystemTime::now()), client.allowed_key());
@@ -89,7 +89,7 @@ impl Clients {
         self.sessions.add_clients(clients).map(Proposed::new).map_err(RequestRefused::new)
     }
 
-    /// Takes in an invitation.
+    /// Adds an invitation.
     pub(crate) fn invite(&mut self, invitation: Invitation) -> Result<Proposed, RequestRefused> {
         self.refuse_if_edited()?;
         let invited = self.sessions.invite(Instant::now(), invitation);
@@ -98,7 +98,7 @@ impl Clients {
 
     /// Removes a client, which ends its session, or withdraws the invitation of that name.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Proposed, RequestRefused> {
-        // Asked first, because a removal that cannot be saved is not taken back.
+        // Checked first, because a removal is in force at once, and stays in force even if it cannot be saved.
         self.refuse_if_edited()?;
         let key = self.registry().by_name(name).map(|client| client.public_key);
         let (removed, id) = self.sessions.remove_client(Instant::now(), name).map_err(RequestRefused::new)?;
@@ -107,7 +107,7 @@ impl Clients {
         Ok(Proposed { id, key, in_force: Some(in_force) })
     }
 
-    /// Changes a client. Its session goes on unless the change concerns it.
+    /// Changes a client. Its session continues unless the change concerns the session.
     pub(crate) fn change(&mut self, name: &str, change: &ClientChange) -> Result<Proposed, RequestRefused> {
         let key = self.registry().by_name(name).map(|client| client.public_key);
         let is_disabled = *change == ClientChange::Disable;
@@ -117,7 +117,7 @@ impl Clients {
         Ok(Proposed { id, key, in_force: is_disabled.then_some("the client is cut off") })
     }
 
-    /// Carries out a change, which includes storing it. A client that was removed is cut off when this returns.
+    /// Carries out a change and stores it. A client that was removed is cut off when this returns.
     ///
     /// # Errors
     /// When it could not be stored.
@@ -142,7 +142,7 @@ impl Clients {
         }))
     }
 
-    /// Makes a client's limit and the name of its session follow the registry.
+    /// Updates a client's limit and the name of its session from the registry.
     pub(super) fn follow(&mut self, key: PublicKey) {
         let registry = self.sessions.registry();
         self.limits.follow(registry, key);

@@ -1,4 +1,4 @@
-//! Takes over clients that an operator has edited, on a running exit.
+//! Takes over clients that an operator has edited while the exit runs.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,12 +17,13 @@ use warren_tunnel::WorkerHandle;
 #[derive(Debug)]
 pub(crate) struct Edited {
     registry: ClientRegistry,
-    /// The file that they are from. `None` if it was the store itself.
+    /// The file that the clients come from. `None` if the store itself was edited.
     import: Option<ClientsImport>,
 }
 
 impl Clients {
-    /// What an operator has edited since this exit read it: `clients.toml`, or the store, as a restored backup.
+    /// The clients that an operator has edited since this exit read them: in `clients.toml`, or in the store, for instance by
+    /// restoring a backup.
     ///
     /// # Errors
     /// When a file is wrong, or the exit refuses it.
@@ -37,10 +38,10 @@ impl Clients {
         Ok(Some(edited))
     }
 
-    /// Refuses a change by command while a file waits to be taken over, which would undo the change.
+    /// Refuses a change by command while a file waits to be taken over, because taking that file over would undo the change.
     pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
         self.store.refuse_if_edited().map_err(RequestRefused::new)?;
-        // A file with a mistake waits, too.
+        // A file with a mistake counts as waiting too: it is taken over once it is corrected.
         let is_waiting = ClientsImport::read(&self.path)
             .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()));
         if is_waiting {
@@ -57,7 +58,7 @@ impl Clients {
         Ok(self.sessions.check(Instant::now(), &edited.registry)?)
     }
 
-    /// Takes over what an operator has edited. Sessions of clients that did not change go on.
+    /// Takes over what an operator has edited. Sessions of unchanged clients continue.
     ///
     /// # Errors
     /// When it cannot be stored. Nothing has changed then.
@@ -70,9 +71,11 @@ impl Clients {
                 self.settle(Proposed::default(), worker).await?;
                 self.follow_all();
             }
-            // The file may lack what is only in memory, such as removed keys.
+            // Nothing differs in the registry. But an edited store may lack what is only in memory, such as removed keys, and an
+            // import has to be marked as done.
             None => self.store.save_all(self.sessions.registry().rows(), mark.as_deref())?,
         }
+        // Only a warning: the mark in the store already keeps the file from being imported again.
         if let Some(import) = import
             && let Err(error) = import.put_away(&self.path)
         {
@@ -81,7 +84,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Takes over the file that a command has put beside the store, or only says what that would change.
+    /// Imports the file that a command has put beside the store. A dry run only says what the import would change.
     pub(crate) async fn import(
         &mut self,
         dry_run: bool,
@@ -108,7 +111,7 @@ impl Clients {
         Ok(edited)
     }
 
-    /// Makes limits and sessions' names follow the registry.
+    /// Updates all limits and the names of all sessions from the registry.
     fn follow_all(&mut self) {
         self.limits.follow_all(self.sessions.registry());
         let keys: Vec<_> = self.by_key.keys().copied().collect();

@@ -22,7 +22,7 @@ impl ClientLimits {
         limit.clone()
     }
 
-    /// Sets a client's limit to the registry's rate, or forgets a client that is gone.
+    /// Sets a client's limit to the registry's rate. Forgets the limit of a client that was removed.
     pub(super) fn follow(&mut self, registry: &ClientRegistry, key: PublicKey) {
         match registry.by_key(key) {
             Some(client) => self.0.get(&key).into_iter().for_each(|limit| limit.set(client.rate_limit)),
@@ -30,7 +30,7 @@ impl ClientLimits {
         }
     }
 
-    /// As [`Self::follow`], for every client, after an import.
+    /// Does [`Self::follow`] for every client, after an import.
     pub(super) fn follow_all(&mut self, registry: &ClientRegistry) {
         let keys: Vec<PublicKey> = self.0.keys().copied().collect();
         keys.into_iter().for_each(|key| self.follow(registry, key));

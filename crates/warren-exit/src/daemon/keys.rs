@@ -1,4 +1,4 @@
-//! New keys for a running exit.
+//! Gives a running exit new keys.
 
 use anyhow::bail;
 use warren_session::Goodbye;
@@ -30,13 +30,13 @@ impl Daemon<'_> {
             self.send_keys(None).await;
             return Ok(0);
         }
-        // The new keys come first, so that a client that connects again meets them alone.
+        // The workers get the new keys before sessions end, so that a client that connects again meets only the new keys.
         self.send_keys(Some(EndReason::KeyRetired.goodbye())).await;
         Ok(self.clients.retire_key())
     }
 
-    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start, so an
-    /// unchanged copy does not undo keys that the exit was given since.
+    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start. So an
+    /// unchanged copy leaves the keys in place that the exit was given since.
     pub(super) async fn adopt_keys(&mut self, read: &mut ExitSettings) {
         let keys = read.public_keys();
         if read.keys.is_copy && keys == self.keys_read {

@@ -1,4 +1,5 @@
-//! The hold table ([`warren_host::exit_hold`]) keeps flows alive between two exits. Here is what becomes of it when an exit ends.
+//! Decides what happens to the hold table ([`warren_host::exit_hold`]) when an exit ends. The table keeps flows alive until the
+//! next exit starts.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Leaves the table for a successor, or removes it.
 ///
 /// - After a restart signal it stays until the successor takes it.
-/// - After a stop, another process removes it a moment later: flows survive a stop and a start by hand, and a stop alone leaves nothing.
-/// - Under a service manager, which tells a restart from a stop, a stop removes it at once.
+/// - After a stop, another process removes it a moment later. So flows survive a stop and a start by hand, and a stop alone leaves nothing.
+/// - Under a service manager, a stop removes it at once: a service manager sends another signal for a restart.
 pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow::Result<()> {
     if ending == Ending::Restart {
         return Ok(());
@@ -28,6 +29,7 @@ pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow
         return Ok(hold.remove().await?);
     }
     match helper.release_hold().await {
+        // Unlocks the journal and leaves the table to the other process, which would take a locked journal for that of a new exit.
         Ok(()) => drop(hold),
         Err(error) => {
             tracing::debug!("cannot start another process: {error}");
@@ -45,6 +47,7 @@ pub async fn release(directories: &Directories) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
     }
     match warren_host::recover(&DaemonDirectory::new(&directories.runtime, EXIT).hold_journal()).await {
+        // A busy journal means that an exit has taken the table.
         Ok(_) | Err(HostError::Busy(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -1,13 +1,13 @@
-//! Keeps forwarding, addresses and link as the exit needs them: what other programs undo is restored. The exit's nftables tables are
-//! not part of this, because only the exit can change them. If the host gets another way to the internet, the exit follows.
+//! Keeps forwarding, addresses and link as the exit needs them, and restores what other programs undo. The exit's nftables tables
+//! are not part of this, because only the exit can change them. If the host gets another way to the internet, the exit follows.
 
 use std::time::{Duration, Instant};
 
 use warren_host::{Applied, Host, Plan, Step};
 
-/// How often the host is looked at. A look is a handful of netlink requests and files.
+/// How often the host is checked. A check is a handful of netlink requests and reads of files.
 const EVERY: Duration = Duration::from_secs(2);
-/// Looks take at most one part in this many of the time: a host with all routes of the internet takes long to list them.
+/// Checks take at most this fraction (1 / `SHARE`) of the time. A host with all routes of the internet needs long to list them.
 const SHARE: u32 = 20;
 
 /// The part of the exit's plan that other programs can undo.
@@ -16,25 +16,25 @@ pub(super) struct Upkeep {
     plan: Plan,
     applied: Applied,
     due: Instant,
-    /// What could not be made again, as it was logged, so that each failure is logged once.
+    /// The failures that were logged at the last check, so that each one is logged once.
     logged: Vec<String>,
 }
 
 impl Upkeep {
     pub(super) fn new(plan: Plan, applied: Applied, now: Instant) -> Self {
-        // No other program can change the exit's tables.
+        // No other program can change the exit's tables, so they need no upkeep.
         let steps = plan.steps.into_iter().filter(|step| !matches!(step, Step::Nftables { .. })).collect();
         Self { plan: Plan { steps }, applied, due: now + EVERY, logged: Vec::new() }
     }
 
-    /// When to look next.
+    /// When the next check is due.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 
-    /// Applies the steps that `plan` has and the plan before it lacked. Then makes again what is missing, and logs that.
+    /// Applies the steps of `plan` that the previous plan lacked. Then restores what is missing on the host, and logs that.
     ///
-    /// `began` is when the daemon began to make `plan`, which counts as part of the look.
+    /// `began` is when the daemon began to make `plan`. That time counts as part of the check.
     pub(super) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {
         let mut failed = Vec::new();
         match plan {
@@ -53,7 +53,7 @@ impl Upkeep {
             }
             Err(error) => tracing::debug!("cannot look at the host: {error}"),
         }
-        // A failure that lasts is logged once, not at every look.
+        // A failure that lasts is logged once, not at every check.
         for sentence in failed.iter().filter(|sentence| !self.logged.contains(sentence)) {
             tracing::error!("{sentence}");
         }
@@ -61,13 +61,13 @@ impl Upkeep {
         self.due = Instant::now() + EVERY.max(began.elapsed() * SHARE);
     }
 
-    /// Turns forwarding on for the devices that packets leave by now. Returns why that failed, if it did.
+    /// Turns forwarding on for the devices by which packets leave now. If that fails, returns why.
     async fn follow(&mut self, host: &mut Host, plan: Plan) -> Option<String> {
         let steps: Vec<Step> = plan.steps.into_iter().filter(is_of_device).collect();
         let new: Vec<Step> = steps.iter().filter(|step| !self.plan.steps.contains(step)).cloned().collect();
         let made = host.apply(&Plan { steps: new }).await;
         if let Err(error) = made.map(drop) {
-            // The plan stays as it was, so the next look tries again.
+            // The plan stays as it was, so the next check tries again.
             return Some(error.to_string());
         }
         self.plan.steps.retain(|step| !is_of_device(step));

@@ -20,13 +20,13 @@ impl Answer {
         Self { head, body, with_body: true }
     }
 
-    /// The same answer with another field.
+    /// The answer with one more field.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.head.extend([name, ": ", value, "\r\n"]);
         self
     }
 
-    /// The answer to HEAD: it states the length of the body, but leaves the body out.
+    /// The answer for a HEAD request: it states the length of the body, but leaves the body out.
     pub(crate) fn without_body(self) -> Self {
         Self { with_body: false, ..self }
     }

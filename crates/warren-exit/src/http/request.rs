@@ -13,12 +13,12 @@ pub(crate) struct Head {
     pub(crate) target: String,
     /// 0 for HTTP/1.0, 1 for HTTP/1.1.
     pub(crate) minor_version: u8,
-    /// Whether each line ends as the standard says. A person who types into netcat sends a line feed alone.
+    /// Whether each line ends with CR LF, as the standard says. A person who types into netcat sends a line feed alone.
     pub(crate) has_carriage_returns: bool,
     fields: Vec<(String, Vec<u8>)>,
 }
 
-/// Why a head cannot be answered as it was meant.
+/// Why a head cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BadHead {
     /// It is not HTTP/1.0 or HTTP/1.1, or the connection ended within it.
@@ -28,8 +28,8 @@ pub(crate) enum BadHead {
 }
 
 impl Head {
-    /// Parses the head at the start of `bytes`. Returns it with its length, which includes the blank line, or nothing if it has
-    /// not arrived as a whole.
+    /// Parses the head at the start of `bytes`. Returns the head and its length, which includes the blank line. Returns nothing if
+    /// the head has not arrived as a whole.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHead> {
         // httparse would skip blank lines before the request.
         if matches!(bytes, [b'\r' | b'\n', ..]) {
@@ -48,7 +48,7 @@ impl Head {
         else {
             return Err(BadHead::Malformed);
         };
-        // Another form of target is for proxies, and for OPTIONS.
+        // Other forms of target are for proxies and for OPTIONS (RFC 9112 section 3.2).
         if !target.starts_with('/') {
             return Err(BadHead::Malformed);
         }
@@ -65,7 +65,7 @@ impl Head {
     /// The value of a field.
     ///
     /// # Errors
-    /// If the field is there twice, or its value is not text: programs could read it in two ways.
+    /// If the head has the field twice, or if its value is not text. Two programs could read such a head in different ways.
     pub(crate) fn field(&self, name: &str) -> Result<Option<&str>, BadHead> {
         let mut values = self.fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
         let (first, None) = (values.next(), values.next()) else { return Err(BadHead::Malformed) };

@@ -1,4 +1,4 @@
-//! The server: it bounds connections and time, and puts the questions that need the daemon into a channel.
+//! The server: it bounds connections and time, and passes questions that only the daemon can answer through a channel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,14 +13,14 @@ use super::answer::Answer;
 use super::request::{BadHead, Head, MAX_HEAD};
 use super::socket::{Socket, Stream};
 
-/// Most connections at once. One more ends the oldest, so that idle ones lock nobody out.
+/// The most connections at once. One more ends the oldest, so that idle connections lock nobody out.
 pub(crate) const CONNECTIONS: usize = 16;
 /// A connection that takes longer is ended.
 pub(crate) const TIME: Duration = Duration::from_secs(10);
-/// Bytes that are read and thrown away after the answer. If they stayed unread, the kernel would reset the connection, and the answer
-/// could be lost.
+/// The most bytes that are read and discarded after the answer. If they stayed unread, the kernel would reset the connection, and
+/// the answer could be lost.
 const REST: u64 = 64 * 1024;
-/// Wait after a connection could not be accepted, for instance because the process has no descriptor left.
+/// The wait after a connection could not be accepted, for instance because the process has no descriptor left.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A site turns requests into answers.
@@ -39,9 +39,9 @@ pub(crate) trait Site: Send + Sync + 'static {
     ) -> impl Future<Output = io::Result<Answer>> + Send;
 }
 
-/// The body of a request, which the connection may still have to bring.
+/// The body of a request. Parts of it may not have arrived yet.
 pub(crate) struct Body<'a> {
-    /// What arrived together with the head.
+    /// The bytes that arrived together with the head.
     begun: Vec<u8>,
     stream: &'a mut Stream,
 }
@@ -56,10 +56,11 @@ impl Body<'_> {
     }
 }
 
-/// Reads the head of a request; the body begins with what arrived with it.
+/// Reads the head of a request. Bytes that arrived behind the head are the beginning of the body.
 async fn read_head(stream: &mut Stream) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
     let mut begun = Vec::new();
     let head = loop {
+        // In small pieces, so that a head can exceed `MAX_HEAD` by less than one piece.
         if (&mut *stream).take(1024).read_buf(&mut begun).await? == 0 {
             break Err(BadHead::Malformed);
         }
@@ -76,7 +77,7 @@ async fn read_head(stream: &mut Stream) -> io::Result<(Result<Head, BadHead>, Bo
     Ok((head, Body { begun, stream }))
 }
 
-/// A server and the questions that its site has for the daemon. Dropping it closes the socket and ends every connection.
+/// A server, and the questions that its site has for the daemon. Dropping the server closes its socket and ends every connection.
 #[derive(Debug)]
 pub(crate) struct Server<Question> {
     questions: mpsc::Receiver<Question>,
@@ -84,7 +85,7 @@ pub(crate) struct Server<Question> {
 }
 
 impl<Question> Server<Question> {
-    /// Serves the site that `site` makes; the site sends its questions to the daemon into the given channel.
+    /// Serves the site that `site` makes. The site sends its questions for the daemon into the given channel.
     pub(crate) fn start<S: Site>(socket: Socket, site: impl FnOnce(mpsc::Sender<Question>) -> S) -> Self {
         // The daemon answers one question at a time, so a longer queue would only hide that it is busy.
         let (sender, questions) = mpsc::channel(1);
@@ -94,7 +95,7 @@ impl<Question> Server<Question> {
     /// Stops listening. A TCP address is free when this returns.
     pub(crate) async fn close(mut self) {
         self.accepting.abort();
-        // The task was aborted, so its result says nothing.
+        // Waits until the task has dropped the socket. Its result only says that it was aborted.
         drop((&mut self.accepting).await);
     }
 
@@ -102,7 +103,7 @@ impl<Question> Server<Question> {
     pub(crate) async fn next(&mut self) -> Question {
         match self.questions.recv().await {
             Some(question) => question,
-            // The accepting task has ended: no question will ever come.
+            // The accepting task has ended, so no question will ever come.
             None => std::future::pending().await,
         }
     }
@@ -146,7 +147,7 @@ async fn accept<S: Site>(socket: Socket, site: Arc<S>) {
 }
 
 async fn serve(mut stream: Stream, site: &impl Site) -> io::Result<()> {
-    // One request on each connection: no second request can hide behind the first.
+    // One request on each connection, so that no second request can hide behind the first (request smuggling).
     let (head, body) = read_head(&mut stream).await?;
     let answer = site.answer(head, body).await?;
     stream.write_all(&answer.into_bytes()).await?;
@@ -154,12 +155,13 @@ async fn serve(mut stream: Stream, site: &impl Site) -> io::Result<()> {
     tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
 }
 
-/// The connections of a server. Dropping them ends every one.
+/// The connections of a server. Dropping this ends them all.
 #[derive(Debug, Default)]
 struct Connections(VecDeque<AbortHandle>);
 
 impl Connections {
     fn add(&mut self, connection: AbortHandle) {
+        // Without this, connections that are over would count, and a live one would be ended in their place.
         self.0.retain(|connection| !connection.is_finished());
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()

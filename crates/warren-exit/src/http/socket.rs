@@ -1,4 +1,4 @@
-//! Sockets that listen for HTTP: a TCP port, or a Unix socket made before the sandbox.
+//! Sockets that listen for HTTP: a TCP port, or a Unix socket that is made before the sandbox is entered.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,7 +20,7 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// A socket that listens, with connections that wait to be accepted.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpListener),
@@ -28,10 +28,10 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Listens on a TCP address. `what` is served there because `section` of the configuration asks for it.
+    /// Listens on a TCP address. The error message says that `what` is served there, as `section` of the configuration asks.
     ///
     /// # Errors
-    /// A sentence with the address and what to do.
+    /// A message with the address and what to do.
     pub(crate) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyhow::Result<Self> {
         TcpListener::bind(address).await.map(Self::Tcp).map_err(|error| {
             let kind = error.kind();
@@ -48,7 +48,7 @@ impl Socket {
         })
     }
 
-    /// The address of a TCP socket, in which the kernel has put a port for 0.
+    /// The address of a TCP socket. If the configured port was 0, this has the port that the kernel chose.
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -65,7 +65,7 @@ impl Socket {
     }
 }
 
-/// A Unix socket that was made before the sandbox, which allows none. Dropping it removes its file.
+/// A Unix socket that was made before the sandbox, which forbids making one. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
     listener: StdUnixListener,
@@ -73,10 +73,10 @@ pub(crate) struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens at a path, for its owner and root alone. Replaces a socket on which nobody listens.
+    /// Listens at a path. Only the owner and root can connect. Replaces a socket file on which nobody listens.
     ///
     /// # Errors
-    /// A sentence with the path and what to do.
+    /// A message with the path and what to do.
     pub(crate) fn bind(path: &Path, what: &str, section: &str) -> anyhow::Result<Self> {
         let bind = || {
             remove_abandoned(path)?;
@@ -94,7 +94,8 @@ impl UnixSocket {
         self.path == path
     }
 
-    /// A socket to accept connections from. Only one at a time should do that.
+    /// Returns a socket that accepts the connections. Use only one at a time: with several, chance decides which of them
+    /// gets a connection.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -110,13 +111,14 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Removes a socket that a killed daemon left, and nothing else.
+/// Removes a socket file that a killed daemon left, and nothing else.
 fn remove_abandoned(path: &Path) -> io::Result<()> {
+    // A symbolic link counts as another file, wherever it leads.
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "another file is there, which is not a socket"));
     }
-    // Nobody accepts connections on a socket that a killed daemon left.
+    // The kernel refuses connections to the socket of a killed daemon, since no process listens on it.
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));
     }

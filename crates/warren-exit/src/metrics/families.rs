@@ -1,6 +1,7 @@
 //! Writes metric families as OpenMetrics text, one call for each.
 //!
-//! Labels are written unescaped: their values are names from this program and names of clients, which contain nothing to escape.
+//! Labels are written unescaped. Their values are names from this program and names of clients, and neither contains characters
+//! that need escaping.
 
 use std::fmt::Result;
 
@@ -49,7 +50,8 @@ impl Families<'_> {
         values.into_iter().try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
     }
 
-    /// A histogram. Each place has an upper bound and a count; the last bound is [`f64::MAX`], which stands for infinity.
+    /// A histogram. Each bucket of `places` has an upper bound and a count. The last bound is [`f64::MAX`], which stands for
+    /// infinity.
     pub(super) fn histogram(&mut self, name: &str, help: &str, sum: f64, places: &[(f64, u64)]) -> Result {
         let count = places.iter().map(|(_, count)| count).sum();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
@@ -63,9 +65,10 @@ impl Families<'_> {
     }
 }
 
-/// The places of a histogram from counts by size. The index is the size; the last count includes larger sizes.
+/// The buckets of a histogram from counts by size. The index is the size. The last count includes larger sizes.
 pub(super) fn by_size(counts: &[u64]) -> Vec<(f64, u64)> {
     const BOUNDS: [usize; 10] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56];
+    // The cast is exact: an f64 holds whole numbers up to 2^53.
     let mut places: Vec<(f64, u64)> = BOUNDS.iter().map(|bound| (*bound as f64, 0)).collect();
     places.push((f64::MAX, 0));
     for (size, count) in counts.iter().enumerate() {
@@ -77,14 +80,15 @@ pub(super) fn by_size(counts: &[u64]) -> Vec<(f64, u64)> {
     places
 }
 
-/// The places of a histogram from counts by power of two. Index i counts sizes from 2^i to 2^(i+1) - 1; the last count includes larger
-/// sizes.
+/// The buckets of a histogram from counts by power of two. Index i counts sizes from 2^i to 2^(i+1) - 1. The last count includes
+/// larger sizes.
 pub(super) fn by_power(counts: &[u64]) -> Vec<(f64, u64)> {
     let last = counts.len().saturating_sub(1);
     let mut bound = 1.0;
     let mut places = Vec::with_capacity(counts.len());
     for (place, count) in counts.iter().enumerate() {
         places.push((if place == last { f64::MAX } else { bound }, *count));
+        // The largest size of each bucket: 1, 3, 7 and so on.
         bound = 2.0 * bound + 1.0;
     }
     places

@@ -38,7 +38,7 @@ pub(crate) struct ClientFigures {
 }
 
 impl ClientFigures {
-    /// The most clients that have figures of their own: a page of all clients of a large exit would be tens of mebibytes.
+    /// The most clients that have figures of their own. With all clients of a large exit, a page would be tens of mebibytes.
     pub(crate) const MOST: usize = 1_000;
 }
 
@@ -84,6 +84,7 @@ impl MetricsPage {
     pub(crate) fn text(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
+        // Only a hint that saves copies while the text grows.
         let mut text = String::with_capacity(32 * 1024);
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
         Ok(text)

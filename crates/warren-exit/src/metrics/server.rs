@@ -9,19 +9,20 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::http::{Answer, BadHead, Body, Head, Server, Site, Socket};
 use warren_config::MetricsSettings;
 
-/// Everybody who asks within this time gets the same page.
+/// A page is served again for this long before the daemon is asked for a new one.
 const FRESH: Duration = Duration::from_millis(500);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// A question for the page, which the daemon answers.
+/// A request for the page. The daemon answers it with the page's text.
 pub(crate) type Scrape = oneshot::Sender<String>;
 
-/// Listens where the settings say. If the file does not ask for the default address, another program may have it.
+/// Listens where the settings say. If another program has the default address and the file does not ask for it, only logs a
+/// warning.
 ///
 /// # Errors
-/// When the file asks for an address and the exit cannot listen there. The sentence says what to do.
+/// When the file asks for an address and the exit cannot listen there. The message says what to do.
 pub(crate) async fn serve(settings: &MetricsSettings) -> anyhow::Result<Option<Server<Scrape>>> {
     let Some(address) = settings.listen else { return Ok(None) };
     match Socket::tcp(address, MetricsSite::NAME, "[metrics]").await {
@@ -41,7 +42,7 @@ fn start(socket: Socket) -> Server<Scrape> {
     Server::start(socket, |scrapes| MetricsSite { latest: Mutex::new(None), scrapes })
 }
 
-/// The page of a moment ago, and where a new one comes from.
+/// The latest page, and the channel on which the daemon is asked for a new one.
 #[derive(Debug)]
 struct MetricsSite {
     latest: Mutex<Option<(Instant, Arc<str>)>>,
@@ -49,9 +50,9 @@ struct MetricsSite {
 }
 
 impl MetricsSite {
-    /// A page that is fresh, or nothing when the daemon is stopping. Scrapes that arrive meanwhile wait for the same page.
+    /// A fresh page, or nothing when the daemon is stopping. Scrapes that arrive while the daemon makes one wait for the same page.
     async fn page(&self) -> Option<Arc<str>> {
-        // Held while the daemon answers, so that other scrapes wait for the same page.
+        // The lock is held while the daemon answers, so that other scrapes wait for the same page.
         let mut latest = self.latest.lock().await;
         if let Some((made, page)) = &*latest
             && made.elapsed() < FRESH
@@ -91,7 +92,7 @@ impl Site for MetricsSite {
     }
 }
 
-/// Whether a request for the page wants its body too, or the answer to any other request.
+/// Returns whether a request for the page wants its body too. For any other request, returns the answer that refuses it.
 fn asks_for_page(head: &Head) -> Result<bool, Answer> {
     let path = head.target.split_once('?').map_or(head.target.as_str(), |(path, _)| path);
     match (head.method.as_str(), path) {
@@ -146,7 +147,7 @@ mod tests {
         for (request, expected) in [
             (&b"GET /metrics HTTP/1.1\r\n\r\n"[..], "200 OK"),
             (b"GET /metrics?a=b HTTP/1.0\r\nHost: x\r\n\r\n", "200 OK"),
-            // From a person with netcat.
+            // As a person with netcat sends it.
             (b"GET /metrics HTTP/1.1\n\n", "200 OK"),
             (b"HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
             (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
@@ -176,7 +177,7 @@ mod tests {
             assert!(asked.await.unwrap().contains("page "));
         }
         let bound = 2 + start.elapsed().as_millis() as usize / FRESH.as_millis() as usize;
-        // The task above has begun one more than it made.
+        // The task counts a page before it is asked for, so its count is one ahead.
         assert!(made.load(std::sync::atomic::Ordering::Relaxed) <= bound + 1);
     }
 
@@ -188,7 +189,7 @@ mod tests {
             idle.push(TcpStream::connect(address).await.unwrap());
         }
         assert!(ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").await.contains("page "));
-        // The first was ended for one that came later.
+        // The first connection was ended in favour of a later one.
         let mut byte = [0];
         let first = idle.first_mut().unwrap().read(&mut byte);
         assert!(matches!(tokio::time::timeout(TIME / 2, first).await, Ok(Ok(0) | Err(_))));

@@ -1,4 +1,4 @@
-//! What the page shows of the exit as a whole: rates and drops. It never shows where packets go.
+//! What the page shows about the exit as a whole, such as rates and drops. It never shows where packets go.
 
 use std::time::SystemTime;
 
@@ -44,10 +44,12 @@ impl Reporting {
     }
 }
 
-/// What the paths of all connections lose, and what becomes of it, since the exit started. What waits or is kept is counted now.
+/// What the paths of all connections have lost since the exit started, and how much of it was repaired. `waiting` and `kept_bytes`
+/// are current values.
 fn repair(status: &Status) -> Value {
     let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();
     json!({
+        // Packets that were acknowledged after all were not lost.
         "lost": total("quic_lost_packets").saturating_sub(total("quic_spurious_losses")),
         "spurious": total("quic_spurious_losses"),
         "repaired": total("repaired_datagrams"),
@@ -59,7 +61,7 @@ fn repair(status: &Status) -> Value {
     })
 }
 
-/// Every reason for drops, with those that never occurred.
+/// Every reason for drops, including those that never occurred.
 fn drops(status: &Status) -> Vec<Value> {
     let row = |reason: DropReason| {
         let count = status.drops.get(reason.name()).copied().unwrap_or_default();

@@ -22,7 +22,7 @@ impl History {
         }
     }
 
-    /// Takes the totals of now. Call it about once a second.
+    /// Takes the current totals. Call it about once a second.
     pub(crate) fn take(&mut self, now: Instant, total: Traffic) {
         self.minutes.take(now, total);
         self.day.take(now, total);
@@ -35,7 +35,7 @@ pub(crate) struct Ring {
     every: Duration,
     places: usize,
     since: Option<(Instant, Traffic)>,
-    /// The latest look, within the interval that has begun.
+    /// The latest totals, within the interval that has begun.
     latest: Option<(Instant, Traffic)>,
     rates: VecDeque<Rate>,
 }
@@ -51,6 +51,7 @@ impl Rate {
     fn between((since, before): (Instant, Traffic), (now, after): (Instant, Traffic)) -> Self {
         let milliseconds = now.duration_since(since).as_millis().max(1);
         let per_second = |after: u64, before: u64| {
+            // In 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
             let bits = 8 * u128::from(after.saturating_sub(before));
             u64::try_from(1_000 * bits / milliseconds).unwrap_or(u64::MAX)
         };
@@ -89,7 +90,7 @@ impl Ring {
             return;
         }
         let rate = Rate::between(since, look);
-        // If more than one interval has passed (the host slept), each one gets the mean, so that intervals stay equal.
+        // If more than one interval has passed because the host slept, each interval gets the mean, so that all stay equally long.
         let steps = elapsed.as_nanos() / self.every.as_nanos().max(1);
         for _ in 0..steps.min(self.places as u128) {
             if self.rates.len() == self.places {
@@ -100,8 +101,8 @@ impl Ring {
         self.since = Some(look);
     }
 
-    /// The rate since the last whole interval. Without it, a chart of a day would be empty for a minute and a minute late
-    /// from then on.
+    /// The rate since the last whole interval. Without it, the chart of a day would be empty for the first minute, and up to a
+    /// minute late from then on.
     fn begun(&self) -> Option<Rate> {
         let (since, latest) = (self.since?, self.latest?);
         (latest.0 > since.0).then(|| Rate::between(since, latest))
@@ -109,6 +110,7 @@ impl Ring {
 
     pub(crate) fn series(&self) -> RateSeries {
         let begun = self.begun();
+        // The rate of the interval that has begun takes one place, so the oldest rate may have to go.
         let whole = self.places.saturating_sub(usize::from(begun.is_some()));
         let too_many = self.rates.len().saturating_sub(whole);
         let rates: Vec<Rate> = self.rates.iter().skip(too_many).copied().chain(begun).collect();

@@ -1,17 +1,17 @@
-//! What a request asks of the page, and whether this page may have sent it.
+//! What a request to the page's server asks for, and whether the page itself may have sent it.
 
 use crate::http::{BadHead, Head};
 
 /// The longest body, in bytes.
 const MAX_BODY: usize = 4 * 1024;
 
-/// A request that names this host and comes from this page, or from no page.
+/// A request that names this host, and that this page or a program without a page has sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PageRequest<'a> {
     pub(super) method: Method,
     /// The path. A request with a query is refused, so that no secret ends up in a URL.
     pub(super) path: &'a str,
-    /// What follows `Bearer` in Authorization.
+    /// The token that follows `Bearer` in Authorization.
     pub(super) token: Option<&'a str>,
     pub(super) body_length: usize,
     pub(super) body_is_json: bool,
@@ -31,9 +31,10 @@ pub(super) enum Refusal {
     BodyTooLong,
     Method,
     NotFound,
-    /// The request was sent to a name that is not this host's: another site has let its own name lead here (DNS rebinding).
+    /// The request was sent to a name that is not this host's: another site has let its own name resolve to this host (DNS
+    /// rebinding).
     ForeignHost,
-    /// A page elsewhere has sent the request (cross-site request forgery).
+    /// The page of another site has sent the request (cross-site request forgery).
     CrossSite,
     NoToken,
     NotJson,
@@ -50,7 +51,7 @@ impl From<BadHead> for Refusal {
 }
 
 impl<'a> PageRequest<'a> {
-    /// Checks a head. No browser sends the forms that are refused as malformed, and a proxy may read them in another way.
+    /// Checks a head. No browser sends the forms that are refused as malformed, and a proxy may read them differently.
     ///
     /// # Errors
     /// The first reason to refuse it.
@@ -63,19 +64,20 @@ impl<'a> PageRequest<'a> {
             "POST" => Method::Post,
             _ => return Err(Refusal::Method),
         };
+        // Without escapes, each file and question has exactly one path.
         if head.target.contains(['?', '#', '%']) {
             return Err(Refusal::NotFound);
         }
         let (authorization, content_type) = (head.field("Authorization")?, head.field("Content-Type")?);
         let (host, content_length) = (head.field("Host")?, head.field("Content-Length")?);
         let (origin, fetch_site) = (head.field("Origin")?, head.field("Sec-Fetch-Site")?);
-        // The body would be of unknown length.
+        // The body would have no known length.
         if head.field("Transfer-Encoding")?.is_some() {
             return Err(Refusal::Malformed);
         }
         let host = host.filter(|host| is_this_host(host)).ok_or(Refusal::ForeignHost)?;
         let origin_is_host = origin.is_none_or(|origin| origin.strip_prefix("http://") == Some(host));
-        // `none` is what a person typed into the address bar. Programs that are not browsers send neither field.
+        // `none` means that a person typed the address or used a bookmark. Programs that are not browsers send neither field.
         if !origin_is_host || !matches!(fetch_site, None | Some("same-origin" | "none")) {
             return Err(Refusal::CrossSite);
         }
@@ -91,6 +93,7 @@ impl<'a> PageRequest<'a> {
 
 fn body_length(method: Method, content_length: Option<&str>) -> Result<usize, Refusal> {
     let Some(text) = content_length else { return Ok(0) };
+    // Rust parses `+1` as a number. A proxy may not, and then the two would disagree on where the body ends.
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(Refusal::Malformed);
     }
@@ -101,7 +104,7 @@ fn body_length(method: Method, content_length: Option<&str>) -> Result<usize, Re
     if length > MAX_BODY { Err(Refusal::BodyTooLong) } else { Ok(length) }
 }
 
-/// Whether a Host field names the loopback, with any port: `ssh -L` may use another one than the exit.
+/// Whether a Host field names the loopback, with any port: `ssh -L` may use another port than the exit.
 fn is_this_host(host: &str) -> bool {
     // An IPv6 address stands in brackets (RFC 3986 section 3.2.2).
     let (name, port) = match host.strip_prefix('[') {
@@ -127,7 +130,7 @@ mod tests {
         format!("GET /api/overview HTTP/1.1\r\nHost: 127.0.0.1:9467{fields}")
     }
 
-    /// Checks a head that lacks its last line break and the blank line.
+    /// Checks a head, given without its last line break and the blank line.
     fn check<T>(head: &str, look: impl FnOnce(&PageRequest<'_>) -> T) -> Result<T, Refusal> {
         let text = format!("{head}\r\n\r\n");
         let (head, _) = Head::parse(text.as_bytes())?.expect("is whole");
@@ -171,7 +174,7 @@ mod tests {
             "127.0.0.1:9467:1",
             "user@127.0.0.1",
         ] {
-            // An empty port is none.
+            // A host with a colon but no port is refused too.
             assert!(!is_this_host(host), "{host}");
             let head = format!("GET / HTTP/1.1\r\nHost: {host}");
             assert_eq!(why(&head), Refusal::ForeignHost, "{host}");

@@ -14,6 +14,7 @@ pub(crate) struct DrawnQrCode {
 
 /// The QR code of a text, or nothing if the text is too long for one.
 pub(crate) fn code(text: &str) -> Option<DrawnQrCode> {
+    // The lowest level of error correction makes the smallest code.
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
     let mut path = String::new();
     for y in 0..code.size() {

@@ -1,9 +1,9 @@
-//! The answers to a browser, each with the fields that keep it from doing more with an answer than showing it.
+//! The answers to a browser. Each has the fields that keep the browser from doing more with it than showing it.
 
 use super::page_request::Refusal;
 use crate::http::Answer;
 
-/// The browser loads nothing but the page's own files. No other page frames it, and its forms are sent nowhere.
+/// Lets the browser load only the page's own files. No other page can frame this one, and its forms can be sent nowhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
@@ -19,12 +19,12 @@ pub(super) fn value(value: &serde_json::Value) -> Answer {
     answer("200 OK", JSON, value.to_string())
 }
 
-/// A sentence that tells the operator why a change was not made.
+/// An answer that tells the operator why a change was not made.
 pub(super) fn not_done(sentence: &str) -> Answer {
     answer("409 Conflict", JSON, sentence_as_json(sentence))
 }
 
-/// A sentence that tells the operator why a request is refused.
+/// An answer that tells the operator why a request is refused.
 pub(super) fn refusal(refusal: Refusal) -> Answer {
     let (status, sentence) = match refusal {
         Refusal::Malformed => ("400 Bad Request", "this is not a request of HTTP/1.1"),

@@ -1,8 +1,8 @@
-//! Which page of the table of clients somebody asks for.
+//! A request for one page of the table of clients.
 
 use serde::Deserialize;
 
-/// Which page of the table is asked for.
+/// A request for one page of the table of clients.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableQuery {
@@ -21,10 +21,10 @@ pub(crate) struct TableQuery {
 pub(crate) enum Sort {
     #[default]
     Name,
-    /// Those with a session first.
+    /// Clients with a session first.
     Connected,
-    /// Those that carried most first.
+    /// Clients with the most traffic first.
     Traffic,
-    /// Those seen last first.
+    /// Clients that were seen most recently first.
     Seen,
 }

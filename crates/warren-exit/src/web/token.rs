@@ -20,14 +20,14 @@ const BYTES: usize = 32;
 /// How much of the file is read. The token has 43 bytes, and a line break follows.
 const LONGEST: usize = 64;
 
-/// A token. It can be compared, but is never shown.
+/// A token. It can be compared, but is never printed.
 pub(super) struct Token(Zeroizing<String>);
 
 impl Token {
     /// Reads the token in the exit's state directory, or makes one.
     ///
     /// # Errors
-    /// A sentence when the file cannot be read or made, may be read by others, or holds no token.
+    /// When the file cannot be read or made, may be read by others, or holds no token. The message says what to do.
     pub(super) fn read_or_make(directory: &Path) -> anyhow::Result<Self> {
         let path = path(directory);
         match open_plain(&path) {
@@ -47,7 +47,7 @@ impl Token {
 
     fn of_file(path: &Path, file: File) -> anyhow::Result<Self> {
         let mode = file.metadata()?.permissions().mode();
-        // Somebody else may have read the token, so it is no secret any more.
+        // Another user may have read the token, so it is no longer a secret.
         if mode & 0o077 != 0 {
             bail!(
                 "{}: others may read it (mode {:04o}); delete it, so that a new token is made",
@@ -55,6 +55,7 @@ impl Token {
                 mode & 0o7777
             );
         }
+        // With enough capacity from the start: a string that grows leaves copies of the token in memory, which are not wiped.
         let mut text = Zeroizing::new(String::with_capacity(LONGEST));
         file.take(LONGEST as u64)
             .read_to_string(&mut text)
@@ -66,7 +67,7 @@ impl Token {
         Ok(Self(Zeroizing::new(token.to_owned())))
     }
 
-    /// Whether this is the token. The time that takes does not depend on how much of it is right.
+    /// Whether `shown` is the token. The time that the comparison takes does not depend on how many bytes are right.
     pub(super) fn is(&self, shown: &str) -> bool {
         self.0.as_bytes().ct_eq(shown.as_bytes()).into()
     }
