@@ -1,6 +1,7 @@
 //! `warren doctor`: finds what keeps Warren from working, or from working well, on this host.
 //!
-//! `measured_path` measures the path to the exit, which is a command of its own. `facts` asks the host, `checks` judges the answers, and only `repair` changes anything, after showing it.
+//! `facts` asks the host, `checks` judges the answers, and only `repair` changes anything, after showing it. `measured_path` is a command
+//! of its own (`--path`), which measures the path to the exit.
 
 mod checks;
 mod facts;
@@ -31,6 +32,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
             repair::carry_out(directories, finding);
         }
+        // Asked again, so that the findings show what the repairs have changed.
         findings = checks::all(&facts::gather(directories));
     }
     if arguments.json {

@@ -1,4 +1,4 @@
-//! How commands describe a kill switch that somebody else has opened.
+//! Describes a kill switch that another program has opened, for commands.
 
 use warren_host::kill_switch::{Standing, table_name};
 

@@ -1,4 +1,4 @@
-//! The program. All of it is in the library, so that fuzz targets can use its parsers.
+//! The program. All of its code is in the library, so that fuzz targets can use the parsers.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! What `/proc/net` says about this host: routes, local addresses, and ports in use.
+//! Reads facts about this host from `/proc/net`: routes, local addresses, and ports in use.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ pub(crate) const IPV6_ROUTES: &str = "/proc/net/ipv6_route";
 pub(crate) const IPV4_ADDRESSES: &str = "/proc/net/fib_trie";
 pub(crate) const IPV6_ADDRESSES: &str = "/proc/net/if_inet6";
 
-/// The text of a file; empty if it cannot be read, as on a host without IPv6.
+/// The text of a file. Empty if it cannot be read, for instance on a host without IPv6.
 pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -39,7 +39,7 @@ fn default_device_ipv4(text: &str) -> Option<String> {
 }
 
 fn default_device_ipv6(text: &str) -> Option<String> {
-    // The kernel keeps a default route of the loopback device that refuses everything.
+    // The kernel keeps a default route on the loopback device that refuses every packet.
     let defaults =
         ipv6_routes(text).filter(|route| route.network == Ipv6Net::default() && route.device != "lo");
     defaults.map(|route| (route.metric, route.device.to_owned())).min().map(|(_, device)| device)
@@ -107,7 +107,7 @@ pub(crate) fn ipv6_routes(text: &str) -> impl Iterator<Item = Ipv6Route<'_>> {
     text.lines().filter_map(Ipv6Route::read)
 }
 
-/// Local addresses in the text of `/proc/net/fib_trie`: a leaf and below it `/32 host LOCAL`.
+/// The local addresses in the text of `/proc/net/fib_trie`. There, a local address is a leaf with `/32 host LOCAL` below it.
 pub(crate) fn local_addresses(trie: &str) -> Vec<Ipv4Addr> {
     let mut leaf = None;
     let mut addresses = Vec::new();

@@ -21,8 +21,8 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// The most clients that are named.
 const MOST_NAMES: usize = 20;
 
-/// Makes the exit send its clients away, and returns once the exit has ended. Unless `yes`, it asks before it cuts off clients
-/// that have nowhere to go.
+/// Makes the exit send its clients away, and returns once the exit has ended. If clients have nowhere to go, it asks first, unless
+/// `yes` is set.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end, [`ExitCode::Usage`] when nobody can be
@@ -87,7 +87,7 @@ fn ask() -> anyhow::Result<()> {
             "nothing was changed, because nobody can be asked here; add --yes to drain all the same";
         return Err(Failure::new(ExitCode::Usage, sentence).into());
     }
-    // Standard output may be read by a program.
+    // Not on standard output, which a program may read.
     let mut terminal = io::stderr();
     write!(terminal, "Drain all the same? [y/N] ")?;
     terminal.flush()?;

@@ -44,7 +44,7 @@ fn run_with(
     };
     let taken = networks_of_this_host();
     warn_of_overlaps(args, &taken);
-    // An exit without IPv6 on its host would not start with an IPv6 prefix.
+    // On a host without IPv6, an exit with an IPv6 prefix would not start.
     let host_has_ipv6 = warren_host::facts::new_devices_take_ipv6().unwrap_or(false);
     let setup = Setup {
         endpoint: &endpoint,
@@ -110,7 +110,8 @@ fn told(
     )
 }
 
-/// Private resolvers of this host's network are no use: through an exit, clients reach only the internet.
+/// The warning that no resolver was found. Private resolvers in this host's network do not count: through an exit, clients reach
+/// only the internet.
 fn without_resolvers(config: &Path) -> String {
     format!(
         "no resolver on the internet answered this host, so servers in [dns] of {} is empty. Clients with a full tunnel may not be \
@@ -185,6 +186,7 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
         let reason = describe(&error);
         anyhow!("{} cannot be created: {reason}; choose another --config-dir", directory.display())
     })?;
+    // Temporary files that a killed `init` left.
     storage::remove_abandoned(directory);
     let mut text = key.to_base64();
     text.push('\n');
@@ -195,8 +197,8 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     written.map(|()| files)
 }
 
-/// Creates the key, which only its owner can read, and the configuration, which the exit's own user reads too. If the
-/// second fails, removes the first.
+/// Creates the key, which only its owner can read, and the configuration, which the exit's own user has to read too. If the
+/// configuration cannot be created, removes the key again.
 fn create_both(key: (&Path, &[u8]), config: (&Path, &[u8])) -> anyhow::Result<()> {
     create(key.0, key.1, 0o600)?;
     create(config.0, config.1, 0o644).inspect_err(|_| {
@@ -214,7 +216,7 @@ fn create(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
     })
 }
 
-/// The operator's own choice is used as it is, with a warning.
+/// Warns of inner prefixes that the operator has chosen and that overlap a network of this host. They are used nevertheless.
 fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     for chosen in [args.ipv4.map(IpNet::V4), args.ipv6.map(IpNet::V6)].into_iter().flatten() {
         if let Some(network) = taken.iter().find(|network| prefixes::overlap(network, &chosen)) {
@@ -223,13 +225,13 @@ fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     }
 }
 
-/// The command that starts the exit: systemd's where its unit is installed.
+/// The command that starts the exit. If the exit's unit is installed, this is a command of systemd.
 fn start(directories: &Directories) -> String {
     let has_unit = ["/usr/lib", "/lib", "/etc"]
         .iter()
         .any(|place| Path::new(place).join("systemd/system/warren-exit.service").exists());
     let run = directories.command("exit run");
-    // The unit uses the default directories.
+    // The unit uses the default directories, so it is no help if others were given.
     if has_unit && run == "warren exit run" && sd_notify::booted().unwrap_or(false) {
         return "systemctl enable --now warren-exit".to_owned();
     }
@@ -255,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Like a host with a resolver that clients can reach. No resolver is queried here.
+    /// Runs `init` as on a host with a resolver that clients can reach. No resolver is queried.
     fn run(directories: &Directories, args: &ExitInitArgs) -> anyhow::Result<()> {
         run_with(directories, args, || vec!["198.51.100.53".parse().unwrap()])
     }

@@ -1,4 +1,4 @@
-//! `warren exits`: the exits of a profile, how far each is, and which one is in use.
+//! `warren exits`: lists the exits of a profile with their round-trip times, and says which one is in use.
 
 use serde::Serialize;
 use tokio::task::LocalSet;
@@ -27,7 +27,7 @@ struct Listed {
     problem: Option<String>,
 }
 
-/// Asks each exit of a profile, all at once, and prints how far it is. A running session is not touched.
+/// Asks all exits of a profile at once, and prints their round-trip times. A running session is not touched.
 ///
 /// # Errors
 /// When the profile cannot be read.
@@ -35,7 +35,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> any
     let file = find_profile(&directories.config, arguments.profile.as_deref())?;
     let profile = load_profile(&file)?;
     let in_use = exit_in_use(directories, profile.name.as_str()).await;
-    // All at once, because an exit that is away takes three seconds.
+    // At once, because an exit that does not answer takes three seconds.
     let local = LocalSet::new();
     let ask = |exit: RemoteExit| {
         let key = profile.private_key.clone();
@@ -57,7 +57,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> any
     if arguments.json { output::print_json(&listed) } else { output::print(&text(&listed)) }
 }
 
-/// The endpoint of the exit that a running daemon has a session with.
+/// The endpoint of the exit with which a running daemon has a session.
 async fn exit_in_use(directories: &Directories, name: &str) -> Option<String> {
     let socket = DaemonDirectory::new(&directories.runtime, name).socket();
     let status = ask_status(&socket).await.ok()?;

@@ -1,4 +1,4 @@
-//! Networks that the exit's host is in itself, so they cannot be behind a client.
+//! Finds the networks that the exit's host is in itself. These networks cannot be behind a client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use crate::proc_net::{self, Ipv4Route, local_addresses, read};
 use warren_config::ExitSettings;
 use warren_exit::DEVICE;
 
-/// Refuses prefixes of clients that would redirect traffic for this host's own networks, gateways or resolvers.
+/// Refuses clients' prefixes that would redirect traffic for this host's own networks, gateways or resolvers.
 ///
 /// # Errors
 /// The prefix and what it overlaps.
@@ -38,10 +38,11 @@ fn refuse_overlap(prefixes: &[IpNet], own: &[IpNet], resolvers: &[IpAddr]) -> an
     Ok(())
 }
 
-/// Local addresses, the networks on links that contain them, and gateways. Networks that are merely routed to another
+/// Returns this host's addresses, the on-link networks that contain them, and gateways. Networks that are merely routed to another
 /// device are left out.
 fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let routes: Vec<Ipv4Route> = proc_net::ipv4_routes(routes).collect();
+    // A running exit has its own inner address on its device. That address is no network of the host's.
     let is_inner = |address: &Ipv4Addr| {
         routes.iter().any(|route| route.device == DEVICE && route.network.contains(address))
     };
@@ -57,7 +58,7 @@ fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     on_link.chain(locals.iter().copied().chain(gateways).map(|address| IpAddr::V4(address).into())).collect()
 }
 
-/// The networks in `/proc/net/if_inet6`. Fields: address, index, prefix length, scope, flags and device.
+/// The networks in `/proc/net/if_inet6`. The fields of a line are address, index, prefix length, scope, flags and device.
 fn ipv6_networks(text: &str) -> Vec<IpNet> {
     let network = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -70,7 +71,7 @@ fn ipv6_networks(text: &str) -> Vec<IpNet> {
     text.lines().filter_map(network).collect()
 }
 
-/// Gateways outside the link-local network. A gateway that is only on a link has an address of that link.
+/// The gateways that do not have a link-local address. Link-local gateways are left out, because no client can have such a prefix.
 fn ipv6_gateways(text: &str) -> Vec<IpNet> {
     let next_hops = proc_net::ipv6_routes(text).map(|route| route.next_hop);
     let reachable = next_hops.filter(|hop| !hop.is_unspecified() && !hop.is_unicast_link_local());

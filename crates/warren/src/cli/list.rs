@@ -1,4 +1,4 @@
-//! `warren list`: the profiles of this machine, and what each of them does.
+//! `warren list`: lists the profiles of this machine, and the state of each.
 
 use std::collections::BTreeSet;
 
@@ -19,11 +19,11 @@ struct Listed {
     name: String,
     /// A state of the daemon, `down`, `killed`, or `unknown`.
     state: String,
-    /// How long it has been in that state. None if it is not running.
+    /// How long the daemon has been in that state. None if it does not run.
     since_seconds: Option<f64>,
     /// The exit in use, or the first one of the profile. None if the profile cannot be read.
     exit: Option<String>,
-    /// Whether nothing leaves outside the tunnel. None if that cannot be found out.
+    /// Whether the kill switch is closed. None if that cannot be found out.
     kill_switch: Option<bool>,
     /// Why the profile or its daemon cannot be asked, and what to do.
     problem: Option<String>,
@@ -32,7 +32,7 @@ struct Listed {
 /// Prints each profile's state.
 ///
 /// # Errors
-/// When the directories are not this user's to read.
+/// When this user may not read the directories.
 pub(crate) async fn run(directories: &Directories, json: bool) -> anyhow::Result<()> {
     let mut names: BTreeSet<String> = profile_names(&directories.config)?
         .iter()
@@ -100,7 +100,7 @@ async fn not_running(directories: &Directories, directory: &DaemonDirectory, nam
     }
 }
 
-/// A table, and below it what is wrong.
+/// Formats the table, and below it a line for each problem.
 fn text(directories: &Directories, listed: &[Listed]) -> String {
     if listed.is_empty() {
         let join = directories.command("join");

@@ -1,4 +1,4 @@
-//! `warren logs`: a daemon's log, from the journal or from the file beside a daemon that `up` has detached.
+//! `warren logs`: shows a daemon's log, from the journal or from the log file of a daemon that `up` has started in the background.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -12,17 +12,18 @@ use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// Shows the log of one daemon: the named one, or the only one that there is. Becomes the program that prints it.
+/// Shows the log of one daemon: the named one, or the only one that there is. Replaces this process by the program that prints it.
 ///
 /// # Errors
-/// [`ExitCode::NotRunning`] if there is no log, with where one may be.
+/// [`ExitCode::NotRunning`] if there is no log. The message says where one may be.
 pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyhow::Result<()> {
     let name = match &arguments.profile {
         Some(name) => name.to_string_lossy().into_owned(),
         None => only_running(directories).await?,
     };
     refuse_invalid_name(&name)?;
-    // The exit is never detached. Its directory belongs to its own user, whose links root must not follow.
+    // The exit has no log file, because it never runs detached. Its directory belongs to its own user, and root must not follow
+    // links of that user.
     let file = (name != EXIT).then(|| DaemonDirectory::new(&directories.runtime, &name).log());
     let file = file.filter(|file| file.is_file());
     let unit = unit_of(directories, &name);
@@ -40,18 +41,18 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
         }
     };
     let program = command.get_program().to_string_lossy().into_owned();
-    // Replaces this process, so that Ctrl-C and a closed pager end the right one.
+    // Replaces this process, so that Ctrl-C and a closed pager end the program that prints.
     Err(command.exec()).with_context(|| format!("cannot run {program}; check that it is installed"))
 }
 
-/// The unit of a daemon, which uses the usual directories.
+/// The systemd unit of a daemon. None for other than the usual directories, which units do not use.
 fn unit_of(directories: &Directories, name: &str) -> Option<String> {
     let are_usual = directories.runtime == Path::new("/run/warren");
     let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };
     (are_usual && sd_notify::booted().unwrap_or(false)).then_some(unit)
 }
 
-/// Whether systemd runs the unit, or tries to.
+/// Whether systemd runs the unit, or tries to start it.
 fn is_active(unit: &str) -> bool {
     property(unit, "ActiveState").is_some_and(|state| !["inactive", "failed"].contains(&state.as_str()))
 }
@@ -70,7 +71,7 @@ fn property(unit: &str, name: &str) -> Option<String> {
 
 fn journalctl(unit: &str, arguments: &LogsArgs) -> Command {
     let mut command = Command::new("journalctl");
-    // Messages alone, as in a file. The daemon puts no time into lines for the journal, so journalctl does.
+    // Without host name, as in a log file. Times come from journalctl, because the daemon writes none into lines for the journal.
     command.args(["--unit", unit, "--output", "short-iso", "--no-hostname"]);
     command.args(["--lines", &lines(arguments)]);
     if arguments.follow {
@@ -83,12 +84,12 @@ fn tail(file: &Path, arguments: &LogsArgs) -> Command {
     let mut command = Command::new("tail");
     let count = match arguments.lines {
         Some(count) => count.to_string(),
-        // From the first line.
+        // `+1` means from the first line on.
         None => "+1".to_owned(),
     };
     command.args(["--lines", &count]);
     if arguments.follow {
-        // By name: each start begins a new log.
+        // By name, because each start of the daemon begins a new file.
         command.args(["--follow=name", "--retry", "--quiet"]);
     }
     command.arg("--").arg(file);

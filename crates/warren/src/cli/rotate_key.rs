@@ -1,4 +1,4 @@
-//! `warren exit rotate-key`: gives the exit another key. For a while clients may pin either.
+//! `warren exit rotate-key`: gives the exit a new key. For a while clients may pin the old or the new one.
 
 use std::io;
 
@@ -19,11 +19,10 @@ use warren_daemon::output;
 /// over at once.
 ///
 /// # Errors
-/// When there is an old key already, or none to retire; when the file cannot be written; when the running exit does not
-/// answer.
+/// When there is already an old key, or none to retire. When the file cannot be written, or the running exit does not answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    // Asked first: a file that belongs to another running exit must not change.
+    // Asked before anything is written: if another exit runs here than the one of this configuration, nothing must change.
     let runs = running_exit::is_running(directories, &config).await?;
     if arguments.retire {
         retire(directories, &config, runs, arguments.end_sessions).await
@@ -42,7 +41,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
     }
     let new = PrivateKey::generate()?;
     let old = &config.keys.current;
-    // The file comes first. If the exit cannot be told, a restart takes the key over.
+    // The file is written first. If the running exit cannot be told, its restart takes the new key over.
     write(config, &[&new, old])?;
     let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
         Told::NotRunning => "The exit is not running; it will serve both.",
@@ -98,7 +97,7 @@ async fn retire(
 /// How the running exit reacted.
 enum Told {
     NotRunning,
-    /// Taken over. Has the number of sessions that the exit ended.
+    /// It has taken the keys over, and has ended this many sessions.
     TakenOver(u64),
 }
 
@@ -114,6 +113,7 @@ async fn tell(
     }
     let request = Request::SetKeys { keys: keys.into_iter().map(SerializableKey).collect(), end_sessions };
     match ask(&DaemonDirectory::new(&directories.runtime, EXIT).socket(), &request).await {
+        // An exit of an older version answers without a number.
         Ok(ended) => match ended.as_u64() {
             Some(ended) => Ok(Told::TakenOver(ended)),
             None if end_sessions => {
@@ -130,7 +130,7 @@ async fn tell(
 
 fn write(config: &ExitSettings, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     config.keys.file.parent().into_iter().for_each(storage::remove_abandoned);
-    // Allocates all room at first: a string that grows leaves its old buffer unwiped.
+    // Allocates the whole capacity at once: a string that grows leaves its old buffer behind, unwiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     for key in keys {
         text.push_str(&key.to_base64());

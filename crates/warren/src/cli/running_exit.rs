@@ -1,4 +1,4 @@
-//! Whether the running exit is the one whose `exit.toml` a command has read.
+//! Checks whether the running exit is the one whose `exit.toml` a command has read.
 
 use anyhow::bail;
 use warren_quic::key::PublicKey;
@@ -11,7 +11,7 @@ use warren_daemon::directories::Directories;
 /// Whether this configuration's exit runs.
 ///
 /// # Errors
-/// When another exit answers, recognised by its keys. The command must not change that exit.
+/// When an exit with other keys answers. The command must not change that exit.
 pub(crate) async fn is_running(directories: &Directories, config: &ExitSettings) -> anyhow::Result<bool> {
     let socket = DaemonDirectory::new(&directories.runtime, EXIT).socket();
     let served: Vec<PublicKey> = match ask(&socket, &Request::PublicKeys).await {

@@ -1,4 +1,4 @@
-//! Judges the facts. Each check is a function, and none asks the host anything.
+//! Judges the facts. Each check is a function of the facts alone, which asks the host nothing.
 
 mod of_exit;
 
@@ -14,18 +14,18 @@ use crate::lost_kill_switch;
 const WITH_USO: (u32, u32) = (6, 2);
 /// The first kernel with UDP receive offload.
 const WITH_UDP_GRO: (u32, u32) = (5, 0);
-/// A clock before this time is wrong: this program is newer.
+/// A clock before 2024 (in seconds since 1970) is wrong: this program is newer.
 const EARLIEST: u64 = 1_704_067_200;
 /// Socket buffers below this lose bursts. Between this and the size that Warren asks for, no difference was measured
 /// (`bench/LOG.md`).
 const SMALL_BUFFERS: usize = 1024 * 1024;
-/// The most that QUIC and the tunnel add to an inner packet. The UDP payload below carries an inner packet of the usual
-/// MTU whole.
+/// The most bytes that QUIC and the tunnel add to an inner packet.
 const MOST_OVERHEAD: u16 = 45;
+/// A UDP payload of this size carries an inner packet of the usual MTU in one piece.
 const WHOLE_PACKETS: u16 = 1380 + MOST_OVERHEAD;
-/// On longer paths, the doctor does not wait until path MTU discovery ends.
+/// On paths with a longer round-trip time, the doctor does not wait until path MTU discovery ends.
 const LONG_PATH: Duration = Duration::from_millis(100);
-/// A core that takes longer than this to wake delays the first packet of each burst noticeably.
+/// A core that takes longer than this to wake up, in microseconds, delays the first packet of each burst noticeably.
 const LONG_WAKE_UP: u64 = 150;
 
 /// Every check that applies to this host.
@@ -90,7 +90,7 @@ fn remains(facts: &Facts) -> Finding {
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
 }
 
-/// A kill switch that is closed without a tunnel, perhaps on purpose, or one that was closed and is not in force.
+/// Finds a kill switch that is closed without a tunnel, perhaps on purpose, or one that should be closed and is not in force.
 fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
     const CHECK: &str = "kill switch";
     let ClosedKillSwitch { profile: name, is_running, standing } = closed;
@@ -133,7 +133,7 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     let KnownExit { profile, endpoint, answer } = known;
     let answer = match answer {
         Ok(answer) => answer,
-        // The closed kill switch may have dropped the probe, if it belongs to another profile.
+        // If the closed kill switch belongs to another profile, it may have dropped the probe.
         Err(_) if !facts.daemons.closed.is_empty() => {
             let names: Vec<&str> =
                 facts.daemons.closed.iter().map(|closed| closed.profile.as_str()).collect();
@@ -161,12 +161,14 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
         return Finding::good(CHECK, found);
     }
     let why = "packets of the usual inner MTU, 1380 bytes, travel in two pieces, which costs CPU time and increases loss";
+    // IPv6 needs 1,280 bytes (RFC 8200 section 5).
     let fix = format!("set mtu = {} in [tun] of the profile", (answer.mtu - MOST_OVERHEAD).max(1280));
     Finding::advice(CHECK, found, why, fix)
 }
 
 fn tunnel(trouble: &TunnelTrouble) -> Finding {
     let TunnelTrouble { profile, sentence } = trouble;
+    // Messages say what is wrong, then `; `, then what to do.
     let (found, fix) = sentence.split_once("; ").unwrap_or((sentence.as_str(), "see `warren status`"));
     Finding::problem(
         "tunnel",

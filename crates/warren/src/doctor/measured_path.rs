@@ -1,7 +1,7 @@
 //! `warren doctor --path`: measures the path of a running tunnel to its exit, through the tunnel.
 //!
-//! ICMP echoes go to the exit's inner address, whose kernel answers them. What they cost on the path, the QUIC connections count:
-//! what this side sent and lost, and which numbers of the exit's packets arrived.
+//! ICMP echoes go to the exit's inner address, and the exit's kernel answers them. The losses on the path are read from the
+//! counters of the QUIC connections: how many packets this side sent and lost, and which numbers the exit's packets had.
 
 mod counts;
 mod echo;
@@ -23,12 +23,12 @@ use self::echo::{Echoes, FLOWS, LEAST, Series, header_length};
 use self::found::{BothWays, EchoCount, Measured, Mtu, Rate, RoundTrip};
 use crate::cli::one_daemon::ask_one;
 
-/// Times of the phases. With the pauses, all takes less than ten seconds.
+/// Durations of the phases. With the pauses, a measurement takes less than ten seconds.
 const AT_REST: Duration = Duration::from_millis(1_500);
 const COUNTING: Duration = Duration::from_millis(3_500);
 const SETTLING: Duration = Duration::from_millis(500);
 const UNDER_LOAD: Duration = Duration::from_millis(3_500);
-/// How often the load follows what the path carries.
+/// How often the load is adapted to what the path carries.
 const STEP: Duration = Duration::from_millis(250);
 
 /// Echoes for the round-trip time, and for counting losses.
@@ -42,7 +42,7 @@ const LARGEST_RATE: f64 = 400e6;
 const MOST_BYTES: u64 = 64_000_000;
 /// The load exceeds what the path carries by this factor.
 const EXCESS: f64 = 1.5;
-/// A rate was the path's limit if what was offered exceeds it by more than this factor.
+/// A measured rate counts as the path's limit if the offered load exceeds it by more than this factor.
 const LIMITED: f64 = 1.15;
 
 /// Measures, and prints what was found.
@@ -118,7 +118,7 @@ impl<'a> Measurement<'a> {
                 self.to
             );
         }
-        // By now a tunnel that has just come up has all of its connections.
+        // Counting begins only now, when even a tunnel that has just come up has all of its connections.
         let begun = self.status().await?;
         self.echoes.exchange(&[COUNTED], COUNTING).await;
         let counted = self.echoes.tally.sent;
@@ -153,7 +153,7 @@ impl<'a> Measurement<'a> {
         })
     }
 
-    /// Fills the line with echoes of full size, somewhat faster than the path carries them.
+    /// Fills the path with echoes of full size, somewhat faster than the path carries them.
     async fn load(&mut self, settled: &Status) -> anyhow::Result<Load> {
         let began = Instant::now();
         let first_bytes = self.echoes.tally.sent_bytes;
@@ -177,6 +177,7 @@ impl<'a> Measurement<'a> {
             before = after;
             steps.push(step);
             let carried = step.delivered.max(step.answered as f64) * 8.0 / step.seconds;
+            // Falls by at most this factor in one step, however little that step has carried.
             rate = (EXCESS * carried).max(rate / EXCESS).clamp(FIRST_RATE, LARGEST_RATE);
         }
         Ok(Load { began, steps })
@@ -192,7 +193,7 @@ impl<'a> Measurement<'a> {
 }
 
 impl Load {
-    /// The rates of the second half, when the load had found the path's.
+    /// The rates in the second half of the load, when the load had adapted to the path.
     fn rates(&self) -> BothWays<Rate> {
         let late = self.steps.get(self.steps.len() / 2..).unwrap_or_default();
         let seconds: f64 = late.iter().map(|step| step.seconds).sum::<f64>().max(1e-3);

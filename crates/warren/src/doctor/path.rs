@@ -1,13 +1,13 @@
-//! The packet size that the path to the internet carries, found with ping(8) to a resolver.
+//! Finds the packet size that the path to the internet carries, with ping(8) to a resolver.
 
 use std::net::IpAddr;
 use std::process::Command;
 
-/// Longer packets are not tried: the internet carries no more.
+/// The longest packet that is tried, because the internet carries no longer ones.
 const MOST: u32 = 1_500;
-/// The least that a tunnel needs.
+/// The packet size that a tunnel needs at least.
 const LEAST: u32 = 1_280;
-/// A finer result would be of no use.
+/// The resolution of the result. A finer one would be of no use.
 const STEP: u32 = 4;
 
 /// The packet size that the path to a host carries.

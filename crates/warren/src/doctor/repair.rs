@@ -14,7 +14,7 @@ use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Settings that the kernel gets at boot.
+/// The directory of settings that are written to the kernel at boot (sysctl.d(5)).
 const DIRECTORY: &str = "/etc/sysctl.d";
 
 /// Shows and makes a finding's repairs. A failure is printed, and the next check finds it again.
@@ -32,14 +32,14 @@ pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
     }
 }
 
-/// Closes a kill switch again whose table is gone or changed.
+/// Closes a kill switch again after its table was deleted or changed.
 fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
     let journal = DaemonDirectory::new(&directories.runtime, profile).kill_switch();
     let closed = block_on(async { Ok(kill_switch::close_again(journal, profile).await?) });
     closed.map(drop).with_context(|| format!("cannot close the kill switch of {profile} again"))
 }
 
-/// Sets it now and for the next boots.
+/// Sets a kernel setting now and for the next boots.
 fn set(key: &str, value: &str) -> anyhow::Result<()> {
     let file = kept_in(key);
     std::fs::write(Path::new("/proc/sys").join(key.replace('.', "/")), value)

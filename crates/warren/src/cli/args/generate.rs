@@ -20,10 +20,10 @@ use super::Cli;
 /// The variable with which a shell's completions ask this program for words.
 pub(crate) const COMPLETION_VARIABLE: &str = "WARREN_COMPLETE";
 
-/// The completions of a shell: a script that asks this program for words.
+/// The completions for a shell: a script that asks this program for words.
 ///
 /// # Errors
-/// If this shell cannot do that.
+/// If there are no completions for this shell.
 pub(crate) fn completions(shell: Shell) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let name = shell.to_string();
@@ -47,6 +47,7 @@ fn write_man_pages(directory: &Path) -> io::Result<()> {
     let origin = Origin::of(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref(), SystemTime::now());
     fs::create_dir_all(&commands)?;
     let mut warren = Cli::command().disable_help_subcommand(true);
+    // Gives each subcommand its global options, which clap otherwise does only when it parses.
     warren.build();
     write_command_pages(&commands, &origin, &warren, None)?;
     fs::create_dir_all(&files)?;
@@ -56,7 +57,7 @@ fn write_man_pages(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the page of a command, and those of the commands below it.
+/// Writes the page of a command, and the pages of its subcommands.
 fn write_command_pages(
     directory: &Path,
     origin: &Origin,
@@ -70,7 +71,7 @@ fn write_command_pages(
     visible(command).try_for_each(|below| write_command_pages(directory, origin, below, Some(&name)))
 }
 
-/// The page of a configuration file: its example, which has every setting.
+/// The page of a configuration file. It shows the example, which has every setting.
 struct ConfigurationPage {
     name: &'static str,
     what: &'static str,

@@ -9,7 +9,7 @@ use warren_control::timestamp;
 use warren_daemon::output;
 use warren_exit::invitation;
 
-/// Prints the line. Of its token, the exit keeps only the hash.
+/// Makes an invitation and prints its line. The exit keeps only the hash of the line's token.
 pub(super) fn run(
     config: &ExitSettings,
     arguments: &InviteArgs,
@@ -19,7 +19,7 @@ pub(super) fn run(
     let is_again = store.is_invited(&arguments.name)?;
     store.invite(&invitation)?;
     if let Err(error) = output::print_all(&format!("{line}\n")) {
-        // Nobody has read it.
+        // The line could not be printed, so nobody can use the invitation.
         store.remove(&arguments.name).context("the invitation could not be withdrawn")?;
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! `warren exit client export|import`: all of an exit's clients as a file that people can edit and keep.
+//! `warren exit client export|import`: writes all of an exit's clients into a file that people can edit and keep, and reads it back.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use warren_config::{
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Writes the clients as they are on disk at this moment, whether the exit runs or not.
+/// Writes the clients as they are on disk now, whether the exit runs or not.
 pub(super) fn export(
     directories: &Directories,
     config: &ExitSettings,
@@ -33,14 +33,14 @@ pub(super) fn export(
     output::print(&format!("Wrote {} clients to {}.\n", registry.len(), file.display()))
 }
 
-/// Has the exit take over the clients of a file.
+/// Replaces the exit's clients with those in a file.
 pub(super) fn import(
     directories: &Directories,
     config: &ExitSettings,
     args: &ClientImportArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    // Read here too, so that a mistake is reported with the file's own name.
+    // Read here and later by the exit: here a mistake is reported with the name of the user's file.
     let Some(import) = ClientsImport::read(&args.file)? else {
         bail!("{} does not exist; name a file that `warren exit client export` wrote", args.file.display());
     };
@@ -55,7 +55,7 @@ pub(super) fn import(
         anyhow!("{} cannot be written: {}; check its directory", staged.display(), describe(&error))
     })?;
     let imported = store.import(args.dry_run);
-    // The exit puts it away once the clients are in the store.
+    // The exit moves the staged file away once the clients are in the store. After a dry run or a failure, it is still here.
     if staged.exists() {
         fs::remove_file(&staged).with_context(|| format!("{} cannot be removed", staged.display()))?;
     }

@@ -1,11 +1,11 @@
-//! Other names for peers whose names are taken.
+//! Proposes other names for peers whose names are taken.
 
 use warren_config::ProfileName;
 
-/// A peer that gets another name, because somebody else has its own.
+/// A peer that gets another name, because its own name is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Renamed {
-    /// The peer's line.
+    /// The line of the peer in the file.
     pub(super) line: usize,
     /// The name in the file.
     pub(super) from: String,
@@ -24,7 +24,7 @@ impl Renamed {
     }
 }
 
-/// The sentence for names that clash. None if no name does.
+/// The message about names that clash. None if no name clashes.
 pub(super) fn sentence(renamed: &[Renamed]) -> Option<String> {
     let first = renamed.first()?;
     let clashes: Vec<String> = renamed.iter().map(Renamed::described).collect();
@@ -43,7 +43,7 @@ pub(super) fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let beginning: String = name.chars().take(room).collect();
         format!("{}{suffix}", beginning.trim_end_matches(['-', '.', '_']))
     };
-    // There are more numbers than clients.
+    // The search always ends, because there are more numbers than clients.
     (2..).map(candidate).find(|candidate| !is_taken(candidate)).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Names of peers in the comments of a WireGuard file, in the forms that people and common set-up programs use.
+//! Finds names of peers in the comments of a WireGuard file, in the forms that people and common set-up programs use.
 
 /// The client's name becomes a profile's name, which has this limit.
 const LONGEST_NAME: usize = 32;
@@ -6,14 +6,14 @@ const LONGEST_NAME: usize = 32;
 /// A name that a comment may give to a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
-    /// Uses only characters that a client's name may have.
+    /// The name. It has only characters that a client's name may have.
     pub(super) name: String,
     /// Whether the comment says that this is a name.
     is_explicit: bool,
 }
 
 impl Label {
-    /// The name that a comment gives, as common set-up programs write it. `comment` follows the first `#`.
+    /// The name that a comment gives. `comment` is the text behind the first `#`.
     pub(super) fn of(comment: &str) -> Option<Self> {
         const MARKERS: [&str; 7] =
             ["begin_peer ", "begin ", "client ", "peer ", "user ", "name ", "friendly_name "];
@@ -22,6 +22,7 @@ impl Label {
             ["note", "todo", "date", "added", "created", "updated", "expires", "email", "id", "address"];
         let text = without_identifier(comment.trim_matches('#').trim());
         let lowered = text.to_ascii_lowercase();
+        // Set-up programs write marks behind a peer, and wrap JSON in comments. Neither is a name.
         let is_no_name = lowered.starts_with("end_")
             || lowered.starts_with("end ")
             || text.starts_with(['{', '['])
@@ -64,7 +65,7 @@ fn without_identifier(text: &str) -> &str {
     }
 }
 
-/// The text in the characters of a client's name. Nothing if no character is left.
+/// Rewrites the text with the characters that a client's name may have. None if no character is left.
 fn client_name(text: &str) -> Option<String> {
     let mut name = String::new();
     for c in text.chars().flat_map(char::to_lowercase) {

@@ -1,4 +1,4 @@
-//! Imports into a stopped exit, with real files.
+//! Tests of imports into a stopped exit, with real files.
 
 use std::fs;
 use std::path::PathBuf;

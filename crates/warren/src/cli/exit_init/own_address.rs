@@ -1,11 +1,11 @@
-//! This host's own address, if clients can reach it there.
+//! Finds this host's own address, if clients can reach the host at it.
 
 use std::net::{IpAddr, UdpSocket};
 
 use super::resolvers::is_public;
 use warren_config::Endpoint;
 
-/// An address on the internet for each version of IP.
+/// An address on the internet for each version of IP, behind the address to bind to. Nothing is sent there.
 const SOMEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "9.9.9.9:53"), ("[::]:0", "[2620:fe::fe]:53")];
 
 /// The address from which this host sends to the internet. Nothing if that address is private.
@@ -15,7 +15,8 @@ pub(super) fn endpoint() -> Option<Endpoint> {
     host.parse().ok()
 }
 
-/// Sends nothing. Connecting a UDP socket makes the kernel choose a route and its source address.
+/// The source address of packets to `to`. Connecting a UDP socket sends nothing, but makes the kernel choose a route and a source
+/// address.
 fn source(any: &str, to: &str) -> std::io::Result<IpAddr> {
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;

@@ -1,10 +1,10 @@
-//! Random inner prefixes that overlap no network of this host.
+//! Draws random inner prefixes that overlap no network of this host.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// Room for 4,093 clients. There are 4,096 such networks to draw from.
+/// A network of this size has addresses for 4,093 clients. 10.0.0.0/8 has 4,096 networks of this size.
 const IPV4_PREFIX_LENGTH: u8 = 20;
 
 /// An unused network in 10.0.0.0/8. Nothing if 256 draws were all in use.
@@ -14,7 +14,7 @@ pub(super) fn draw_ipv4(
 ) -> anyhow::Result<Option<Ipv4Net>> {
     for _ in 0..256 {
         let [_, second, third, ..] = random()?.to_be_bytes();
-        // Home and office routers mostly use 10.0 and 10.1, and clients are in their networks.
+        // Home and office routers mostly use 10.0 and 10.1, so an inner prefix there would clash with clients' own networks.
         if second < 2 {
             continue;
         }
@@ -30,6 +30,7 @@ pub(super) fn draw_ipv4(
 /// The first subnet of a unique local prefix with a random global ID (RFC 4193 section 3.1).
 pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyhow::Result<Ipv6Net> {
     const SUBNET_BITS: u64 = 0xffff;
+    // `fd`, then 40 random bits of the global ID, and 16 bits of the subnet ID, which are zero.
     let global_id = (0xfd << 56) | ((random()? >> 8) & !SUBNET_BITS);
     let network = u128::from(global_id) << 64;
     Ok(Ipv6Net::new_assert(Ipv6Addr::from(network), 64))
@@ -37,6 +38,7 @@ pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyh
 
 /// Whether two networks share an address.
 pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    // Prefixes never overlap in part: one contains the other, or they have no address in common.
     one.contains(other) || other.contains(one)
 }
 

@@ -1,4 +1,4 @@
-//! Resolvers for an exit's clients: those that this host uses, if clients can reach them and they answer.
+//! Finds resolvers for an exit's clients: the resolvers of this host, if they answer and clients can reach them.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use warren_host::dns::nameservers;
 
-/// Files that list a host's resolvers. The second lists those behind systemd-resolved's own address.
+/// Files that list a host's resolvers. The second one lists the resolvers that systemd-resolved asks. The first one may then list
+/// only systemd-resolved itself.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// A public resolver that keeps no record of who asks. Used if none of this host's is reachable for clients.
+/// A public resolver (Quad9) that keeps no record of who asks. It is used if clients can reach none of this host's resolvers.
 const PUBLIC: [&str; 2] = ["9.9.9.9", "149.112.112.112"];
-/// resolv.conf(5) uses no more.
+/// The most resolvers. The C library uses no more from resolv.conf(5).
 const MOST: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 53;
@@ -42,6 +43,7 @@ fn candidates(text: &str) -> Vec<IpAddr> {
 pub(super) fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
+            // 100.64.0.0/10, the addresses that carriers share among customers (RFC 6598).
             let is_shared = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
             !(address.is_private()
                 || address.is_loopback()
@@ -63,6 +65,7 @@ pub(super) fn is_public(address: &IpAddr) -> bool {
 
 /// The resolvers that answer in time, in the given order.
 fn answering(candidates: &[IpAddr]) -> Vec<IpAddr> {
+    // All are asked before the first answer is awaited, so silent ones cost one second together.
     let deadline = Instant::now() + PATIENCE;
     let sockets: Vec<(IpAddr, UdpSocket)> =
         candidates.iter().filter_map(|address| Some((*address, ask(*address).ok()?))).collect();
@@ -81,6 +84,7 @@ fn ask(resolver: IpAddr) -> std::io::Result<UdpSocket> {
 }
 
 fn has_answered(socket: &UdpSocket, deadline: Instant) -> bool {
+    // Never zero, which a socket does not take for a timeout. A millisecond is enough to read an answer that is already here.
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut answer = [0; 512];
     let length = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv(&mut answer));

@@ -1,4 +1,4 @@
-//! What a connection's path does, and what becomes of its losses, in words.
+//! Describes a connection's path in words: its losses, their repair, and its queue.
 
 use super::units::percent;
 use warren_control::status::{ConnectionStatus, ControllerStatus, RepairStatus};
@@ -13,7 +13,7 @@ pub(super) fn condition(connection: &ConnectionStatus) -> String {
     loss.into_iter().chain(queue).collect::<Vec<_>>().join(", ")
 }
 
-/// The path in words, and what repair counted. Counts that are all zero are left out.
+/// The path in words, with the counts of repair. The counts are left out if all are zero.
 pub(super) fn details(connection: &ConnectionStatus) -> String {
     let RepairStatus { repaired, given_up, waiting, .. } = connection.repair;
     let counts = format!("{repaired} repaired, {given_up} given up, {waiting} waiting");

@@ -1,11 +1,11 @@
-//! Text that fits a terminal's width.
+//! Lays text out to fit a terminal's width.
 
 use std::fmt::Write as _;
 
-/// Columns of a terminal in its usual width.
+/// The usual width of a terminal, in columns.
 pub(super) const COLUMNS: usize = 80;
 
-/// Lines with a label and a value. A long value continues on the next line, indented to its start.
+/// Lines with a label and a value. A long value continues on the next line, indented to the value's column.
 #[derive(Debug, Default)]
 pub(super) struct Fields(Vec<(String, String)>);
 
@@ -37,7 +37,7 @@ pub(super) fn hanging(lead: &str, text: &str) -> String {
     hanging_within(COLUMNS, lead, text)
 }
 
-/// The same in any number of columns.
+/// `text` after `lead`, broken between words to fit any number of columns. A longer word stays whole.
 pub(super) fn hanging_within(columns: usize, lead: &str, text: &str) -> String {
     let indent = lead.chars().count();
     let mut written = String::new();

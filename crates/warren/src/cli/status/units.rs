@@ -1,35 +1,35 @@
-//! Figures in the units that people use.
+//! Formats figures in the units that people use.
 
 use std::time::{Duration, SystemTime};
 
-/// A duration. An invalid one prints as zero.
+/// Formats a duration. An invalid one prints as zero.
 pub(crate) fn time(seconds: f64) -> String {
     let whole = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     humantime::format_duration(Duration::from_secs(whole)).to_string()
 }
 
-/// A time in UTC, without RFC 3339's letters.
+/// Formats a time in UTC, without RFC 3339's letters T and Z.
 pub(crate) fn moment(rfc3339: &str) -> String {
     format!("{} UTC", rfc3339.trim_end_matches('Z').replace('T', " "))
 }
 
-/// How long ago a time of RFC 3339 was, such as `5 min ago`. The time itself if it cannot be read.
+/// Formats how long ago an RFC 3339 time was, such as `5 min ago`. Returns the text itself if it cannot be parsed.
 pub(crate) fn ago(rfc3339: &str, now: SystemTime) -> String {
     let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return rfc3339.to_owned() };
-    // Two clocks may differ by a little, and times are cut to seconds.
+    // The clocks of two hosts may differ a little, and times are cut to seconds. So a time may even lie in the future.
     match now.duration_since(then).unwrap_or_default() {
         passed if passed < Duration::from_secs(2) => "now".to_owned(),
         passed => format!("{} ago", span(passed)),
     }
 }
 
-/// How long it is until a time of RFC 3339, such as `23 h`.
+/// Formats how long it is until an RFC 3339 time, such as `23 h`.
 pub(crate) fn until(rfc3339: &str, now: SystemTime) -> String {
     let Ok(then) = humantime::parse_rfc3339(rfc3339) else { return rfc3339.to_owned() };
     span(then.duration_since(now).unwrap_or_default())
 }
 
-/// A span of time in its largest unit that makes it at least 2.
+/// Formats a span of time in the largest unit in which it is at least 2.
 fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     let units = [("days", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
@@ -38,17 +38,17 @@ fn span(time: Duration) -> String {
     format!("{} {unit}", seconds / length)
 }
 
-/// A number of bytes with a decimal unit, like link speeds.
+/// Formats a number of bytes with a decimal unit, as link speeds have it.
 pub(crate) fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
-/// A bit rate.
+/// Formats a bit rate.
 pub(crate) fn bit_rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
-/// A packet rate.
+/// Formats a packet rate.
 pub(super) fn packet_rate(packets_per_second: f64) -> String {
     format!("{packets_per_second:.0} packets/s")
 }
@@ -64,7 +64,7 @@ pub(crate) fn percent(percent: f64) -> String {
     }
 }
 
-/// A round-trip time in at most nine characters. A dash if it was not measured.
+/// Formats a round-trip time in at most nine characters. Without a measurement, it is a dash.
 pub(crate) fn round_trip(milliseconds: f64) -> String {
     if milliseconds == 0.0 {
         "-".to_owned()

@@ -28,14 +28,14 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = &DaemonDirectory::new(&directories.runtime, name);
     let mut history = History::default();
-    // Errors are reported before the terminal is taken over.
+    // Asked once before the terminal is taken over, so that an error appears as for any other command.
     match ask_status(&directory.socket()).await {
         Ok(status) => history.add(Instant::now(), status),
         Err(error) => return Err(failure(error, directories, name).await),
     }
     let mut terminal = Terminal::open()?;
     let mut notice = None;
-    // Kept over several turns of the loop: a key press must not begin the pause anew.
+    // Lives longer than one round of the loop: a key press must not begin the pause anew.
     let mut next = Box::pin(look(directory, EVERY));
     loop {
         if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {
@@ -63,7 +63,7 @@ pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Resu
     }
 }
 
-/// The status after a pause.
+/// Asks for the status after a pause.
 async fn look(directory: &DaemonDirectory, pause: Duration) -> Result<Status, AskError> {
     tokio::time::sleep(pause).await;
     ask_status(&directory.socket()).await
@@ -91,8 +91,8 @@ pub(super) fn refuse_without_terminal() -> anyhow::Result<()> {
     Err(Failure::new(ExitCode::Usage, sentence).into())
 }
 
-/// For tests: a client's status. Each connection has a number, bytes in each direction, and packets of which half were
-/// lost.
+/// A client's status for tests. Each connection has an ID, a number of bytes for each direction, and a number of packets, of which
+/// half were lost.
 #[cfg(test)]
 pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
     use warren_control::status::{

@@ -62,7 +62,7 @@ fn port(exit: &ExitFacts) -> Finding {
 
 fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "addresses";
-    // A running exit's own addresses and routes are in its pools.
+    // The addresses and routes of a running exit lie in its pools, so only a network around a pool can be another's.
     let is_others = |network: &IpNet, pool: &IpNet| {
         if exit.is_running {
             network.contains(pool) && network != pool
@@ -242,10 +242,11 @@ fn connection_tracking(facts: &Facts) -> Option<Finding> {
     let (count, max) = facts.network.conntrack?;
     let found = format!("{count} of {max} connections are tracked");
     let why = "NAT tracks every flow of every client, and new flows are dropped once the table is full";
-    // At least four times the smallest good size, and never smaller than now.
+    // At least four times the smallest good size, and at least twice the size now.
     let larger = (2 * max).max(4 * CONNTRACK);
     let fix = format!("run: sysctl -w {KEY}={larger}");
     let set = Repair::sysctl(KEY, larger);
+    // More than 80 % full.
     Some(if count.saturating_mul(10) > max.saturating_mul(8) {
         Finding::problem(CHECK, found, why, fix).with(set)
     } else if max < CONNTRACK {

@@ -1,4 +1,4 @@
-//! Each check on a good host, and on a host where exactly its own fact is bad.
+//! Tests each check on a good host, and on a host where only the fact of that check is bad.
 
 use super::super::facts::{
     ClockFacts, ClosedKillSwitch, CoreFacts, Egress, ExitFacts, KernelFacts, NetworkFacts, SocketFacts,
@@ -67,7 +67,7 @@ fn path(carries: u32) -> Path {
     Path { to: [9, 9, 9, 9].into(), asked: 1_500, carries }
 }
 
-/// The only finding that is not good after a change of the facts.
+/// Changes the facts, and returns the only finding that is then not good.
 fn only(change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -184,7 +184,7 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     for (check, verdict, change) in cases {
         let change_alone = |facts: &mut Facts| {
             change(facts);
-            // A stopped exit's addresses are not on the host.
+            // The addresses of a stopped exit are not on the host.
             if !exit(facts).is_running {
                 facts.network.networks.clear();
             }

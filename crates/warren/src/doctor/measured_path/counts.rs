@@ -1,4 +1,4 @@
-//! What the tunnel's connections counted between two looks.
+//! What the tunnel's connections counted between two samples.
 
 use serde::Serialize;
 use warren_control::status::{ConnectionStatus, Status, percent};
@@ -17,7 +17,7 @@ impl Loss {
     }
 }
 
-/// The change of all connections together. A connection that was not there at the first look is left out.
+/// The change of all connections together. A connection that is missing from the first sample is left out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Change {
     pub(super) to_exit: Loss,
@@ -35,7 +35,7 @@ impl Change {
             sent += grown(|one| one.sent_packets);
             lost += grown(truly_lost);
             bytes_out += grown(|one| one.bytes_out);
-            // The exit numbers its packets one after the other, and each is a UDP datagram of its own.
+            // The exit numbers its packets consecutively, and each packet is a UDP datagram of its own. So numbers count datagrams.
             let numbers = grown(|one| one.largest_received);
             numbered += numbers;
             missing += numbers as f64
@@ -48,8 +48,9 @@ impl Change {
     }
 }
 
-/// How many numbers below this one the exit has left out, on average. Against peers that acknowledge what never arrived, QUIC leaves out a
-/// random one of the first 64 and of each range that doubles (RFC 9000 section 21.4).
+/// How many packet numbers below this one the exit has left out, on average. QUIC leaves out numbers to catch peers that
+/// acknowledge packets which never arrived (RFC 9000 section 21.4): a random one of the first 64, and one of each further range,
+/// which is twice as long.
 fn skipped(number: u64) -> f64 {
     let range = number.max(64).ilog2();
     let of_first = number.min(64) as f64 / 64.0;
@@ -57,7 +58,7 @@ fn skipped(number: u64) -> f64 {
     of_first + f64::from(range - 6) + of_last
 }
 
-/// Without packets that came late, and without probes of the MTU, which are meant to be lost.
+/// Lost packets without those that were acknowledged late, and without probes of the MTU, whose loss is expected.
 fn truly_lost(connection: &ConnectionStatus) -> u64 {
     connection.lost_packets.saturating_sub(connection.spurious_losses + connection.lost_mtu_probes)
 }

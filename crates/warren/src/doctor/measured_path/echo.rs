@@ -1,4 +1,4 @@
-//! ICMP echo requests to the exit's inner address, at a rate, and their replies.
+//! Sends ICMP echo requests to the exit's inner address at a given rate, and receives the replies.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
@@ -9,13 +9,13 @@ use tokio::net::UdpSocket;
 use tokio::time::sleep_until;
 use warren_packet::checksum::Sum;
 
-/// ICMP header, and the data of every echo: the time when it left.
+/// The shortest ICMP message: the header, and the time when the echo left, in nanoseconds.
 pub(super) const LEAST: usize = 8 + 8;
-/// Echo identifiers in use. Each is a flow of its own for the tunnel, which spreads flows over its connections.
+/// The number of echo identifiers in use. Each is a flow of its own for the tunnel, which spreads flows over its connections.
 pub(super) const FLOWS: u16 = 5;
-/// A sender that is late by more than this does not catch up.
+/// A sender that is late by more than this leaves the rest out, instead of sending it in a burst.
 const MOST_BEHIND: Duration = Duration::from_millis(20);
-/// Bytes of replies that may wait to be read.
+/// The socket's receive buffer, in bytes, for replies that wait to be read.
 const BUFFER: usize = 4 << 20;
 
 // ICMP types of RFC 792 and RFC 4443.
@@ -27,9 +27,9 @@ const REPLY_V6: u8 = 129;
 /// A series of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Series {
-    /// The first of its flows, and how many they are. Requests take them in turn.
+    /// The first flow and the number of flows. Requests use the flows in turn.
     pub(super) flows: (u16, u16),
-    /// Bytes of an ICMP message.
+    /// The length of an ICMP message in bytes.
     pub(super) length: usize,
     pub(super) interval: Duration,
 }
@@ -52,17 +52,19 @@ pub(super) struct Echoes {
     start: Instant,
     turn: u16,
     pub(super) tally: Tally,
-    /// Of each reply in the first flow: when its request left, and how long it took.
+    /// For each reply in the first flow: when the request left, and the round-trip time.
     round_trips: Vec<(Instant, Duration)>,
 }
 
 impl Echoes {
+    /// Opens a socket for echoes through a device.
+    ///
     /// # Errors
-    /// When there can be no such socket.
+    /// When the kernel refuses the socket.
     pub(super) fn new(device: &str, from: IpAddr, to: IpAddr) -> io::Result<Self> {
         let mut random = [0; 2];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
-        // tokio has no raw sockets, but sends and receives on a connected one as on a connected UDP socket.
+        // tokio has no type for raw sockets. A connected raw socket sends and receives like a connected UDP socket.
         let socket = UdpSocket::from_std(StdSocket::from(socket(device, from, to)?))?;
         Ok(Self {
             socket,
@@ -100,7 +102,7 @@ impl Echoes {
         }
     }
 
-    /// The round-trip times of small echoes that left since a moment, sorted.
+    /// The round-trip times of the first flow's echoes that left since a moment, sorted.
     pub(super) fn round_trips_since(&self, since: Instant) -> Vec<Duration> {
         let late = self.round_trips.iter().filter(|(sent, _)| *sent >= since);
         let mut times: Vec<Duration> = late.map(|(_, time)| *time).collect();
@@ -114,7 +116,7 @@ impl Echoes {
         let flow = first + self.turn % count.max(1);
         let left = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let message = request(self.to, self.identifier.wrapping_add(flow), left, series.length);
-        // A request that cannot be sent now does not count.
+        // A request that cannot be sent, for instance because the socket's buffer is full, does not count as sent.
         if self.socket.try_send(&message).is_ok() {
             self.tally.sent += 1;
             self.tally.sent_bytes += self.packet_length(message.len());
@@ -127,6 +129,7 @@ impl Echoes {
             let Some(reply) = buffer.get(..read).and_then(|message| Reply::parse(self.to, message)) else {
                 continue;
             };
+            // The reply to another program's echo gives a flow beyond `FLOWS`, unless the random identifiers collide.
             let flow = reply.identifier.wrapping_sub(self.identifier);
             let now = self.start.elapsed();
             let left = Duration::from_nanos(reply.left);
@@ -146,7 +149,7 @@ impl Echoes {
     }
 }
 
-/// Bytes of the IP header of an echo.
+/// The length of an echo's IP header in bytes.
 pub(super) fn header_length(to: IpAddr) -> usize {
     if to.is_ipv4() { 20 } else { 40 }
 }
@@ -184,7 +187,7 @@ fn request(to: IpAddr, identifier: u16, left: u64, length: usize) -> Vec<u8> {
 struct Reply {
     identifier: u16,
     left: u64,
-    /// Bytes of the ICMP message.
+    /// The length of the ICMP message in bytes.
     length: usize,
 }
 

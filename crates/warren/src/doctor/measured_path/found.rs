@@ -31,26 +31,26 @@ pub(super) struct BothWays<T> {
     pub(super) from_exit: T,
 }
 
-/// In milliseconds.
+/// Round-trip times of small echoes, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct RoundTrip {
     pub(super) least_ms: f64,
     pub(super) at_rest_ms: f64,
     pub(super) under_load_ms: f64,
-    /// Nineteen of twenty echoes under load took less.
+    /// 95 % of the echoes under load took less.
     pub(super) under_load_p95_ms: f64,
-    /// By how much the load lengthened it.
+    /// By how much the load lengthened the median.
     pub(super) queue_ms: f64,
 }
 
-/// Small echoes while nothing else was sent. Lost ones had time to be repaired.
+/// Counts small echoes while nothing else was sent. Lost echoes had time to be repaired before they were counted.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct EchoCount {
     pub(super) sent: u64,
     pub(super) answered: u64,
 }
 
-/// In bytes.
+/// Sizes in bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Mtu {
     /// Largest UDP payload that the path carries.
@@ -59,17 +59,17 @@ pub(super) struct Mtu {
     pub(super) tunnel: u16,
 }
 
-/// Of packets in the tunnel.
+/// The rate of packets in the tunnel.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) bits_per_second: f64,
-    /// Whether it is the most that the path carries. If not, the load did not go higher.
+    /// Whether this is the most that the path carries. If not, the load was no higher than this.
     pub(super) is_limit: bool,
 }
 
 impl RoundTrip {
     pub(super) fn of(at_rest: &[Duration], under_load: &[Duration]) -> Self {
-        // If every echo under load is lost, the queue was full all the time: the longest that is known stands for it.
+        // If every echo under load was lost, nothing is known about the queue, and the times at rest stand in.
         let under_load = if under_load.is_empty() { at_rest } else { under_load };
         let (rest, load) = (quantile(at_rest, 0.5), quantile(under_load, 0.5));
         Self {
@@ -82,7 +82,7 @@ impl RoundTrip {
     }
 }
 
-/// In milliseconds, of sorted times.
+/// The quantile of sorted times, in milliseconds.
 fn quantile(times: &[Duration], share: f64) -> f64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "smaller than the length")]
     let place = (times.len().saturating_sub(1) as f64 * share) as usize;

@@ -1,20 +1,20 @@
-//! What a measurement of the path found, in plain sentences, and what that means.
+//! Describes what a measurement of the path found, and what that means, in plain sentences.
 
 use super::counts::Loss;
 use super::found::{Measured, Mtu, Rate, RoundTrip};
 use crate::cli::status::units::{bit_rate, bytes, percent};
 
-/// Loss in per cent, and packets of one way, from which a path is called lossy. Fewer may be chance.
+/// A path is called lossy from this loss in per cent, and from this many lost packets in one direction. Fewer may be chance.
 const LOSSY: f64 = 0.1;
 const FEW: u64 = 5;
 /// Loss in per cent that is too much for repair.
 const TOO_LOSSY: f64 = 15.0;
-/// Milliseconds of queue that nobody notices, and those that disturb calls.
+/// Milliseconds of queue below which nobody notices it, and above which it disturbs calls.
 const SHORT_QUEUE: f64 = 20.0;
 const LONG_QUEUE: f64 = 100.0;
-/// Bits per second of other traffic that spoil the measurement.
+/// Bits per second of other traffic above which it distorts the measurement.
 const BUSY: f64 = 1e6;
-/// Bytes that the tunnel adds to a packet, at most.
+/// The most bytes that the tunnel adds to a packet.
 const OVERHEAD: u16 = 45;
 
 /// The report.

@@ -1,17 +1,18 @@
-//! What all man pages share: where they come from, and text without macros.
+//! What all man pages share: version and date for the footer, and escaping of text so that roff sees no macro in it.
 
 use std::time::{Duration, SystemTime};
 
 use warren_control::timestamp;
 
-/// Where a page comes from, for its foot.
+/// The date and version in a page's footer.
 pub(super) struct Origin {
     /// YYYY-MM-DD.
     pub(super) date: String,
 }
 
 impl Origin {
-    /// The date of `epoch`, in seconds since 1970, by which builds are made repeatable. Otherwise that of `now`.
+    /// Takes the date from `epoch`, in seconds since 1970 (`SOURCE_DATE_EPOCH`), which makes builds repeatable. Without it, takes
+    /// the date of `now`.
     pub(super) fn of(epoch: Option<&str>, now: SystemTime) -> Self {
         let epoch = epoch.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
         let made = epoch.and_then(|epoch| SystemTime::UNIX_EPOCH.checked_add(epoch)).unwrap_or(now);
@@ -23,9 +24,11 @@ impl Origin {
     }
 }
 
-/// A line of text in which roff sees no macro.
+/// Escapes a line of text, so that roff sees no macro in it.
 pub(super) fn escaped(line: &str) -> String {
+    // roff may print an unescaped `-` as a hyphen (U+2010). An option that is copied from the page would then not work.
     let text = line.replace('\\', "\\e").replace('-', "\\-");
+    // A dot or quote at the start of a line begins a macro. `\&` has no width, and moves it from the start.
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 

@@ -1,4 +1,4 @@
-//! Commands in the documents exist, and quoted messages are those of the programs.
+//! Checks that commands in the documents exist, and that quoted messages are messages of the programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn documents() -> Vec<(String, String)> {
     files.into_iter().map(|file| (file.display().to_string(), fs::read_to_string(&file).unwrap())).collect()
 }
 
-/// Command lines of Warren in a document: spans and blocks of code.
+/// Command lines of Warren in a document, from spans and blocks of code.
 fn command_lines(text: &str) -> Vec<String> {
     let spans = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let lines = text.lines().map(str::trim_start);

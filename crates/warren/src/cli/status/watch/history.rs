@@ -1,11 +1,11 @@
-//! What was seen of a daemon so far.
+//! The values that a daemon's status has had since the watch began.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use warren_control::status::{ConnectionStatus, Status, percent};
 
-/// The latest status, and the values that led to it.
+/// The latest status, and the values of earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct History {
     latest: Option<(Instant, Status)>,
@@ -30,7 +30,7 @@ pub(super) struct Series(VecDeque<f64>);
 impl History {
     /// Adds a status that was asked for at `at`.
     pub(super) fn add(&mut self, at: Instant, status: Status) {
-        // Another daemon of the same name starts its counters anew.
+        // Another daemon of the same name has counters of its own, which start at zero.
         if self.status().is_some_and(|before| before.pid != status.pid) {
             *self = Self::default();
         }
@@ -50,7 +50,7 @@ impl History {
             self.out.push(bits_per_second(sum.bytes_out, seconds));
             self.into.push(bits_per_second(sum.bytes_in, seconds));
         }
-        // Ended connections would fill the memory of a long watch.
+        // Otherwise the connections that have ended would fill memory during a long watch.
         self.connections.retain(|id, _| status.connections.iter().any(|connection| connection.id == *id));
         self.latest = Some((at, status));
     }
@@ -86,7 +86,7 @@ impl Series {
     }
 }
 
-/// What a connection did between two samples.
+/// What a connection sent, received and lost between two samples.
 #[derive(Debug, Default)]
 struct Change {
     bytes_out: u64,
@@ -112,7 +112,7 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { 8.0 * bytes as f64 / seconds } else { 0.0 }
 }
 
-/// Terminals are no wider.
+/// The most values that are kept. Terminals are no wider.
 const MOST_VALUES: usize = 512;
 
 #[cfg(test)]

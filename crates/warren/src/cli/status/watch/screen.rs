@@ -1,4 +1,4 @@
-//! The lines on the terminal, computed from what was seen and the terminal's size.
+//! Computes the lines on the terminal from the history and the terminal's size.
 
 use super::super::condition::details;
 use super::super::layout::hanging_within;
@@ -8,7 +8,7 @@ use super::history::{History, Series};
 use super::sparkline::{Bars, sparkline};
 use warren_control::status::{ConnectionStatus, State, Status};
 
-/// What the terminal can show.
+/// The size of the terminal, and what it can show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) columns: usize,
@@ -17,8 +17,8 @@ pub(super) struct Look {
     pub(super) colour: bool,
 }
 
-/// At most as many lines as the terminal has rows, each with at most as many characters as it has columns. Codes for
-/// bold and colour are not counted.
+/// The lines to show. There are at most as many as the terminal has rows, and each has at most as many characters as the terminal
+/// has columns. Codes for bold and colour do not count.
 pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec<String> {
     let Some(status) = history.status() else { return Vec::new() };
     let mut lines = vec![paint(&cut(&headline(status), look), tone(status.state), look)];
@@ -70,7 +70,7 @@ fn total(label: &str, series: &Series, look: Look) -> String {
     cut(&format!("{label:<LABEL$}{line} {value:>RATE$}"), look)
 }
 
-/// A line for each connection that fits.
+/// A header and a line for each connection. If not all fit, the last line counts the others.
 fn connections(history: &History, status: &Status, room: usize, look: Look) -> Vec<String> {
     let mut shown: Vec<(String, &ConnectionStatus)> = status
         .connections
@@ -116,7 +116,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     lines
 }
 
-/// The titles, each over its chart and value, however narrow the charts are.
+/// The titles. Each stands over its chart and value, even if the charts are narrow.
 fn header(width: usize) -> String {
     let column = |title: &str, value: usize| format!("  {title:<0$}", width + 1 + value);
     [("RATE, BOTH WAYS", RATE), ("RTT", ROUND_TRIP), ("LOSS", LOSS)]
@@ -125,7 +125,7 @@ fn header(width: usize) -> String {
         .collect()
 }
 
-/// What is known of the paths, after a free line. Paths of the same words share them. Nothing if they do not fit.
+/// The description of each path, after an empty line. Paths with the same description share a line. Nothing if they do not all fit.
 fn paths(status: &Status, room: usize, look: Look) -> Vec<String> {
     let mut named: Vec<(String, Vec<String>)> = Vec::new();
     for connection in &status.connections {
@@ -195,14 +195,14 @@ fn paint(line: &str, tone: Tone, look: Look) -> String {
     format!("\x1b[{code}m{line}\x1b[0m")
 }
 
-/// `text` after `label`, on as many lines as it takes, without control characters.
+/// `text` after `label`, on as many lines as it takes. Control characters, which could steer the terminal, become spaces.
 fn wrapped(label: &str, text: &str, look: Look) -> Vec<String> {
     let text: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-    // A word that is longer than a line is cut.
+    // `hanging_within` leaves a word that is longer than a line whole, so it is cut here.
     hanging_within(look.columns, label, &text).lines().map(|line| cut(line, look)).collect()
 }
 
-/// The part that fits, without control characters.
+/// The part of a line that fits, without control characters.
 fn cut(line: &str, look: Look) -> String {
     line.chars()
         .filter(|letter| !letter.is_control())
@@ -213,17 +213,17 @@ fn cut(line: &str, look: Look) -> String {
 }
 
 const LABEL: usize = 4;
-/// The further lines of a path stand to the right of its name.
+/// The indentation of a path's second and further lines.
 const PATH_INDENT: usize = 4;
-/// The reasons are sorted by name, and a terminal has few rows.
+/// The most lines for drop reasons, because a terminal has few rows.
 const MOST_LINES_OF_DROPS: usize = 3;
-/// `999.9 Mbit/s`.
+/// The width of a rate, such as `999.9 Mbit/s`.
 const RATE: usize = 12;
-/// `1234.5 ms`.
+/// The width of a round-trip time, such as `1234.5 ms`.
 const ROUND_TRIP: usize = 9;
-/// `100.0 %`.
+/// The width of a loss, such as `100.0 %`.
 const LOSS: usize = 7;
-/// The loss in per cent that fills a chart's height, unless there was more.
+/// The loss in per cent that fills the height of a chart. A higher loss stretches the chart's scale.
 const FULL_LOSS: f64 = 5.0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Values over time as a line of small bars.
+//! Draws values over time as a line of small bars.
 
 /// The characters of the bars, from empty to full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ impl Bars {
     }
 }
 
-/// The latest `width` of `values`, with the newest at the right end. The scale ends at the highest value, or at `full`
-/// if that is higher.
+/// Draws the latest `width` values, with the newest at the right end. The scale ends at the highest value, or at `full` if that is
+/// higher.
 pub(super) fn sparkline(
     values: impl DoubleEndedIterator<Item = f64>,
     width: usize,

@@ -17,13 +17,13 @@ use super::sparkline::Bars;
 
 /// Switches to the alternate screen, hides the cursor, and cuts long lines at the edge.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-/// Undoes that.
+/// Undoes [`TAKE`].
 const GIVE_BACK: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// What the user or the system wants.
+/// An event from the user or the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// The size changed.
+    /// The size of the terminal has changed.
     Redraw,
     /// Ctrl-Z.
     Suspend,
@@ -93,6 +93,7 @@ impl Terminal {
     /// Restores the terminal and stops this process until it is continued.
     pub(super) fn suspend(&self) -> anyhow::Result<()> {
         give_back();
+        // SIGSTOP instead of SIGTSTP, which this process catches.
         kill_process(getpid(), ProcessSignal::STOP).context("cannot stop")?;
         take().context("cannot draw on this terminal; leave out --watch")
     }
@@ -116,7 +117,7 @@ pub(super) fn is_capable() -> Result<(), String> {
     }
 }
 
-/// The keys that are pressed. The reading thread blocks for ever, so it ends with the process.
+/// The keys that are pressed. The thread that reads them blocks for ever, so it ends only with the process.
 fn keys() -> mpsc::Receiver<u8> {
     let (sender, keys) = mpsc::channel(16);
     if isatty(stdin()) {
@@ -131,7 +132,7 @@ fn keys() -> mpsc::Receiver<u8> {
     keys
 }
 
-/// Waits until the user presses a key that ends. Waits for ever without a keyboard.
+/// Waits until the user presses a key that ends the watch. Without a keyboard, waits for ever.
 async fn end_key(keys: &mut mpsc::Receiver<u8>) {
     loop {
         match keys.recv().await {
@@ -166,13 +167,13 @@ fn take() -> io::Result<()> {
 fn give_back() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // Keys that were pressed meanwhile are not for the shell.
+        // `Flush` discards keys that were pressed during the watch, which would otherwise reach the shell.
         let _ = tcsetattr(stdin(), OptionalActions::Flush, &before);
     }
     let _ = write(GIVE_BACK);
 }
 
-/// A panic ends a release build without dropping anything.
+/// Restores the terminal on a panic. A panic ends a release build without dropping anything.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
