@@ -69,7 +69,7 @@ pub(crate) struct ClientStart {
 /// Runs until stopped, answering at `control`. Leaves the host as it was.
 ///
 /// # Errors
-/// [`warren_daemon::exit_code::Failure`] with the exit code and the sentence for the user.
+/// [`warren_daemon::exit_code::Failure`] with the exit code and the message for the user.
 pub(crate) async fn run(start: ClientStart, control: ControlSocket) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(start, control).await?;
     let outcome = daemon.serve().await;
@@ -174,7 +174,7 @@ impl Daemon {
                 }
                 asked = self.control.next() => self.answer(asked?).await,
                 () = self.start.helper.ended() => return Err(anyhow::anyhow!("the daemon's helper process has ended; run `warren up` again")),
-                // A worker that hangs does not answer, and systemd then takes the daemon for hung as well.
+                // A worker that hangs does not answer. Then there is no sign of life, and systemd treats the whole daemon as hung.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 // The log and the status say why a reload changed nothing.
                 _ = signals.hangup.recv() => drop(self.reload().await),
@@ -185,7 +185,7 @@ impl Daemon {
         }
     }
 
-    /// Carries out what the session's state machine asks for. Returns why the daemon is to stop, if it is.
+    /// Carries out what the session's state machine asks for. Returns a reason if the daemon is to stop.
     async fn carry_out_actions(&mut self) -> anyhow::Result<Option<Stop>> {
         while let Some(action) = self.session.machine.poll_action() {
             if let Some(stop) = self.carry_out(action).await? {
@@ -195,7 +195,7 @@ impl Daemon {
         Ok(None)
     }
 
-    /// When to ask whether an earlier exit of the profile is back. That waits until the one in use works.
+    /// When to ask whether an earlier exit of the profile is back. Until the exit in use works, nothing is asked.
     fn failback_due(&self) -> Option<Instant> {
         self.connections.failback_due().filter(|_| self.health.state() == State::Up)
     }
@@ -215,7 +215,7 @@ impl Signals {
     fn watch() -> anyhow::Result<Self> {
         const CANNOT_WATCH: &str = "cannot watch signals; check the limits on descriptors";
         let watch = |kind| signal(kind).context(CANNOT_WATCH);
-        // Without it the kernel would end the daemon when its log reaches the limit on file sizes.
+        // Otherwise a signal of the kernel (SIGXFSZ) would end the daemon when its log reaches the limit on file sizes.
         survive_file_size_limit().context(CANNOT_WATCH)?;
         Ok(Self {
             terminate: watch(SignalKind::terminate())?,

@@ -117,13 +117,13 @@ impl HostSetup {
     /// # Errors
     /// What could not be done. The rest is undone then.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
-        // If there is no device, the next look at the host says why.
+        // If there is no device, the next check of the host says why.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
             let (standing, queues) = self.stand(welcome).await?;
             self.standing = Some(standing);
             self.check_resolvers(welcome).await;
-            // The resolvers last, when the routes lead to them.
+            // The resolvers are set last, when the routes lead to them.
             self.set_dns(self.servers(welcome), false).await?;
             return Ok(Some(queues));
         }
@@ -151,12 +151,12 @@ impl HostSetup {
     /// Removes the lease from this host. The tunnel's networks are unreachable until there is another.
     ///
     /// # Errors
-    /// What could not be done. The next look at the host tries again.
+    /// What could not be done. The next check of the host tries again.
     pub(crate) async fn give_lease_back(&mut self) -> anyhow::Result<()> {
         self.change(&nothing_granted()).await
     }
 
-    /// Whether the tunnel's routes are on this host, so that it stays closed when the session is lost.
+    /// Whether the tunnel's routes are on this host. They keep its traffic blocked if the session is lost.
     pub(crate) fn stands(&self) -> bool {
         self.standing.is_some()
     }
@@ -182,7 +182,7 @@ impl HostSetup {
             standing.servers.clone_from(&servers);
             let plan = standing.plan(&self.profile, &self.settings);
             match standing.change(&plan, self.device_is_new).await {
-                // The device has just been taken away. The next look at the host recreates it and repeats the change.
+                // The device has just been taken away. The next check of the host recreates it and repeats the change.
                 Err(error)
                     if self.device_is_new || !standing.device.is_in_use() || !standing.void.is_there() =>
                 {
@@ -209,10 +209,10 @@ impl HostSetup {
         if self.settings == before || self.standing.is_none() {
             return Ok(());
         }
-        // A host without a Welcome holds the tunnel's traffic back.
+        // Without a Welcome, the tunnel's traffic stays blocked.
         let nothing = nothing_granted();
         let welcome = welcome.unwrap_or(&nothing);
-        // A device that was just taken away causes no error here: the next look recreates it.
+        // A device that was just taken away causes no error here: the next check recreates it.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
             self.change(welcome).await.context(
@@ -275,7 +275,7 @@ impl HostSetup {
             // systemd-resolved keeps resolvers for each link, and has forgotten those of the deleted device.
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
-            // Only now, so that the next look repeats whatever has failed above.
+            // Only now, so that the next check repeats whatever has failed above.
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
@@ -374,7 +374,7 @@ impl HostSetup {
         Ok(gone)
     }
 
-    /// The device that carries the tunnel's packets. None while one only stands in for it.
+    /// The device that carries the tunnel's packets. None while there is only a substitute for it.
     pub(crate) fn device(&self) -> Option<DeviceStatus> {
         let standing = self.standing.as_ref().filter(|standing| standing.device.is_in_use())?;
         Some(DeviceStatus {

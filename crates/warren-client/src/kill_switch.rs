@@ -1,6 +1,6 @@
 //! A profile's kill switch: when it closes, what its daemon lets out, and who opens it again.
 //!
-//! Only `warren down` and `warren cleanup` open it, and an `up` that has closed it itself and then failed.
+//! Only `warren down` and `warren cleanup` open it. An `up` that has closed it and then fails opens it again.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -200,8 +200,8 @@ pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyh
     close_by(profile, directory, rules(profile).await?).await
 }
 
-/// Closes it as the daemon will that starts next, which then need not change the table unless it has to look up an exit's name.
-/// Returns whether it was open.
+/// Closes a profile's kill switch with the rules that the daemon will need, which starts next. The daemon then has to change the
+/// table only if it has to look up an exit's name. Returns whether the kill switch was open.
 ///
 /// # Errors
 /// As [`close`].
@@ -213,7 +213,7 @@ pub(crate) async fn close_before_start(
     close_by(profile, directory, rules).await
 }
 
-/// Returns whether it was open.
+/// Closes a kill switch with these rules. Returns whether it was open.
 async fn close_by(
     profile: &ClientProfile,
     directory: &DaemonDirectory,
@@ -333,8 +333,8 @@ fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
         let mut mark = [0; 4];
         getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
         let mark = u32::from_ne_bytes(mark);
-        // Other programs look at the lower half of a mark alone, where it must be neither unset nor the carrier's. The upper values
-        // are Tailscale's, whose rules make packets with its mark unreachable.
+        // Other programs may compare only the lower half of a mark. So that half must be neither 0 nor the carrier's mark. The
+        // values of the upper half are Tailscale's, whose rules make packets with its marks unreachable.
         if ![0, CARRIER_MARK].contains(&(mark & 0xffff))
             && ![0x4_0000, 0x8_0000].contains(&(mark & 0xff_0000))
         {

@@ -34,7 +34,7 @@ pub async fn client_run(
         // which a child of `up` never is.
         let _ = rustix::process::setsid();
     } else {
-        // `up` has printed them already.
+        // Only here: for a detached daemon, `up` has printed them already.
         for setting in &profile.ineffective {
             output::warn(setting.to_string());
         }
@@ -56,7 +56,7 @@ pub async fn client_run(
     }
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
-    // Before anything is sent, so that nothing leaves outside from here on.
+    // Before anything is sent, so that nothing leaves outside the tunnel from here on.
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
@@ -81,7 +81,7 @@ pub async fn client_run(
     let name = start.name.clone();
     let outcome = run_sandboxed(start).await;
     if let Err(error) = &outcome {
-        // While `up` or systemd still listens. The log does not suffice, since it may be on a full disk.
+        // Sent now, while `up` or systemd still listens. The log alone is not enough, because its disk may be full.
         notify::status(&output::sentence(error));
     }
     // The helper holds the lock as well. The next daemon can start only once the helper has ended.

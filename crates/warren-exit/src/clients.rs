@@ -41,11 +41,11 @@ pub(crate) struct Clients {
     by_key: HashMap<PublicKey, SessionId>,
     limits: ClientLimits,
     events: EventCounts,
-    /// The packets that each connection had received at the latest look.
+    /// The datagrams that each connection had received at the latest call of [`Clients::hear`].
     received: HashMap<ConnectionId, u64>,
 }
 
-/// A request to the store, what becomes of it, and how it is carried out.
+/// A request to the store, how it is carried out, and its failure if it failed.
 #[derive(Debug)]
 struct Watched {
     id: StoreRequestId,
@@ -54,7 +54,7 @@ struct Watched {
     failure: Option<ConfigError>,
 }
 
-/// What is shown of a session.
+/// What reports show about a session.
 pub(crate) struct LiveSession {
     name: String,
     key: PublicKey,
@@ -65,7 +65,7 @@ pub(crate) struct LiveSession {
 }
 
 impl Clients {
-    /// The clients of an exit that starts: the registry is in `sessions`, and was read from `store`.
+    /// The clients of an exit that is starting. `sessions` has the registry that was read from `store`.
     pub(crate) fn new(sessions: ExitSessions, store: ClientStore, path: PathBuf) -> Self {
         Self {
             sessions,
@@ -81,7 +81,7 @@ impl Clients {
         }
     }
 
-    /// Notes which clients have sent something since the latest look. Call it about once a second.
+    /// Notes which clients have sent something since the latest call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
         let mut received = HashMap::with_capacity(snapshot.connections.len());
         for connection in &snapshot.connections {
@@ -97,13 +97,13 @@ impl Clients {
         self.received = received;
     }
 
-    /// When a client's latest packet came, to the second.
+    /// When a client's latest packet arrived, to the second.
     pub(crate) fn last_seen(&self, client: &Client) -> Option<SystemTime> {
         let session = self.by_key.get(&client.public_key).and_then(|session| self.sessions.session(*session));
         session.map(|session| self.sessions.seen_at(session)).or(client.last_seen)
     }
 
-    /// Everybody who is enrolled.
+    /// The registry of all enrolled clients.
     pub(crate) fn registry(&self) -> &ClientRegistry {
         self.sessions.registry()
     }
@@ -133,7 +133,7 @@ impl Clients {
         self.sessions.is_client(key)
     }
 
-    /// A peer has proven its key on a new connection. Only the state machine decides whether the key is a client's.
+    /// Tells the sessions that a peer has proven its key on a new connection. Only they decide whether the key is a client's.
     pub(crate) fn connected(&mut self, connection: u64, peer: PublicKey, remote: SocketAddr) {
         self.events.connected();
         let key = peer;
@@ -143,15 +143,15 @@ impl Clients {
         self.sessions.connected(Instant::now(), connection, key, Network::of(remote).address());
     }
 
-    /// A control message has arrived.
+    /// Tells the sessions that bytes have arrived on a connection's control stream.
     pub(crate) fn received(&mut self, connection: u64, data: &[u8]) {
         self.sessions.received(Instant::now(), connection, data);
     }
 
-    /// A connection is gone.
+    /// Tells the sessions that a connection has ended.
     pub(crate) fn closed(&mut self, connection: u64, reason: &CloseReason) {
         tracing::debug!(connection, "connection closed: {reason}");
-        // A client that was silent for the idle timeout has been away for long, and the session counts that time.
+        // After an idle timeout, the client has been silent all that time already. The session counts this time as time away.
         if *reason == CloseReason::TimedOut {
             self.sessions.timed_out(Instant::now(), connection);
         } else {
@@ -169,7 +169,7 @@ impl Clients {
         self.sessions.handle_timeout(Instant::now());
     }
 
-    /// Tells clients to move to another exit; their sessions go on until they have.
+    /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
         self.sessions.drain(Instant::now());
     }

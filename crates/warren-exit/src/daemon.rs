@@ -62,7 +62,7 @@ pub(crate) struct ExitStart {
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
 pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result<Ending> {
     let ended = start_and_serve(start, &mut host).await;
-    // In any case, also when the start failed half-way.
+    // In any case, even if the start failed half-way.
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = ended?;
     undone?;
@@ -165,7 +165,7 @@ impl<'host> Daemon<'host> {
             if let Some(ending) = self.stopping {
                 break ending;
             }
-            // Any event of the last turn may have led to decisions.
+            // Any event of the last round may have led to decisions.
             self.clients.carry_out_all(&self.worker).await;
             // Every client has moved to another exit.
             if self.drained_by.is_some() && !self.clients.has_sessions() {
@@ -193,12 +193,12 @@ impl<'host> Daemon<'host> {
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 order = signals.next() => match order {
                     Order::End(ending) => self.stopping = Some(ending),
-                    // Log and status say why it changed nothing.
+                    // If a reload changes nothing, the log and the status say why.
                     Order::Reload => drop(self.reload().await),
                 },
             }
         };
-        // Clients hear why the exit ends while the worker can still send.
+        // Clients are told why the exit ends, while the worker can still send.
         self.clients.shut_down(self.goodbye());
         self.clients.carry_out_all(&self.worker).await;
         Ok(ending)
@@ -220,7 +220,7 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote } => {
-                // Before its first message, which must get through an exit that is behind.
+                // Before the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }
@@ -228,7 +228,7 @@ impl<'host> Daemon<'host> {
             }
             Report::Control { connection, data } => self.clients.received(connection.0, &data),
             Report::Closed { connection, reason } => self.clients.closed(connection.0, &reason),
-            // The worker moves its flows; a client that is gone for good ends with the idle timeout.
+            // The worker moves the connection's flows to others. A client that never comes back ends with the idle timeout.
             Report::Answers { connection, answers } => {
                 tracing::debug!(connection = connection.0, answers, "a connection's path changed");
             }
@@ -255,7 +255,7 @@ impl<'host> Daemon<'host> {
         self.spare_memory.look(now, &self.worker).await;
     }
 
-    /// What reports are made from now.
+    /// The exit's state now, from which reports are made.
     async fn observe(&self) -> Observations<'_> {
         Observations {
             config: &self.config,
@@ -273,7 +273,7 @@ fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
     clients.store().path().parent().context("the clients' store has no directory")
 }
 
-/// The worker's rules, as the configuration has them.
+/// The rules by which workers forward packets, as the configuration has them.
 fn forwarding(config: &ExitSettings) -> Forwarding {
     let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     Forwarding::Exit {

@@ -34,10 +34,10 @@ pub(crate) struct FoundHost {
 }
 
 impl FoundHost {
-    /// Looks at the host.
+    /// Finds out what the exit has to know about the host.
     ///
     /// # Errors
-    /// When it lacks the interface that the configuration names, or cannot be looked at.
+    /// When the host lacks the interface that the configuration names, or cannot be examined.
     pub(crate) async fn look(
         config: &ExitSettings,
         registry: &ClientRegistry,
@@ -116,7 +116,7 @@ impl HostSetup {
     /// services), and makes rules and routes follow the networks behind clients. Returns the exit's plan as it would be made now.
     ///
     /// # Errors
-    /// What could not be done. The next look tries it again.
+    /// What could not be done. The next check tries it again.
     pub(crate) async fn follow(
         &mut self,
         config: &ExitSettings,
@@ -169,7 +169,7 @@ impl HostSetup {
         self.host.changes()
     }
 
-    /// Undoes all of it, including what was made since the start.
+    /// Undoes everything that the exit has changed on the host, including later changes.
     ///
     /// # Errors
     /// What could not be undone.

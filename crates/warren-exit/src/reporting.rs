@@ -42,7 +42,7 @@ pub(crate) struct Observations<'a> {
 /// How reloads have gone.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
-    /// Why the latest reload changed nothing, if it did not.
+    /// Why the latest reload changed nothing. None if it succeeded.
     pub(crate) error: Option<String>,
     /// Reloads that changed nothing because something was wrong.
     pub(crate) refused: u64,
@@ -59,7 +59,7 @@ impl Reporting {
     /// Serves metrics and page where the configuration says.
     ///
     /// # Errors
-    /// When an address or a file cannot be used. The sentence says what to do.
+    /// When an address or a file cannot be used. The message says what to do.
     pub(crate) async fn start(
         config: &ExitSettings,
         web_socket: Option<UnixSocket>,
@@ -85,7 +85,7 @@ impl Reporting {
     /// Serves the metrics elsewhere, or where they were if that is not possible.
     ///
     /// # Errors
-    /// Why they cannot be served there.
+    /// Why the metrics cannot be served at the new address.
     pub(crate) async fn move_metrics(
         &mut self,
         before: &MetricsSettings,
@@ -108,7 +108,7 @@ impl Reporting {
     /// Serves the page elsewhere, or where it was if that is not possible. Its token is read again in any case.
     ///
     /// # Errors
-    /// Why it cannot be served there.
+    /// Why the page cannot be served at the new address.
     pub(crate) async fn move_web(
         &mut self,
         before: Option<&WebListen>,

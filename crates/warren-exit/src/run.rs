@@ -34,7 +34,7 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Runs the exit daemon until it is stopped.
 ///
 /// # Errors
-/// The reason, with the host as it was before.
+/// The reason for the daemon's end. The host is then as it was before.
 pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDirectory::new(&directories.runtime, EXIT);
@@ -146,7 +146,7 @@ fn files_of(config: &ExitSettings, clients: &Path, directory: &DaemonDirectory) 
     written.fold(files, Files::writing_in)
 }
 
-/// Says what to do if the device's name is taken, which the operator cannot choose.
+/// Says what to do if the device's name is taken. The operator cannot choose another name.
 fn advise_on_device(error: TunError) -> anyhow::Error {
     if let TunError::NameTaken { name } = error {
         return anyhow!(

@@ -1,4 +1,4 @@
-//! What the workers report of connections and of the TUN device, and what that means for the session.
+//! Handles what the workers report about connections and the TUN device, and tells the session what it has to know.
 
 use std::io;
 use std::time::Instant;
@@ -37,7 +37,7 @@ impl Daemon {
             Report::Control { connection, data } => {
                 if let Some(index) = self.connections.index(connection) {
                     if self.session.machine.awaits_welcome(index) {
-                        // The session compares the exit's Welcome with them.
+                        // The session compares the addresses in the exit's Welcome with these.
                         let taken =
                             self.host.taken_addresses(&self.session.leased(), &self.connections).await;
                         self.session.machine.set_taken(taken);
@@ -61,7 +61,7 @@ impl Daemon {
         }
     }
 
-    /// A connection's handshake is done, so the exit has proven its key.
+    /// Takes a connection whose handshake is done. The exit has proven its key by that.
     async fn connected(&mut self, connection: ConnectionId) -> anyhow::Result<()> {
         let now = Instant::now();
         let Some((purpose, way)) = self.connections.take_runner(connection) else {
@@ -89,7 +89,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Leaves the exit in use for another: its session ends, and one begins whose connection 0 is there already.
+    /// Leaves the exit in use for another. The old session ends, and a new one begins, whose connection 0 exists already.
     async fn change_exit(&mut self, now: Instant, place: usize) {
         let from = self.connections.endpoint().to_string();
         self.session.machine.stop(now);
@@ -98,7 +98,7 @@ impl Daemon {
         tracing::info!("moving from {from} to {}", self.connections.endpoint());
         self.health.moves();
         self.begin_session(now);
-        // The new session asks for a connection 0, which the race has brought already.
+        // Drops the new session's request for a connection 0, because the race has opened that connection already.
         self.close_unwanted().await;
     }
 
@@ -118,13 +118,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts a race in place of any other.
+    /// Starts a race, and ends any race under way.
     pub(super) async fn start_race(&mut self, purpose: Purpose) -> anyhow::Result<()> {
         self.connections.start_race(&self.worker, &self.host.lockdown, purpose).await;
         self.run_race().await
     }
 
-    /// Begins what is due in the race. Tells the session when every way has failed.
+    /// Begins the race's connections that are due. Tells the session if every way has failed.
     pub(super) async fn run_race(&mut self) -> anyhow::Result<()> {
         let ended = self.connections.run_race(&self.worker, &mut self.host.lockdown).await?;
         self.tell_session(ended);
@@ -143,7 +143,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Does what silent connections call for.
+    /// Gives silent connections other ports. If all are silent, looks for another way as well.
     pub(super) async fn handle_silence(&mut self) -> anyhow::Result<()> {
         if self.connections.handle_silence(&self.worker).await {
             self.health.silent(self.connections.endpoint());
@@ -152,15 +152,15 @@ impl Daemon {
         Ok(())
     }
 
-    /// This host's network has changed, or it has slept. The exit is asked for a sign of life, which also tells it this client's
-    /// new address.
+    /// Asks the exit for a sign of life, because this host's network has changed or the host has slept. This also tells the exit
+    /// the client's new address.
     pub(super) async fn take_network_event(&mut self, event: NetworkEvent) {
         tracing::debug!(?event, "asking the exit for a sign of life");
         self.worker.send_all(SharedCommand::Rouse).await;
         self.session.machine.hurry(Instant::now());
     }
 
-    /// The exit has answered the probe, or the probe could not be sent, which says nothing about the tunnel.
+    /// Takes the end of the probe: the exit has answered, or the probe could not be sent. The latter says nothing about the tunnel.
     pub(super) fn take_probe(&mut self, probed: Result<io::Result<()>, JoinError>) {
         if let Ok(Err(error)) = probed {
             tracing::debug!("cannot probe the tunnel: {error}");
@@ -168,12 +168,12 @@ impl Daemon {
         self.up();
     }
 
-    /// Traffic flows.
+    /// Notes that traffic flows.
     pub(super) fn up(&mut self) {
         self.health.up(self.connections.endpoint());
     }
 
-    /// Starts a diagnosis of the address that was tried last, unless there was one lately.
+    /// Starts a diagnosis of the address that was tried last, unless one has begun recently.
     pub(super) fn start_diagnosis(&mut self) {
         let Self { start, host, connections, health, .. } = self;
         health.diagnosis.start(connections.last_tried(), || KillSwitches {

@@ -11,7 +11,7 @@ use crate::device::{TunDevice, Void};
 /// What is in place on the host now.
 pub(super) struct Standing {
     pub(super) device: TunDevice,
-    /// Discards the tunnel's packets while that device is away.
+    /// Discards the tunnel's packets while `device` is missing.
     pub(super) void: Void,
     pub(super) host: Host,
     pub(super) applied: Applied,
@@ -33,8 +33,8 @@ impl Standing {
         Ok(made)
     }
 
-    /// Chooses priorities in front of other programs' rules that lead around the tunnel. Returns a sentence for the user if none are
-    /// free.
+    /// Chooses priorities in front of other programs' rules that lead around the tunnel. Returns a message for the user if no such
+    /// priority is free.
     pub(super) async fn stay_in_front(&mut self) -> anyhow::Result<Option<String>> {
         let facts = &mut self.facts;
         let place = self.host.place(&facts.tunnel(), facts.slot, facts.band).await?;

@@ -34,13 +34,14 @@ impl Clients {
             }
             ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
             ExitAction::Open { session, key, name, lease, prefixes, connections, features } => {
-                // Its inner addresses: they name the client in other logs. Where it connects from is not logged.
+                // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
+                // not.
                 let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
                 tracing::info!(client = name, "session opened: {}", addresses.join(", "));
                 let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
                 self.by_key.insert(key, session);
-                // The limit outlives sessions: a client that reconnects continues with the one that it had.
+                // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
                 let repair = features & NUMBERED != 0;
@@ -105,7 +106,7 @@ impl Clients {
         self.sessions.stored(Instant::now(), id, outcome);
     }
 
-    /// A client's session is over. A client that is no longer enrolled needs no limit either.
+    /// Forgets the session of a client, because it is over. If the client is no longer enrolled, forgets its limit as well.
     fn forget_session_of(&mut self, key: PublicKey, session: SessionId) {
         if self.by_key.get(&key) == Some(&session) {
             self.by_key.remove(&key);

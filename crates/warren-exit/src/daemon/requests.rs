@@ -30,7 +30,7 @@ impl Daemon<'_> {
         if let (Some(change), Ok(_)) = (change, &response) {
             change.log(By::Command);
         }
-        // Reloads and drains have decided something, too.
+        // Reloads and drains have led to decisions, too.
         self.clients.carry_out_all(&self.worker).await;
         drop(asked.answer.send(response));
     }
@@ -84,14 +84,14 @@ impl Daemon<'_> {
         }
     }
 
-    /// Changes clients. When this returns, the change is stored and in force, also on the host.
+    /// Changes clients. When this returns, the change is stored and in force, on the host as well.
     async fn change(
         &mut self,
         change: impl FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>,
     ) -> Result<Value, RequestRefused> {
         let proposed = change(&mut self.clients)?;
         let settled = self.clients.settle(proposed, &self.worker).await;
-        // What shuts a client out is in force even if it could not be stored.
+        // In any case: a change that shuts a client out is in force even if it could not be stored.
         self.follow_clients().await?;
         settled.map(|()| Value::Null)
     }

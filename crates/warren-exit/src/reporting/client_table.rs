@@ -74,11 +74,11 @@ impl Reporting {
     }
 }
 
-/// How many clients match, and those of the page in order.
+/// How many clients match, and the matching clients on the requested page, in order.
 fn rows_of<'a>(seen: &'a Observations<'_>, query: &TableQuery) -> (usize, Vec<&'a Client>) {
     let registry = seen.clients.registry();
     let address = query.search.parse::<IpAddr>().ok();
-    // An address is no part of a name.
+    // A search for an address does not match names.
     let part = if address.is_some() { "" } else { query.search.as_str() };
     let matches = |client: &&Client| address.is_none_or(|address| client.lease().contains(address));
     let start = query.page.saturating_mul(ROWS);
@@ -92,7 +92,7 @@ fn rows_of<'a>(seen: &'a Observations<'_>, query: &TableQuery) -> (usize, Vec<&'
         .collect();
     let matching = found.len();
     let end = start.saturating_add(ROWS);
-    // The registry is in the order of names, which a stable sort keeps among equals.
+    // The registry is ordered by name. A stable sort keeps that order among clients of equal rank.
     if query.sort != Sort::Name {
         found.sort_by_key(|(rank, _)| *rank);
     }
