@@ -33,7 +33,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
     std::thread::sleep(seconds(1));
     assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "the flows have moved to other connections");
-    // The swallowed connection is back, from another port.
+    // The connection whose packets were swallowed is back, from another port.
     let carried = |client: &Client<'_>| client.status().each("packets_in");
     let before = carried(&client);
     eventually(seconds(10), "every connection carries flows", || {
@@ -76,7 +76,7 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     net.router.sh("nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 snat to 198.51.100.1:10000-10999; }; }'").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    // The echo goes on past the last rebind. Each rebind itself takes a moment.
+    // The echo continues past the last rebind. Each rebind itself takes a moment.
     let each = pause + Duration::from_millis(500);
     let asking = flows::answers(&net.client, each * u32::try_from(count).unwrap() + seconds(2));
     let tcp = flows::TcpFlows::open(&net, 4);

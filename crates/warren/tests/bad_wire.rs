@@ -159,7 +159,7 @@ fn what_comes_late_is_delivered_all_the_same() {
         let taken = format!("udp {port} 443 @th,320,8 < {below} counter drop");
         net.router.sh(&table("late", "ingress", device, &taken)).ok();
         let taken = || packets_of_one(&net.router.sh("nft list table netdev late").ok());
-        // Repair may bring all of them all the same.
+        // Counted on the link, because repair may deliver every one of them nevertheless.
         flows::echo_numbered(&net.client, 5_000);
         assert!(taken() > 0, "no datagram is taken from the link");
 
@@ -187,7 +187,7 @@ pub(crate) fn table(name: &str, hook: &str, device: &str, rule: &str) -> String 
     format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
 }
 
-/// How many numbers arrived, and how many arrived behind a later one. Fails on a duplicate.
+/// How many numbers arrived, and how many arrived after a later number. Fails on a duplicate.
 fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
     let total = came.len();
     let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -258,7 +258,7 @@ fn all_of(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// How many packets a host's kernel found to be wrong, by IPv4 header or TCP checksum.
+/// How many packets a host's kernel discarded because of a wrong IPv4 header or TCP checksum.
 fn wrong_packets(host: &Namespace) -> u64 {
     const COUNTERS: [(&str, &str); 3] =
         [("Ip:", "InHdrErrors"), ("Tcp:", "InErrs"), ("Tcp:", "InCsumErrors")];

@@ -97,7 +97,7 @@ fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_
     assert!(daemon.is_running() && exit.daemon().is_running());
 }
 
-/// Rounds of each load: what the tunnel carries, and twice that.
+/// The number of rounds of each load. One load is what the tunnel carries, the other is twice that.
 const ROUNDS: u64 = 4;
 
 /// Offers twice what the tunnel carries, in packets of 64 and of 1,200 bytes.

@@ -21,7 +21,7 @@ fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_l
     bombard(true);
 }
 
-/// Here every datagram reaches the QUIC library.
+/// An exit that answers strangers passes every datagram to the QUIC library.
 #[test]
 fn hostile_datagrams_cost_an_exit_that_answers_strangers_no_room_no_tunnel_and_few_lines_of_log() {
     bombard(false);
@@ -95,7 +95,7 @@ fn bombard(silent: bool) {
     let put_off = turned(&["address_unproven"]);
     eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     if hostile.is_some() {
-        // The rest is table capacity, and pages that a longer-lived allocation keeps.
+        // What remains is table capacity, and pages that a longer-lived allocation keeps.
         eventually(seconds(60), "the exit is as small as it was", || more() <= 2_048);
     }
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
@@ -122,7 +122,7 @@ fn bombard(silent: bool) {
         assert!(datagrams <= u64::from(count) / 100, "{datagrams} answers");
     } else {
         assert!(put_off > 0 && retried > 0, "{put_off}, {sealed:?}");
-        // RFC 9000 section 8.1, whatever was sent.
+        // The limit of RFC 9000 section 8.1 holds whatever was sent.
         assert!(bytes <= 3 * forged_bytes, "{bytes} bytes in answer to {forged_bytes}");
     }
     if hostile.is_some() {
@@ -226,7 +226,7 @@ impl Noise {
     fn spoilt(&mut self, whose: usize) -> Vec<u8> {
         let place = self.below(2);
         let mut datagram = self.flights[whose][place].clone();
-        // After the token, or anywhere.
+        // The changed bytes are after the token, or anywhere.
         let from = if self.below(2) == 0 { 0 } else { 80 };
         for _ in 0..self.below(4) {
             let at = from + self.below(datagram.len() - from);

@@ -86,7 +86,7 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
     let mut exit = exit_with(&net, &keys);
     exit.run();
     let exit_key = exit.status().text("/public_key").parse().unwrap();
-    // Each client is on its own host, so that its attempts can be told apart.
+    // Each client is on its own host, so that the clients' attempts can be distinguished.
     let hosts = net.clients_beside(u8::try_from(COUNT).unwrap());
     let on_its_host = |(host, key)| Crowd::start(host, vec![key], exit_key);
     let crowd: Vec<Crowd> = hosts.iter().zip(keys).map(on_its_host).collect();
@@ -132,7 +132,7 @@ fn attempts_of_each(listed: &str) -> BTreeMap<String, u64> {
     attempts
 }
 
-/// The longest of five runs.
+/// The duration of the slowest of five runs.
 fn slowest<T>(mut what: impl FnMut() -> T) -> Duration {
     let times = (0..5).map(|_| {
         let start = Instant::now();

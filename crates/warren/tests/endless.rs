@@ -49,8 +49,8 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     let (mut most, mut stalled, mut gone) = (0, Duration::ZERO, Duration::ZERO);
     std::thread::scope(|scope| {
         let others = scope.spawn(|| say_nothing(&net.client, exit_key, COUNT));
-        // `stalled` is the last look that finds every place for forged handshakes taken. `gone` starts the final run of
-        // looks that find no handshake.
+        // `stalled` is the time of the last sample in which every place for forged handshakes is taken. `gone` is the time of
+        // the first sample after which no sample has a handshake.
         while !others.is_finished() || gone <= stalled {
             assert!(start.elapsed() < seconds(60), "{:?}", Handshakes::of(&exit));
             let Handshakes { in_flight, .. } = Handshakes::of(&exit);
@@ -170,7 +170,7 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
         start.elapsed()
     );
     assert!(exit.daemon().is_running());
-    // A leak of 170 bytes per operation.
+    // A leak of 170 bytes per operation would show.
     assert!(grown <= 1_024, "{grown} KiB");
 }
 

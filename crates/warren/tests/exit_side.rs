@@ -148,7 +148,8 @@ fn packets(net: &Net, table: &str, chain: &str) -> u64 {
     packets_counted(&listed).iter().sum()
 }
 
-/// With a prefix routed to the exit, no NAT66 is needed: the internet sees the clients' own IPv6 addresses. IPv4 is still translated.
+/// With a prefix that is routed to the exit, no NAT66 is needed: the internet sees the clients' own IPv6 addresses. IPv4 is still
+/// translated.
 #[test]
 fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     let Some(net) = Net::new() else { return };

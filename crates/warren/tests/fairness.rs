@@ -14,7 +14,7 @@ use crate::support::{Exit, Net, seconds};
 
 /// The greedy client's port. The others use the ports after it.
 const FIRST_PORT: u16 = 5_400;
-/// Bytes of an inner packet.
+/// The length of an inner packet in bytes.
 const LENGTH: usize = 1_228;
 const MEGABITS: f64 = 10.0;
 const LASTING: Duration = seconds(15);

@@ -23,7 +23,7 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
     let clients = || disk.inside(&net.exit, &daemon, "cat exit/clients.store").ok();
     disk.fill(&net.exit, &daemon);
-    // The store's last block has room for some lines more.
+    // The store's last block on disk still has room for some lines.
     for line in ["exit client add filler", "exit invite guest"] {
         let is_full = |number: &u32| exit.warren.run(&format!("{line}-{number}")).code != Some(0);
         (0..100).find(is_full).expect("the disk becomes full");
@@ -48,7 +48,7 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     client.sh("ping -c 1 -W 2 203.0.113.2");
     assert_eq!(clients(), before);
 
-    // A client that is disabled is cut off even if that cannot be written.
+    // A client that is disabled is cut off even if the store cannot be written.
     assert_one_sentence(&exit.warren.run("exit client disable laptop"), "the client is cut off, but");
     eventually(seconds(20), "a disabled client is refused", || client.status().text("/state") == "refused");
     assert_eq!(clients(), before);

@@ -52,7 +52,7 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
     assert_eq!(seen.extension(16), Some(&b"\0\x03\x02h3"[..]));
 }
 
-/// The control: forbidden content is found wherever it stands.
+/// The control: forbidden content is found wherever in the packets it is.
 #[test]
 fn what_only_warren_says_is_found_in_first_packets_that_have_it() {
     let key = PrivateKey::generate().unwrap().public();

@@ -39,7 +39,7 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
                 .sh(&format!("ip link set to-client down && sleep {away} && ip link set to-client up"))
                 .ok();
         } else {
-            // The route does not say so, but the gateway is on-link, not behind the tunnel.
+            // The gateway is on-link and not behind the tunnel, although the route does not say so.
             client.sh(&format!(
                 "ip link set eth0 down && sleep {away} && ip link set eth0 up && ip route add default via 192.0.2.1 && \
                  ip -6 address add 2001:db8:1::2/64 dev eth0 && ip -6 route add default via 2001:db8:1::1 dev eth0",

@@ -96,7 +96,7 @@ fn flood_beside_a_tunnel(
             let back = eventually(seconds(10), "the tunnel answers", || {
                 net.client.sh("ping -c 1 -W 0.3 203.0.113.2").succeeded()
             });
-            // Recovery within two seconds means that an interval starting by then is good.
+            // The tunnel has recovered within two seconds if one of the intervals that begin by then is good.
             let after = (0..3)
                 .map(|_| share(offer(net, offered, LENGTH, seconds(1))))
                 .find(|share| *share >= 90)

@@ -90,7 +90,7 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
 /// The most half-open handshakes of an exit.
 const AT_ONCE: u64 = 384;
 
-/// How long a busy machine may take to start that many.
+/// How long a busy machine may take to start [`AT_ONCE`] handshakes.
 const LONGEST: Duration = seconds(60);
 
 /// Memory that may stay afterwards, in KiB: table capacity, remembered proofs, and pages that a longer-lived allocation keeps.

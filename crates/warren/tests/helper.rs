@@ -1,4 +1,4 @@
-//! What a compromised daemon could make its helper do. The test talks to a helper in the way that only its daemon does.
+//! What a compromised daemon could make its helper do. The test talks to a helper in the daemon's place.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The daemons' changes to their hosts, and that they undo them exactly.
+//! The daemons' changes to their hosts. The daemons undo them exactly.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -57,7 +57,7 @@ fn sigterm_restores_the_exit_s_host() {
     exit.daemon().signal(Signal::TERM);
 
     assert_eq!(exit.daemon().wait(seconds(10)), Some(0));
-    // The table that keeps flows alive over a restart stays for a moment.
+    // The hold table, which keeps flows alive over a restart, stays for a moment.
     eventually(seconds(5), "the hold table is gone", || {
         !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")
     });

@@ -44,7 +44,7 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
     std::thread::sleep(lasting);
 
     let used = Usage::of(&net, &idle.status()).since(&before, lasting);
-    // Towards the client, which has been silent all this time.
+    // A ping towards the client, which has been silent all this time.
     let inbound = net.exit.sh(&format!("ping -c 3 -i 0.2 -W 3 {idle_address}"));
     let log = lonely_daemon.output();
     let lines = log.lines().count() - said.lines().count();

@@ -7,7 +7,8 @@ use crate::support::{Client, Exit, Family, Namespace, Net, Status};
 fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    // With several queues on a slow link, packets would also wait for longer than any may.
+    // On a slow link, several connections would have several queues. Packets would then also be dropped because they waited too
+    // long.
     let profile = exit.enrol("laptop").with("transport", "connections", 1);
     let client = Client::with(&net, &profile);
     client.up();
@@ -37,7 +38,7 @@ fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
         // Marked packets arrive with their marks and valid checksums. The slow link drops a few.
         assert!(marked > 0 && seen.marked * 2 >= marked && seen.marked <= marked);
         assert_eq!(seen.invalid, 0);
-        // What is sent again does not support ECN (RFC 3168 section 6.1.5).
+        // A few drops remain, because retransmitted packets do not support ECN (RFC 3168 section 6.1.5).
         assert!(dropped * 3 <= dropped_without);
         // The control: the same flows without ECN.
         assert_eq!((marked_without, seen_without.marked), (0, 0));
@@ -54,7 +55,7 @@ fn flows_that_support_ecn_are_marked_where_others_lose_packets() {
 struct Seen {
     /// Packets that were marked as congested.
     marked: u64,
-    /// Packets with a header that is wrong.
+    /// Packets with an invalid header.
     invalid: u64,
 }
 

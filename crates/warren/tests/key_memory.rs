@@ -1,4 +1,4 @@
-//! Where private keys are in the memory of daemons, and which processes may look there.
+//! Where private keys are in the memory of daemons, and which processes may read that memory.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;

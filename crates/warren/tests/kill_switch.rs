@@ -81,7 +81,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     leaks.assert_all("down again");
 }
 
-/// Tells a daemon to stop. Returns the number of attempts to leave while it stopped, and in the second after.
+/// Tells a daemon to stop. Returns the number of attempts to send packets out while it stopped, and in the second after.
 fn stop_under_attempts(net: &Net, daemon: &mut Running) -> (usize, usize) {
     let attempts = Attempts::start(&net.client, 1.5);
     let made_before = attempts.made();

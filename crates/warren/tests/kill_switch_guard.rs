@@ -1,4 +1,4 @@
-//! Somebody deletes the kill switch's table: who reports it, and who restores it.
+//! Another program deletes the kill switch's table. Who reports that, and who restores the table?
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
@@ -195,8 +195,8 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     assert!(!client.warren.host.sh(TABLE).succeeded(), "the table is gone");
 }
 
-/// An nft that makes the kill switch's table as soon as the tables are listed for the first time, by a run of their own or by a line
-/// to an interactive nft. Only then does the reader hear the end of the list.
+/// An nft that makes the kill switch's table as soon as the tables are listed for the first time, by a run of their own or by a
+/// line to an interactive nft. Only then does the reader get the end of the list.
 const PLAYS_GUARD: &str = r#"#!/usr/bin/env python3
 import os, subprocess, sys
 

@@ -12,7 +12,7 @@ use crate::support::{
 /// Kills each daemon once in each of its phases. Scorecard C2 is `WARREN_KILLS=50`.
 const KILLS: u64 = 4;
 
-/// A daemon that was told to stop may end before the kill. The test then repeats that phase, up to this many turns per kill.
+/// A daemon that was told to stop may end before it is killed. The test then repeats that phase, up to this many times per kill.
 const TURNS: u64 = 8;
 
 const FOREIGN: &str =

@@ -27,7 +27,7 @@ fn each() -> u16 {
 const HONEST: u16 = 50;
 /// Lies in flight at a time: fewer than any buffer on the path holds.
 const UNDER_WAY: usize = 200;
-/// Limits on the growth of a daemon's memory: over everything that a peer sends, and for one kind of lie (scorecard B8).
+/// Limits on the growth of a daemon's memory: through everything that a peer sends, and through one kind of lie (scorecard B8).
 const ROOM_KIB: u64 = 8 * 1024;
 const ROOM_OF_ONE_KIB: u64 = 1024;
 
@@ -116,7 +116,7 @@ fn what_a_lying_client_sends_reaches_nobody_and_is_counted() {
     assert_eq!((left(), arrived()), (0, 0), "packets left the exit, or arrived");
     room.assert_bounded_by(ROOM_OF_ONE_KIB);
 
-    // The same with true addresses.
+    // The control: honest packets, with the sender's own addresses.
     liar.say(&honest(ends, HONEST));
     let sent = 2 * u64::from(HONEST);
     eventually(seconds(10), "honest packets pass", || arrived() >= sent);

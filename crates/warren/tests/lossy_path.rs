@@ -125,7 +125,8 @@ fn lose_of_60_percent(net: &Net, controller: &str, lasting: u64) {
     );
 }
 
-/// Which controller outside suits TCP inside. The test only asserts that an answer came.
+/// Measures which congestion controller of the carrier suits TCP inside the tunnel. The test only asserts that each run has a
+/// result.
 #[test]
 #[ignore = "a measurement; `scripts/torture loss` runs it"]
 fn what_a_tcp_flow_inside_carries_by_controller_and_loss() {
@@ -189,7 +190,7 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
         let took = start.elapsed();
         let sum = client.sh(&format!("sha256sum < {}", file.display()));
         assert_eq!(sum, whole, "{percent} %");
-        // The fewest bytes that arrived in half a minute.
+        // The fewest bytes that arrived in any half minute.
         let least = sizes.iter().filter_map(|(from, size)| {
             sizes.iter().find(|(at, _)| *at >= *from + WINDOW).map(|(_, later)| later - size)
         });
@@ -238,7 +239,7 @@ fn wide(client: &Client<'_>, exit: &Exit<'_>) {
     });
 }
 
-/// Turns off batches, which the router would pass or lose as one packet.
+/// Turns off batches of datagrams. The router would pass or drop a batch as one packet.
 fn single_datagrams(net: &Net) {
     for host in [&net.client, &net.exit] {
         host.sh("ethtool -K eth0 tx-udp-segmentation off").ok();

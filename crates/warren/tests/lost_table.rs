@@ -1,4 +1,5 @@
-//! An exit that loses its firewall table. Only the kernel can remove the table, or somebody who kills the process that owns it.
+//! An exit that loses its firewall table. The table goes only if the kernel removes it, or if somebody kills the process that owns
+//! it.
 
 use rustix::process::Signal;
 

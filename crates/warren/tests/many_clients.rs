@@ -1,4 +1,4 @@
-//! An exit with tens of thousands of clients: it starts with them, lists them in pages, and answers no scrape with all of them.
+//! An exit with tens of thousands of clients: it starts with them, lists them in pages, and never puts all of them into one scrape.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use warren_session::PublicKey;
 
 use crate::support::{Client, Exit, ExitOptions, Net, asked, eventually, seconds};
 
-/// `WARREN_CLIENTS=100000` measures the largest exit that the documentation speaks of.
+/// `WARREN_CLIENTS=100000` measures the largest exit that the documentation mentions.
 const CLIENTS: usize = 20_000;
 
 #[test]

@@ -52,7 +52,7 @@ fn a_client_with_thousands_of_flows_is_capped_and_takes_none_from_others() {
     }
 }
 
-/// A network that is granted, a service that starts and a router advertisement each change the rules.
+/// A granted prefix, a service that starts and a router advertisement each change the rules.
 #[test]
 fn a_change_of_the_exits_rules_lets_no_client_begin_its_flows_anew() {
     let Some(net) = Net::new() else { return };
@@ -75,7 +75,7 @@ fn a_change_of_the_exits_rules_lets_no_client_begin_its_flows_anew() {
     assert!(dropped(&net, "@flows_ip ") > 0);
 }
 
-/// Whoever has a network behind it has more addresses than an exit can count.
+/// A client with a network behind it has more addresses than an exit can count one by one.
 #[test]
 fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_address() {
     let Some(net) = Net::new() else { return };
@@ -170,7 +170,7 @@ fn sender(from: &str, to: &To) -> Box<dyn Fn(u16)> {
         To::Ports(to) => {
             let any = if to.contains(':') { "::" } else { "0.0.0.0" };
             let socket = UdpSocket::bind((if from == "any" { any } else { from }, 0)).unwrap();
-            // The next call reports the refusal of a closed port.
+            // A call may return the error for a closed port that an earlier datagram met.
             Box::new(move |number| drop(socket.send_to(b"flow", (to.as_str(), FIRST_PORT + number))))
         }
         To::Gateway(gateway) => {

@@ -1,4 +1,4 @@
-//! `warren doctor --path`: what it says about a path is what the path does.
+//! `warren doctor --path`: what it reports about a path is true.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ fn doctor_says_why_it_cannot_measure() {
     assert_eq!(at_exit.code, Some(2), "{at_exit:?}");
 }
 
-/// Round trip, queue, MTU and rate of [`WIRE`], which its loss does not change.
+/// Checks round trip, queue, MTU and rate against those of [`WIRE`]. Its loss does not change them.
 fn assert_shape(measured: &Value) {
     let number = |pointer: &str| measured.pointer(pointer).unwrap().as_f64().unwrap();
     assert!((30.0..40.0).contains(&number("/round_trip/at_rest_ms")), "{measured:#}");

@@ -60,7 +60,7 @@ fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
     net.client.sh("ip route flush cache").ok();
     net.internet.host.sh("ip route flush cache").ok();
 
-    // Each connection discovers its path alone, and a flow may be on any connection.
+    // Each connection discovers the path MTU by itself, and a flow may be on any connection.
     eventually(seconds(30), "every SYN is clamped", || {
         let before = (large_mss(&net.internet.host), large_mss(&net.client));
         for address in ["203.0.113.2", "[2001:db8:3::2]"].repeat(4) {
@@ -78,7 +78,7 @@ fn path_mtu(host: &Namespace, family: &str, address: &str) -> Option<u64> {
     words.next()?.parse().ok()
 }
 
-/// Counts SYNs with an MSS too large for the narrow path, where they arrive.
+/// Counts SYNs that arrive on a device with an MSS too large for the narrow path.
 fn count_large_mss(host: &Namespace, device: &str) {
     host.sh(&format!(
         "nft 'table netdev mss {{ counter large {{ }}; chain in {{ \

@@ -12,7 +12,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     let neighbour = Neighbour::new(&net);
     let (gateway, first) = (["10.66.0.1", "fd66:6666::1"], ["10.66.0.2", "fd66:6666::2"]);
 
-    // The control: a host that has these addresses and no rules of an exit answers all of it.
+    // The control: a host that has these addresses, but not an exit's rules, answers every kind of question.
     let local = |what: &str| {
         format!("ip route {what} local 10.66.0.0/16 dev lo; ip -6 route {what} local fd66:6666::/64 dev lo")
     };
@@ -38,7 +38,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
         for addresses in [gateway, own] {
             neighbour.ask(addresses);
         }
-        // The last question is for the exit itself, which answers.
+        // Asked last, for the exit's own addresses. It answers, so all earlier answers have arrived by then.
         net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
         assert_eq!(
             neighbour.heard(),
@@ -50,7 +50,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     client.down();
 }
 
-/// The same for a client: an answer would reveal the inner address to others on the LAN (MLLVD-CR-24-03).
+/// A client's answer would reveal its inner address to others on the LAN (MLLVD-CR-24-03).
 #[test]
 fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     let Some(net) = Net::new() else { return };
@@ -60,7 +60,7 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
         let asked = net.router.sh(&format!("python3 -c '{ASK_ARP}' to-client {address}"));
         asked.ok().trim() == "answered"
     };
-    // The control: a host that has the address on another device and no rules of a client answers.
+    // The control: a host that has the address on another device, but not a client's rules, answers.
     net.client.sh("ip address add 10.66.0.2/32 dev lo").ok();
     assert!(answers("10.66.0.2"));
     net.client.sh("ip address del 10.66.0.2/32 dev lo").ok();
@@ -73,7 +73,8 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     client.down();
 }
 
-/// This also holds for a network behind a client: a service of the exit's host would take anybody with such an address for the client.
+/// Networks behind clients are included. Otherwise a service on the exit's host would take a neighbour with such an address for the
+/// client.
 #[test]
 fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs() {
     let Some(net) = Net::new() else { return };
@@ -101,7 +102,7 @@ fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs
     service.wait_for_output("late");
     assert!(!service.output().contains("as-"), "{}", service.output());
 
-    // The control: a network of a permanent address of the exit's host belongs to its neighbours.
+    // The control: if the exit's host has a permanent address in a network, hosts of that network reach it.
     net.exit.sh("ip address add fd66:7::1/64 dev eth0").ok();
     eventually(seconds(15), "hosts of the host's own network reach it", || {
         send(site, "as-site");
@@ -113,7 +114,7 @@ fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs
     assert!(!service.output().contains("as-client"), "{}", service.output());
 }
 
-/// Prints what it gets.
+/// A service that prints what it receives.
 const SERVICE: &str = r#"
 import socket
 with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
@@ -133,7 +134,7 @@ with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
     s.sendto(word.encode(), ("2001:db8:2::2", 7777))
 "#;
 
-/// A router advertisement (RFC 4861) of networks that are on the link, and from which to choose an address.
+/// Sends a router advertisement (RFC 4861) of on-link networks from which hosts choose an address.
 const ADVERTISE: &str = r#"
 import socket, struct, sys
 device = socket.if_nametoindex("to-exit")
@@ -147,7 +148,7 @@ with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as s
     s.sendto(message, ("ff02::1", 0, 0, device))
 "#;
 
-/// Asks three times, and says whether somebody answers within two seconds.
+/// Asks by ARP three times, and says whether anybody answers within two seconds.
 const ASK_ARP: &str = r#"
 import socket, struct, sys, time
 device, address = sys.argv[1:]

@@ -1,4 +1,4 @@
-//! How often a client starts nft, what it does without an nft that takes commands one by one, and that nobody waits for an nft to end.
+//! How often a client starts nft, and what it does if nft does not take commands one by one. Nobody waits for an nft to end.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Namespace, Net};
 
-/// Notes each run, with its options, and makes it.
+/// An nft that notes each run with its options, and then does what the real one does.
 const COUNTED: &str = "#!/bin/sh\necho \"$@\" >> /run/nft-runs\nexec /usr/sbin/nft \"$@\"\n";
 
-/// Plays an nft that was built without its command line.
+/// An nft that was built without an interactive mode.
 const NOT_INTERACTIVE: &str = "#!/bin/sh\ncase \" $* \" in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac\n\
                                exec /usr/sbin/nft \"$@\"\n";
 
-/// Takes long to end, unless it only lists. The kernel holds an nft that has deleted something in the same way, until it has freed that.
+/// An nft that takes long to end, unless it only lists. A real nft that has deleted a table cannot end either until the kernel has
+/// freed the table.
 const SLOW_END: &str = "#!/bin/sh\ncase \"$*\" in *list*) exec /usr/sbin/nft \"$@\";; esac\n/usr/sbin/nft \"$@\"; code=$?\nsleep 2\nexit $code\n";
 
 const GUARD: &str = "nft list table inet warren-dns_home";
@@ -34,7 +35,7 @@ fn a_client_starts_one_nft_for_all_that_it_changes() {
     let after = runs(host);
 
     assert_eq!(at_start, ["-s -i"]);
-    // The one that owns the DNS guard's table has deleted all tables.
+    // No further run was needed: the nft that owns the DNS guard's table has deleted all tables.
     assert_eq!(after, at_start);
     client.assert_host_unchanged();
 }
@@ -77,7 +78,7 @@ fn nobody_waits_for_the_end_of_an_nft_and_the_next_start_succeeds_at_once() {
     client.assert_host_unchanged();
 }
 
-/// The runs of nft so far that changed something. Looks at the host list its tables.
+/// The runs of nft so far, without those that only listed tables, which are the client's checks of the host.
 fn runs(host: &Namespace) -> Vec<String> {
     let noted = std::fs::read_to_string(host.own_files().run().join("nft-runs")).unwrap();
     noted.lines().filter(|line| !line.contains("list")).map(str::to_owned).collect()

@@ -13,7 +13,7 @@ use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Exit, Namespace, Net, seconds};
 
 const PORT: u16 = 5_400;
-/// How often the key moves to the other host, and how many packets its address gets after each move.
+/// How often the key moves to the other host, and how many packets are sent to the key's inner address after each move.
 const MOVES: usize = 10;
 const PACKETS: usize = 100;
 
@@ -38,7 +38,7 @@ fn of_two_hosts_with_one_key_the_newest_alone_gets_what_is_for_its_address() {
         if turn == 0 {
             newest.ask(Question::Greet);
         }
-        // All of it is sent after the newest session began.
+        // All of these packets are sent after the newest session began.
         internet.send();
         delivered += newest.ask(Question::Received(PACKETS));
         misdelivered += older.ask(Question::Received(0));
@@ -66,7 +66,7 @@ enum Question {
     Connect,
     /// Send a packet to the internet, so that the internet host learns the address.
     Greet,
-    /// Wait for this many packets; the answer is how many came, including those of a moment later.
+    /// Wait for this many packets, and a moment longer. The answer is how many arrived.
     Received(usize),
     /// 1 if the session ended because of a newer one.
     WasReplaced,

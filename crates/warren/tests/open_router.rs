@@ -34,7 +34,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     for sources in [OWN, POOL] {
         assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?} by the exit");
     }
-    // The same from a link that no client's packet leaves by.
+    // Packets from a link by which no client's packets leave.
     let lan = lan(&net);
     let passes =
         |version: u8, to: &str| lan.sh(&format!("ping -{version} -c 3 -i 0.2 -W 1 {to}")).succeeded();

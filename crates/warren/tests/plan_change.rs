@@ -81,7 +81,7 @@ fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can(
         let status = client.status();
         status.text("/state") == "error" && status.text("/last_error").contains("the firewall is busy")
     });
-    // Time for some more tries.
+    // Leaves time for some more attempts.
     std::thread::sleep(seconds(8));
     assert!(daemon.is_running(), "the client ended: {}", daemon.output());
     assert!(client.status().text("/error").contains("the firewall is busy"));

@@ -84,7 +84,7 @@ fn other_services_of_the_exits_host_get_what_is_sent_to_them_too() {
     mallory.down();
 }
 
-/// The container is an address of the exit's own here, so that what reaches it is not forwarded.
+/// The container's address is the exit's own here, so that packets which reach it are not forwarded.
 #[test]
 fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
     let Some(net) = Net::new() else { return };
@@ -116,8 +116,8 @@ fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
     mallory.down();
 }
 
-/// Unless checksums are left alone, the kernel takes every packet of UDP-Lite that it did not make itself for broken (seen with Linux
-/// 6.18).
+/// Unless connection tracking leaves checksums alone, the kernel treats every UDP-Lite packet that it did not make itself as broken
+/// (seen with Linux 6.18).
 #[test]
 fn udp_lite_leaves_from_the_same_ports() {
     let Some(net) = Net::new() else { return };
@@ -148,8 +148,8 @@ fn udp_lite(port: u16) -> UdpSocket {
     socket.into()
 }
 
-/// The attacker sends from the exit's port to the victim's, and then the victim from there to the exit's; returns how many of its
-/// packets reached the exit's listener and how many were forwarded.
+/// The attacker sends from the exit's port number to the victim's port. Then the victim sends from that port to the exit's. Returns
+/// how many of the victim's packets reached the exit's listener, and how many were forwarded to the attacker.
 fn shadow_udp(net: &Net, attacker: &Namespace, port: u16, service: u16) -> [u64; 2] {
     let victim = net.client.enter(move || UdpSocket::bind((Net::CLIENT_V4, port)).unwrap()).join().unwrap();
     let mallory = attacker.enter(move || UdpSocket::bind(("0.0.0.0", service)).unwrap()).join().unwrap();
@@ -171,7 +171,7 @@ fn shadow_udp(net: &Net, attacker: &Namespace, port: u16, service: u16) -> [u64;
     seen
 }
 
-/// The same with one connection to the exit's SSH port.
+/// Does what [`shadow_udp`] does with one TCP connection to the exit's SSH port.
 fn shadow_tcp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
     let connect = |host: &Namespace, from: u16, to: &str, port: u16| {
         let line = format!(
@@ -197,7 +197,7 @@ fn shadow_tcp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
     seen
 }
 
-/// Counts packets from the victim's ports at the exit: those for the exit itself and the forwarded ones.
+/// Counts packets from the victim's ports at the exit: separately for the exit itself and forwarded.
 fn count_at_the_exit(net: &Net) {
     let from = format!("ip saddr {} th sport 40000-49999 counter;", Net::CLIENT_V4);
     let chain = |hook: &str| format!("chain {hook} {{ type filter hook {hook} priority -200; {from} }};");

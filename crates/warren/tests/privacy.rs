@@ -2,7 +2,7 @@
 
 use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, flows};
 
-/// Scorecard K10 at the level of a service. No log or metric contains a client's location, its destinations or a secret.
+/// Scorecard K10, for a running exit. No log or metric contains a client's location, its destinations or a secret.
 #[test]
 fn a_busy_exit_writes_down_neither_where_its_clients_are_nor_where_they_go() {
     let Some(net) = Net::new() else { return };

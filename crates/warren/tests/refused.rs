@@ -1,4 +1,4 @@
-//! A client that its exit has refused for good keeps its host closed, says why, and does not fight for the session.
+//! A client that its exit has refused for good keeps the tunnel's traffic blocked, says why, and does not fight for the session.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, seconds};
 
-/// Packets sent on each way out.
+/// How many packets are sent on each way out.
 const EACH: u32 = 50;
 
 /// Counts at the router the packets that [`Outside::leaving`] sends.

@@ -1,6 +1,6 @@
-//! Repair end to end: what the path loses is sent again and put in order, and where nothing is to be repaired it costs nothing.
+//! Repair end to end: what the path loses is sent again and put in order. Where nothing is lost, repair costs nothing.
 //!
-//! The tests compare counts. How fast the machine is changes none of them much.
+//! The tests compare counts, which hardly depend on the machine's speed.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
@@ -74,7 +74,7 @@ fn tcp_over_a_lossy_path_comes_in_order() {
     );
     assert!(filled >= 10, "{filled} were filled");
     assert!(late * 10 <= filled, "{late} late, {filled} filled");
-    // Without repair each loss makes the kernel wait for what follows.
+    // Without repair, the receiver's kernel queues what follows each loss.
     assert_eq!(filled_without, 0);
     assert!(queued_without >= 20 && queued * 4 <= queued_without, "{queued}, without {queued_without}");
 }
@@ -110,7 +110,7 @@ fn a_queue_that_is_full_drops_no_more_because_of_repair() {
         with * 100.0,
         without * 100.0
     );
-    // Few packets are dropped at all, and a busy machine drops more.
+    // The slack is for a busy machine, because few packets are dropped at all.
     assert!(with <= 2.0 * without + 0.02, "{with} with repair, {without} without");
 }
 
@@ -125,7 +125,7 @@ fn what_is_only_late_is_not_repaired() {
     client.up();
     wide(&client, &exit);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/late.py");
-    // 30 ms, and a tenth of the datagrams 5 ms more.
+    // Delays datagrams by 30 ms, and a tenth of them by 5 ms more.
     let mut sending_on = net.router.start(&["python3", "-u", script, "to-client", "dport", "26", "30"]);
     sending_on.wait_for_output("listening");
     net.router.sh(&table("late", "ingress", "to-client", "udp dport 443 drop")).ok();
@@ -158,7 +158,7 @@ fn a_black_out_leaves_no_memory_behind_and_traffic_goes_on() {
     let pids = [daemon.pid(), exit_pid];
     let memory = || pids.map(rss_kib);
     net.filter(&lose(10));
-    // Twice, so that all buffers have had their full size.
+    // Twice, so that all buffers have reached their full size once.
     for _ in 0..2 {
         flood(&net, OFFERED, LENGTH, seconds(2));
         client
@@ -195,14 +195,14 @@ fn a_black_out_leaves_no_memory_behind_and_traffic_goes_on() {
     drop(daemon);
 }
 
-/// What became of a UDP stream from the client over a path that loses 3 % each way.
+/// The counts of a UDP stream from the client over a path that loses 3 % each way.
 #[derive(Debug)]
 struct Streamed {
-    /// Lost packets of those that the client sent into the tunnel.
+    /// The percentage of the packets that the client sent into the tunnel and that were lost.
     lost_percent: f64,
     /// Datagrams that both sides sent again.
     repairs_sent: u64,
-    /// The sum of what both sides counted of numbered datagrams.
+    /// The sum of both sides' counters of numbered datagrams.
     counted: u64,
 }
 
@@ -221,7 +221,7 @@ fn stream(net: &Net, exit: &Exit<'_>, profile: &Profile) -> Streamed {
     let counters = ["repaired", "given_up", "filled", "missing", "late", "repeated"];
     let counted = |status| counters.map(|field| repair_sum(status, field)).iter().sum::<u64>();
     let counted = statuses.iter().map(counted).sum();
-    // The kernels' sockets are not the tunnel's: a busy machine may lose packets there.
+    // Counted inside the tunnel: a busy machine may also lose packets in the sockets of sender and receiver.
     let (out, into) = (statuses[0].sum("packets_out"), statuses[1].sum("packets_in"));
     let lost_percent = out.saturating_sub(into) as f64 * 100.0 / out as f64;
     client.down();
@@ -239,14 +239,14 @@ fn without_repair(profile: Profile) -> Profile {
     profile.with("transport", "repair", false)
 }
 
-/// Waits until both sides know the path's MTU, so that its probes are over.
+/// Waits until both sides know the path's MTU, so that no more probes are sent.
 fn wide(client: &Client<'_>, exit: &Exit<'_>) {
     eventually(seconds(10), "both sides know the wide path", || {
         client.status().each("mtu").into_iter().chain(exit.status().each("mtu")).all(|mtu| mtu > 1400)
     });
 }
 
-/// Packets of TCP that a host's kernel had to put in order.
+/// TCP packets that a host's kernel had to put in order.
 fn out_of_order(host: &Namespace) -> u64 {
     let text = host.sh("cat /proc/net/netstat").ok();
     let lines: Vec<Vec<&str>> = text
@@ -259,7 +259,7 @@ fn out_of_order(host: &Namespace) -> u64 {
     numbers.get(place).unwrap().parse().unwrap()
 }
 
-/// Loses so many of a thousand datagrams each way.
+/// Rules that drop this many of a thousand datagrams each way.
 fn lose(per_mille: u32) -> String {
     let rule = format!("numgen random mod 1000 < {per_mille} drop");
     format!("udp dport 443 {rule}; udp sport 443 {rule};")

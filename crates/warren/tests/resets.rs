@@ -13,7 +13,7 @@ use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::tapped::{Id, TappedClient};
 use crate::support::{Client, Exit, ExitOptions, Net, asked, eventually, seconds};
 
-/// Bytes of a payload to the exit.
+/// The length of a payload to the exit in bytes.
 const LENGTH: usize = 300;
 
 /// Scorecard B7.
@@ -82,10 +82,10 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
     client.down();
 }
 
-/// Scorecard B7 with true resets: at most `WARREN_RESETS=50` per second.
+/// Scorecard B7 with genuine resets: at most `WARREN_RESETS=50` per second.
 #[test]
 fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_what_it_answers() {
-    // Enough that each address of each worker has more to answer than it may in a second.
+    // Enough connections that each address of each worker has more packets to answer than it may answer in a second.
     const CONNECTIONS: usize = 64;
     const WORKERS: u8 = 2;
     let Some(net) = Net::new() else { return };
@@ -133,7 +133,7 @@ fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_
     assert!(most <= asked("WARREN_RESETS").unwrap_or(75), "{most} in a second");
 }
 
-/// A reset ends a connection for anybody who hears its token first (RFC 9000 section 21.11).
+/// Anybody who learns a connection's reset token can end the connection (RFC 9000 section 21.11).
 #[test]
 fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
     const CONNECTIONS: usize = 8;
@@ -177,7 +177,7 @@ fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
     }
 }
 
-/// The exit's addresses in that test, and its listener at each.
+/// The exit's addresses in the test above, and the listener at each.
 const LISTENERS: [((&str, u16), &str); 3] = [
     ((Net::EXIT_V4, 443), "0.0.0.0:443"),
     ((Net::EXIT_V6, 443), "[::]:443"),
@@ -285,7 +285,7 @@ impl Repeater {
         Self { socket, id, length, is_due }
     }
 
-    /// The exit has forgotten the keys, so it cannot tell the filler after the ID from ciphertext.
+    /// Sends a packet. The exit has forgotten the keys, so it cannot distinguish the filler after the ID from ciphertext.
     fn send(&self) {
         let mut packet = vec![0x5a; self.length];
         packet[0] = 0x40;

@@ -48,7 +48,7 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     let inner: Vec<Ipv4Addr> = clients.accounts.iter().map(|account| account.inner().unwrap()).collect();
     let tracked = || inner.iter().map(|inner| flows_of(&net, *inner)).collect::<Vec<_>>();
     assert!(tracked().iter().all(|flows| *flows > 0), "{:?}", tracked());
-    // From now on no client hears a Goodbye, a close or a reset.
+    // From now on no client receives a Goodbye, a close or a reset.
     let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
     net.client.sh(&format!("nft '{deaf}'")).ok();
     let before = sample();
@@ -113,7 +113,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let told = Client::on(&host, &profile.with_exit("public_key", both));
     told.up();
     let addresses = told.inner_addresses();
-    // The client hears no Goodbye, no close and no reset.
+    // The client receives no Goodbye, no close and no reset.
     let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
     net.client.sh(&format!("nft '{deaf}'")).ok();
     let before = arrivals(&net)[0];

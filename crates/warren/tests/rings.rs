@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::support::injection::{Injected, Ring};
 use crate::support::{Client, Exit, Net};
 
-/// A file for the calls that need one. Each write here has no parts, so nothing is written.
+/// The file for calls that need one. Each write here has an empty list of buffers, so nothing is written.
 const FILE: i32 = libc::STDERR_FILENO;
 
 #[test]
@@ -35,7 +35,7 @@ fn through_its_ring_a_daemon_that_was_taken_over_can_only_write() {
             let result = ring.perform(&daemon, (operation, 0), file, address, length);
             assert_eq!(result, -libc::EACCES, "{what} in {pid}");
         }
-        // Threads of the kernel's would make these writes, or they would wait for others.
+        // Such a write makes the next entry wait for it, or is carried out by a kernel thread.
         for flags in [LINKED, ASYNCHRONOUS] {
             let result = ring.perform(&daemon, (WRITEV, flags), FILE, path, 0);
             assert_eq!(result, -libc::EACCES, "flags {flags} in {pid}");

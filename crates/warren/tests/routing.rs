@@ -28,7 +28,7 @@ fn connections_from_outside_are_answered_the_way_they_came() {
     net.internet.host.sh("ping -c 1 -W 5 192.0.2.2 && ping -c 1 -W 5 2001:db8:1::2").ok();
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
 
-    // The same for a session that was tracked before the tunnel was up.
+    // A session that was tracked before the tunnel was up is treated in the same way.
     client.down();
     let track = "type filter hook input priority 0; ct state new accept;";
     net.client.sh(&format!("nft 'table inet mine {{ chain track {{ {track} }}; }}'")).ok();
@@ -268,7 +268,7 @@ fn host_without_nft_is_told_what_breaks_before_an_ssh_session_does() {
     client.down();
 }
 
-/// A session from the internet host to the client: sends requests over and over, and prints how often it was answered.
+/// A session from the internet host to the client. It sends requests over and over, and prints how often they were answered.
 fn session(net: &Net, client: &str) -> Running {
     net.internet.host.start(&["python3", "-u", "-c", SESSION, client])
 }

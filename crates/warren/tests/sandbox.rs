@@ -183,7 +183,7 @@ fn pid_of(client: &Client<'_>) -> i32 {
     i32::try_from(client.status().number("/pid")).unwrap()
 }
 
-/// Few capabilities, no way to gain others, and no core file.
+/// Checks that a process has few capabilities, cannot gain others, and leaves no core file.
 fn assert_rights_and_core(pid: i32) {
     assert_rights_are_few(pid);
     for set in of_each_thread(pid, "CapBnd:") {

@@ -57,7 +57,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
             drop(gone);
             let crashed = Instant::now();
             let mut refusals = 0;
-            // A new client asks each second, because a waiting client asks less and less often.
+            // A new client asks each second. A single waiting client would ask less and less often.
             loop {
                 let mut late = LibraryClient::start(keys[ADDRESSES].clone(), exit_key, 1);
                 let asked = Instant::now();

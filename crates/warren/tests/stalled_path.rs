@@ -15,7 +15,7 @@ const FLOWS: usize = 16;
 const PACKETS_PER_SECOND: u64 = 10_000;
 const LENGTH: usize = 1_200;
 const CONNECTIONS: u64 = 4;
-/// What a connection may hold: its queue, and the next drive's datagrams in QUIC.
+/// How much a connection may hold: its queue, and the datagrams for the next drive in QUIC.
 const BUFFER_KIB: u64 = 512 + 128;
 
 /// Scorecard R5: at most 4 MiB besides the buffers, and at most 1 % of the delivered packets are older than a second.

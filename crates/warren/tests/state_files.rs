@@ -13,7 +13,7 @@ use crate::support::{
     Client, Exit, ExitOptions, Finished, HostState, Net, asked, eventually, seconds, signal,
 };
 
-/// So many that a write takes a while.
+/// Enough clients that a write takes a while.
 const CLIENTS: usize = 2_000;
 /// Scorecard C6 is `WARREN_STATE_KILLS=200`.
 const KILLS: usize = 16;
@@ -43,7 +43,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
         let renamed = names(&exit);
         let back = format!("exit client rename {next} {name}");
         let mut command = exit.warren.start(&back);
-        // Most of the time is the program's start; the write comes at the end.
+        // The program spends most of the time on its start, and writes at the end.
         std::thread::sleep(takes.mul_f64(0.5 + 0.6 * random()));
         if runs {
             exit.daemon().signal(Signal::KILL)

@@ -21,7 +21,7 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
         send(&scanner, probes);
         scanner
     });
-    // Among the noise, only the Initial could get an answer.
+    // Of the noise, only the Initial could get an answer.
     let refused = plain.len() + version.len() + 1;
 
     eventually(seconds(10), "the exit has processed all packets", || {
@@ -45,7 +45,7 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
     }
 }
 
-/// Scorecard S10: this also holds for an exit that answers everybody who speaks QUIC.
+/// Scorecard S10, for an exit that answers everybody who speaks QUIC.
 #[test]
 fn who_speaks_another_protocol_hears_nothing() {
     let Some(net) = Net::new() else { return };

@@ -13,7 +13,7 @@ fn traffic_of_every_kind_passes_both_ways_and_every_packet_is_accounted_for() {
     const CONNECTIONS: u16 = 16;
     let Some(net) = Net::new() else { return };
     let exit = exit_with_workers(&net, 2);
-    // Commands to the exit reach all of its workers, so each worker must have the new key by now.
+    // A command to the exit reaches all of its workers, so each worker has the new key now.
     exit.warren.run("exit rotate-key").ok();
     let key = exit.status().text("/public_key").to_owned();
     let client = Client::with(&net, &profile(&exit, CONNECTIONS).with_exit("public_key", key));

@@ -18,7 +18,7 @@ pub(super) struct Ends {
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) datagrams: Vec<Vec<u8>>,
-    /// The number of packets that they must be counted as.
+    /// How many packets the receiver must count for these lies.
     pub(super) packets: u64,
     pub(super) fate: Fate,
 }
@@ -31,7 +31,7 @@ pub(super) enum Fate {
     LeftToKernel,
 }
 
-/// Malformed packets and datagrams, which are wrong whoever sends them.
+/// Malformed packets and datagrams. They are invalid no matter who sends them.
 pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
     let (v4, v6) = (ends.udp(), ends.udp6());
     let (v4, v6) = (v4.as_slice(), v6.as_slice());
@@ -267,7 +267,7 @@ fn framed(packet: &[u8]) -> Vec<u8> {
     [&[0x00], packet].concat()
 }
 
-/// With a checksum that the receiver's kernel completes.
+/// The packet in a datagram that tells the receiver's kernel to complete the checksum.
 fn flagged(packet: &[u8]) -> Vec<u8> {
     [&[0x01], packet].concat()
 }

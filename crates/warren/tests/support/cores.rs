@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub struct Core(usize);
 
 impl Core {
-    /// The first two of them.
+    /// The first two cores that this thread may use.
     pub fn two() -> [Self; 2] {
         let allowed = sched_getaffinity(None).unwrap();
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).map(Self);

@@ -200,7 +200,7 @@ impl<'net> Exit<'net> {
         self.wait_until_it_listens();
     }
 
-    /// The same with a memory limit.
+    /// Starts the daemon with a memory limit, and waits until it listens.
     pub fn run_within(&mut self, memory: &MemoryLimit) {
         self.daemon = Some(self.warren.start_within(memory, "--log info exit run"));
         self.wait_until_it_listens();
@@ -297,7 +297,7 @@ impl<'net> Client<'net> {
         self.run_under(&[], log)
     }
 
-    /// The same through a wrapper program.
+    /// Does [`Self::run`] through a wrapper program.
     #[track_caller]
     pub fn run_under(&self, program: &[&str], log: &str) -> Running {
         let profile = self.warren.config("home.toml");

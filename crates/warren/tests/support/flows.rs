@@ -194,7 +194,7 @@ pub fn echo_sized(host: &Namespace, internet: &'static str, length: usize) -> bo
     host.enter(inside).join().unwrap()
 }
 
-/// Sends from the client, and has the internet host answer with an unfragmentable packet of `length` bytes.
+/// Sends from the client, and makes the internet host answer with an unfragmentable packet of `length` bytes.
 pub fn answer_with_more(net: &Net, internet: &'static str, length: usize) {
     const PORT: u16 = 5_301;
     let answering = net.internet.host.enter(move || {

@@ -36,7 +36,7 @@ impl Outcome {
 }
 
 impl Injected {
-    /// Stops the first thread of a process, which mostly waits in the kernel.
+    /// Stops the first thread of a process. That thread mostly waits in the kernel.
     pub fn into(pid: i32) -> Self {
         let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
         let pid = Pid::from_raw(pid);
@@ -135,7 +135,7 @@ impl Injected {
     }
 }
 
-/// An io_uring ring of a process, by its memory. Nobody else may use the ring meanwhile.
+/// An io_uring ring of a process, used through the process's memory. Nobody else may use the ring at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
     descriptor: i32,
@@ -170,7 +170,7 @@ impl Ring {
         ring
     }
 
-    /// Has the kernel carry out one entry, and returns the result.
+    /// Makes the kernel carry out one entry, and returns the result.
     pub fn perform(
         &self,
         process: &Injected,

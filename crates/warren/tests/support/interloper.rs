@@ -1,5 +1,5 @@
-//! An attacker on the path who sees a client's first packets and answers them in the exit's place. He has no key of the
-//! exit. He seals his packets with keys that anybody can derive from the client's first connection ID (RFC 9001 section 5.2).
+//! An attacker on the path who sees a client's first packets and answers them in the exit's place. He does not have the exit's
+//! key. He seals his packets with keys that anybody can derive from the client's first connection ID (RFC 9001 section 5.2).
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Interloper {
         Self::at(net, Net::EXIT_V4, forgery)
     }
 
-    /// The same for clients of an exit at another address.
+    /// Answers the clients of an exit at another address.
     pub fn at(net: &Net, address: &str, forgery: Forgery) -> Self {
         let exit = SocketAddrV4::new(address.parse().unwrap(), 443);
         let ears = || {

@@ -1,4 +1,4 @@
-//! Clients without a TUN device: the real session and the real connections, with packets that tests make themselves.
+//! Clients without a TUN device. They have the real session and real connections, and carry packets that tests make themselves.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -36,7 +36,7 @@ impl LibraryClient {
         Self::start_with(key, exit_key, connections, settings)
     }
 
-    /// The same with other settings for its connections.
+    /// A client that starts to connect to the net's exit, with other settings for its connections.
     pub fn start_with(
         key: PrivateKey,
         exit_key: PublicKey,

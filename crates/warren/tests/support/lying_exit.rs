@@ -1,4 +1,4 @@
-//! An exit with the key that a client has pinned. It says whatever a test wants.
+//! An exit with the key that a client has pinned. It sends whatever a test wants.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -14,16 +14,16 @@ use warren_session::message::{Attached, Enrolled, Message, MessageDecoder, Netwo
 use super::Net;
 use super::library_client::runtime;
 
-/// The inner addresses that it assigns: the client's and its own.
+/// The inner addresses that the lying exit uses: it assigns the first one to the client, and has the second one itself.
 pub const LEASE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// How long it listens before it checks for other work.
+/// How long the lying exit listens before it checks for other work.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// A lying exit that listens on the exit's host until this is dropped.
 pub struct LyingExit {
-    /// `None` once it must end.
+    /// `None` once the lying exit must end.
     lie: Option<Sender<()>>,
     done: Receiver<()>,
 }
@@ -124,7 +124,7 @@ struct Mouth {
 impl Mouth {
     async fn hear(&mut self) {
         let Self { endpoint, inbox, .. } = self;
-        // A client with nothing to send causes no event.
+        // With a timeout, because a client with nothing to send causes no event.
         let _ = tokio::time::timeout(MOMENT, poll_fn(|context| endpoint.poll(context, inbox))).await;
         for (connection, datagram) in std::mem::take(&mut self.inbox.datagrams) {
             if let Some(answer) = echo(&datagram) {
@@ -139,7 +139,7 @@ impl Mouth {
         }
     }
 
-    /// Clients send one complete message at a time on each connection.
+    /// Answers what a client sends on the control stream. Clients send one complete message at a time on each connection.
     fn answer(&mut self, connection: ConnectionId, data: &[u8]) {
         self.decoder.push(data);
         while let Ok(Some(message)) = self.decoder.next() {
@@ -193,7 +193,7 @@ fn echo(datagram: &[u8]) -> Option<Vec<u8>> {
     packet[12..16].copy_from_slice(&destination);
     packet[16..20].copy_from_slice(&source);
     packet[20] = 0;
-    // The type word decreased by 0x0800, so the checksum is updated (RFC 1624).
+    // The first word of the message fell by 0x0800 with the type, so the checksum is updated (RFC 1624).
     let sum = u32::from(u16::from_be_bytes([packet[22], packet[23]])) + 0x0800;
     let checksum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     packet[22..24].copy_from_slice(&checksum.to_be_bytes());

@@ -27,7 +27,7 @@ impl OpenMetrics {
         Self::parse(&page).unwrap_or_else(|problem| panic!("{problem}\n{page}"))
     }
 
-    /// The same as unparsed text.
+    /// The net exit's metrics as unparsed text.
     #[track_caller]
     pub fn page(net: &Net) -> String {
         let fetch = "curl --silent --show-error --fail --max-time 20 http://127.0.0.1:9466/metrics";

@@ -1,4 +1,5 @@
-//! A wire with a rate, a queue, a delay and random loss each way: a relay on the router, which clients use as the exit's address.
+//! A wire with a rate, a queue, a delay and random loss each way. It is a relay on the router. Clients use its address as the
+//! exit's.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use super::{Net, seconds};
 
-/// What each direction does.
+/// The properties of each direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
     pub megabits: u64,
-    /// Of one direction.
+    /// The delay of one direction.
     pub delay: Duration,
-    /// The longest wait for the rate. What would wait longer is dropped.
+    /// The longest wait in the queue. A datagram that would wait longer is dropped.
     pub queue: Duration,
     pub loss_per_mille: u64,
 }
@@ -66,7 +67,7 @@ struct Moving {
 /// One direction.
 struct Way {
     wire: Wire,
-    /// When the line has sent all that waits, and the state of the random numbers.
+    /// When the line will have sent every waiting datagram, and the state of the random numbers.
     line: Mutex<(Instant, u64)>,
     moving: Sender<Moving>,
 }
@@ -89,11 +90,11 @@ impl Way {
         if *random % 1_000 < self.wire.loss_per_mille || start - now > self.wire.queue {
             return;
         }
-        // With the headers of IP and UDP.
+        // The rate includes the headers of IPv4 and UDP, 28 bytes.
         let bits = 8 * (bytes.len() as u64 + 28);
         *free = start + Duration::from_nanos(bits * 1_000 / self.wire.megabits);
         let due = *free + self.wire.delay;
-        // Kept under the lock, so that datagrams stay in order.
+        // Sent while the lock is held, so that datagrams stay in order.
         self.moving.send(Moving { due, bytes: bytes.to_vec(), through: through.clone(), to }).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Clients that ignore what the exit says. Told to go, they keep sending, and then connect again and again.
+//! Clients that ignore what the exit says. When the exit tells them to go, they keep sending, and then connect again and again.
 //!
 //! They have neither a TUN device nor the session's state machine, which stops at a Goodbye.
 
@@ -23,7 +23,7 @@ pub const TRIES: u64 = 20;
 /// The first client's destination port on the internet host. Each further client uses the next port.
 pub const FIRST_PORT: u16 = 5_400;
 
-/// A hundred packets a second.
+/// The pause between two packets. This makes a hundred packets a second.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Packets that are sent before an answer, and as many after it.
 const BLIND: usize = 5;

@@ -116,7 +116,7 @@ pub struct Systemd<'net> {
 }
 
 impl<'net> Systemd<'net> {
-    /// Whether this machine can run such a host. If not, it prints a line, or fails where CI relies on these tests.
+    /// Whether this machine can run such a host. If not, prints a line, or fails if CI relies on these tests.
     pub fn is_here() -> bool {
         if Path::new("/lib/systemd/systemd").exists() && cgroup2().is_some() {
             return true;

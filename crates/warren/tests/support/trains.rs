@@ -1,4 +1,4 @@
-//! More packets than a core can send one at a time: many small ones in one system call. A firewall rule counts the
+//! Sends more packets than a core can send one at a time: many small ones in one system call. A firewall rule counts the
 //! arrivals, so no receiver is needed. Single sends cannot overload a tunnel, because the kernel makes the sender wait for the TUN.
 
 use std::net::UdpSocket;
@@ -10,7 +10,7 @@ use super::counters::{HEADERS, packets_and_bytes_of_one};
 use super::flows::Flood;
 use super::{Net, seconds};
 
-/// Datagrams in one system call, as many as the kernel accepts: `UDP_MAX_SEGMENTS` since Linux 6.9, and before it.
+/// The most datagrams that the kernel accepts in one system call (`UDP_MAX_SEGMENTS`): since Linux 6.9, and before that.
 const TRAINS: [u64; 2] = [128, 64];
 /// The most payload bytes in one call.
 const MOST_BYTES: u64 = 60_000;
