@@ -124,6 +124,7 @@ impl TunDevice {
 pub(crate) struct Void {
     device: warren_tun::Device,
     name: DeviceName,
+    // Held open, because the kernel deletes a TUN device with its last descriptor.
     _queues: Vec<Queue>,
 }
 

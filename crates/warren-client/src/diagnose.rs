@@ -210,6 +210,7 @@ fn is_login_page(answer: &str, host: &str) -> bool {
     let Some((_, location)) = locations.next() else { return false };
     // A relative redirect stays on the host that was asked, so only one with a scheme counts.
     let location = location.trim().split_once("://").map(|(_, rest)| rest);
+    // Any other answer, such as a page with status 200, may come from a web server on the exit's own host.
     let elsewhere = location.is_some_and(|rest| !rest.starts_with(host));
     matches!(status, "301" | "302" | "303" | "307" | "308") && elsewhere
 }

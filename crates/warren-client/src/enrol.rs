@@ -93,6 +93,7 @@ impl Enrolment<'_> {
                 match event {
                     Event::Connected { connection, .. } => {
                         let enrol = Enrol { token: self.token.clone(), name: self.name.to_owned() };
+                        // From here on the exit may enrol the key, even if its answer is lost.
                         *asked = endpoint.send_control(connection, &encode(&Message::Enrol(enrol))).is_ok();
                     }
                     Event::Control { data, .. } => {

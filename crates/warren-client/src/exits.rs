@@ -176,7 +176,7 @@ impl Exits {
         but: Option<Way>,
     ) {
         let Some(entry) = self.entries.get(place) else { return };
-        // Each exit starts one head start after the one before it.
+        // Each exit starts one head start after the one before it. The fallback never applies: no profile has so many exits.
         let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
         for remote in entry.addresses.in_order() {
             let way = Way { exit: place, remote };

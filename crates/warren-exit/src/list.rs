@@ -34,6 +34,7 @@ pub fn removed(registry: &ClientRegistry, query: &PageQuery) -> Page<RemovedView
     let after = query.after.as_deref().unwrap_or_default();
     let keys = registry.removed_keys().into_iter().filter(|removed| query.has(&removed.name));
     let mut rows: Vec<_> = keys.map(|removed| (removed.public_key.to_string(), removed)).collect();
+    // In the order of the keys' texts, because a page begins after a text.
     rows.retain(|(key, _)| key.as_str() > after);
     rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     query.page(rows.into_iter(), |(key, _)| key.clone(), |(_, removed)| RemovedView::of(removed))

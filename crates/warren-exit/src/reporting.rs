@@ -115,6 +115,7 @@ impl Reporting {
         listen: Option<&WebListen>,
         state: &Path,
     ) -> anyhow::Result<()> {
+        // The history of rates survives the move.
         let history = match self.web.take() {
             Some(server) => Some(server.close().await),
             None => None,

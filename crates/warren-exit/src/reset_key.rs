@@ -23,6 +23,7 @@ pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
             )
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
+            // Secret, because anybody with this key can forge resets that end clients' connections (RFC 9000 section 21.11).
             let key = warren_daemon::entropy::bytes::<64>()?;
             create_new(&path, &key, 0o600)
                 .with_context(|| format!("cannot write {}; check its directory", path.display()))?;

@@ -74,6 +74,7 @@ impl<'a> Ipv4Route<'a> {
 
 /// The routes in the text of `/proc/net/route`.
 pub(crate) fn ipv4_routes(text: &str) -> impl Iterator<Item = Ipv4Route<'_>> {
+    // The first line has the names of the columns.
     text.lines().skip(1).filter_map(Ipv4Route::read)
 }
 
@@ -104,6 +105,7 @@ impl<'a> Ipv6Route<'a> {
 
 /// The routes in the text of `/proc/net/ipv6_route`.
 pub(crate) fn ipv6_routes(text: &str) -> impl Iterator<Item = Ipv6Route<'_>> {
+    // Unlike the file for IPv4, this one has no line with the names of the columns.
     text.lines().filter_map(Ipv6Route::read)
 }
 

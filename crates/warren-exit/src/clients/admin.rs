@@ -100,6 +100,7 @@ impl Clients {
     pub(crate) fn remove(&mut self, name: &str) -> Result<Proposed, RequestRefused> {
         // Checked first, because a removal is in force at once, and stays in force even if it cannot be saved.
         self.refuse_if_edited()?;
+        // Looked up before the removal, after which the registry no longer knows the name.
         let key = self.registry().by_name(name).map(|client| client.public_key);
         let (removed, id) = self.sessions.remove_client(Instant::now(), name).map_err(RequestRefused::new)?;
         let in_force =
@@ -110,6 +111,7 @@ impl Clients {
     /// Changes a client. Its session continues unless the change concerns the session.
     pub(crate) fn change(&mut self, name: &str, change: &ClientChange) -> Result<Proposed, RequestRefused> {
         let key = self.registry().by_name(name).map(|client| client.public_key);
+        // Only this change is in force at once, whether it can be stored or not.
         let is_disabled = *change == ClientChange::Disable;
         self.refuse_if_edited()?;
         let changed = self.sessions.change_client(Instant::now(), name, change);
@@ -146,6 +148,7 @@ impl Clients {
     pub(super) fn follow(&mut self, key: PublicKey) {
         let registry = self.sessions.registry();
         self.limits.follow(registry, key);
+        // A session survives a new name of its client.
         if let Some(client) = registry.by_key(key)
             && let Some(live) = self.by_key.get(&key).and_then(|session| self.live.get_mut(session))
         {
@@ -156,6 +159,7 @@ impl Clients {
 
 fn remotes(snapshot: &Snapshot) -> HashMap<SessionId, SocketAddr> {
     let connections = snapshot.connections.iter();
+    // If a session has several connections, the address of the last one counts.
     connections
         .filter_map(|connection| Some((connection.session?, connection.quic.as_ref()?.remote)))
         .collect()

@@ -67,6 +67,7 @@ impl Head {
     /// # Errors
     /// If the head has the field twice, or if its value is not text. Two programs could read such a head in different ways.
     pub(crate) fn field(&self, name: &str) -> Result<Option<&str>, BadHead> {
+        // Names of fields are case-insensitive (RFC 9110 section 5.1).
         let mut values = self.fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
         let (first, None) = (values.next(), values.next()) else { return Err(BadHead::Malformed) };
         let Some((_, value)) = first else { return Ok(None) };

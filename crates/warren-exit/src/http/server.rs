@@ -151,6 +151,7 @@ async fn serve(mut stream: Stream, site: &impl Site) -> io::Result<()> {
     let (head, body) = read_head(&mut stream).await?;
     let answer = site.answer(head, body).await?;
     stream.write_all(&answer.into_bytes()).await?;
+    // Tells the client that the answer is complete, before the rest of its request is discarded.
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
 }

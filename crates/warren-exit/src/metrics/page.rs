@@ -167,6 +167,7 @@ impl MetricsPage {
         for (name, help) in TOTALS {
             let value = status.totals.get(name).copied().unwrap_or_default();
             let full_name = format!("warren_{name}");
+            // A counter may only rise (OpenMetrics), so values that can also fall are gauges.
             if GAUGES.contains(&name) {
                 families.gauge(&full_name, help, value)?;
             } else {
@@ -190,6 +191,7 @@ impl MetricsPage {
             .totals
             .waits
             .places()
+            // The last bucket has no bound.
             .map(|(bound, count)| (bound.map_or(f64::MAX, |bound| bound.as_secs_f64()), count))
             .collect();
         let sum = snapshot.totals.waits.sum().as_secs_f64();
@@ -199,6 +201,7 @@ impl MetricsPage {
 
     fn write_batches(&self, families: &mut Families<'_>) -> fmt::Result {
         let Snapshot { sockets, occupancy, .. } = &self.snapshot;
+        // The sum of a histogram's sizes is the number of datagrams, because a size is the number of datagrams in one call.
         families.histogram(
             "warren_segments_per_send",
             "UDP datagrams in one send (GSO).",
@@ -237,6 +240,7 @@ impl MetricsPage {
     }
 
     fn write_process(&self, families: &mut Families<'_>) -> fmt::Result {
+        // The names that Prometheus's client libraries use for every process.
         let process = &self.status.process;
         families.counter("process_cpu_seconds", "CPU time of all threads.", process.cpu_seconds)?;
         families.gauge("process_resident_memory_bytes", "Resident memory.", process.rss_kib * 1024)?;
@@ -249,6 +253,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
     let left_out = enrolled.saturating_sub(clients.len());
     families.gauge("warren_clients_left_out", "Clients without figures of their own here.", left_out)?;
     let labels = |client: &ClientFigures| [("client", client.name.clone())];
+    // One metric of all clients after the other: OpenMetrics does not allow the samples of two families to be interleaved.
     let mut counter = |name: &str, help: &str, of: fn(&ClientFigures) -> u64| {
         families.counters(name, help, clients.iter().map(|client| (labels(client), of(client))))
     };
@@ -268,6 +273,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
         |client| client.rate_limited_packets,
     )?;
     let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
+        // A client without a value has no sample, since a zero would be taken for a measurement.
         let values = clients.iter().filter_map(|client| Some((labels(client), of(client)?)));
         families.gauges(name, help, values)
     };

@@ -61,6 +61,7 @@ impl MetricsSite {
         }
         let (answer, answered) = oneshot::channel();
         self.scrapes.send(answer).await.ok()?;
+        // Fails if the daemon drops the request, as it does when it stops.
         let page: Arc<str> = answered.await.ok()?.into();
         *latest = Some((Instant::now(), Arc::clone(&page)));
         Some(page)
@@ -94,6 +95,7 @@ impl Site for MetricsSite {
 
 /// Returns whether a request for the page wants its body too. For any other request, returns the answer that refuses it.
 fn asks_for_page(head: &Head) -> Result<bool, Answer> {
+    // A scrape may have parameters (`params` in Prometheus's configuration). They mean nothing here.
     let path = head.target.split_once('?').map_or(head.target.as_str(), |(path, _)| path);
     match (head.method.as_str(), path) {
         ("GET", "/metrics") => Ok(true),

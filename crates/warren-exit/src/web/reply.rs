@@ -71,8 +71,10 @@ fn sentence_as_json(sentence: &str) -> String {
 fn answer(status: &str, content_type: &str, body: String) -> Answer {
     Answer::new(status, &format!("{content_type}; charset=utf-8"), body)
         .with("Content-Security-Policy", POLICY)
+        // For browsers that do not know `frame-ancestors`.
         .with("X-Frame-Options", "DENY")
         .with("Referrer-Policy", "no-referrer")
+        // Pages of other sites get no handle on this page's window, and cannot embed its answers.
         .with("Cross-Origin-Opener-Policy", "same-origin")
         .with("Cross-Origin-Resource-Policy", "same-origin")
 }

@@ -174,6 +174,7 @@ struct Files {
 fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Result<Files> {
     let files = Files { config: directory.join(CONFIG_FILE), key: directory.join(KEY_FILE) };
     for file in [&files.config, &files.key] {
+        // Unlike `exists`, this also finds a link that leads nowhere.
         if fs::symlink_metadata(file).is_ok() {
             bail!(
                 "{} exists already and stays as it is; use it, or move exit.toml and exit.key away to start over \
@@ -192,6 +193,7 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     text.push('\n');
     let written = create_both((&files.key, text.as_bytes()), (&files.config, setup.to_toml().as_bytes()));
     if written.is_err() && made {
+        // Fails if somebody has put a file there since, which then stays.
         let _ = fs::remove_dir(directory);
     }
     written.map(|()| files)

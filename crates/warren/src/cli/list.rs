@@ -77,6 +77,7 @@ async fn look_at(directories: &Directories, name: String) -> Listed {
 
 async fn not_running(directories: &Directories, directory: &DaemonDirectory, name: String) -> Listed {
     let standing = look(directory.kill_switch(), &name).await;
+    // A table that another program has deleted or changed does not count as closed.
     let is_closed = standing.as_ref().ok().map(|standing| *standing == Standing::Closed);
     let was_killed = directory.was_killed();
     let file = find_profile(&directories.config, Some(name.as_ref())).and_then(|file| load_profile(&file));

@@ -161,7 +161,7 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
         return Finding::good(CHECK, found);
     }
     let why = "packets of the usual inner MTU, 1380 bytes, travel in two pieces, which costs CPU time and increases loss";
-    // IPv6 needs 1,280 bytes (RFC 8200 section 5).
+    // IPv6 needs 1,280 bytes (RFC 8200 section 5). The subtraction is safe, because a path of QUIC carries at least 1,200 bytes.
     let fix = format!("set mtu = {} in [tun] of the profile", (answer.mtu - MOST_OVERHEAD).max(1280));
     Finding::advice(CHECK, found, why, fix)
 }
@@ -201,6 +201,7 @@ fn kernel(facts: &Facts) -> Finding {
     const CHECK: &str = "kernel";
     let Some(version) = facts.kernel.version else { return Finding::good(CHECK, "its version is unknown") };
     let found = format!("Linux {}.{}", version.0, version.1);
+    // The older feature first, because a kernel that lacks it lacks the newer one as well.
     if version < WITH_UDP_GRO {
         let why = "without UDP receive offload (Linux 5.0), each datagram takes a system call";
         return Finding::advice(CHECK, found, why, "install a newer kernel; 6.2 or newer has everything");
@@ -240,6 +241,7 @@ fn firewall(facts: &Facts) -> Finding {
     let found = "nft is not installed";
     let why = "NAT, the kill switch and the guard against DNS leaks are nftables rules";
     let fix = "install nftables";
+    // A client works without nft, although with less protection. An exit cannot translate without it.
     if facts.exit.is_some() {
         return Finding::problem(CHECK, found, why, fix);
     }
@@ -282,6 +284,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
     let mtu = egress.mtu?;
     let found = format!("{} has an MTU of {mtu}", egress.device);
     Some(match mtu {
+        // QUIC needs 1,200 bytes of UDP payload (RFC 9000 section 14), and IPv6 a packet of 1,280 bytes (RFC 8200 section 5).
         ..1_280 => {
             let why = "QUIC needs packets of 1280 bytes";
             Finding::problem(CHECK, found, why, format!("run: ip link set {} mtu 1500", egress.device))
@@ -334,6 +337,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "qdisc";
     let egress = facts.network.egress.as_ref()?;
     let qdisc = egress.qdisc.as_deref()?;
+    // Only pfifo_fast, an old default, is known to do harm. Any other one may have been chosen for a reason.
     if qdisc != "pfifo_fast" {
         return Some(Finding::good(CHECK, format!("{} has {qdisc}", egress.device)));
     }

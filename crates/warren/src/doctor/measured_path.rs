@@ -100,6 +100,7 @@ impl<'a> Measurement<'a> {
         if first.state != State::Up {
             return Err(down(&name, first.state).into());
         }
+        // The status has addresses with their prefix lengths.
         let own = |text: &Option<String>| text.as_ref()?.split('/').next()?.parse::<IpAddr>().ok();
         let ipv4 = own(&session.ipv4).zip(session.gateway_ipv4.map(IpAddr::V4));
         let ipv6 = || own(&session.ipv6).zip(session.gateway_ipv6.map(IpAddr::V6));
@@ -122,6 +123,7 @@ impl<'a> Measurement<'a> {
         let begun = self.status().await?;
         self.echoes.exchange(&[COUNTED], COUNTING).await;
         let counted = self.echoes.tally.sent;
+        // Time for late replies and for repairs.
         self.echoes.exchange(&[], SETTLING).await;
         let answered = self.echoes.tally.answered.min(counted);
         let at_rest = self.echoes.round_trips_since(start);
@@ -129,6 +131,7 @@ impl<'a> Measurement<'a> {
         let change = Change::between(&begun, &settled);
 
         let load = self.load(&settled).await?;
+        // Without the first quarter, in which the load still adapts to the path.
         let under_load = self.echoes.round_trips_since(load.began + UNDER_LOAD / 4);
         self.echoes.exchange(&[], SETTLING).await;
         let client = self.first.client.as_ref();
@@ -196,6 +199,7 @@ impl Load {
     /// The rates in the second half of the load, when the load had adapted to the path.
     fn rates(&self) -> BothWays<Rate> {
         let late = self.steps.get(self.steps.len() / 2..).unwrap_or_default();
+        // Never zero, which would make the rates infinite or undefined.
         let seconds: f64 = late.iter().map(|step| step.seconds).sum::<f64>().max(1e-3);
         let per_second = |of: fn(&Step) -> f64| 8.0 * late.iter().map(of).sum::<f64>() / seconds;
         let offered = per_second(|step| step.offered as f64);

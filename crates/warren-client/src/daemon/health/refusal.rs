@@ -153,6 +153,7 @@ impl Refusal {
     /// they refused.
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };
+        // A daemon that opens the host when it is refused does so by ending.
         if when_refused == WhenRefused::Open {
             self.last_word = Some(Failure::new(ExitCode::Refused, refused.sentence.clone()));
             return false;

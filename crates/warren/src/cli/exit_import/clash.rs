@@ -39,6 +39,7 @@ pub(super) fn sentence(renamed: &[Renamed]) -> Option<String> {
 pub(super) fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let candidate = |number: usize| {
         let suffix = format!("-{number}");
+        // The name is cut, so that name and suffix together stay within the limit. A cut name may end in a separator.
         let room = ProfileName::LONGEST.saturating_sub(suffix.len());
         let beginning: String = name.chars().take(room).collect();
         format!("{}{suffix}", beginning.trim_end_matches(['-', '.', '_']))

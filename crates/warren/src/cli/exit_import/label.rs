@@ -77,6 +77,7 @@ fn client_name(text: &str) -> Option<String> {
             name.push('-');
         }
     }
+    // Never within a character, because the name has only ASCII characters.
     name.truncate(LONGEST_NAME);
     let name = name.trim_end_matches(['-', '.', '_']);
     (!name.is_empty()).then(|| name.to_owned())

@@ -97,6 +97,7 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
     if ipv4_is_off || ipv6_is_off {
         let found = "the exit runs, but something has turned forwarding off";
         let why = "clients are connected but have no internet";
+        // No repair for `--fix`: it would turn forwarding on for the whole host, and so for strangers too.
         let fix = "the exit turns it on again within seconds. Find out what turns it off (sysctl.d, another firewall). If it stays off, \
                    restart the exit: systemctl restart warren-exit";
         return Finding::problem(CHECK, found, why, fix);
@@ -135,6 +136,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
             let found = "the exit runs, but its nftables table does not translate";
             Finding::problem(CHECK, found, why, "restart the exit: systemctl restart warren-exit")
         }
+        // None if the rules could not be read. What is not known is not judged.
         (true, _) => Finding::good(CHECK, format!("clients get the address of {}", egress.device)),
         (false, _) => Finding::good(CHECK, "the exit turns it on when it starts"),
     }
@@ -224,6 +226,7 @@ fn receive_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "udp offload of the link";
     let egress = facts.network.egress.as_ref()?;
     let forwards = egress.features.get("rx-udp-gro-forwarding").copied()?;
+    // With this feature the kernel chains packets in a list instead of merging them into one.
     let lists = egress.features.get("rx-gro-list").copied().unwrap_or(false);
     if forwards && !lists {
         return Some(Finding::good(CHECK, format!("{} merges forwarded UDP packets", egress.device)));

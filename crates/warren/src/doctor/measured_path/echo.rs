@@ -133,6 +133,7 @@ impl Echoes {
             let flow = reply.identifier.wrapping_sub(self.identifier);
             let now = self.start.elapsed();
             let left = Duration::from_nanos(reply.left);
+            // The time in a reply is whatever the peer sends back, so it may even lie in the future.
             if flow >= FLOWS || left > now {
                 continue;
             }

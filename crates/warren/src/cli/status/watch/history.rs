@@ -97,6 +97,7 @@ struct Change {
 
 impl Change {
     fn between(before: Option<&ConnectionStatus>, after: &ConnectionStatus) -> Self {
+        // A connection without an earlier sample began after it, so all of its counts are new.
         let since =
             |of: fn(&ConnectionStatus) -> u64| of(after).saturating_sub(before.map(of).unwrap_or_default());
         Self {

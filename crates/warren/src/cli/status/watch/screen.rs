@@ -28,6 +28,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines.push(total("out", out, look));
     lines.push(total("in", into, look));
     lines.push(String::new());
+    // The ending gets its rows in any case. The parts above it share the others.
     let ending = ending(status, notice, look);
     let room = look.rows.saturating_sub(lines.len() + ending.len());
     lines.extend(connections(history, status, room, look));
@@ -87,6 +88,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
     let header = header(width);
     let mut lines = vec![paint(&cut(&format!("{:<name$}{header}", ""), look), Tone::Strong, look)];
     let fits = room.saturating_sub(1);
+    // If not all fit, one row less, because the last row counts the hidden ones.
     let (shown, hidden) = match shown.len() > fits {
         true => shown.split_at(fits.saturating_sub(1)),
         false => (shown.as_slice(), [].as_slice()),

@@ -46,6 +46,7 @@ impl Terminal {
         let watched = |kind: SignalKind| signal(kind).context("cannot watch signals");
         let suspend = SignalKind::from_raw(ProcessSignal::TSTP.as_raw());
         let terminal = Self {
+            // Any value but an empty one turns colours off (no-color.org).
             colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             bars: if is_utf8() { Bars::Blocks } else { Bars::Ascii },
             keys: keys(),
@@ -58,6 +59,7 @@ impl Terminal {
                 watched(SignalKind::quit())?,
             ],
         };
+        // The signals are caught by now. So neither a signal nor a panic ends the process without restoring the terminal.
         give_back_on_panic();
         take().context("cannot draw on this terminal; leave out --watch")?;
         Ok(terminal)
@@ -65,6 +67,7 @@ impl Terminal {
 
     /// What the terminal can show now.
     pub(super) fn look(&self) -> Look {
+        // Some terminals, such as serial lines, report a size of zero.
         let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
         let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()));
         Look { columns, rows, bars: self.bars, colour: self.colour }
@@ -72,6 +75,7 @@ impl Terminal {
 
     /// Replaces the lines on the screen without flicker.
     pub(super) fn draw(&self, lines: &[String]) -> io::Result<()> {
+        // Each line and the screen are cleared only behind the new text. Clearing the whole screen first would flicker.
         let text = lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\r\n");
         write(&format!("\x1b[H{text}\x1b[J"))
     }
@@ -155,6 +159,7 @@ fn take() -> io::Result<()> {
         let mut settings = before.clone();
         // Keys arrive at once and are not echoed. Ctrl-C and Ctrl-Z still send signals.
         settings.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+        // A read returns as soon as there is one byte (termios(3)).
         settings.special_codes[SpecialCodeIndex::VMIN] = 1;
         settings.special_codes[SpecialCodeIndex::VTIME] = 0;
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
