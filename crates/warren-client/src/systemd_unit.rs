@@ -18,8 +18,8 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// The unit for this profile. None where systemd does not run or has no `warren@.service`, or where the unit would do something
-    /// else than `up` was asked: it reads `/etc/warren/NAME.toml` and uses the default directories.
+    /// The unit for this profile. None where systemd does not run or has no `warren@.service`. Also none if `up` was asked for
+    /// another file or another directory than the unit uses: `/etc/warren/NAME.toml` and the default directories.
     pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
         let is_usual = file == directories.config.join(format!("{name}.toml"));
         let unit = Self::of(directories, name).filter(|_| is_usual)?;
@@ -49,7 +49,7 @@ impl Unit {
     /// Starts the unit and returns when it is ready.
     ///
     /// # Errors
-    /// The daemon's own sentence with its exit code, or [`ExitCode::TimedOut`] after `timeout`. The unit is stopped then.
+    /// The daemon's error message with its exit code, or [`ExitCode::TimedOut`] after `timeout`. In both cases the unit is stopped.
     pub(crate) async fn start(&self, timeout: Duration) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -72,10 +72,10 @@ impl Unit {
         Err(failure)
     }
 
-    /// Stops it, and returns when it has restored the host.
+    /// Stops the unit, and returns when its daemon has restored the host.
     ///
     /// # Errors
-    /// When systemd cannot stop it.
+    /// When systemd cannot stop the unit.
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
         let output = systemctl(&["stop", &self.name]).stderr(Stdio::piped()).output().await?;
         if !output.status.success() {

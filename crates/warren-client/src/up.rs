@@ -46,12 +46,13 @@ pub struct UpOptions {
     pub exit: Option<String>,
 }
 
-/// Starts the daemon and returns when traffic flows through the tunnel. The daemon is a systemd unit where there is one, or a process
-/// that is detached from this terminal.
+/// Starts the daemon and returns when traffic flows through the tunnel. The daemon is a systemd unit where there is one, or a
+/// process that is detached from this terminal.
 ///
 /// # Errors
 /// The reason, after everything that the daemon did is undone: [`ExitCode::Refused`] when the exit refused,
-/// [`ExitCode::TimedOut`] when it did not answer, or when it is known before the timeout why it cannot. A daemon that an exit had refused before stays, with the host closed.
+/// [`ExitCode::TimedOut`] when it did not answer, or when it is known before the timeout why it cannot. If an exit had refused a
+/// running daemon before this `up`, that daemon keeps running and the tunnel's traffic stays blocked.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let mut profile = load_profile(&options.profile)?;
     if let Some(exit) = &options.exit {
@@ -117,9 +118,9 @@ fn put_first(profile: &mut ClientProfile, exit: &str) -> anyhow::Result<()> {
     Err(Failure::new(ExitCode::Usage, sentence).into())
 }
 
-/// Prints that the tunnel is up, and what is wrong all the same.
+/// Prints that the tunnel is up, and the warnings that the daemon reports.
 async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow::Result<()> {
-    // Without an answer, as by a daemon of another version, the tunnel is up all the same.
+    // A daemon of another version may not be understood, but the tunnel is up nevertheless.
     let status = ask_status(&directory.socket()).await.ok();
     output::print(&format!("{}\n", connected::line(profile, status.as_ref())))?;
     for warning in status.and_then(|status| status.client).into_iter().flat_map(|client| client.warnings) {
@@ -248,8 +249,9 @@ async fn wait(
     }
 }
 
-/// The daemon's own sentence with its exit code: from its log or, where the disk is full, from its last notification.
+/// The daemon's error message with its exit code: from its log or, where the disk is full, from its last notification.
 fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<String>) -> anyhow::Error {
+    // A daemon that fails has another code, so somebody has stopped this one.
     if code == Some(0) {
         let sentence =
             "it was stopped before traffic flowed, as by `warren down`; run `warren up` again to connect";
@@ -260,7 +262,7 @@ fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<S
     Failure::new(ExitCode::of_daemon(code), sentence).into()
 }
 
-/// Ends a daemon that did not come up. It undoes what it did.
+/// Ends a daemon that did not come up. The daemon undoes its changes to the host before it ends.
 async fn end(child: &mut Child) -> anyhow::Result<()> {
     let Some(id) = child.id() else { return Ok(()) };
     let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The clients of an exit that does not run: commands change them on disk, and an exit that starts begins with them.
+//! The clients of an exit that does not run: commands change them on disk, and the exit reads them when it starts.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,8 @@ use crate::session_settings::session_settings;
 use warren_config::{ClientStore, ClientsImport, ExitSettings, staged_path, store_path};
 use warren_control::ImportSummary;
 
-/// Where the clients are, and what they must fit. The caller holds their lock whenever it calls a method.
+/// The file of the clients, and the settings with which the clients must agree. The caller holds the clients' lock whenever it
+/// calls a method.
 #[derive(Debug)]
 pub struct StoppedClients {
     /// The file that `[clients] file` names.
@@ -32,6 +33,7 @@ impl StoppedClients {
     pub fn open(&self) -> anyhow::Result<(ClientStore, ClientRegistry)> {
         let (mut store, registry) = ClientStore::open(store_path(&self.path))?;
         let import = ClientsImport::read(&self.path)?;
+        // The store remembers the mark of the last import. A file that could not be put away is not imported again.
         let Some(import) = import.filter(|import| import.mark() != store.imported()) else {
             return Ok((store, registry));
         };
@@ -51,7 +53,7 @@ impl StoppedClients {
         Ok((store, registry))
     }
 
-    /// Takes over the file that a command has put beside the store, or only says what that would change.
+    /// Takes over the file that a command has put beside the store, and returns the changes. With `dry_run`, nothing is changed.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -76,6 +78,7 @@ impl StoppedClients {
         before: ClientRegistry,
         import: &ClientsImport,
     ) -> anyhow::Result<ClientRegistry> {
+        // Without a store nobody was enrolled or removed before, so nothing of it has to be kept.
         if !store.exists() {
             check_clients(self.settings.ipv4, self.settings.ipv6, &import.registry)?;
             return Ok(import.registry.clone());

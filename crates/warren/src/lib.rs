@@ -136,7 +136,7 @@ async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<
     client::down(directories, &name).await
 }
 
-/// Removes what killed daemons left, closed kill switches too unless told otherwise. Running daemons are not touched.
+/// Removes what killed daemons left, including closed kill switches unless `--keep` is given. Running daemons are not touched.
 async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::Result<()> {
     // Killed commands may have left private keys in temporary files.
     for directory in [directories.config.clone(), directories.config.join("clients")] {
@@ -167,7 +167,7 @@ async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::R
     directory.clean_up(for_successor).await.map(drop)
 }
 
-/// Tells the starter of a daemon why it ended.
+/// Sends a daemon's error to the program that started it, such as `warren up` or systemd.
 fn told(outcome: anyhow::Result<()>) -> anyhow::Result<()> {
     outcome.inspect_err(|error| notify::status(&output::sentence(error)))
 }

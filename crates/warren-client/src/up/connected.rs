@@ -3,8 +3,8 @@
 use warren_config::ClientProfile;
 use warren_control::status::{ClientStatus, Status};
 
-/// Such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile has several exits, with the one in use. Parts that the
-/// status does not have are left out.
+/// The line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile has several exits, the line names the one in use.
+/// Parts that the status does not have are left out.
 pub(super) fn line(profile: &ClientProfile, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref());
     let exit = client.filter(|_| !profile.other_exits.is_empty()).map(|client| client.exit.endpoint.as_str());
@@ -16,9 +16,10 @@ pub(super) fn line(profile: &ClientProfile, status: Option<&Status>) -> String {
     format!("connected to {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
-/// The shortest round trip of the connections, in the digits that matter.
+/// The shortest round trip of the connections: in tenths of a millisecond below 10 ms, and else in whole ones.
 fn round_trip(status: &Status) -> Option<String> {
     let shortest = status.shortest_rtt_ms()?;
+    // From 9.95 on, one digit after the point would print as "10.0".
     Some(if shortest < 9.95 { format!("{shortest:.1} ms") } else { format!("{shortest:.0} ms") })
 }
 

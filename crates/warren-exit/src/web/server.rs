@@ -1,4 +1,4 @@
-//! The site of the page: what anybody may ask, and what the daemon answers only to the token.
+//! The server of the page. Anybody gets the page's files. Questions to the daemon need the token.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use warren_config::WebListen;
 
 const SECTION: &str = "[web]";
 
-/// A question to the daemon from somebody who has the token, and where the answer goes: a value, or a sentence that says why not.
+/// A question to the daemon from somebody who has the token. The answer is a value, or a message that says why there is none.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) asked: ApiCall,
@@ -51,17 +51,17 @@ pub(crate) struct Named {
     pub(crate) name: String,
 }
 
-/// The page while it is served, and what it remembers. Dropping it ends its connections.
+/// The page while it is served, and the history of its rates. Dropping it ends its connections.
 #[derive(Debug)]
 pub(crate) struct WebServer {
     pub(crate) history: History,
     pub(crate) server: Server<Question>,
 }
 
-/// Makes the page's Unix socket, if it is to have one. A sandboxed exit could not.
+/// Makes the page's Unix socket, if the page is to have one. An exit that is in its sandbox cannot make it.
 ///
 /// # Errors
-/// A sentence with the path and what to do.
+/// A message with the path and what to do.
 pub(crate) fn unix_socket(listen: Option<&WebListen>) -> anyhow::Result<Option<UnixSocket>> {
     match listen {
         Some(WebListen::Unix(path)) => UnixSocket::bind(path, PageSite::NAME, SECTION).map(Some),
@@ -74,7 +74,7 @@ impl WebServer {
     /// `made` is the Unix socket from before the sandbox.
     ///
     /// # Errors
-    /// A sentence with the address or file and what to do.
+    /// A message with the address or file and what to do.
     pub(crate) async fn bind(
         listen: &WebListen,
         made: Option<&UnixSocket>,
@@ -99,7 +99,7 @@ impl WebServer {
         Ok(Self { history: History::new(), server: start(socket, token) })
     }
 
-    /// Stops listening, and returns what it remembers. A TCP address is free when this returns.
+    /// Stops listening, and returns the history. A TCP address is free when this returns.
     pub(crate) async fn close(self) -> History {
         self.server.close().await;
         self.history
@@ -139,6 +139,7 @@ impl PageSite {
             Ok(request) => request,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        // The files need no token: they are the same for everybody, and have the form into which the token is typed.
         if request.method == Method::Get
             && let Some(file) = page::file(request.path)
         {
@@ -148,6 +149,7 @@ impl PageSite {
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }
+        // Only now, so that a stranger cannot make the exit read and store a body.
         let Some(body) = body.read(request.body_length).await? else {
             return Ok(Err(Refusal::Malformed));
         };
@@ -157,7 +159,7 @@ impl PageSite {
         })
     }
 
-    /// Has the daemon answer.
+    /// Passes a question to the daemon, and returns its answer.
     async fn ask(&self, asked: ApiCall) -> Result<Answer, Refusal> {
         let (answer, answered) = oneshot::channel();
         self.questions.send(Question { asked, answer }).await.map_err(|_| Refusal::Unavailable)?;

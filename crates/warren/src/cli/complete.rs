@@ -1,6 +1,6 @@
-//! Completes words on the command line: also the names of profiles and clients, and the settings of `warren set`.
+//! Completes words on the command line, including the names of profiles and clients and the settings of `warren set`.
 //!
-//! The shell runs `warren` itself for that, with [`VARIABLE`] set. Nothing is changed, and nobody is told of a failure: a
+//! To complete a word, the shell runs `warren` with [`VARIABLE`] set. Nothing is changed, and failures are not reported: a
 //! user without rights just gets fewer words.
 
 use std::ffi::{OsStr, OsString};
@@ -91,7 +91,7 @@ impl ValueCompleter for Names {
 }
 
 impl Names {
-    /// The words, of which some may not begin as typed. None if they cannot be read.
+    /// Words for the argument. Some may not begin with what was typed. None if they cannot be read.
     fn words(self, typed: &Typed, beginning: &str) -> Option<Vec<String>> {
         let Typed { directories, matches } = typed;
         match self {
@@ -118,7 +118,7 @@ fn profiles(directories: &Directories) -> Vec<String> {
     names.iter().map(|name| name.as_str().to_owned()).filter(|name| name != EXIT).collect()
 }
 
-/// The first clients whose names begin so, of a running exit or a stopped one.
+/// The first clients whose names have this beginning, of a running exit or a stopped one.
 fn clients(directories: &Directories, beginning: &str) -> Option<Vec<String>> {
     let config = load_exit(&directories.config.join("exit.toml")).ok()?;
     let mut store = exit_client::open(directories, &config).ok()?;

@@ -61,7 +61,7 @@ pub(crate) fn run(
         RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys(), server_name: None };
     // Checks every file before the first one is written.
     let keys = all_left_behind(&planned, &directory, &exit, store.as_mut())?;
-    // Printed before anything changes, also without --dry-run.
+    // Printed before anything changes, even without --dry-run.
     output::print(&table(&planned))?;
     if args.dry_run {
         return output::print(&format!(
@@ -190,6 +190,7 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
         // They are enrolled already, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
     }
+    // Clients with which the exit cannot start now are not this import's fault, so they must not prevent it.
     let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
     let mut planned: Vec<NewClient> = Vec::new();
     let mut renamed = Vec::new();
@@ -238,6 +239,7 @@ fn is_clash(client: &NewClient, registry: &ClientRegistry, enrolled: &[ClientVie
 
 /// Adds a client to the others. Only conflicts matter here, so its key is a placeholder.
 fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), RegistryError> {
+    // Unlike the others' keys, because a registry refuses the same key twice.
     let mut key = [0; 32];
     key[..8].copy_from_slice(&(registry.len() as u64).to_be_bytes());
     let mut entry = Client::new(client.name.clone(), PublicKey(key), SystemTime::UNIX_EPOCH);

@@ -118,11 +118,11 @@ impl Joining {
         let profile = directory.join(format!("{name}.toml"));
         let key_file = directory.join(format!("join-{}.key", invited.label));
         let (before, key) = look_at(&profile, invited)?;
-        // The invitation was used already. Enrolling the same key again is harmless and confirms it.
+        // An earlier `join` has enrolled this key. Enrolling it again changes nothing, and shows whether the exit knows it.
         if let Some(key) = key {
             return Ok(Self { profile, before, key_file, key, is_new: false });
         }
-        // An earlier attempt left it, and the exit may know this key already.
+        // An earlier attempt left its key, and the exit may know this key already.
         if fs::symlink_metadata(&key_file).is_ok() {
             let key = read_key_file(&key_file)?;
             return Ok(Self { profile, before, key_file, key, is_new: false });

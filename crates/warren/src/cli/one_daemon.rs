@@ -30,6 +30,7 @@ pub(crate) async fn ask_one(
         Ok(value) => Ok((name, value)),
         Err(AskError::NotRunning) => {
             refuse_unknown(directories, &directory, &name)?;
+            // A daemon holds its lock before it has a socket, and after it has closed the socket.
             if directory.has_lock_file() && directory.lock_after_kill().await?.is_none() {
                 let sentence =
                     format!("{name} is starting or stopping and does not answer yet; ask again in a moment");

@@ -31,7 +31,7 @@ use warren_exit::other_firewalls::{self, InTheWay};
 /// The longest that a daemon takes to close its kill switch again.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 
-/// Everything that the checks look at.
+/// Everything that the checks judge.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) kernel: KernelFacts,
@@ -181,7 +181,7 @@ pub(super) struct ExitFacts {
     pub(super) untranslated: Vec<IpNet>,
     /// Chains of other programs that block clients from the exit or from the internet.
     pub(super) in_the_way: Vec<InTheWay>,
-    /// Rules of the host's NAT whose ports cannot be told.
+    /// Rules of the host's NAT whose ports cannot be determined.
     pub(super) unread_ports: Vec<String>,
     /// Whether the host lets new devices have IPv6 addresses.
     pub(super) takes_ipv6: bool,
@@ -289,6 +289,7 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
         match load_exit(&path) {
             Ok(config) => {
                 facts.exit = Some(exit(directories, &config));
+                // Empty unless the exit runs, as the TUN exists only then.
                 facts.network.tun_features = features(TUN);
             }
             Err(error) => facts.files.broken.push(error.to_string()),
@@ -335,7 +336,7 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
     all.unwrap_or_default()
 }
 
-/// Rules in front of a profile's rules, or that would be if the profile's had the usual priorities.
+/// Rules of other programs that are in front of a profile's rules, or would be if those had the usual priorities.
 fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     let place = block_on(async {
         let lan = if profile.routes.lan { private_networks().await.unwrap_or_default() } else { Vec::new() };
@@ -353,7 +354,8 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
-/// Also the tables of iptables before nftables: root reads them, and the exit's service cannot.
+/// Where published ports may be, but cannot be read. Includes the tables of the old iptables, which are not in nftables and
+/// which the exit's service cannot read.
 fn unread_ports() -> Vec<String> {
     let look = async { Ok(published::look().await) };
     let Ok(published) = block_on(look) else { return Vec::new() };
@@ -438,9 +440,11 @@ fn deepest_idle() -> Option<(String, u64)> {
     let state = |entry: fs::DirEntry| {
         let read =
             |name: &str| fs::read_to_string(entry.path().join(name)).ok().map(|text| text.trim().to_owned());
+        // A core does not enter a state that somebody has disabled, so its latency does not matter.
         let is_used = read("disable")? == "0";
         is_used.then_some((read("latency")?.parse::<u64>().ok()?, read("name")?))
     };
+    // The deepest state takes longest to leave. `max` compares the latency first.
     let deepest = directory.filter_map(Result::ok).filter_map(state).max();
     deepest.map(|(latency, name)| (name, latency))
 }

@@ -62,7 +62,7 @@ impl Page {
 #[track_caller]
 fn assert_status(answer: &str, status: &str) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
-    // Every answer, whatever it says, tells the browser to do nothing more with it.
+    // Every answer forbids the browser to keep it, to guess its type, or to show it within another site.
     for field in [
         "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; ",
         "X-Content-Type-Options: nosniff",
@@ -120,7 +120,7 @@ async fn changes_take_json_of_their_kind_and_say_why_not() {
     assert_status(&refused, "409");
     assert!(refused.ends_with(r#"{"error":"there is no client"}"#), "{refused}");
 
-    // What a form of another page could send.
+    // A form of another site can send this. It cannot send JSON as JSON.
     for content in ["", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n"]
     {
         assert_status(&page.ask("POST /api/remove", content, r#"{"name":"laptop"}"#).await, "415");
@@ -170,7 +170,7 @@ async fn hostile_input_is_refused_and_bounded() {
     ] {
         assert_status(&page.send(&request).await, status);
     }
-    // More than the length that was said, and a second request behind the first.
+    // A second request right behind the first one. A server that answered it could be tricked behind a proxy.
     let own = format!("Host: localhost\r\nAuthorization: Bearer {}\r\n", page.token);
     let smuggled = format!("GET /api/overview HTTP/1.1\r\n{own}\r\nPOST /api/remove HTTP/1.1\r\n{own}\r\n");
     let answer = page.send(smuggled.as_bytes()).await;
@@ -194,7 +194,7 @@ async fn slow_and_idle_connections_keep_nobody_out_and_are_ended() {
     let mut byte = [0];
     assert!(matches!(tokio::time::timeout(TIME / 2, first.read(&mut byte)).await, Ok(Ok(0) | Err(_))));
 
-    // A body that never comes is waited for no longer than anything else.
+    // The server waits for a missing body no longer than for anything else.
     let own = format!("Host: localhost\r\nAuthorization: Bearer {}\r\n", page.token);
     let head = format!(
         "POST /api/remove HTTP/1.1\r\n{own}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n"

@@ -41,11 +41,11 @@ pub(crate) trait ClientStore {
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
     /// Changes a client. Its session continues unless the change concerns it.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
-    /// Takes over the clients of `clients.toml`, or only says what that would change.
+    /// Takes over the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
 }
 
-/// All rows of a list, or as many as `query` limits it to, and where the rest begins.
+/// All rows of a list, or the first ones if `query` has a limit, and where the rest begins.
 pub(crate) fn all<Row>(
     query: &PageQuery,
     mut page: impl FnMut(&PageQuery) -> anyhow::Result<Page<Row>>,

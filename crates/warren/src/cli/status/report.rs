@@ -81,7 +81,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     }
 }
 
-/// What is wrong, a line each. Nothing in a good state.
+/// Each problem in a line of its own. Nothing in a good state.
 pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
     if let Some(client) = &status.client {
         if let Some(refused) = &client.refused {

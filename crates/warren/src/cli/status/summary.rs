@@ -1,4 +1,4 @@
-//! A status in ten lines of 80 columns. A line more for each thing that is wrong.
+//! A status in ten lines of 80 columns, and one more line for each problem.
 
 use super::condition::condition;
 use super::layout::{COLUMNS, Fields};
@@ -70,7 +70,7 @@ fn kill_switch(client: &ClientStatus) -> String {
     }
 }
 
-/// How many connections there are, and what the worst path does.
+/// How many connections there are, and the condition of the path that loses most.
 fn connections(status: &Status, client: &ClientStatus) -> String {
     let attached = status.connections.iter().filter(|connection| connection.index.is_some()).count();
     let granted = client.session.as_ref().map(|session| session.connections).unwrap_or_default();
@@ -117,6 +117,7 @@ fn fitting(lead: &str, items: &[String]) -> String {
     for (number, item) in items.iter().enumerate() {
         let separator = if number == 0 { "" } else { ", " };
         let left = items.len() - number - 1;
+        // The last item needs no room for a count behind it.
         let room = VALUE - if left == 0 { 0 } else { " and 9999 more".len() };
         if number > 0 && text.chars().count() + separator.len() + item.chars().count() > room {
             return format!("{text} and {} more", left + 1);
