@@ -93,6 +93,7 @@ impl<'a> Ipv6Route<'a> {
         let [destination, length, _, _, next_hop, metric, _, _, _, device] = fields.as_slice() else {
             return None;
         };
+        // Unlike in the file for IPv4, addresses are in network byte order, and the other numbers are hexadecimal too.
         let address = |field: &str| u128::from_str_radix(field, 16).ok().map(Ipv6Addr::from);
         Some(Self {
             device,
@@ -129,6 +130,7 @@ pub(crate) fn udp_ports(text: &str) -> Vec<u16> {
         let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;
         u16::from_str_radix(port, 16).ok()
     };
+    // The first line has the names of the columns.
     text.lines().skip(1).filter_map(port).collect()
 }
 

@@ -17,6 +17,7 @@ impl Families<'_> {
     /// A counter without labels; `_total` is added to its name.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        // The types are those of an exemplar, and there is none.
         metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 
@@ -55,6 +56,7 @@ impl Families<'_> {
     pub(super) fn histogram(&mut self, name: &str, help: &str, sum: f64, places: &[(f64, u64)]) -> Result {
         let count = places.iter().map(|(_, count)| count).sum();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        // This adds up the counts, because a bucket of OpenMetrics includes all smaller ones.
         metric.encode_histogram::<NoLabelSet>(sum, count, places, None)
     }
 

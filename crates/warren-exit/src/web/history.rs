@@ -16,6 +16,7 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new() -> Self {
+        // Ten minutes, and the 1,440 minutes of a day.
         Self {
             minutes: Ring::new(Duration::from_secs(2), 300),
             day: Ring::new(Duration::from_secs(60), 1440),
@@ -49,6 +50,7 @@ struct Rate {
 
 impl Rate {
     fn between((since, before): (Instant, Traffic), (now, after): (Instant, Traffic)) -> Self {
+        // Never zero, by which nothing can be divided.
         let milliseconds = now.duration_since(since).as_millis().max(1);
         let per_second = |after: u64, before: u64| {
             // In 128 bits, because a count of bytes times 8,000 may exceed 64 bits.

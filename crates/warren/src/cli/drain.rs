@@ -65,6 +65,7 @@ fn stranded(sessions: &[SessionStatus]) -> Option<String> {
         let names = if more > 0 { format!("{names} and {more} more") } else { names };
         (found.len(), names)
     };
+    // A client of an older version does not say whether it has another exit.
     let ((without, names), (silent, older)) = (named(Some(false)), named(None));
     let lines = [
         (without > 0).then(|| {

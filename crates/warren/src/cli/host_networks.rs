@@ -51,6 +51,7 @@ fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let on_link = routes.iter().filter(|route| route.gateway.is_unspecified() && route.device != DEVICE);
     let on_link = on_link
         .filter(|route| {
+            // A default route without a gateway, as over PPP, leads to no network of this host's.
             route.network.prefix_len() > 0 && locals.iter().any(|local| route.network.contains(local))
         })
         .map(|route| IpNet::V4(route.network));

@@ -121,6 +121,7 @@ async fn tell(
             }
             None => Ok(Told::TakenOver(0)),
         },
+        // It has ended meanwhile. When it starts again, it reads the changed file.
         Err(AskError::NotRunning) => Ok(Told::NotRunning),
         Err(error) => Err(anyhow!(
             "the file is changed, but the running exit did not take it over: {error}; restart it"

@@ -116,6 +116,7 @@ fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
         }
     };
     let found = format!("{name} asked for a kill switch, but {lost}");
+    // No repair for a running daemon: it closes its kill switch again by itself, so something prevents that.
     if *is_running {
         let fix = format!("find out why its daemon does not close it again: warren status {name}");
         return Some(Finding::problem(CHECK, found, LEAKS, fix));
@@ -305,6 +306,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 
 fn socket_buffers(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "socket buffers";
+    // Root on a machine may exceed the limits, so it is in containers that a socket gets less.
     let least = facts.sockets.buffers.map(|(receive, send)| receive.min(send))?;
     let found = format!("a UDP socket gets {} KiB", least / 1024);
     if least >= SMALL_BUFFERS {
@@ -345,6 +347,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
     let fix =
         format!("run: tc qdisc replace dev {} root fq, and sysctl net.core.default_qdisc=fq", egress.device);
     let finding = Finding::advice(CHECK, format!("{} has pfifo_fast", egress.device), why, fix);
+    // The setting applies to devices that come up later, so tc changes this one.
     Some(finding.with(Repair::sysctl("net.core.default_qdisc", "fq")).with(Repair::run(&[
         "tc",
         "qdisc",

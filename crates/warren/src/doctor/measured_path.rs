@@ -151,6 +151,7 @@ impl<'a> Measurement<'a> {
                 to_exit: self.echoes.tally.sent_bytes,
                 from_exit: self.echoes.tally.answered_bytes,
             },
+            // From the status before the measurement, because later ones include its own traffic.
             other_bits_per_second: self.first.rates.bits_per_second_out + self.first.rates.bits_per_second_in,
             repairs: settled.connections.iter().any(|one| one.repair.is_on),
         })
@@ -167,6 +168,7 @@ impl<'a> Measurement<'a> {
         while began.elapsed() < UNDER_LOAD && self.echoes.tally.sent_bytes - first_bytes < MOST_BYTES {
             let tally = self.echoes.tally;
             let interval = Duration::from_secs_f64(8.0 * f64::from(self.tunnel_mtu) / rate);
+            // The first flow is left to the small echoes, from which the round-trip times come.
             let load = Series { flows: (1, FLOWS - 1), length, interval };
             self.echoes.exchange(&[PROBE, load], STEP).await;
             let after = (Instant::now(), self.status().await?);
@@ -174,6 +176,7 @@ impl<'a> Measurement<'a> {
             let step = Step {
                 seconds: after.0.duration_since(before.0).as_secs_f64(),
                 offered: self.echoes.tally.sent_bytes - tally.sent_bytes,
+                // This side does not know what arrived at the exit, so it is estimated from the lost packets.
                 delivered: change.bytes_out as f64 * (1.0 - change.to_exit.percent / 100.0),
                 answered: self.echoes.tally.answered_bytes - tally.answered_bytes,
             };
@@ -205,6 +208,7 @@ impl Load {
         let offered = per_second(|step| step.offered as f64);
         let to_exit = per_second(|step| step.delivered);
         let from_exit = per_second(|step| step.answered as f64);
+        // A reply is as large as its request, so what arrives at the exit is what it offers to the way back.
         BothWays {
             to_exit: Rate { bits_per_second: to_exit, is_limit: offered > LIMITED * to_exit },
             from_exit: Rate { bits_per_second: from_exit, is_limit: to_exit > LIMITED * from_exit },

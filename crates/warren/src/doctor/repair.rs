@@ -42,6 +42,7 @@ fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
 /// Sets a kernel setting now and for the next boots.
 fn set(key: &str, value: &str) -> anyhow::Result<()> {
     let file = kept_in(key);
+    // The kernel comes first: a value that it refuses must not be kept for the next boots.
     std::fs::write(Path::new("/proc/sys").join(key.replace('.', "/")), value)
         .with_context(|| format!("cannot set {key}; run as root"))?;
     storage::make_directory(Path::new(DIRECTORY))

@@ -145,6 +145,7 @@ impl Refusal {
     /// Notes that the exits are asked now. The next time is after the usual interval. Returns false if they have not refused.
     pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
         let Some(refused) = &mut self.refused else { return false };
+        // None stays None: after `Replaced`, the exits are asked only when a person wants that.
         refused.ask_at = refused.ask_at.map(|_| now + ASK_EVERY);
         true
     }
@@ -158,6 +159,7 @@ impl Refusal {
             self.last_word = Some(Failure::new(ExitCode::Refused, refused.sentence.clone()));
             return false;
         }
+        // Asking would take the session back from the host that has it now.
         refused.reason != Goodbye::Replaced
     }
 

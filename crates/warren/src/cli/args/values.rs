@@ -68,6 +68,7 @@ pub(super) fn validity(text: &str) -> Result<Duration, String> {
     if text.parse::<u64>().is_ok() {
         return Err(format!("add a unit, such as {text}h or {text}min"));
     }
+    // A leap year counts as a year too.
     time_up_to(text, 366 * 24, "366 days")
 }
 

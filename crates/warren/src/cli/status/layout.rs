@@ -56,6 +56,7 @@ pub(super) fn hanging_within(columns: usize, lead: &str, text: &str) -> String {
         line.push_str(word);
         is_empty = false;
     }
+    // Without any word, the line would end with the spaces of `lead`.
     let _ = writeln!(written, "{}", line.trim_end());
     written
 }

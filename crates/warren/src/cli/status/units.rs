@@ -68,6 +68,7 @@ pub(crate) fn percent(percent: f64) -> String {
 pub(crate) fn round_trip(milliseconds: f64) -> String {
     if milliseconds == 0.0 {
         "-".to_owned()
+    // From 9,999.95 ms on, the text would have ten characters.
     } else if milliseconds < 9_999.95 {
         format!("{milliseconds:.1} ms")
     } else {
@@ -84,6 +85,7 @@ fn scaled(mut value: f64, units: &[&str]) -> String {
         }
         value /= 1000.0;
     }
+    // Never reached, because the loop returns at the last unit.
     value.to_string()
 }
 

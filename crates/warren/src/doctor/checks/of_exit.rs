@@ -44,6 +44,7 @@ fn port(exit: &ExitFacts) -> Finding {
             "stop that program (ss -lunp), or change listen in exit.toml",
         );
     }
+    // The kernel's list of ports does not say whose they are. While the exit runs, they are taken for its own.
     if exit.is_running && exit.ports_in_use.len() < exit.ports.len() {
         let why = "clients cannot reach it";
         let found = format!("the exit runs, but does not listen on all of UDP {}", list(&exit.ports));
@@ -174,6 +175,7 @@ fn path_mtu(facts: &Facts) -> Option<Finding> {
 fn tun_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "tun offload";
     let is_on = |name: &str| facts.network.tun_features.get(name).copied();
+    // What the kernel transmits into a TUN is what the exit reads from it.
     let (tcp, udp) = (is_on("tx-tcp-segmentation")?, is_on("tx-udp-segmentation")?);
     let lacking = match (tcp, udp) {
         (true, true) => return Some(Finding::good(CHECK, "the TUN takes super-packets of TCP and UDP")),

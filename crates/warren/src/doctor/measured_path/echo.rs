@@ -162,6 +162,7 @@ fn socket(device: &str, from: IpAddr, to: IpAddr) -> io::Result<Socket> {
     socket.set_recv_buffer_size(BUFFER)?;
     socket.bind_device(Some(device.as_bytes()))?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
+    // A connected raw socket receives only packets from its peer (raw(7)).
     socket.connect(&SocketAddr::new(to, 0).into())?;
     Ok(socket)
 }
@@ -169,8 +170,10 @@ fn socket(device: &str, from: IpAddr, to: IpAddr) -> io::Result<Socket> {
 /// An echo request of `length` bytes, at least [`LEAST`]. The kernel fills in the checksum of ICMPv6.
 fn request(to: IpAddr, identifier: u16, left: u64, length: usize) -> Vec<u8> {
     let kind = if to.is_ipv4() { REQUEST_V4 } else { REQUEST_V6 };
+    // The code is 0, and so is the checksum for now.
     let mut message = vec![kind, 0, 0, 0];
     message.extend(identifier.to_be_bytes());
+    // The sequence number is not used, because a reply tells by its time when the request left.
     message.extend([0, 0]);
     message.extend(left.to_be_bytes());
     message.resize(length.max(LEAST), 0);
@@ -195,6 +198,7 @@ struct Reply {
 impl Reply {
     /// Reads what a raw socket received. An IPv4 socket receives the IP header as well, an IPv6 socket does not.
     fn parse(to: IpAddr, bytes: &[u8]) -> Option<Self> {
+        // The lower half of the first byte is the length of the IPv4 header in words of four bytes (RFC 791 section 3.1).
         let (header, kind) = match to {
             IpAddr::V4(_) => (usize::from(bytes.first()? & 0x0f) * 4, REPLY_V4),
             IpAddr::V6(_) => (0, REPLY_V6),

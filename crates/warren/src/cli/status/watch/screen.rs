@@ -38,6 +38,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines.truncate(above);
     lines.resize(above, String::new());
     lines.extend(ending);
+    // On a terminal of very few rows, even the ending does not fit.
     lines.truncate(look.rows);
     lines
 }
