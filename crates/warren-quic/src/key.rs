@@ -62,6 +62,16 @@ impl PrivateKey {
         Zeroizing::new(STANDARD.encode(seed))
     }
 
+    /// Returns the key as a line of a key file.
+    pub fn to_line(&self) -> Zeroizing<String> {
+        let text = self.to_base64();
+        // Allocated at once, because a string that grows leaves its old buffer behind, unwiped.
+        let mut line = Zeroizing::new(String::with_capacity(text.len() + 1));
+        line.push_str(&text);
+        line.push('\n');
+        line
+    }
+
     /// Returns the corresponding public key.
     pub fn public(&self) -> PublicKey {
         let mut public = [0; KEY_LENGTH];
@@ -252,7 +262,7 @@ mod tests {
     #[test]
     fn key_file_of_its_owner_alone_is_read() {
         let private = PrivateKey::generate().unwrap();
-        let text = format!("{}\n", *private.to_base64());
+        let text = private.to_line();
         for mode in [0o600, 0o400] {
             let file = key_file(text.as_bytes(), mode);
             assert_eq!(read_key_file(file.path()).unwrap().public(), private.public());

@@ -35,7 +35,10 @@ impl Token {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let random = Zeroizing::new(warren_daemon::entropy::bytes::<BYTES>()?);
                 let token = Zeroizing::new(URL_SAFE_NO_PAD.encode(*random));
-                let line = Zeroizing::new(format!("{}\n", token.as_str()));
+                // Allocated at once, because a string that grows leaves its old buffer behind, unwiped.
+                let mut line = Zeroizing::new(String::with_capacity(token.len() + 1));
+                line.push_str(&token);
+                line.push('\n');
                 storage::create_new(&path, line.as_bytes(), 0o600)
                     .with_context(|| format!("cannot write {}; check its directory", path.display()))?;
                 Ok(Self(token))

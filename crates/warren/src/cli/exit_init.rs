@@ -189,9 +189,8 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     })?;
     // Temporary files that a killed `init` left.
     storage::remove_abandoned(directory);
-    let mut text = key.to_base64();
-    text.push('\n');
-    let written = create_both((&files.key, text.as_bytes()), (&files.config, setup.to_toml().as_bytes()));
+    let written =
+        create_both((&files.key, key.to_line().as_bytes()), (&files.config, setup.to_toml().as_bytes()));
     if written.is_err() && made {
         // Fails if somebody has put a file there since, which then stays.
         let _ = fs::remove_dir(directory);

@@ -133,8 +133,7 @@ impl Joining {
         })?;
         storage::remove_abandoned(directory);
         let key = PrivateKey::generate()?;
-        let line = Zeroizing::new(format!("{}\n", key.to_base64().as_str()));
-        storage::create_new(&key_file, line.as_bytes(), 0o600).map_err(|error| {
+        storage::create_new(&key_file, key.to_line().as_bytes(), 0o600).map_err(|error| {
             anyhow!("{} cannot be written: {}; check its directory", key_file.display(), describe(&error))
         })?;
         Ok(Self { profile, before, key_file, key, is_new: true })

@@ -13,8 +13,7 @@ use warren_daemon::output;
 pub(crate) fn keygen() -> anyhow::Result<()> {
     warn_if_others_read_stdout("private key");
     let key = PrivateKey::generate()?;
-    let line = Zeroizing::new(format!("{}\n", key.to_base64().as_str()));
-    output::print_all(&line)
+    output::print_all(&key.to_line())
 }
 
 /// Reads a private key from standard input and writes its public key to standard output.

@@ -133,10 +133,7 @@ fn write(config: &ExitSettings, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     config.keys.file.parent().into_iter().for_each(storage::remove_abandoned);
     // Allocates the whole capacity at once: a string that grows leaves its old buffer behind, unwiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
-    for key in keys {
-        text.push_str(&key.to_base64());
-        text.push('\n');
-    }
+    keys.iter().for_each(|key| text.push_str(&key.to_line()));
     storage::write_atomic(&config.keys.file, text.as_bytes(), 0o600).map_err(|error| {
         let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
         let advice = if is_forbidden { "run as root" } else { "check its directory and disk" };
