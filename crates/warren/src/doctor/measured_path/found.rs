@@ -36,11 +36,12 @@ pub(super) struct BothWays<T> {
 pub(super) struct RoundTrip {
     pub(super) least_ms: f64,
     pub(super) at_rest_ms: f64,
-    pub(super) under_load_ms: f64,
+    /// The median under load. This and the next two are unknown if no echo under load was answered.
+    pub(super) under_load_ms: Option<f64>,
     /// 95 % of the echoes under load took less.
-    pub(super) under_load_p95_ms: f64,
+    pub(super) under_load_p95_ms: Option<f64>,
     /// By how much the load lengthened the median.
-    pub(super) queue_ms: f64,
+    pub(super) queue_ms: Option<f64>,
 }
 
 /// Counts small echoes while nothing else was sent. Lost echoes had time to be repaired before they were counted.
@@ -69,15 +70,14 @@ pub(super) struct Rate {
 
 impl RoundTrip {
     pub(super) fn of(at_rest: &[Duration], under_load: &[Duration]) -> Self {
-        // If every echo under load was lost, nothing is known about the queue, and the times at rest stand in.
-        let under_load = if under_load.is_empty() { at_rest } else { under_load };
-        let (rest, load) = (quantile(at_rest, 0.5), quantile(under_load, 0.5));
+        let rest = quantile(at_rest, 0.5);
+        let of_load = |share| (!under_load.is_empty()).then(|| quantile(under_load, share));
         Self {
             least_ms: quantile(at_rest, 0.0),
             at_rest_ms: rest,
-            under_load_ms: load,
-            under_load_p95_ms: quantile(under_load, 0.95),
-            queue_ms: (load - rest).max(0.0),
+            under_load_ms: of_load(0.5),
+            under_load_p95_ms: of_load(0.95),
+            queue_ms: of_load(0.5).map(|load| (load - rest).max(0.0)),
         }
     }
 }
@@ -97,7 +97,7 @@ mod tests {
     fn queue_is_what_the_load_adds() {
         let times = |ms: &[u64]| ms.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
         let found = RoundTrip::of(&times(&[30, 31, 32]), &times(&[60, 81, 90]));
-        assert!((found.queue_ms - 50.0).abs() < 1e-9 && (found.least_ms - 30.0).abs() < 1e-9);
-        assert!(RoundTrip::of(&times(&[30]), &[]).queue_ms.abs() < 1e-9);
+        assert!((found.queue_ms.unwrap() - 50.0).abs() < 1e-9 && (found.least_ms - 30.0).abs() < 1e-9);
+        assert!(RoundTrip::of(&times(&[30]), &[]).queue_ms.is_none(), "nothing is known of the queue");
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn text(measured: &Measured) -> String {
     }
     if measured.other_bits_per_second > BUSY {
         let other = bit_rate(measured.other_bits_per_second);
-        text += &format!("  {:<10}  {other} were on the line before; the rate is what they left\n", "busy");
+        text += &format!("  {:<10}  other traffic used {other} before; the rate is what that left\n", "busy");
     }
     text + &format!(
         "  {:<10}  {} sent and {} received in {:.1} s\n",
@@ -38,7 +38,14 @@ pub(super) fn text(measured: &Measured) -> String {
 }
 
 fn round_trip(found: &RoundTrip) -> String {
-    let RoundTrip { at_rest_ms, under_load_ms, under_load_p95_ms, queue_ms, .. } = *found;
+    let at_rest_ms = found.at_rest_ms;
+    let (Some(under_load_ms), Some(under_load_p95_ms), Some(queue_ms)) =
+        (found.under_load_ms, found.under_load_p95_ms, found.queue_ms)
+    else {
+        return format!(
+            "{at_rest_ms:.1} ms at rest; no echo was answered under load, so nothing is known about the queue"
+        );
+    };
     let means = if queue_ms < SHORT_QUEUE {
         "the queue stays short"
     } else if queue_ms < LONG_QUEUE {
@@ -101,9 +108,9 @@ mod tests {
             round_trip: RoundTrip {
                 least_ms: 30.0,
                 at_rest_ms: 30.5,
-                under_load_ms: 30.5 + queue_ms,
-                under_load_p95_ms: 33.0 + queue_ms,
-                queue_ms,
+                under_load_ms: Some(30.5 + queue_ms),
+                under_load_p95_ms: Some(33.0 + queue_ms),
+                queue_ms: Some(queue_ms),
             },
             loss: BothWays { to_exit: loss, from_exit: Loss::default() },
             echoes: EchoCount { sent: 1_475, answered: 1_475 },
