@@ -1,6 +1,6 @@
 //! Networks in the configuration, and which of them can be an exit's inner prefixes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -35,12 +35,7 @@ pub fn ipv4_pool(text: &str) -> Result<Ipv4Net, String> {
     if !(8..=30).contains(&network.prefix_len()) {
         return Err(format!("is {}, but must have a prefix length from 8 to 30", quoted(text)));
     }
-    let first = network.network();
-    let last = network.broadcast();
-    if [first, last]
-        .iter()
-        .any(|ip| ip.is_multicast() || ip.is_loopback() || ip.is_link_local() || is_reserved(*ip))
-    {
+    if overlaps(network.into(), NOT_UNICAST_IPV4) {
         return Err(format!("is {}, but must be unicast, such as \"10.66.0.0/16\"", quoted(text)));
     }
     Ok(network)
@@ -55,11 +50,7 @@ pub fn ipv6_pool(text: &str) -> Result<Ipv6Net, String> {
     if !(32..=126).contains(&network.prefix_len()) {
         return Err(format!("is {}, but must have a prefix length from 32 to 126", quoted(text)));
     }
-    let first = network.network();
-    // Every allowed network is narrower than the multicast and link-local blocks, so its first address decides.
-    let is_unusable =
-        first.is_multicast() || first.is_unicast_link_local() || network.contains(&Ipv6Addr::LOCALHOST);
-    if is_unusable || first.to_ipv4_mapped().is_some() {
+    if overlaps(network.into(), NOT_UNICAST_IPV6) {
         return Err(format!("is {}, but must be unicast, such as \"fd66:6666::/64\"", quoted(text)));
     }
     Ok(network)
@@ -92,8 +83,14 @@ pub fn client_address(address: IpAddr, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     Ok(())
 }
 
-/// 0.0.0.0/8 and 240.0.0.0/4 (RFC 6890).
-fn is_reserved(address: Ipv4Addr) -> bool {
-    let [first, ..] = address.octets();
-    first == 0 || first >= 240
+/// This network, loopback, link-local (RFC 6890), and multicast and reserved addresses (224.0.0.0/4 and 240.0.0.0/4).
+const NOT_UNICAST_IPV4: &[&str] = &["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"];
+
+/// Unspecified and loopback, IPv4-mapped (RFC 4291 section 2.5), link-local, and multicast.
+const NOT_UNICAST_IPV6: &[&str] = &["::/127", "::ffff:0:0/96", "fe80::/10", "ff00::/8"];
+
+/// Whether two networks share an address. One contains the other then.
+fn overlaps(network: IpNet, others: &[&str]) -> bool {
+    let mut others = others.iter().filter_map(|text| text.parse::<IpNet>().ok());
+    others.any(|other| other.contains(&network) || network.contains(&other))
 }
