@@ -211,7 +211,11 @@ fn is_login_page(answer: &str, host: &str) -> bool {
     // A relative redirect stays on the host that was asked, so only one with a scheme counts.
     let location = location.trim().split_once("://").map(|(_, rest)| rest);
     // Any other answer, such as a page with status 200, may come from a web server on the exit's own host.
-    let elsewhere = location.is_some_and(|rest| !rest.starts_with(host));
+    let elsewhere = location.is_some_and(|rest| {
+        // The host ends where a port, a path or a query begins. 192.0.2.10 does not begin with the host 192.0.2.1.
+        rest.strip_prefix(host)
+            .is_none_or(|after| !after.is_empty() && !after.starts_with([':', '/', '?', '#']))
+    });
     matches!(status, "301" | "302" | "303" | "307" | "308") && elsewhere
 }
 

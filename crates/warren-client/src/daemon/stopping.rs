@@ -60,7 +60,10 @@ impl Daemon {
         if let Ok(devices_gone) = &mut undone {
             devices_gone.await;
         }
-        // If both failed, only the reason for the daemon's end is reported.
+        if let (Err(_), Err(error)) = (&outcome, &undone) {
+            // The daemon ends with the first error, so the log has the second one.
+            tracing::error!("{error:#}");
+        }
         outcome?;
         undone.map(drop)
     }
