@@ -7,7 +7,6 @@ use warren_session::clients::{Invitation, is_valid_name};
 use warren_session::invite::{Invite, InviteToken};
 
 use warren_config::{Endpoint, ExitSettings, ProfileName};
-use warren_daemon::daemon_directory::EXIT;
 
 /// Makes an invitation for the registry, and the line to run on the client. Only the line contains the token.
 ///
@@ -41,9 +40,12 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
 fn profile_name(client: &str) -> Option<&str> {
     match client.parse::<ProfileName>() {
         Ok(_) => None,
-        // Commands take the name `exit` for this host's exit, so no profile can have it.
-        Err(_) if client == EXIT => Some("warren"),
-        Err(_) => Some(client.get(..ProfileName::LONGEST).unwrap_or(client)),
+        Err(_) => {
+            let shorter =
+                client.get(..ProfileName::LONGEST).filter(|name| name.parse::<ProfileName>().is_ok());
+            // Names such as `exit` belong to this host's exit, so no profile can have them.
+            Some(shorter.unwrap_or("warren"))
+        }
     }
 }
 
