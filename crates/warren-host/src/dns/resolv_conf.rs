@@ -89,7 +89,7 @@ impl Standing {
             Self::Missing => match fs::remove_file(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 // A mount point cannot be removed. An empty file means the same to its readers.
-                Err(error) if is(&error, Errno::BUSY) => overwrite(path, b"").map_err(failed)?,
+                Err(error) if is(&error, Errno::BUSY) => overwrite(path, b"").map(drop).map_err(failed)?,
                 removed => removed.map_err(failed)?,
             },
             Self::Link { target } => {
@@ -147,8 +147,7 @@ impl From<Vec<u8>> for Content {
 
 fn put_file(path: &Path, content: &[u8], mode: u32, owner: Owner) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-        overwrite(path, content)?;
-        return give(&File::open(path)?, mode, owner);
+        return give(&overwrite(path, content)?, mode, owner);
     }
     // There is no regular file to keep, so a new one takes the path's place in one step.
     durable_file::replace(path, Unfinished::At(&unfinished(path)), content, mode, Some(owner))
@@ -156,11 +155,12 @@ fn put_file(path: &Path, content: &[u8], mode: u32, owner: Owner) -> io::Result<
 
 /// Overwrites a file's content in place, from its start, and then cuts off the rest of the old content. So a concurrent
 /// reader sees the new first lines, and after a power cut the file still begins with them.
-fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
+fn overwrite(path: &Path, content: &[u8]) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).custom_flags(NO_FOLLOW).open(path)?;
     file.write_all(content)?;
     file.set_len(u64::try_from(content.len()).map_err(io::Error::other)?)?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(file)
 }
 
 fn give(file: &File, mode: u32, owner: Owner) -> io::Result<()> {
