@@ -299,8 +299,11 @@ impl NotifySocket {
 
     async fn receive(&self) -> anyhow::Result<Notification> {
         let mut buffer = [0; 4096];
-        let length =
-            self.socket.recv(&mut buffer).await.context("cannot hear the daemon; run `warren up` again")?;
+        let length = self
+            .socket
+            .recv(&mut buffer)
+            .await
+            .context("cannot receive the daemon's messages; run `warren up` again")?;
         Ok(Notification::of(&buffer, length))
     }
 

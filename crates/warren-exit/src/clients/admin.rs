@@ -139,7 +139,7 @@ impl Clients {
         Err(RequestRefused::new(match proposed.in_force {
             None => format!("{error}; nothing was changed"),
             Some(what) => format!(
-                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must keep running until that works"
+                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must keep running until the change is saved"
             ),
         }))
     }

@@ -121,7 +121,7 @@ pub(crate) enum Command {
     /// Disconnect and restore the host exactly.
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
-    /// Show what a client or an exit does, in ten lines. What is wrong has further lines.
+    /// Show what a client or an exit does, in ten lines, with one more for each problem.
     #[command(
         after_help = "Examples:\n  warren status\n  warren status home --changes\n  warren status --all\n  \
                       warren status --watch\n  warren status exit --json"
@@ -132,12 +132,12 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show the log of a client or an exit.
     ///
-    /// It is in the journal where systemd runs the daemon, and else in a file of its own since the latest `warren up`.
+    /// If systemd runs the daemon, the log is in the journal. Otherwise it is in a file that begins with the latest `warren up`.
     #[command(
         after_help = "Examples:\n  warren logs\n  warren logs home --follow\n  warren logs exit --lines 50"
     )]
     Logs(LogsArgs),
-    /// Ask each exit of a profile how far it is, and say which one is in use.
+    /// Measure the round-trip time to each exit of a profile, and say which one is in use.
     ///
     /// A handshake with each of them takes two seconds, all at once. A running session is not touched.
     #[command(after_help = "Examples:\n  warren exits\n  warren exits home --json")]
@@ -322,7 +322,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) fix: bool,
     /// Measure the path to the exit through a running tunnel: round-trip time, loss, MTU, rate and queue. It takes ten
-    /// seconds. For less than four of them it fills the line, with at most 64 MB each way. The profile can be left out if
+    /// seconds. For almost four of these it fills the path, with at most 64 MB each way. The profile can be left out if
     /// only one daemon runs.
     #[arg(long, value_name = "PROFILE", num_args = 0..=1, conflicts_with = "fix")]
     pub(crate) path: Option<Option<OsString>>,
@@ -388,7 +388,7 @@ pub(crate) struct LookUpArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientCloseArgs {
     /// Keep running, like warren-lockdown@.service, and close the kill switch again whenever another program deletes
-    /// or changes its table. After `warren down`, wait until it is closed anew. SIGTERM ends this command, and leaves
+    /// or changes its table. After `warren down`, wait until it is closed again. SIGTERM ends this command, and leaves
     /// the kill switch closed.
     #[arg(long)]
     pub(crate) watch: bool,

@@ -72,7 +72,7 @@ fn stranded(sessions: &[SessionStatus]) -> Option<String> {
             let have = if without == 1 { "has" } else { "have" };
             format!("{without} of {} connected clients {have} nowhere to go: {names}.", sessions.len())
         }),
-        (silent > 0).then(|| format!("Of {silent} with an older Warren that is not known: {older}.")),
+        (silent > 0).then(|| format!("Not known for {silent} with an older Warren: {older}.")),
     ];
     let lines: Vec<String> = lines.into_iter().flatten().collect();
     if lines.is_empty() {
@@ -125,7 +125,7 @@ mod tests {
         let some = [session("laptop", Some(true)), session("phone", Some(false)), session("tablet", None)];
         let text = stranded(&some).unwrap();
         assert!(text.starts_with("1 of 3 connected clients has nowhere to go: phone.\n"), "{text}");
-        assert!(text.contains("Of 1 with an older Warren that is not known: tablet."), "{text}");
+        assert!(text.contains("Not known for 1 with an older Warren: tablet."), "{text}");
         assert!(!text.contains("laptop"), "{text}");
     }
 

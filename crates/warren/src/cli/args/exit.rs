@@ -87,7 +87,7 @@ pub(crate) struct ExitDrainArgs {
     /// How long clients may take. After that the exit stops anyway.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
-    /// Do not ask, also if clients have nowhere to go.
+    /// Do not ask, even if clients have nowhere to go.
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -169,9 +169,9 @@ pub(crate) enum ExitClientCommand {
     #[command(after_help = "Examples:\n  warren exit client export clients.toml\n  \
                             warren exit client export > backup.toml")]
     Export(ClientExportArgs),
-    /// Make the exit's clients those of a file that "export" wrote and you edited.
+    /// Replace the exit's clients with those in a file that "export" wrote and you edited.
     ///
-    /// Clients that the file does not list are removed for good. Sessions of clients that do not change go on. The file
+    /// Clients that the file does not list are removed for good. Sessions of clients that do not change continue. The file
     /// cannot bring back removed keys or withdrawn invitations. Either all of it takes effect or nothing.
     #[command(after_help = "Examples:\n  warren exit client import clients.toml --dry-run\n  \
                             warren exit client import clients.toml")]
@@ -238,10 +238,10 @@ pub(crate) struct ClientListArgs {
     /// List only clients whose name contains this.
     #[arg(long, value_name = "PART")]
     pub(crate) name: Option<String>,
-    /// List at most this many, and say how to go on [default: all].
+    /// List at most this many, and say how to continue [default: all].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
-    /// List only clients after this one: the last name of the list before.
+    /// List only clients after this one: the last name of the previous list.
     #[arg(long, value_name = "NAME", conflicts_with = "removed")]
     pub(crate) after: Option<String>,
 }

@@ -61,5 +61,5 @@ pub(super) fn import(
     }
     let summary = imported?;
     output::print(&view::import(&summary))?;
-    output::print(if args.dry_run { "Nothing was changed.\n" } else { "All of it is in force.\n" })
+    output::print(if args.dry_run { "Nothing was changed.\n" } else { "All changes are in force.\n" })
 }

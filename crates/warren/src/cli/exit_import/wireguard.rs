@@ -90,7 +90,7 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
         let networks =
             || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
         match (&section, key.trim().to_ascii_lowercase().as_str()) {
-            (Section::None, _) => return Err(mistake("this stands outside any [section]".to_owned())),
+            (Section::None, _) => return Err(mistake("this line is outside any [section]".to_owned())),
             (Section::Interface, "address") => {
                 server.networks.extend(networks()?.iter().map(IpNet::trunc));
             }

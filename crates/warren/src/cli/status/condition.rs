@@ -42,7 +42,7 @@ fn queue(controller: ControllerStatus) -> &'static str {
     match controller {
         ControllerStatus::Starting => "looking for the path's rate",
         ControllerStatus::ShortQueue => "short queue",
-        ControllerStatus::Probing => "finding out whose queue or loss it is",
+        ControllerStatus::Probing => "finding out whether its own traffic causes the queue or loss",
         ControllerStatus::Sharing => "shares a full queue with another flow",
         ControllerStatus::Marked => "follows the marks (ECN) of the path's queue",
     }
