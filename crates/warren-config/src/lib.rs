@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
+//! - `transport`, `kill_switch`, `forwards`, `metrics`, `web`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -28,6 +28,7 @@ mod find;
 pub mod fuzzing;
 mod ineffective;
 mod key;
+mod forwards;
 mod kill_switch;
 mod metrics;
 mod network;

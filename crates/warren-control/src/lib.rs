@@ -24,7 +24,7 @@ pub mod status;
 pub use ask::{AskError, ask, ask_status};
 pub use change::{Change, UncheckedChange};
 pub use clients::{
-    AddressChoice, ClientChange, ClientSettings, ClientView, ImportSummary, InvitationView, LiveView, Named,
+    AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ImportSummary, InvitationView, LiveView, Named, PortRange,
     NewClient, RateChoice, RemovedView, timestamp,
 };
 pub use page::{Page, PageQuery};

@@ -11,7 +11,7 @@ pub use crate::client_facts::{ClientFirewall, ClientPlanFacts};
 pub use crate::table_names::firewall_table;
 use crate::{
     DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
-    client_ruleset, ruleset_text, sysctl,
+    client_inbound, client_ruleset, ruleset_text, sysctl,
 };
 
 /// The routing table of the tunnel in `slot`.
@@ -53,9 +53,11 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
         steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
+    steps.extend(client_inbound::routes(host));
     // Nothing looks the table up before a rule stands, so no packet meets half of its routes.
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
+    steps.extend(client_inbound::rules(host));
     Plan { steps }
 }
 
@@ -154,6 +156,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
             invert: true,
             table: table(host.slot),
             suppress_prefix_length,
+            from: None,
             iif: None,
         })
     };
@@ -169,6 +172,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
             invert: false,
             table: MAIN_TABLE,
             suppress_prefix_length: None,
+            from: None,
             iif: Some(host.device.clone()),
         }));
     }
@@ -224,4 +228,4 @@ const VOID_METRIC: u32 = 0x5761;
 const MAIN_TABLE: u32 = 254;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

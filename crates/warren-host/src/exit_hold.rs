@@ -92,9 +92,17 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
         // A packet that arrives by the TUN answers a connection that the exit itself opened to a client, from an
         // address of the pool.
         drop_replies(&format!("iifname != \"{device}\" ")),
-        drop_replies(&format!("oifname != \"{device}\" ")),
+        drop_replies(&format!("oifname != \"{device}\" ")) + &drop_visits(exit),
         exit_ruleset::without_exit(exit)
     )
+}
+
+/// Drops visitors' packets that connection tracking still sends to clients. They would leave for the internet.
+fn drop_visits(exit: &ExitHost) -> String {
+    let pools = [exit.ipv4.map(|pool| format!("ip daddr {}", pool.trunc())), exit.ipv6.map(|pool| format!("ip6 daddr {}", pool.trunc()))];
+    let device = &exit.device;
+    let drop = |pool| format!("\toifname != \"{device}\" {pool} ct status dnat counter drop\n");
+    pools.into_iter().flatten().filter(|_| !exit.forwards.is_empty()).map(drop).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Client, ClientRegistry, RateLimit, RegistryError};
+use super::{Client, ClientRegistry, Forward, PortRange, RateLimit, RegistryError};
 use crate::PublicKey;
 
 /// A change of a client, as an operator asks for it.
@@ -21,6 +21,10 @@ pub enum ClientChange {
     Enable,
     /// Sets what is in the settings.
     Set(ClientSettings),
+    /// Lets ports of the exit lead to it.
+    AddForward { forward: Forward },
+    /// Takes back the forward of exactly these ports of the exit.
+    RemoveForward { ports: PortRange },
 }
 
 /// What an operator chooses for a client. A setting that is absent stays as it is.
@@ -120,13 +124,13 @@ impl ClientRegistry {
             ClientChange::Disable => self.set_disabled(name, true).map(drop),
             ClientChange::Enable => self.set_disabled(name, false).map(drop),
             ClientChange::Set(settings) => {
-                let client = self.by_name(name).cloned();
-                let mut client =
-                    client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
+                let mut client = self.named(name)?.clone();
                 settings.apply(&mut client);
                 settings.allowed_key().map(|key| self.allow(key));
                 self.replace(client)
             }
+            ClientChange::AddForward { forward } => self.add_forward(name, *forward),
+            ClientChange::RemoveForward { ports } => self.remove_forward(name, *ports),
         }
     }
 }

@@ -46,6 +46,8 @@ pub(super) enum Claim {
     Token(TokenDigest),
     /// All prefixes of all clients, because overlaps cannot be looked up by one of them.
     Prefixes,
+    /// All forwards of all clients, for the same reason.
+    Forwards,
 }
 
 /// A request without an answer.
@@ -316,6 +318,7 @@ pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
                 claims.extend(client.next_public_key.map(Claim::Key));
                 claims.extend(client.static_lease().addresses().map(Claim::Address));
                 claims.extend((!client.prefixes.is_empty()).then_some(Claim::Prefixes));
+                claims.extend((!client.forwards.is_empty()).then_some(Claim::Forwards));
             }
             RowChange::Invitation { token, invitation } => {
                 claims.push(Claim::Token(*token));
