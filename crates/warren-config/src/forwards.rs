@@ -19,7 +19,8 @@ pub(super) fn read_forwards(document: &mut Document<'_>) -> Result<Vec<Ports>, C
 }
 
 fn ports(value: Value<'_>) -> Result<Ports, Problem> {
-    const EXPECTED: &str = "\"tcp/\" or \"udp/\" and a port or a range, such as \"tcp/443\" or \"udp/6881-6889\"";
+    const EXPECTED: &str =
+        "\"tcp/\" or \"udp/\" and a port or a range, such as \"tcp/443\" or \"udp/6881-6889\"";
     let text = value.text(EXPECTED)?;
     let ports: PortRange =
         text.parse().map_err(|_| value.problem(format!("is {}, but must be {EXPECTED}", quoted(text))))?;

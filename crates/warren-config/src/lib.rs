@@ -24,11 +24,11 @@ mod error;
 mod exit;
 mod file;
 mod find;
+mod forwards;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod ineffective;
 mod key;
-mod forwards;
 mod kill_switch;
 mod metrics;
 mod network;

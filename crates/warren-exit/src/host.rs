@@ -168,7 +168,10 @@ impl HostSetup {
 
     /// Logs each forward once that is not in force.
     fn log_waiting(&mut self, waiting: Vec<String>) {
-        waiting.iter().filter(|sentence| !self.waiting.contains(sentence)).for_each(|sentence| tracing::warn!("{sentence}"));
+        waiting
+            .iter()
+            .filter(|sentence| !self.waiting.contains(sentence))
+            .for_each(|sentence| tracing::warn!("{sentence}"));
         self.waiting = waiting;
     }
 

@@ -59,7 +59,8 @@ pub(crate) fn rules(host: &ClientPlanFacts) -> Vec<Step> {
 
 /// The chains and sets for what comes out of the tunnel.
 pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
-    let visited = allowed(host, InboundProtocol::Udp).and_then(|ports| (!split(host).is_empty()).then_some(ports));
+    let visited =
+        allowed(host, InboundProtocol::Udp).and_then(|ports| (!split(host).is_empty()).then_some(ports));
     let split = split(host);
     if visited.is_some() {
         for (family, _) in &split {

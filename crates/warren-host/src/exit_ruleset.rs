@@ -57,9 +57,8 @@ fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     chain(&mut text, "from_forwarded", "", &from_forwarded(&forwards, device.as_str(), COUNT_FLOWS));
     // A client that visits a client gets the exit's inner address. With its own, it would be answered directly if it
     // visits itself, and isolation would not hold.
-    let visits: Vec<String> = sources()
-        .map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade"))
-        .collect();
+    let visits: Vec<String> =
+        sources().map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade")).collect();
     chain(&mut text, "visits", "type nat hook postrouting priority srcnat; policy accept;", &visits);
     text
 }

@@ -153,8 +153,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
 pub fn own_ports() -> io::Result<Vec<Ports>> {
     let port = |protocol, port| Ports { protocol, first: port, last: port };
     let listeners = listeners()?.into_iter().filter(|listener| !listener.address.is_loopback());
-    let mut ports: Vec<Ports> =
-        listeners.map(|listener| port(InboundProtocol::Tcp, listener.port)).collect();
+    let mut ports: Vec<Ports> = listeners.map(|listener| port(InboundProtocol::Tcp, listener.port)).collect();
     for table in ["udp", "udp6"] {
         let served = match File::open(format!("/proc/thread-self/net/{table}")) {
             Ok(table) => served(BufReader::new(table))?,

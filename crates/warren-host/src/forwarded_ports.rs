@@ -79,8 +79,7 @@ mod tests {
             ports(tcp, 65_535, 65_535),
         ]);
 
-        let expected =
-            [ports(tcp, 7, 9), ports(tcp, 80, 90), ports(tcp, 92, 65_535), ports(udp, 5, 9)];
+        let expected = [ports(tcp, 7, 9), ports(tcp, 80, 90), ports(tcp, 92, 65_535), ports(udp, 5, 9)];
         assert_eq!(together, expected);
         assert_eq!((expected[0].to_string(), ports(tcp, 3, 3).to_string()), ("7-9".into(), "3".into()));
     }

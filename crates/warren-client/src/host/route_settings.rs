@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use warren_host::{GuestNetwork, Ports};
 use warren_host::dns::{self, Servers};
+use warren_host::{GuestNetwork, Ports};
 
 use warren_config::ClientProfile;
 

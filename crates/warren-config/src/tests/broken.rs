@@ -169,7 +169,10 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     ),
     // [forwards]
     ("[forwards]\nallow = \"tcp/443\"\n", "8: allow in [forwards] is a string, but must be a list of ports"),
-    ("[forwards]\nallow = [\"443\"]\n", "8: allow in [forwards] is \"443\", but must be \"tcp/\" or \"udp/\""),
+    (
+        "[forwards]\nallow = [\"443\"]\n",
+        "8: allow in [forwards] is \"443\", but must be \"tcp/\" or \"udp/\"",
+    ),
     ("[forwards]\nallow = [\"tcp/9-8\"]\n", "8: allow in [forwards] is \"tcp/9-8\", but must be"),
     ("[forwards]\nports = []\n", "8: unknown key \"ports\" in [forwards]"),
     // A second exit

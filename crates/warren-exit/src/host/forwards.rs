@@ -45,9 +45,10 @@ impl HostPorts {
             Some((port, "a program on this host waits for others there"))
         };
         let published = || {
-            let published = self.published.iter().find(|published| {
-                *published.start() <= wanted.last && *published.end() >= wanted.first
-            });
+            let published = self
+                .published
+                .iter()
+                .find(|published| *published.start() <= wanted.last && *published.end() >= wanted.first);
             let port = (*published?.start()).max(wanted.first);
             Some((port, "a firewall rule of this host publishes it, such as a container's"))
         };
@@ -67,7 +68,9 @@ pub(crate) fn refuse_taken(
     let ports = forward.ports();
     if let Some((port, what)) = host.taken(ports_of(ports)) {
         let protocol = ports.protocol();
-        return Err(format!("{protocol}/{port} cannot be forwarded: {what}; choose another port of the exit"));
+        return Err(format!(
+            "{protocol}/{port} cannot be forwarded: {what}; choose another port of the exit"
+        ));
     }
     let own = host.own.iter().map(|(ports, _)| ports);
     let listen: Vec<u16> =
@@ -88,16 +91,22 @@ pub(crate) fn own_ports(config: &ExitSettings) -> OwnPorts {
     let listen = config.listen.iter().map(|address| {
         (one(InboundProtocol::Udp, address.port()), "this exit listens there for its clients")
     });
-    let metrics = config.metrics.listen.map(|address| (one(InboundProtocol::Tcp, address.port()), "this exit's metrics are there"));
+    let metrics = config
+        .metrics
+        .listen
+        .map(|address| (one(InboundProtocol::Tcp, address.port()), "this exit's metrics are there"));
     let web = match &config.web {
-        Some(WebListen::Loopback(address)) => Some((one(InboundProtocol::Tcp, address.port()), "this exit's page for operators is there")),
+        Some(WebListen::Loopback(address)) => {
+            Some((one(InboundProtocol::Tcp, address.port()), "this exit's page for operators is there"))
+        }
         Some(WebListen::Unix(_)) | None => None,
     };
     listen.chain(metrics).chain(web).collect()
 }
 
 fn common(wanted: Ports, taken: Ports) -> Option<u16> {
-    let overlaps = wanted.protocol == taken.protocol && wanted.first <= taken.last && taken.first <= wanted.last;
+    let overlaps =
+        wanted.protocol == taken.protocol && wanted.first <= taken.last && taken.first <= wanted.last;
     overlaps.then(|| wanted.first.max(taken.first))
 }
 

@@ -6,11 +6,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
+use warren_config::ExitSettings;
 use warren_daemon::helper::Helper;
+use warren_host::Ports;
 use warren_host::exit_plan::{self, ExitHost};
 use warren_host::facts::{self, ServicePort};
-use warren_config::ExitSettings;
-use warren_host::Ports;
 use warren_host::published::Published;
 
 use super::forwards::{HostPorts, own_ports};
@@ -163,9 +163,5 @@ async fn list(helper: Helper) -> Listed {
     let listed = tokio::task::spawn_blocking(|| (facts::service_ports(), facts::own_ports())).await;
     let failed = |error| (Err(io::Error::other(error)), Err(io::Error::other("the look has failed")));
     let (sockets, own) = listed.unwrap_or_else(failed);
-    Listed {
-        sockets,
-        own,
-        published: helper.list_published().await,
-    }
+    Listed { sockets, own, published: helper.list_published().await }
 }

@@ -48,14 +48,18 @@ fn full_tunnel_needs_no_routes_of_its_own_for_answers() {
     let mut text = String::new();
     chains(&mut text, &host);
 
-    assert!(text.contains("\ttcp dport { 443 } accept\n\tudp dport { 5000-5010 } accept\n\tcounter drop\n"), "{text}");
+    assert!(
+        text.contains("\ttcp dport { 443 } accept\n\tudp dport { 5000-5010 } accept\n\tcounter drop\n"),
+        "{text}"
+    );
     assert!(!text.contains("set "), "{text}");
     assert_eq!((routes(&host), rules(&host), forwarded_answers(&host)), (Vec::new(), Vec::new(), None));
 }
 
 #[test]
 fn split_tunnel_sends_answers_back_by_address_by_mark_and_to_remembered_visitors() {
-    let guest = GuestNetwork { device: "docker0".parse().unwrap(), network: "172.17.0.0/16".parse().unwrap() };
+    let guest =
+        GuestNetwork { device: "docker0".parse().unwrap(), network: "172.17.0.0/16".parse().unwrap() };
     let host = ClientPlanFacts { guests: vec![guest], ..serving(&["10.0.0.0/8", "::/0"]) };
     let mut text = String::new();
     chains(&mut text, &host);

@@ -39,7 +39,8 @@ impl<'h> Forwards<'h> {
                 its().partition(|(forward, _)| forward.to == forward.ports.first);
             let kept: Vec<String> =
                 kept.iter().map(|(forward, address)| format!("{} : {address}", forward.ports)).collect();
-            let moved: Vec<String> = moved.iter().flat_map(|(forward, address)| each(forward, *address)).collect();
+            let moved: Vec<String> =
+                moved.iter().flat_map(|(forward, address)| each(forward, *address)).collect();
             if !kept.is_empty() {
                 rules.push(format!("dnat {family} to {protocol} dport map {{ {} }}", kept.join(", ")));
             }
@@ -95,9 +96,8 @@ pub(super) fn to_forwarded(forwards: &[Forwards<'_>]) -> Vec<String> {
 /// Lets answers of forwarded services through, and clients as visitors. A client's ICMP errors about visitors'
 /// connections are dropped: the client could claim anything about another client's.
 pub(super) fn from_forwarded(forwards: &[Forwards<'_>], device: &str, count_flows: &str) -> Vec<String> {
-    let answers = |version: &Forwards<'_>| {
-        format!("ct direction reply {} accept", version.services("saddr", "sport"))
-    };
+    let answers =
+        |version: &Forwards<'_>| format!("ct direction reply {} accept", version.services("saddr", "sport"));
     let visits = |version: &Forwards<'_>| {
         format!("oifname \"{device}\" {} accept", version.services("daddr", "dport"))
     };

@@ -12,7 +12,8 @@ use std::{fmt, net::IpAddr};
 
 use self::value::{Kind, is_number};
 use self::words::{
-    BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, PRIORITIES, SET_FLAGS, STATE_WORDS, TCP_FLAGS, WORDS,
+    BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, PRIORITIES, SET_FLAGS, SET_TYPES, STATE_WORDS, TCP_FLAGS,
+    WORDS,
 };
 use super::OwnTables;
 use crate::{DeviceName, TableFamily};
@@ -240,6 +241,11 @@ impl<'text> Reader<'text, '_> {
             "flags" => self.flags(),
             "priority" => self.priority(),
             "timeout" => self.value(Kind::Seconds),
+            // The types of a set's elements are joined.
+            "." if SET_TYPES.contains(&before) => match self.peek() {
+                Some(Token::Word(next)) if SET_TYPES.contains(&next) => Ok(()),
+                _ => Err(unexpected(word)),
+            },
             "dnat" if before != "status" => self.translation(),
             "update" => self.update(),
             word if DEVICE_WORDS.contains(&word) => self.devices(),
@@ -276,7 +282,8 @@ impl<'text> Reader<'text, '_> {
     fn values(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         match (self.peek(), kinds) {
             // ARP matches have addresses of two kinds.
-            (Some(Token::Word("ip")), [Kind::Ipv4]) | (Some(Token::Word("set")), [Kind::Number | Kind::Ipv4 | Kind::Ipv6]) => {
+            (Some(Token::Word("ip")), [Kind::Ipv4])
+            | (Some(Token::Word("set")), [Kind::Number | Kind::Ipv4 | Kind::Ipv6]) => {
                 self.next();
             }
             _ => self.operator(),

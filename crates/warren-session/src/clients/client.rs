@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Forward, RateLimit};
 use super::timestamp;
+use super::{Forward, RateLimit};
 use crate::PublicKey;
 use crate::key::{optional_stored_key, stored_key};
 use crate::pool::Lease;

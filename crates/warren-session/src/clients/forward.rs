@@ -235,8 +235,22 @@ mod tests {
     #[test]
     fn what_are_no_ports_is_refused() {
         for text in [
-            "", "443", "tcp", "tcp/", "tcp/0", "tcp/65536", "tcp/+1", "tcp/ 1", "tcp/2-1", "tcp/1-", "tcp/-1",
-            "sctp/1", "TCP/1", "tcp/1-2-3", "tcp/0-5", "tcp/1,2",
+            "",
+            "443",
+            "tcp",
+            "tcp/",
+            "tcp/0",
+            "tcp/65536",
+            "tcp/+1",
+            "tcp/ 1",
+            "tcp/2-1",
+            "tcp/1-",
+            "tcp/-1",
+            "sctp/1",
+            "TCP/1",
+            "tcp/1-2-3",
+            "tcp/0-5",
+            "tcp/1,2",
         ] {
             assert_eq!(text.parse::<PortRange>(), Err(InvalidPortRange), "{text:?}");
             assert_eq!(text.parse::<Forward>(), Err(InvalidForward), "{text:?}");

@@ -11,8 +11,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::client::{Client, MAX_CLIENTS, is_valid_name};
-use super::forwards::check_forwards;
 use super::forward::Forward;
+use super::forwards::check_forwards;
 use super::invitation::Invitation;
 use super::invitations::Invitations;
 use super::registry_error::RegistryError;

@@ -132,7 +132,9 @@ pub enum RegistryError {
         count: usize,
     },
     /// Another client has a forward of one of the ports.
-    #[error("client {name:?} cannot have {ports}: {other} leads to {holder:?}; choose other ports of the exit")]
+    #[error(
+        "client {name:?} cannot have {ports}: {other} leads to {holder:?}; choose other ports of the exit"
+    )]
     PortsTaken {
         /// The client that was to have them.
         name: String,
@@ -154,7 +156,9 @@ pub enum RegistryError {
         other: PortRange,
     },
     /// More forwards than one client may have.
-    #[error("client {name:?} would have {count} forwards: at most {MAX_FORWARDS} are possible; use ranges of ports")]
+    #[error(
+        "client {name:?} would have {count} forwards: at most {MAX_FORWARDS} are possible; use ranges of ports"
+    )]
     TooManyForwards {
         /// The client.
         name: String,
@@ -172,7 +176,9 @@ pub enum RegistryError {
         count: usize,
     },
     /// The client has no forward of these ports.
-    #[error("client {name:?} has no forward of exactly {ports}: `warren exit client forward list {name}` lists its forwards")]
+    #[error(
+        "client {name:?} has no forward of exactly {ports}: `warren exit client forward list {name}` lists its forwards"
+    )]
     NoSuchForward {
         /// The client.
         name: String,

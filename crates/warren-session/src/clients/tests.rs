@@ -88,7 +88,8 @@ fn a_port_of_the_exit_leads_to_one_client_and_comes_free_with_it() {
     let own = add(&mut registry, "a", "tcp/443").unwrap_err().to_string();
     assert!(own.contains("tcp/443 already"), "{own}");
     add(&mut registry, "a", "tcp/443 to 8443").unwrap();
-    let shown: Vec<String> = registry.forwards().map(|(forward, client)| format!("{} {forward}", client.name)).collect();
+    let shown: Vec<String> =
+        registry.forwards().map(|(forward, client)| format!("{} {forward}", client.name)).collect();
     assert_eq!(shown, ["a tcp/443 to 8443", "a tcp/8440-8450", "b udp/8440-8450"]);
 
     let remove = |registry: &mut ClientRegistry, name: &str, ports: &str| {

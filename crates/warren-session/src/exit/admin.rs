@@ -110,9 +110,7 @@ impl ExitSessions {
             | ClientChange::Enable
             | ClientChange::Set(_)
             | ClientChange::AddForward { .. }
-            | ClientChange::RemoveForward { .. } => {
-                self.propose(|registry| registry.change(name, change))
-            }
+            | ClientChange::RemoveForward { .. } => self.propose(|registry| registry.change(name, change)),
         }
     }
 

@@ -78,7 +78,8 @@ fn serve(mut stream: TcpStream, peer: SocketAddr, stopped: &AtomicBool) {
         match stream.read(&mut buffer) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+            Err(error)
+                if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
             Err(_) => return,
         }
         if stream.write_all(b"alive\n").is_err() {

@@ -70,14 +70,21 @@ fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<(
         ports: forward.ports(),
         to: forward.target(),
     };
-    let rows: Vec<ForwardRow> =
-        clients.iter().flat_map(|client| client.forwards.iter().map(move |forward| row(client, forward))).collect();
+    let rows: Vec<ForwardRow> = clients
+        .iter()
+        .flat_map(|client| client.forwards.iter().map(move |forward| row(client, forward)))
+        .collect();
     if args.json {
         return output::print_json(&rows);
     }
     if rows.is_empty() {
-        return output::print("There is no forward; add one with: warren exit client forward add NAME tcp/PORT\n");
+        return output::print(
+            "There is no forward; add one with: warren exit client forward add NAME tcp/PORT\n",
+        );
     }
     let cells = |row: &ForwardRow| vec![row.ports.to_string(), row.client.clone(), row.to.to_string()];
-    output::print(&output::table(&["PORTS OF THE EXIT", "CLIENT", "ITS PORTS"], &rows.iter().map(cells).collect::<Vec<_>>()))
+    output::print(&output::table(
+        &["PORTS OF THE EXIT", "CLIENT", "ITS PORTS"],
+        &rows.iter().map(cells).collect::<Vec<_>>(),
+    ))
 }
