@@ -391,6 +391,7 @@ fn a_client_is_reached_only_at_ports_that_its_profile_allows_by_visitors_and_by_
 fn the_kill_switch_holds_with_forwards() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
+    let _service = Service::start(&net.client, SERVICE, UDP);
     for (what, profile) in [("full", exit.enrol("home")), ("split", split(exit.enrol("garden")))] {
         let name = if what == "full" { "home" } else { "garden" };
         let client = Client::with(&net, &serving(profile).with("kill_switch", "enabled", true));
