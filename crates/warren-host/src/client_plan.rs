@@ -8,6 +8,7 @@
 use ipnet::IpNet;
 
 pub use crate::client_facts::{ClientFirewall, ClientPlanFacts};
+use crate::client_inbound::VOID_METRIC;
 pub use crate::table_names::firewall_table;
 use crate::{
     DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
@@ -222,8 +223,6 @@ fn reverse_path_by_mark() -> Step {
 
 /// The first of 256 routing tables, one for each slot.
 const FIRST_TABLE: u32 = 0x5761;
-/// Higher than the kernel's default metric, which for IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
-const VOID_METRIC: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
 

@@ -133,4 +133,34 @@ impl ClientRegistry {
             ClientChange::RemoveForward { ports } => self.remove_forward(name, *ports),
         }
     }
+
+    /// Lets ports of the exit lead to a client. A forward that it has already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// If no client has that name, or the ports lead to a client already.
+    fn add_forward(&mut self, name: &str, forward: Forward) -> Result<(), RegistryError> {
+        let mut client = self.named(name)?.clone();
+        if client.forwards.contains(&forward) {
+            return Ok(());
+        }
+        client.forwards.push(forward);
+        client.forwards.sort_by_key(|forward| forward.ports());
+        self.replace(client)
+    }
+
+    /// Takes back a forward.
+    ///
+    /// # Errors
+    ///
+    /// If no client has that name, or it has no forward of exactly these ports.
+    fn remove_forward(&mut self, name: &str, ports: PortRange) -> Result<(), RegistryError> {
+        let mut client = self.named(name)?.clone();
+        let count = client.forwards.len();
+        client.forwards.retain(|forward| forward.ports() != ports);
+        if client.forwards.len() == count {
+            return Err(RegistryError::NoSuchForward { name: name.to_owned(), ports });
+        }
+        self.replace(client)
+    }
 }
