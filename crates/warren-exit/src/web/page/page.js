@@ -107,6 +107,8 @@ function leave(sentence) {
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   for (const rows of document.querySelectorAll("tbody")) rows.replaceChildren();
   trouble("");
+  latest = [];
+  text("forwards-name", "");
   at("endpoint").textContent = at("foot").textContent = at("token").value = "";
   at("gate-said").textContent = sentence;
   at("gate").hidden = false;
@@ -195,7 +197,7 @@ function clientCells(client) {
     { class: live, label: "Round trip", text: session?.rtt_ms ? `${session.rtt_ms.toFixed(session.rtt_ms < 10 ? 1 : 0)} ms` : "–" },
     { class: live, label: "Loss", text: session ? `${session.rates.loss_percent.toFixed(1)} %` : "–" },
     { class: "number", label: "Carried", text: bytes(client.traffic.to_client + client.traffic.from_client) },
-    { class: "forwards", label: "Forwards", button: "Forwards", for: client.name, count: client.forwards.length, act: () => openForwards(client.name) },
+    { class: "action", button: "Forwards", for: client.name, count: client.forwards.length, act: () => openForwards(client.name) },
     { class: "action", button: "Revoke", for: client.name, act: () => openRemove(client.name, true) },
   ];
 }
@@ -392,7 +394,8 @@ async function removeForward(forward, button) {
 
 async function decideForwards(path, forward, button, done) {
   const answer = await decide(path, forward, button, "forward-said");
-  if (!answer || !at("forwards-dialog").open) return;
+  if (!at("forwards-dialog").open) return;
+  if (!answer) return at("forward-ports").focus();
   showForwards(answer.forwards);
   at("forward-form").reset();
   at("forward-ports").focus();
