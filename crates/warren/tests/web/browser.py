@@ -159,7 +159,7 @@ def forwards_by_keyboard(browser):
     browser.type("udp/5000" + ENTER)
     wait("another one is listed", lambda: "udp/5000" in shown(browser, "#forwards"))
     browser.type(ESCAPE)
-    wait("the focus is back, with the number", lambda: focused(browser) == "1 Forwards laptop")
+    wait("the focus is back, with the number", lambda: focused(browser) == "Forwards (1) laptop")
 
 
 def on_a_phone(browser):
@@ -179,7 +179,7 @@ def on_a_phone(browser):
     check(browser.run("return document.getElementById('invite-dialog').getBoundingClientRect().right") <= 360, "the dialog fits")
     browser.picture("phone-invite")
     browser.type(ESCAPE)
-    tab_to_text(browser, "1 Forwards laptop")
+    tab_to_text(browser, "Forwards (1) laptop")
     browser.type(ENTER)
     wait("the forwards are shown", lambda: active(browser) == "forward-ports")
     box = browser.run("const box = document.getElementById('forwards-dialog').getBoundingClientRect(); return [box.left, box.right]")

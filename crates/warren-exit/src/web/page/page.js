@@ -247,7 +247,7 @@ function cell(wanted) {
   if (wanted.button) {
     const button = element("button", { type: "button", textContent: wanted.button });
     button.append(element("span", { className: "unseen", textContent: ` ${wanted.for}` }));
-    if (wanted.count !== undefined) button.prepend(element("span", { className: "count" }));
+    if (wanted.count !== undefined) button.firstChild.after(element("span", { className: "count" }));
     button.addEventListener("click", wanted.act);
     cell.append(button);
   }
@@ -265,7 +265,7 @@ function fill(cell, wanted) {
     const place = wanted.dot ? cell.lastElementChild : cell;
     if (place.textContent !== wanted.text) place.textContent = wanted.text;
   } else if (wanted.count !== undefined) {
-    const shown = wanted.count ? `${wanted.count} ` : "";
+    const shown = wanted.count ? ` (${wanted.count})` : "";
     const place = cell.querySelector(".count");
     if (place.textContent !== shown) place.textContent = shown;
   }
