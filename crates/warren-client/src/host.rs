@@ -446,6 +446,7 @@ impl HostSetup {
             exclude: [self.settings.exclude.clone(), lan].concat(),
             guests,
             prefixes: welcome.prefixes.clone(),
+            allowed_forwards: self.settings.allowed_forwards.clone(),
             router_advertisements: facts::devices_taking_router_advertisements()?,
             firewall: self.firewall()?,
             mark: CARRIER_MARK,

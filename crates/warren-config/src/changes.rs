@@ -28,6 +28,7 @@ impl ClientProfile {
                 "allow_inbound in [kill_switch]",
                 self.kill_switch.allow_inbound != after.kill_switch.allow_inbound,
             ),
+            ("allow in [forwards]", self.allowed_forwards != after.allowed_forwards),
         ];
         let transport = self.transport.changes(&after.transport);
         named(of_host.into_iter().chain(of_exits)).chain(transport).collect()

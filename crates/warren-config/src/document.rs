@@ -123,7 +123,7 @@ impl<'a> Document<'a> {
 }
 
 /// Names that people and other programs use for a section, and its name here.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 11] = [
     ("device", "tun"),
     ("interface", "tun"),
     ("tunnel", "tun"),
@@ -131,6 +131,8 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("server", "exit"),
     ("networks", "routes"),
     ("resolvers", "dns"),
+    ("forward", "forwards"),
+    ("port_forwards", "forwards"),
     ("firewall", "kill_switch"),
     ("lockdown", "kill_switch"),
 ];

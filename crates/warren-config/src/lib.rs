@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
+//! - `transport`, `kill_switch`, `forwards`, `metrics`, `web`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -24,6 +24,7 @@ mod error;
 mod exit;
 mod file;
 mod find;
+mod forwards;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod ineffective;

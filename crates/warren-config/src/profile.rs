@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_host::Ports;
 use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::WorkerPlace;
@@ -11,6 +12,7 @@ use warren_session::MAX_PREFIXES;
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
 use super::find::ProfileName;
+use super::forwards::read_forwards;
 use super::ineffective::IneffectiveSetting;
 use super::key::{KeySetting, public_keys};
 use super::kill_switch::KillSwitchSettings;
@@ -41,6 +43,8 @@ pub struct ClientProfile {
     pub routes: RouteSettings,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
+    /// Ports of this host that may be reached through the tunnel.
+    pub allowed_forwards: Vec<Ports>,
     /// The resolvers that the host uses while the tunnel is up.
     pub dns: Servers,
     /// `[transport]`.
@@ -137,6 +141,7 @@ pub(super) fn parse(
     let routes = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
+    let allowed_forwards = read_forwards(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
     let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
     let mut client = document.section("client")?;
@@ -159,6 +164,7 @@ pub(super) fn parse(
         routes,
         dns,
         kill_switch,
+        allowed_forwards,
         transport,
         ineffective: ineffective.into_iter().collect(),
     })

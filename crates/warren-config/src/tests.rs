@@ -173,6 +173,16 @@ fn kill_switch_has_its_ports() {
 }
 
 #[test]
+fn forwards_are_allowed_by_port_and_by_range() {
+    let text = profile_text("[forwards]\nallow = [\"tcp/443\", \"udp/6881-6889\"]\n");
+    let allowed = parse_profile(&text).unwrap().allowed_forwards;
+
+    let ports: Vec<String> = allowed.iter().map(|ports| format!("{}/{ports}", ports.protocol)).collect();
+    assert_eq!(ports, ["tcp/443", "udp/6881-6889"]);
+    assert!(parse_profile(&profile_text("")).unwrap().allowed_forwards.is_empty());
+}
+
+#[test]
 fn values_that_ask_for_nothing_are_not_reported() {
     let text = profile_text(
         "[routes]\nexclude = []\nlan = false\nprefixes = []\n[dns]\nservers = []\n[kill_switch]\nenabled = false\n\

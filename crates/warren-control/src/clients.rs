@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-pub use warren_session::clients::{AddressChoice, ClientChange, ClientSettings, RateChoice};
+pub use warren_session::clients::{
+    AddressChoice, ClientChange, ClientSettings, Forward, PortRange, RateChoice,
+};
 use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
 use warren_session::{PublicKey, optional_stored_key, stored_key};
 
@@ -73,6 +75,9 @@ pub struct ClientView {
     pub prefixes: Vec<IpNet>,
     /// What the client may send, and receive, per second, such as "50mbit".
     pub rate_limit: Option<RateLimit>,
+    /// Ports of the exit that lead to it, such as "tcp/8443 to 443".
+    #[serde(default)]
+    pub forwards: Vec<Forward>,
     /// Whether the exit refuses it.
     pub disabled: bool,
     /// Absent if the exit does not run.
@@ -111,6 +116,7 @@ impl ClientView {
             ipv6: lease.ipv6,
             prefixes: client.prefixes.clone(),
             rate_limit: client.rate_limit,
+            forwards: client.forwards.clone(),
             disabled: client.disabled,
             live,
             created: timestamp(client.created),

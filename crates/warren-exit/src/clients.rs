@@ -43,6 +43,8 @@ pub(crate) struct Clients {
     events: EventCounts,
     /// The datagrams that each connection had received at the latest call of [`Clients::hear`].
     received: HashMap<ConnectionId, u64>,
+    /// Whether a client with forwards has opened a session since the latest question. It may have another address.
+    has_moved: bool,
 }
 
 /// A request to the store, how it is carried out, and its failure if it failed.
@@ -78,6 +80,7 @@ impl Clients {
             limits: ClientLimits::default(),
             events: EventCounts::default(),
             received: HashMap::new(),
+            has_moved: false,
         }
     }
 
@@ -102,6 +105,11 @@ impl Clients {
     pub(crate) fn last_seen(&self, client: &Client) -> Option<SystemTime> {
         let session = self.by_key.get(&client.public_key).and_then(|session| self.sessions.session(*session));
         session.map(|session| self.sessions.seen_at(session)).or(client.last_seen)
+    }
+
+    /// Whether forwards may lead to other addresses than at the latest question.
+    pub(crate) fn have_forwards_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// The registry of all enrolled clients.

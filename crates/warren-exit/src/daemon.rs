@@ -167,6 +167,7 @@ impl<'host> Daemon<'host> {
             }
             // Any event of the last round may have led to decisions.
             self.clients.carry_out_all(&self.worker).await;
+            self.follow_forwards().await;
             // Every client has moved to another exit.
             if self.drained_by.is_some() && !self.clients.has_sessions() {
                 break Ending::Stop;
@@ -244,6 +245,15 @@ impl<'host> Daemon<'host> {
     /// Makes rules and routes follow the host and the networks behind clients.
     async fn follow_host(&mut self) -> anyhow::Result<()> {
         self.host.follow(&self.config, self.clients.registry()).await.map(drop)
+    }
+
+    /// Makes forwards follow clients to other addresses.
+    async fn follow_forwards(&mut self) {
+        if self.clients.have_forwards_moved()
+            && let Err(error) = self.follow_host().await
+        {
+            tracing::error!("the firewall cannot follow a client with forwards: {error:#}");
+        }
     }
 
     /// Notes what the connections have carried until now, and gives spare memory back.

@@ -1,5 +1,6 @@
 //! What the exit sets up on its host and keeps up: addresses, forwarding, firewall rules, and routes to networks behind clients.
 
+pub(crate) mod forwards;
 pub(crate) mod hold;
 mod service_ports;
 mod upkeep;
@@ -12,8 +13,8 @@ use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use warren_host::exit_hold::{HeldRules, Hold};
 use warren_host::exit_plan::{self, Egress, ExitHost};
-use warren_host::{Applied, DeviceName, Host, Plan, UndoError, facts};
-use warren_session::clients::ClientRegistry;
+use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
+use warren_session::clients::{ClientRegistry, Forward};
 
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
@@ -77,6 +78,8 @@ impl FoundHost {
             forwards_for_others: None,
             has_too_many_links: false,
             prefix_routes: Applied::default(),
+            forwards: None,
+            waiting: Vec::new(),
         };
         Ok((setup, hold))
     }
@@ -97,6 +100,10 @@ pub(crate) struct HostSetup {
     has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
+    /// The forwards in force. Unset until connections of a predecessor's forwards have ended.
+    forwards: Option<Vec<ForwardedPorts>>,
+    /// Forwards that are not in force, as they were logged.
+    waiting: Vec<String>,
 }
 
 impl HostSetup {
@@ -124,6 +131,7 @@ impl HostSetup {
     ) -> anyhow::Result<Plan> {
         let mut facts = facts_of(config, registry, &self.host, &self.services).await?;
         self.services.follow(&mut facts, Instant::now()).await;
+        self.log_waiting(forwards::in_force(registry, &self.services.host_ports(config)).1);
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
         self.log_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);
@@ -132,12 +140,39 @@ impl HostSetup {
             self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
+        if self.forwards.as_ref() != Some(&facts.forwards) {
+            forwards::end_connections(config, facts.forwards.clone());
+            self.forwards = Some(facts.forwards.clone());
+        }
         self.held.follow(&facts).await.context("cannot change the table that outlives this exit")?;
         self.host
             .change(&mut self.prefix_routes, &exit_plan::prefix_routes(&facts))
             .await
             .context("cannot route the networks behind clients")?;
         Ok(exit_plan::exit(&facts))
+    }
+
+    /// Refuses a forward of ports that this host needs itself.
+    ///
+    /// # Errors
+    /// Which port is taken, and by what.
+    pub(crate) async fn refuse_taken(
+        &self,
+        forward: Forward,
+        config: &ExitSettings,
+        registry: &ClientRegistry,
+    ) -> anyhow::Result<()> {
+        let host = self.services.host_ports_now(config).await?;
+        forwards::refuse_taken(forward, &host, registry).map_err(anyhow::Error::msg)
+    }
+
+    /// Logs each forward once that is not in force.
+    fn log_waiting(&mut self, waiting: Vec<String>) {
+        waiting
+            .iter()
+            .filter(|sentence| !self.waiting.contains(sentence))
+            .for_each(|sentence| tracing::warn!("{sentence}"));
+        self.waiting = waiting;
     }
 
     fn log_who_forwards(&mut self, for_others: bool) {
@@ -219,6 +254,7 @@ async fn facts_of(
         service_ports: services.kept(),
         allow: config.allow.clone(),
         prefixes: prefixes_of(registry),
+        forwards: forwards::in_force(registry, &services.host_ports(config)).0,
         isolation: config.isolation,
         resolvers: config.dns.clone(),
         router_advertisements: facts::devices_taking_router_advertisements()?,

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use warren_session::clients::ClientRegistry;
+use warren_session::clients::{ClientRegistry, Forward};
 use warren_session::exit::{SessionConfig, check_clients};
 
+use crate::host::forwards::{HostPorts, OwnPorts, own_ports, refuse_taken};
 use crate::import::{changes, refuse_silent, registry_after};
 use crate::session_settings::session_settings;
 use warren_config::{ClientStore, ClientsImport, ExitSettings, staged_path, store_path};
@@ -18,12 +19,14 @@ pub struct StoppedClients {
     /// The file that `[clients] file` names.
     path: PathBuf,
     settings: SessionConfig,
+    /// The ports at which the exit listens while it runs.
+    own: OwnPorts,
 }
 
 impl StoppedClients {
     /// The clients of the exit with this configuration.
     pub fn new(config: &ExitSettings, path: PathBuf) -> Self {
-        Self { path, settings: session_settings(config) }
+        Self { path, settings: session_settings(config), own: own_ports(config) }
     }
 
     /// Opens the store. Before that, takes over a `clients.toml`: an earlier version's, or one that an operator put there.
@@ -51,6 +54,15 @@ impl StoppedClients {
             store.path().display()
         );
         Ok((store, registry))
+    }
+
+    /// Refuses a forward of ports that this host needs itself.
+    ///
+    /// # Errors
+    /// Which port is taken, and by what.
+    pub async fn refuse_taken(&self, forward: Forward, registry: &ClientRegistry) -> anyhow::Result<()> {
+        let host = HostPorts::look(self.own.clone()).await?;
+        refuse_taken(forward, &host, registry).map_err(anyhow::Error::msg)
     }
 
     /// Takes over the file that a command has put beside the store, and returns the changes. With `dry_run`, nothing is changed.

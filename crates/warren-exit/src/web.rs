@@ -13,5 +13,7 @@ mod table_query;
 mod token;
 
 pub(super) use qr::code as qr_code;
-pub(super) use server::{ApiCall, NewInvitation, Question, WebServer, unix_socket};
+pub(super) use server::{
+    ApiCall, ForwardedPorts, NewForward, NewInvitation, Question, WebServer, unix_socket,
+};
 pub(super) use table_query::{Sort, TableQuery};

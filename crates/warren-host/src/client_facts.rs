@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, GuestNetwork, band::Band, foreign_rules::Tunnel};
+use crate::{DeviceName, GuestNetwork, Ports, band::Band, foreign_rules::Tunnel};
 
-/// The facts that a client's plan depends on. It has 16 fields because the plan follows from each of these facts.
+/// The facts that a client's plan depends on. It has 17 fields because the plan follows from each of these facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPlanFacts {
     /// The TUN device.
@@ -34,6 +34,8 @@ pub struct ClientPlanFacts {
     /// Networks behind this host that the exit routes to it. This host forwards for them, and they never go into the
     /// tunnel.
     pub prefixes: Vec<IpNet>,
+    /// Ports of this host that may be reached through the tunnel.
+    pub allowed_forwards: Vec<Ports>,
     /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
     /// kernel would drop their default routes as soon as it forwards.
     pub router_advertisements: Vec<DeviceName>,

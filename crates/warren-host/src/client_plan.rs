@@ -8,10 +8,11 @@
 use ipnet::IpNet;
 
 pub use crate::client_facts::{ClientFirewall, ClientPlanFacts};
+use crate::client_inbound::VOID_METRIC;
 pub use crate::table_names::firewall_table;
 use crate::{
     DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
-    client_ruleset, ruleset_text, sysctl,
+    client_inbound, client_ruleset, ruleset_text, sysctl,
 };
 
 /// The routing table of the tunnel in `slot`.
@@ -53,9 +54,11 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
         steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
+    steps.extend(client_inbound::routes(host));
     // No packet meets only some of the routes, because nothing looks up the table before it has a rule.
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
+    steps.extend(client_inbound::rules(host));
     Plan { steps }
 }
 
@@ -154,6 +157,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
             invert: true,
             table: table(host.slot),
             suppress_prefix_length,
+            from: None,
             iif: None,
         })
     };
@@ -169,6 +173,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
             invert: false,
             table: MAIN_TABLE,
             suppress_prefix_length: None,
+            from: None,
             iif: Some(host.device.clone()),
         }));
     }
@@ -218,10 +223,8 @@ fn reverse_path_by_mark() -> Step {
 
 /// The first of 256 routing tables, one for each slot.
 const FIRST_TABLE: u32 = 0x5761;
-/// Higher than the kernel's default metric, which for IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
-const VOID_METRIC: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,11 +1,12 @@
 //! The text of a client's firewall.
 //!
-//! Inbound connections are answered the way they came. Nobody outside may use the inner addresses. Packets forwarded
+//! Inbound connections are answered the way they came. Nobody outside may use the inner addresses, and only allowed ports
+//! are open to those who come through the tunnel. Packets forwarded
 //! into the tunnel get an inner address, and no packet leaves outside with one.
 
 use ipnet::IpNet;
 
-use crate::{CARRIER_BIT, DEVICE_GROUP, client_facts::ClientPlanFacts, ruleset_text::chain};
+use crate::{CARRIER_BIT, DEVICE_GROUP, client_facts::ClientPlanFacts, client_inbound, ruleset_text::chain};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
@@ -15,6 +16,7 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     // After conntrack, because the rules read its marks, and before the routing decision, which reads the packet's
     // mark.
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
+    client_inbound::chains(&mut text, host);
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
     // Runs before any table marks an answer: the next table would take that mark for the carrier's.
     let first = "type filter hook output priority mangle - 5; policy accept;";
@@ -53,12 +55,13 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     // Only a bare SYN proves that a connection began outside. Conntrack takes any first packet that it sees of an
     // older session for new, even of one that began here.
     let new = "ct state new ct mark 0 fib daddr type local";
-    let mut rules = vec![
+    let mut rules: Vec<String> = client_inbound::arrivals(host).collect();
+    rules.extend([
         format!("meta iifgroup {DEVICE_GROUP} accept"),
         "iifname \"lo\" accept".into(),
         format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
         format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
-    ];
+    ]);
     // A session older than this table that was already tracked.
     let older = "ct state established ct direction original ct mark 0";
     rules.push(format!("{older} fib daddr type local ct mark set {mark:#x}"));
@@ -71,6 +74,7 @@ fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     // A session from before connections were tracked. A connection that began here has no listening port.
     rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
     rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
+    rules.extend(client_inbound::forwarded_answers(host));
     // Packets from an exit get the mark too, so the reverse path check looks past the tunnel's routes.
     rules.push(format!("ct mark {:#x} meta mark set {mark:#x}", carrier(host)));
     rules

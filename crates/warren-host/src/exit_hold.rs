@@ -10,6 +10,8 @@
 
 use std::{fs::File, path::Path};
 
+use ipnet::IpNet;
+
 use crate::{
     HostError, StepError, TableFamily, UndoError, exit_host::ExitHost, exit_ruleset, host::Host, nft,
     plan::table_text, undo::Undo,
@@ -86,21 +88,42 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
         let pools = ipv4.iter().chain(&ipv6);
         pools.map(|pool| format!("\t{except}ct direction reply ct original {pool} counter drop\n")).collect()
     };
+    let [visits_here, visits_forwarded] = drop_visits(exit);
     format!(
         "chain input {{\n\ttype filter hook input priority filter - 10; policy accept;\n{}}}\n\
          chain forward {{\n\ttype filter hook forward priority filter - 10; policy accept;\n{}}}\n{}",
         // A packet that arrives by the TUN answers a connection that the exit itself opened to a client, from an
         // address of the pool.
-        drop_replies(&format!("iifname != \"{device}\" ")),
-        drop_replies(&format!("oifname != \"{device}\" ")),
+        drop_replies(&format!("iifname != \"{device}\" ")) + &visits_here,
+        drop_replies(&format!("oifname != \"{device}\" ")) + &visits_forwarded,
         exit_ruleset::without_exit(exit)
     )
+}
+
+/// Drops visitors' packets of connections to clients, which connection tracking still knows. Where NAT has ended, the
+/// kernel would reset the connections. Where another program keeps it alive, the packets would leave for the internet.
+fn drop_visits(exit: &ExitHost) -> [String; 2] {
+    let pools = [
+        exit.ipv4.map(|pool| ("ip", IpNet::V4(pool.trunc()))),
+        exit.ipv6.map(|pool| ("ip6", pool.trunc().into())),
+    ];
+    let pools = || pools.iter().flatten().filter(|_| !exit.forwards.is_empty());
+    let device = &exit.device;
+    let here = pools().map(|(family, pool)| {
+        format!("\tct status dnat ct direction original ct reply {family} saddr {pool} counter drop\n")
+    });
+    let forwarded = pools().map(|(family, pool)| {
+        format!("\toifname != \"{device}\" ct status dnat {family} daddr {pool} counter drop\n")
+    });
+    [here.collect(), forwarded.collect()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceName, Forwarding, Surroundings, exit_plan};
+    use crate::{
+        DeviceName, ForwardedPorts, Forwarding, Ports, Surroundings, exit_plan, kill_switch::InboundProtocol,
+    };
 
     #[test]
     fn only_replies_to_clients_that_cannot_reach_them_are_dropped_and_what_neighbours_would_have_forwarded() {
@@ -150,5 +173,18 @@ mod tests {
              \tcounter drop\n\
              }\n"
         );
+    }
+
+    #[test]
+    fn visitors_connections_are_held_too_while_the_exit_is_away() {
+        let ports = Ports { protocol: InboundProtocol::Tcp, first: 443, last: 443 };
+        let forward = ForwardedPorts { ports, to: 443, ipv4: "10.66.0.2".parse().ok(), ipv6: None };
+        let exit = ExitHost { forwards: vec![forward], ipv6: None, ..exit_plan::tests::host() };
+
+        let text = ruleset(&exit);
+
+        let here = "\tct status dnat ct direction original ct reply ip saddr 10.66.0.0/16 counter drop\n}\n";
+        let forwarded = "\toifname != \"warren-exit\" ct status dnat ip daddr 10.66.0.0/16 counter drop\n}\n";
+        assert!(text.contains(here) && text.contains(forwarded), "{text}");
     }
 }

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, Family, Surroundings, facts::ServicePort};
+use crate::{DeviceName, Family, ForwardedPorts, Surroundings, facts::ServicePort};
 
-/// The facts that an exit's plan depends on.
+/// The facts that an exit's plan depends on. It has 16 fields because the plan follows from each of these facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitHost {
     /// The TUN device.
@@ -33,6 +33,8 @@ pub struct ExitHost {
     pub allow: Vec<IpNet>,
     /// Networks behind clients, each without host bits. Those of an IP version without a pool are left out.
     pub prefixes: Vec<IpNet>,
+    /// Ports of this host's addresses that lead to clients.
+    pub forwards: Vec<ForwardedPorts>,
     /// Whether clients cannot reach each other.
     pub isolation: bool,
     /// The resolvers that clients are told of. Clients may ask them wherever they are.
@@ -60,6 +62,12 @@ impl ExitHost {
             Family::Ipv4 => self.ipv4.is_some(),
             Family::Ipv6 => self.ipv6.is_some(),
         }
+    }
+
+    /// The ports that neither the listener nor a forward shares with clients' traffic.
+    pub(crate) fn taken_ports(&self) -> Vec<u16> {
+        let forwarded = self.forwards.iter().flat_map(|forward| forward.ports.first..=forward.ports.last);
+        self.listen_ports.iter().copied().chain(forwarded).collect()
     }
 
     /// The devices by which clients' IPv4 packets leave and answers come in.

@@ -17,8 +17,13 @@ pub fn ruleset(host: &ExitHost) -> String {
 
 /// Whether clients' traffic may get one of `ports` as its source port.
 pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
-    let given = exit_ruleset::nat_ports(&host.listen_ports, &host.service_ports);
+    let given = exit_ruleset::nat_ports(&host.taken_ports(), &host.service_ports);
     ports.iter().any(|service| given.contains(&service.port))
+}
+
+/// Whether these ports leave clients' own flows too few ports of this host.
+pub fn leaves_too_few_ports(listen_ports: &[u16], forwarded: impl Iterator<Item = u16>) -> bool {
+    exit_ruleset::leaves_too_few_ports(listen_ports.iter().copied().chain(forwarded).collect())
 }
 
 /// Whether this host has more networks on its links than the rules can name. The rules then keep clients from wider
@@ -186,6 +191,7 @@ pub(crate) mod tests {
             service_ports: Vec::new(),
             allow: Vec::new(),
             prefixes: Vec::new(),
+            forwards: Vec::new(),
             isolation: true,
             resolvers: Vec::new(),
             surroundings: Surroundings {

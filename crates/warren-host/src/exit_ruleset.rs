@@ -1,12 +1,15 @@
 //! The text of the exit's firewall: the networks that clients may reach, and the address that their packets get on the
 //! way.
 
+mod forwards;
+
 use std::collections::BTreeSet;
 use std::iter;
 use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use self::forwards::{Forwards, from_forwarded, prerouting, to_forwarded};
 use crate::exit_host::{Egress, ExitHost};
 use crate::facts::ServicePort;
 use crate::ruleset_text::chain;
@@ -27,13 +30,36 @@ pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     );
     chain(&mut text, "from_clients", "", &from_clients(host, &pools));
     chain(&mut text, "new_flows", "", &new_flows(&pools));
-    chain(&mut text, "to_clients", "", &to_clients());
+    chain(&mut text, "to_clients", "", &to_clients(host));
     chain(&mut text, "from_neighbours", "", &from_neighbours());
+    text += &forwarding(host, &pools);
     pools.retain(|pool| pool.is_translated);
     if !pools.is_empty() {
         let header = "type nat hook postrouting priority srcnat; policy accept;";
         chain(&mut text, "postrouting", header, &postrouting(host, &pools));
     }
+    text
+}
+
+/// The chains by which visitors reach clients. Without forwards there are none.
+fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
+    let forwards = Forwards::of(host);
+    let mut text = String::new();
+    if forwards.is_empty() {
+        return text;
+    }
+    let device = &host.device;
+    let sources = || pools.iter().flat_map(Pool::sources);
+    let spoofed = sources().map(|source| format!("iifname != \"{device}\" {source}")).collect();
+    let header = "type nat hook prerouting priority dstnat; policy accept;";
+    chain(&mut text, "prerouting", header, &prerouting(&forwards, spoofed));
+    chain(&mut text, "to_forwarded", "", &to_forwarded(&forwards));
+    chain(&mut text, "from_forwarded", "", &from_forwarded(&forwards, device.as_str(), COUNT_FLOWS));
+    // A client that visits a client gets the exit's inner address. With its own, it would be answered directly if it
+    // visits itself, and isolation would not hold.
+    let visits: Vec<String> =
+        sources().map(|source| format!("oifname \"{device}\" {source} ct status dnat masquerade")).collect();
+    chain(&mut text, "visits", "type nat hook postrouting priority srcnat; policy accept;", &visits);
     text
 }
 
@@ -59,6 +85,11 @@ pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> 
     let without_system = free_ports(listen_ports.iter().chain(of_system));
     let mut free = [without_all, without_system].into_iter();
     free.find(|ports| ports.len() >= FEWEST_NAT_PORTS).unwrap_or_else(|| free_ports(listen_ports))
+}
+
+/// Whether so many ports are taken that clients soon have none left for one server.
+pub(crate) fn leaves_too_few_ports(taken: Vec<u16>) -> bool {
+    free_ports(&taken).len() < FEWEST_NAT_PORTS
 }
 
 fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u16> {
@@ -359,6 +390,9 @@ pub(crate) fn own_ipv4(host: &ExitHost) -> Vec<DeviceName> {
 fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
     let mut rules = Vec::new();
+    if has_forwards(host) {
+        rules.push("ct status dnat jump from_forwarded".into());
+    }
     if host.isolation {
         // This covers flows that began before isolation, too.
         rules.push(format!("oifname \"{device}\" counter drop"));
@@ -388,9 +422,16 @@ fn new_flows(pools: &[Pool]) -> Vec<String> {
     pools.iter().flat_map(Pool::too_many_flows).collect()
 }
 
-/// Lets in only answers to clients.
-fn to_clients() -> Vec<String> {
-    vec!["ct state established,related accept".into(), "counter drop".into()]
+/// Lets in only answers to clients, and visitors of forwarded ports.
+fn to_clients(host: &ExitHost) -> Vec<String> {
+    let visitors = "ct status dnat ct direction original jump to_forwarded".to_owned();
+    let visitors = Some(visitors).filter(|_| has_forwards(host));
+    let answers = ["ct state established,related accept", "counter drop"].map(Into::into);
+    visitors.into_iter().chain(answers).collect()
+}
+
+fn has_forwards(host: &ExitHost) -> bool {
+    !Forwards::of(host).is_empty()
 }
 
 /// Forwards nothing for neighbours, who are not enrolled, except answers and packets that this host's own rules
@@ -404,7 +445,7 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         Egress::Auto => format!("oifname != \"{}\"", host.device),
         Egress::Device(egress) => format!("oifname \"{egress}\""),
     };
-    let ports = nat_ports(&host.listen_ports, &host.service_ports);
+    let ports = nat_ports(&host.taken_ports(), &host.service_ports);
     let (first, last) = (ports.start(), ports.end());
     let mut rules = Vec::new();
     for source in pools.iter().flat_map(Pool::sources) {

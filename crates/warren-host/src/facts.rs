@@ -12,7 +12,8 @@ use ipnet::IpNet;
 
 pub use crate::own_addresses::{OutsideLink, OwnAddresses};
 use crate::{
-    DeviceName, GuestNetwork,
+    DeviceName, GuestNetwork, Ports,
+    kill_switch::InboundProtocol,
     listeners::{Listener, address_of, listeners},
     netlink::Netlink,
     sysctl,
@@ -142,6 +143,33 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
     }
     Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
 }
+
+/// The ports of TCP and UDP at which programs of this host wait for others, as far as a service may not lose them to
+/// somebody else: those of listening TCP sockets, and of root's and system users' UDP sockets without a peer below the
+/// ports that the kernel gives to any program.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn own_ports() -> io::Result<Vec<Ports>> {
+    let port = |protocol, port| Ports { protocol, first: port, last: port };
+    let listeners = listeners()?.into_iter().filter(|listener| !listener.address.is_loopback());
+    let mut ports: Vec<Ports> = listeners.map(|listener| port(InboundProtocol::Tcp, listener.port)).collect();
+    for table in ["udp", "udp6"] {
+        let served = match File::open(format!("/proc/thread-self/net/{table}")) {
+            Ok(table) => served(BufReader::new(table))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let of_services = served.iter().filter(|service| service.is_system && service.port < EPHEMERAL);
+        ports.extend(of_services.map(|service| port(InboundProtocol::Udp, service.port)));
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
+/// The kernel's default for the first port that it gives to a socket without one (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL: u16 = 32_768;
 
 /// A port of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

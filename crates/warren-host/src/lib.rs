@@ -11,6 +11,7 @@
 
 mod band;
 mod client_facts;
+mod client_inbound;
 pub mod client_plan;
 mod client_ruleset;
 pub mod connections;
@@ -24,6 +25,7 @@ pub mod exit_plan;
 mod exit_ruleset;
 pub mod facts;
 mod foreign_rules;
+mod forwarded_ports;
 mod guests;
 mod host;
 mod journal;
@@ -56,6 +58,7 @@ pub use band::Band;
 pub use device::{DeviceName, InvalidDeviceName};
 pub use exit_forwarding::Forwarding;
 pub use foreign_rules::{Bypass, RulePlace, Tunnel};
+pub use forwarded_ports::{ForwardedPorts, Ports};
 pub use guests::GuestNetwork;
 pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,

@@ -1,6 +1,6 @@
 //! The changes to make on the host, as data.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,9 @@ pub struct Rule {
     pub table: u32,
     /// Ignores the route found if its prefix is this long or shorter.
     pub suppress_prefix_length: Option<u32>,
+    /// The source address that packets must have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
     /// The device that packets must have arrived on.
     pub iif: Option<DeviceName>,
 }
@@ -274,6 +277,9 @@ impl fmt::Display for Rule {
             Some(FirewallMark { mark, mask }) => write!(f, " fwmark {mark:#x}/{mask:#x}")?,
             None => {}
         }
+        if let Some(address) = &self.from {
+            write!(f, " from {address}")?;
+        }
         if let Some(device) = &self.iif {
             write!(f, " iif {device}")?;
         }
@@ -306,6 +312,7 @@ mod tests {
             invert: false,
             table: 7,
             suppress_prefix_length: None,
+            from: None,
             iif: Some(device.clone()),
         };
         let table = |family| Step::Nftables {

@@ -63,8 +63,7 @@ async fn look_at_all() -> Published {
 
 /// Also returns the families in whose NAT tables iptables has rules. nft shows these rules only in part.
 async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
-    let text = nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?;
-    let listing = Listing::parse(&text)?;
+    let listing = listing().await?;
     let mut sets = BTreeMap::new();
     let mut unlisted = Vec::new();
     loop {
@@ -90,6 +89,20 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     }
 }
 
+/// Lists the ruleset. nft 1.0.6 prints stray memory in place of the flag `owner` of the exit's table, and stops in the
+/// middle if that is no text, so this asks again.
+async fn listing() -> Result<Listing, NftError> {
+    let ask = async || Listing::parse(&nft::said(&["-j", "-t", "list", "ruleset"], MOST_BYTES).await?);
+    for _ in 1..MOST_ATTEMPTS {
+        if let Ok(listing) = ask().await {
+            return Ok(listing);
+        }
+    }
+    ask().await
+}
+
+/// How often nft is asked for a list that can be read.
+const MOST_ATTEMPTS: usize = 4;
 /// How long the whole look may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Room for some twenty thousand rules.

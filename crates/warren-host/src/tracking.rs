@@ -1,14 +1,20 @@
-//! Removing an address from connection tracking when its client loses it, so that no flow of one client reaches the
-//! next client with that address.
+//! Removing flows from connection tracking: those of an address when its client loses it, so that no flow of one client
+//! reaches the next client with that address, and those of forwards that were taken back.
 
-use std::{io, net::IpAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use rustix::{
     io::Errno,
     net::{AddressFamily, netlink},
 };
 
-use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
+use crate::{
+    kill_switch::InboundProtocol,
+    netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP},
+};
 
 /// Removes every flow that one of these addresses began or received. Returns how many. It blocks, and takes a while on
 /// a busy exit.
@@ -25,15 +31,42 @@ pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
     Ok(forgotten)
 }
 
+/// A flow that began at a port of this host and was sent on to another address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentOn {
+    /// TCP or UDP.
+    pub protocol: InboundProtocol,
+    /// The port of this host.
+    pub port: u16,
+    /// Where its packets go.
+    pub to: SocketAddr,
+}
+
+/// Removes every flow that was sent on and should not be any more. Returns how many. It blocks as [`forget`] does.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn forget_sent_on(is_over: impl Fn(&SentOn) -> bool) -> io::Result<usize> {
+    let mut forgotten = 0;
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        for flow in flows(family)?.iter().filter(|flow| flow.sent_on.is_some_and(|flow| is_over(&flow))) {
+            forgotten += usize::from(flow.forget(family)?);
+        }
+    }
+    Ok(forgotten)
+}
+
 /// The identity of a flow: the attributes of its original direction, its number and its zone, as the kernel sent them.
 struct Flow {
     addresses: Vec<IpAddr>,
     attributes: Vec<u8>,
+    sent_on: Option<SentOn>,
 }
 
 impl Flow {
     fn parse(message: &[u8]) -> Option<Self> {
-        let mut flow = Self { addresses: Vec::new(), attributes: Vec::new() };
+        let mut flow = Self { addresses: Vec::new(), attributes: Vec::new(), sent_on: None };
+        let (mut original, mut reply) = (None, None);
         for (kind, value, whole) in Attributes(message.get(NFGENMSG..)?) {
             match kind {
                 CTA_TUPLE_ORIG => {
@@ -41,13 +74,16 @@ impl Flow {
                     flow.addresses =
                         Attributes(addresses).filter_map(|(_, address, _)| ip(address)).collect();
                     flow.attributes.extend(whole);
+                    original = Ends::parse(value);
                 }
+                CTA_TUPLE_REPLY => reply = Ends::parse(value),
                 // The number keeps the kernel from removing a later flow with the same addresses and ports. Without a zone, it
                 // would look in zone 0.
                 CTA_ID | CTA_ZONE => flow.attributes.extend(whole),
                 _ => {}
             }
         }
+        flow.sent_on = original.zip(reply).and_then(|(original, reply)| original.sent_on(&reply));
         (!flow.addresses.is_empty()).then_some(flow)
     }
 
@@ -58,6 +94,46 @@ impl Flow {
     /// Returns whether the kernel removed it; the flow may have ended by now.
     fn forget(&self, family: AddressFamily) -> io::Result<bool> {
         ask(IPCTNL_MSG_CT_DELETE, NLM_F_ACK, family, &self.attributes)?.is_done()
+    }
+}
+
+/// The two ends of one direction of a flow.
+struct Ends {
+    protocol: InboundProtocol,
+    source: SocketAddr,
+    destination: SocketAddr,
+}
+
+impl Ends {
+    /// Parses a tuple. `None` for protocols other than TCP and UDP.
+    fn parse(tuple: &[u8]) -> Option<Self> {
+        let nested = |kind| Attributes(tuple).find(|(found, ..)| *found == kind).map(|(_, value, _)| value);
+        let (addresses, ports) = (nested(CTA_TUPLE_IP)?, nested(CTA_TUPLE_PROTO)?);
+        let [mut source, mut destination] = [None; 2];
+        for (kind, address, _) in Attributes(addresses) {
+            match kind {
+                CTA_IP_V4_SRC | CTA_IP_V6_SRC => source = ip(address),
+                CTA_IP_V4_DST | CTA_IP_V6_DST => destination = ip(address),
+                _ => {}
+            }
+        }
+        let field = |wanted| Attributes(ports).find(|(kind, ..)| *kind == wanted).map(|(_, value, _)| value);
+        let port = |kind| Some(u16::from_be_bytes(field(kind)?.try_into().ok()?));
+        let protocol = match field(CTA_PROTO_NUM)? {
+            [IPPROTO_TCP] => InboundProtocol::Tcp,
+            [IPPROTO_UDP] => InboundProtocol::Udp,
+            _ => return None,
+        };
+        let source = SocketAddr::new(source?, port(CTA_PROTO_SRC_PORT)?);
+        let destination = SocketAddr::new(destination?, port(CTA_PROTO_DST_PORT)?);
+        Some(Self { protocol, source, destination })
+    }
+
+    /// Where the flow was sent on to, as its answers show. `None` if they come from where it was sent at first.
+    fn sent_on(&self, reply: &Self) -> Option<SentOn> {
+        let to = reply.source;
+        let sent_on = SentOn { protocol: self.protocol, port: self.destination.port(), to };
+        (to.ip() != self.destination.ip()).then_some(sent_on)
     }
 }
 
@@ -105,7 +181,18 @@ const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;
 const IPCTNL_MSG_CT_DELETE: u16 = 2;
 const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
 const NLA_TYPE_MASK: u16 = 0x3fff;
@@ -114,15 +201,45 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 mod tests {
     use super::*;
 
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn tuple(direction: u16, protocol: u8, from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
+        let addresses = [attribute(1, &from.0), attribute(2, &to.0)].concat();
+        let port = |kind, port: u16| attribute(kind, &port.to_be_bytes());
+        let ports = [attribute(1, &[protocol]), port(2, from.1), port(3, to.1)].concat();
+        attribute(0x8000 | direction, &[attribute(0x8001, &addresses), attribute(0x8002, &ports)].concat())
+    }
+
+    #[test]
+    fn flow_that_was_sent_on_is_known_by_its_first_port_and_by_who_answers() {
+        let (visitor, exit, client) = ([203, 0, 113, 2], [198, 51, 100, 2], [10, 66, 0, 2]);
+        let message = |protocol, answers| {
+            let original = tuple(1, protocol, (visitor, 5_000), (exit, 8_443));
+            let reply = tuple(2, protocol, (answers, 443), (visitor, 5_000));
+            [vec![2, 0, 0, 0], original, reply].concat()
+        };
+        let sent_on = |message: &[u8]| Flow::parse(message).unwrap().sent_on;
+
+        let to = SocketAddr::from((client, 443));
+        for (number, protocol) in [(6, InboundProtocol::Tcp), (17, InboundProtocol::Udp)] {
+            assert_eq!(sent_on(&message(number, client)), Some(SentOn { protocol, port: 8_443, to }));
+        }
+        assert_eq!(sent_on(&message(6, exit)), None, "the exit itself answers");
+        assert_eq!(sent_on(&message(132, client)), None, "SCTP is not forwarded");
+        let whole = message(6, client);
+        for cut in 0..whole.len() {
+            let _ = Flow::parse(&whole[..cut]);
+        }
+    }
+
     #[test]
     fn flow_is_known_by_the_addresses_of_its_first_direction() {
-        let attribute = |kind: u16, value: &[u8]| {
-            let length = u16::try_from(4 + value.len()).unwrap();
-            let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-            bytes.extend(value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-            bytes
-        };
         let addresses = [attribute(1, &[10, 66, 0, 2]), attribute(2, &[203, 0, 113, 2])].concat();
         let tuple = attribute(0x8001, &attribute(0x8001, &addresses));
         let reply = attribute(0x8002, &attribute(0x8001, &attribute(1, &[9, 9, 9, 9])));

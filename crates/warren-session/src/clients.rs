@@ -2,6 +2,8 @@
 
 mod change;
 mod client;
+mod forward;
+mod forwards;
 mod invitation;
 mod invitations;
 mod rate_limit;
@@ -16,6 +18,9 @@ mod timestamp;
 
 pub use self::change::{AddressChoice, ClientChange, ClientSettings, RateChoice};
 pub use self::client::{Client, MAX_CLIENTS, MAX_NAME_LENGTH, is_valid_name};
+pub use self::forward::{
+    Forward, ForwardProtocol, InvalidForward, InvalidPortRange, MAX_FORWARDS, MAX_MOVED_PORTS, PortRange,
+};
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::ClientRegistry;

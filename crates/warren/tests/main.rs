@@ -30,6 +30,7 @@ mod flaps;
 mod flood;
 mod foreign_rules;
 mod forged_carrier;
+mod forwards;
 mod full_path;
 mod half_open;
 mod hardening;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use warren_host::GuestNetwork;
 use warren_host::dns::{self, Servers};
+use warren_host::{GuestNetwork, Ports};
 
 use warren_config::ClientProfile;
 
@@ -15,6 +15,7 @@ pub(super) struct RouteSettings {
     pub(super) exclude: Vec<IpNet>,
     pub(super) lan: bool,
     pub(super) servers: Servers,
+    pub(super) allowed_forwards: Vec<Ports>,
 }
 
 impl RouteSettings {
@@ -24,6 +25,7 @@ impl RouteSettings {
             exclude: profile.routes.exclude.clone(),
             lan: profile.routes.lan,
             servers: profile.dns.clone(),
+            allowed_forwards: profile.allowed_forwards.clone(),
         }
     }
 

@@ -167,6 +167,14 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "[kill_switch]\nallow_inbound = [\"sctp/1\"]\n",
         "8: allow_inbound in [kill_switch] is \"sctp/1\", but must be",
     ),
+    // [forwards]
+    ("[forwards]\nallow = \"tcp/443\"\n", "8: allow in [forwards] is a string, but must be a list of ports"),
+    (
+        "[forwards]\nallow = [\"443\"]\n",
+        "8: allow in [forwards] is \"443\", but must be \"tcp/\" or \"udp/\"",
+    ),
+    ("[forwards]\nallow = [\"tcp/9-8\"]\n", "8: allow in [forwards] is \"tcp/9-8\", but must be"),
+    ("[forwards]\nports = []\n", "8: unknown key \"ports\" in [forwards]"),
     // A second exit
     ("[[exit]]\nendpoint = \"a\"\n", "7: public_key is missing in [exit]; write the key that"),
     ("[[exit]]\nport = 443\n", "8: unknown key \"port\" in [exit]"),

@@ -23,6 +23,7 @@ const PROFILE_KEYS: &[&str] = &[
     "servers",
     "enabled",
     "allow_inbound",
+    "allow",
 ];
 const EXIT_KEYS: &[&str] = &[
     "listen",
@@ -65,6 +66,7 @@ fn example_profile_shows_every_key_with_its_default() {
     assert_eq!(example.tun.mtu, minimal.tun.mtu);
     assert_eq!(example.routes.include, minimal.routes.include);
     assert_eq!(example.routes.when_refused, minimal.routes.when_refused);
+    assert_eq!(example.allowed_forwards, minimal.allowed_forwards);
     assert_eq!(example.transport, minimal.transport);
     assert!(example.ineffective.is_empty());
     assert_shows(HOME, PROFILE_KEYS);

@@ -14,6 +14,7 @@ fn plausible() -> impl Strategy<Value = String> {
         "routes",
         "dns",
         "kill_switch",
+        "forwards",
         "transport",
         "addresses",
         "nat",

@@ -41,6 +41,8 @@ impl Clients {
                 let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
                 self.by_key.insert(key, session);
+                let client = self.registry().by_key(key);
+                self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
                 // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;

@@ -45,13 +45,17 @@ impl Change {
             return Some(Self::removed(name));
         }
         if let Request::ClientChange { name, change } = request {
-            return Some(Self::new(name, text(change)));
+            return Some(Self::of_client(name, change));
         }
         None
     }
 
     pub(super) fn invited(invitation: &InvitationView) -> Self {
         Self::new(&invitation.name, format!("invited until {}", invitation.expires))
+    }
+
+    pub(super) fn of_client(name: &str, change: &ClientChange) -> Self {
+        Self::new(name, text(change))
     }
 
     pub(super) fn removed(name: &str) -> Self {
@@ -92,6 +96,8 @@ fn text(change: &ClientChange) -> String {
         ClientChange::Disable => "disabled".to_owned(),
         ClientChange::Enable => "enabled".to_owned(),
         ClientChange::Set(settings) => settings_text(settings),
+        ClientChange::AddForward { forward } => format!("forward {forward} added"),
+        ClientChange::RemoveForward { ports } => format!("forward {ports} removed"),
     }
 }
 
@@ -139,6 +145,10 @@ mod tests {
         assert_eq!(changed(ClientChange::Rename { to: "desk".to_owned() }), "renamed to desk");
         assert_eq!(changed(ClientChange::Disable), "disabled");
         assert_eq!(changed(ClientChange::Enable), "enabled");
+        let forward = "tcp/8443-8450 to 443".parse().unwrap();
+        assert_eq!(changed(ClientChange::AddForward { forward }), "forward tcp/8443-8450 to 443 added");
+        let ports = forward.ports();
+        assert_eq!(changed(ClientChange::RemoveForward { ports }), "forward tcp/8443-8450 removed");
         let settings = ClientSettings {
             ipv4: Some(AddressChoice::Fixed("10.66.0.9".parse().unwrap())),
             ipv6: Some(AddressChoice::Automatic),

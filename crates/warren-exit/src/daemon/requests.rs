@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use warren_session::clients::Invitation;
+use warren_session::clients::{Forward, Invitation, PortRange};
 
 use super::Daemon;
 use super::audit::{self, By, Change};
@@ -12,9 +12,9 @@ use crate::clients::{Clients, Proposed};
 use crate::ending::Ending;
 use crate::metrics::Scrape;
 use crate::session_settings::session_settings;
-use crate::web::{self, ApiCall, NewInvitation, Question};
+use crate::web::{self, ApiCall, ForwardedPorts, NewForward, NewInvitation, Question};
 use crate::{invitation, list};
-use warren_control::{InvitationView, PendingRequest, Request, RequestRefused};
+use warren_control::{ClientChange, InvitationView, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
 
@@ -66,9 +66,7 @@ impl Daemon<'_> {
                 self.change(|clients| clients.add_all(&new)).await.inspect(|_| audit::log_enrolled(new.len()))
             }
             Request::ClientRemove { name } => self.change(|clients| clients.remove(&name)).await,
-            Request::ClientChange { name, change } => {
-                self.change(|clients| clients.change(&name, &change)).await
-            }
+            Request::ClientChange { name, change } => self.change_client(&name, &change).await,
             Request::ClientInvite { invitation } => self.invite(invitation).await,
             Request::ClientImport { dry_run } => self.import(dry_run).await,
             Request::ClientList { page } => {
@@ -94,6 +92,14 @@ impl Daemon<'_> {
         // In any case: a change that shuts a client out is in force even if it could not be stored.
         self.follow_clients().await?;
         settled.map(|()| Value::Null)
+    }
+
+    async fn change_client(&mut self, name: &str, change: &ClientChange) -> Result<Value, RequestRefused> {
+        if let ClientChange::AddForward { forward } = change {
+            let refused = self.host.refuse_taken(*forward, &self.config, self.clients.registry()).await;
+            refused.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        }
+        self.change(|clients| clients.change(name, change)).await
     }
 
     async fn invite(&mut self, invitation: Invitation) -> Result<Value, RequestRefused> {
@@ -151,8 +157,30 @@ impl Daemon<'_> {
                     .inspect(|_| Change::removed(&named.name).log(By::Page))
                     .map_err(|refusal| refusal.message)
             }
+            ApiCall::Forward(forward) => self.forward_by_page(&forward).await,
+            ApiCall::Unforward(forward) => self.unforward_by_page(&forward).await,
         };
         drop(answer.send(reply));
+    }
+
+    async fn forward_by_page(&mut self, asked: &NewForward) -> Result<Value, String> {
+        let ports: PortRange = asked.ports.parse().map_err(|error| format!("{error}"))?;
+        let forward = Forward::new(ports, asked.to.unwrap_or(ports.first()));
+        let forward = forward.ok_or("the client's ports must be between 1 and 65535")?;
+        self.change_by_page(&asked.name, ClientChange::AddForward { forward }).await
+    }
+
+    async fn unforward_by_page(&mut self, asked: &ForwardedPorts) -> Result<Value, String> {
+        let ports = asked.ports.parse().map_err(|error| format!("{error}"))?;
+        self.change_by_page(&asked.name, ClientChange::RemoveForward { ports }).await
+    }
+
+    /// Makes a change of a client, and logs it. Returns the client's forwards.
+    async fn change_by_page(&mut self, name: &str, change: ClientChange) -> Result<Value, String> {
+        self.change_client(name, &change).await.map_err(|refusal| refusal.message)?;
+        Change::of_client(name, &change).log(By::Page);
+        let client = self.clients.registry().by_name(name);
+        Ok(json!({ "forwards": client.map(|client| client.forwards.clone()).unwrap_or_default() }))
     }
 
     async fn invite_by_page(&mut self, asked: &NewInvitation) -> Result<Value, String> {

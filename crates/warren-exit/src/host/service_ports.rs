@@ -1,4 +1,4 @@
-//! The ports of this host's other services. NAT must not use them for clients' traffic: a client that sends from such a port to a peer of
+//! The ports of this host's other services. Forwards must not take them. NAT must not use them for clients' traffic: a client that sends from such a port to a peer of
 //! the service would receive what the peer sends to the service (CVE-2021-3773).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +6,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
+use warren_config::ExitSettings;
 use warren_daemon::helper::Helper;
+use warren_host::Ports;
 use warren_host::exit_plan::{self, ExitHost};
 use warren_host::facts::{self, ServicePort};
 use warren_host::published::Published;
+
+use super::forwards::{HostPorts, own_ports};
 
 /// How often sockets and others' rules are listed. Two lists in a row have a service within twenty seconds, unless listing takes long.
 const EVERY: Duration = Duration::from_secs(8);
@@ -26,6 +30,9 @@ pub(super) struct ServicePorts {
     listing: Option<JoinHandle<Listed>>,
     /// The sockets' ports, as they could be listed last.
     sockets: Vec<ServicePort>,
+    /// The ports that no forward may take, as they could be listed last, and those of two looks in a row.
+    own: Vec<Ports>,
+    lasting: Vec<Ports>,
     /// The ports that rules publish, as they could be listed last.
     published: BTreeSet<u16>,
     /// The rules that publish ports and could not be read, as logged last.
@@ -36,7 +43,8 @@ impl ServicePorts {
     /// Keeps every port that is in use now.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
         // On this thread: another one would begin outside the sandbox, which the daemon has still to enter.
-        let listed = Listed { sockets: facts::service_ports(), published: helper.list_published().await };
+        let (sockets, own) = (facts::service_ports(), facts::own_ports());
+        let listed = Listed { sockets, own, published: helper.list_published().await };
         let mut this = Self {
             kept: Vec::new(),
             seen: Vec::new(),
@@ -44,10 +52,13 @@ impl ServicePorts {
             helper,
             listing: None,
             sockets: Vec::new(),
+            own: Vec::new(),
+            lasting: Vec::new(),
             published: BTreeSet::new(),
             unread: Vec::new(),
         };
         this.note(listed);
+        this.lasting.clone_from(&this.own);
         this.seen = this.ports();
         this.kept.clone_from(&this.seen);
         this
@@ -56,6 +67,21 @@ impl ServicePorts {
     /// The ports that are kept.
     pub(super) fn kept(&self) -> Vec<ServicePort> {
         self.kept.clone()
+    }
+
+    /// The ports that forwards must not take. A socket that is there only briefly does not count.
+    pub(super) fn host_ports(&self, config: &ExitSettings) -> HostPorts {
+        let published = self.published.iter().map(|port| *port..=*port).collect();
+        HostPorts::new(own_ports(config), self.lasting.clone(), published)
+    }
+
+    /// As [`Self::host_ports`], but as the host is at this moment.
+    ///
+    /// # Errors
+    /// If the host cannot be looked at.
+    pub(super) async fn host_ports_now(&self, config: &ExitSettings) -> anyhow::Result<HostPorts> {
+        let Listed { own, published, .. } = list(self.helper.clone()).await;
+        Ok(HostPorts::new(own_ports(config), own?, published?.ports))
     }
 
     /// Looks again, and keeps another set of ports if the exit's rules give away a port that was in use at two looks in a row. One look
@@ -86,7 +112,15 @@ impl ServicePorts {
 
     /// Notes the result of a look. While some rules cannot be read, ports that were found before stay. Otherwise somebody who makes the
     /// listing fail could have them given away.
-    fn note(&mut self, Listed { sockets, published }: Listed) {
+    fn note(&mut self, Listed { sockets, own, published }: Listed) {
+        match own {
+            Ok(own) => {
+                self.lasting = own.iter().copied().filter(|ports| self.own.contains(ports)).collect();
+                self.own = own;
+            }
+            // The sockets below are listed in the same way.
+            Err(error) => tracing::debug!("cannot list this host's ports: {error}"),
+        }
         match sockets {
             Ok(sockets) => self.sockets = sockets,
             Err(error) => tracing::warn!("cannot list this host's sockets: {error}"),
@@ -120,14 +154,14 @@ impl ServicePorts {
 #[derive(Debug)]
 struct Listed {
     sockets: io::Result<Vec<ServicePort>>,
+    own: io::Result<Vec<Ports>>,
     published: anyhow::Result<Published>,
 }
 
 /// Looks without holding the daemon up. Only a sandboxed daemon may call it, because it may start a thread.
 async fn list(helper: Helper) -> Listed {
-    let sockets = tokio::task::spawn_blocking(facts::service_ports).await;
-    Listed {
-        sockets: sockets.unwrap_or_else(|error| Err(io::Error::other(error))),
-        published: helper.list_published().await,
-    }
+    let listed = tokio::task::spawn_blocking(|| (facts::service_ports(), facts::own_ports())).await;
+    let failed = |error| (Err(io::Error::other(error)), Err(io::Error::other("the look has failed")));
+    let (sockets, own) = listed.unwrap_or_else(failed);
+    Listed { sockets, own, published: helper.list_published().await }
 }

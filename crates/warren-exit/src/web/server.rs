@@ -35,6 +35,10 @@ pub(crate) enum ApiCall {
     Invite(NewInvitation),
     /// Remove a client for good, or withdraw an invitation.
     Remove(Named),
+    /// Let ports of the exit lead to a client.
+    Forward(NewForward),
+    /// Take such ports back.
+    Unforward(ForwardedPorts),
 }
 
 #[derive(Debug, PartialEq, Eq, Deserialize)]
@@ -49,6 +53,23 @@ pub(crate) struct NewInvitation {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Named {
     pub(crate) name: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewForward {
+    pub(crate) name: String,
+    /// The exit's ports, such as `tcp/8443`.
+    pub(crate) ports: String,
+    /// The client's lowest port, if it is another one than the exit's.
+    pub(crate) to: Option<u16>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ForwardedPorts {
+    pub(crate) name: String,
+    pub(crate) ports: String,
 }
 
 /// The page while it is served, and the history of its rates. Dropping it ends its connections.
@@ -171,7 +192,9 @@ impl PageSite {
 }
 
 fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<ApiCall, Refusal> {
-    let takes_body = matches!(request.path, "/api/clients" | "/api/invite" | "/api/remove");
+    const WITH_BODY: [&str; 5] =
+        ["/api/clients", "/api/invite", "/api/remove", "/api/forward", "/api/unforward"];
+    let takes_body = WITH_BODY.contains(&request.path);
     match (request.method, request.path) {
         (Method::Get, "/api/overview") => Ok(ApiCall::Overview),
         (Method::Get, "/api/day") => Ok(ApiCall::Day),
@@ -179,6 +202,8 @@ fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<ApiCall, Refusal
         (Method::Post, "/api/clients") => parse(body).map(ApiCall::Clients),
         (Method::Post, "/api/invite") => parse(body).map(ApiCall::Invite),
         (Method::Post, "/api/remove") => parse(body).map(ApiCall::Remove),
+        (Method::Post, "/api/forward") => parse(body).map(ApiCall::Forward),
+        (Method::Post, "/api/unforward") => parse(body).map(ApiCall::Unforward),
         (Method::Get, _) if takes_body => Err(Refusal::Method),
         _ => Err(Refusal::NotFound),
     }

@@ -224,7 +224,7 @@ fn strict_reverse_path_check_is_loosened_first() {
     assert!(plan.starts_with("sysctl -w net.ipv4.conf.eth0/7.rp_filter=2\n"), "{plan}");
 }
 
-fn host(include: &[&str]) -> ClientPlanFacts {
+pub(crate) fn host(include: &[&str]) -> ClientPlanFacts {
     ClientPlanFacts {
         device: DeviceName::new("warren0").unwrap(),
         void: None,
@@ -236,6 +236,7 @@ fn host(include: &[&str]) -> ClientPlanFacts {
         exclude: Vec::new(),
         guests: Vec::new(),
         prefixes: Vec::new(),
+        allowed_forwards: Vec::new(),
         router_advertisements: vec![DeviceName::new("eth0").unwrap()],
         firewall: None,
         mark: crate::CARRIER_MARK,

@@ -1,5 +1,6 @@
 use super::*;
-use crate::{Forwarding, OnLink, Surroundings};
+use crate::kill_switch::InboundProtocol;
+use crate::{ForwardedPorts, Forwarding, OnLink, Ports, Surroundings};
 
 #[test]
 fn ruleset_reads_as_expected() {
@@ -305,6 +306,71 @@ fn without_isolation_nobody_outside_joins_a_flow_between_clients() {
     assert!(text.contains(spoofed), "{text}");
 }
 
+#[test]
+fn forwarded_ports_lead_to_their_clients_and_back_and_are_no_ports_of_clients_own_flows() {
+    let forward = |protocol, first, last, to, ipv6: Option<&str>| ForwardedPorts {
+        ports: Ports { protocol, first, last },
+        to,
+        ipv4: "10.66.0.2".parse().ok(),
+        ipv6: ipv6.map(|address| address.parse().unwrap()),
+    };
+    let forwards = vec![
+        forward(InboundProtocol::Tcp, 8_443, 8_443, 443, Some("fd66:6666::2")),
+        forward(InboundProtocol::Tcp, 21_000, 21_009, 21_000, None),
+        forward(InboundProtocol::Udp, 9_000, 9_001, 443, None),
+    ];
+    let host = ExitHost { forwards, ..host() };
+
+    let text = ruleset(&host, "10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+
+    let services = "10.66.0.2 . tcp . 443, 10.66.0.2 . tcp . 21000-21009, 10.66.0.2 . udp . 443-444";
+    let services6 = "fd66:6666::2 . tcp . 443";
+    let chains = format!(
+        "chain prerouting {{\n\
+         \ttype nat hook prerouting priority dstnat; policy accept;\n\
+         \tiifname != \"warren-exit\" ip saddr 10.66.0.0/16 return\n\
+         \tiifname != \"warren-exit\" ip6 saddr fd66:6666::/64 return\n\
+         \tfib daddr type != local return\n\
+         \tdnat ip to tcp dport map {{ 21000-21009 : 10.66.0.2 }}\n\
+         \tdnat ip addr . port to tcp dport map {{ 8443 : 10.66.0.2 . 443 }}\n\
+         \tdnat ip addr . port to udp dport map {{ 9000 : 10.66.0.2 . 443, 9001 : 10.66.0.2 . 444 }}\n\
+         \tdnat ip6 addr . port to tcp dport map {{ 8443 : fd66:6666::2 . 443 }}\n\
+         }}\n\
+         chain to_forwarded {{\n\
+         \tip daddr . meta l4proto . th dport {{ {services} }} accept\n\
+         \tip6 daddr . meta l4proto . th dport {{ {services6} }} accept\n\
+         \tct state related accept\n\
+         \tcounter drop\n\
+         }}\n\
+         chain from_forwarded {{\n\
+         \tct direction reply ip saddr . meta l4proto . th sport {{ {services} }} accept\n\
+         \tct direction reply ip6 saddr . meta l4proto . th sport {{ {services6} }} accept\n\
+         \tct direction reply counter drop\n\
+         \tct state new jump new_flows\n\
+         \toifname \"warren-exit\" ip daddr . meta l4proto . th dport {{ {services} }} accept\n\
+         \toifname \"warren-exit\" ip6 daddr . meta l4proto . th dport {{ {services6} }} accept\n\
+         }}\n\
+         chain visits {{\n\
+         \ttype nat hook postrouting priority srcnat; policy accept;\n\
+         \toifname \"warren-exit\" ip saddr 10.66.0.0/16 ct status dnat masquerade\n\
+         \toifname \"warren-exit\" ip6 saddr fd66:6666::/64 ct status dnat masquerade\n\
+         }}\n"
+    );
+    assert!(text.contains(&chains), "{text}");
+    let first = "chain to_clients {\n\tct status dnat ct direction original jump to_forwarded\n";
+    assert!(text.contains(first), "{text}");
+    assert!(text.contains("chain from_clients {\n\tct status dnat jump from_forwarded\n"), "{text}");
+    // The port range of clients' flows ends before or begins behind the forwarded ports.
+    assert!(text.contains("masquerade to :21010-60999"), "{text}");
+}
+
+#[test]
+fn without_forwards_no_rule_looks_for_visitors() {
+    let text = ruleset(&host(), "10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+
+    assert!(!text.contains("dnat to") && !text.contains("forwarded") && !text.contains("dstnat"), "{text}");
+}
+
 fn surroundings(links: &[&str], ipv6_others: Option<Vec<DeviceName>>) -> Surroundings {
     let device = DeviceName::new("ens3").unwrap();
     let link = |network: &&str| OnLink { device: device.clone(), network: network.parse().unwrap() };
@@ -329,6 +395,7 @@ fn host() -> ExitHost {
         service_ports: Vec::new(),
         allow: vec!["192.168.7.9/24".parse().unwrap()],
         prefixes: Vec::new(),
+        forwards: Vec::new(),
         isolation: true,
         resolvers: Vec::new(),
         surroundings: surroundings(&[], Some(Vec::new())),

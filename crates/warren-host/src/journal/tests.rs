@@ -194,6 +194,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             invert,
             table,
             suppress_prefix_length,
+            from: None,
             iif,
         },
     )

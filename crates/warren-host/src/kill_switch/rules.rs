@@ -44,7 +44,7 @@ pub struct InboundPort {
 }
 
 /// The protocol of an [`InboundPort`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InboundProtocol {
     /// TCP.

@@ -149,6 +149,8 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward.extend(between_guests(rules));
     for to_guests in to_guests(rules) {
         forward.extend(published(rules, "original", &to_guests));
+        // Out of the tunnel nobody reaches a published port that a client's own table does not let through.
+        forward.push(format!("meta iifgroup {DEVICE_GROUP} ct status dnat {to_guests} accept"));
         // ICMP errors of outside hosts about published connections.
         forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));
     }
@@ -409,8 +411,10 @@ mod tests {
                 format!("iifname {{ \"br-a\", \"docker0\" }} {a} accept"),
                 format!("iifname {{ \"br-a\", \"docker0\" }} {docker} accept"),
                 format!("{published} original ct original proto-dst {{ 8080 }} {a} accept"),
+                format!("meta iifgroup 22369 ct status dnat {a} accept"),
                 format!("ct status dnat ct direction original ct state related {a} accept"),
                 format!("{published} original ct original proto-dst {{ 8080 }} {docker} accept"),
+                format!("meta iifgroup 22369 ct status dnat {docker} accept"),
                 format!("ct status dnat ct direction original ct state related {docker} accept"),
                 answers,
                 "counter drop".into(),

@@ -160,6 +160,7 @@ pub(super) fn rule_message(rule: &Rule) -> RuleMessage {
     if rule.invert {
         message.header.flags |= RuleFlags::Invert;
     }
+    message.header.src_len = source_length(rule);
     message.attributes = rule_attributes(rule);
     message
 }
@@ -174,12 +175,19 @@ fn rule_attributes(rule: &Rule) -> Vec<RuleAttribute> {
         attributes.extend([RuleAttribute::FwMark(fwmark.mark), RuleAttribute::FwMask(fwmark.mask)]);
     }
     attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
+    attributes.extend(rule.from.map(RuleAttribute::Source));
     attributes.extend(rule.iif.as_ref().map(|device| RuleAttribute::Iifname(device.to_string())));
     attributes
 }
 
+/// Bits of the source address that a rule compares.
+fn source_length(rule: &Rule) -> u8 {
+    rule.from.map_or(0, |address| IpNet::from(address).prefix_len())
+}
+
 pub(super) fn is_rule(found: &RuleMessage, rule: &Rule) -> bool {
     found.header.action == RuleAction::ToTable
+        && found.header.src_len == source_length(rule)
         && found.header.flags.contains(RuleFlags::Invert) == rule.invert
         // The kernel reports further attributes, such as the value for a rule that suppresses nothing.
         && rule_attributes(rule).iter().all(|attribute| found.attributes.contains(attribute))

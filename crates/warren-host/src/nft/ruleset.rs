@@ -11,7 +11,10 @@ mod words;
 use std::{fmt, net::IpAddr};
 
 use self::value::{Kind, is_number};
-use self::words::{BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, PRIORITIES, STATE_WORDS, TCP_FLAGS, WORDS};
+use self::words::{
+    BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, PRIORITIES, SET_FLAGS, SET_TYPES, STATE_WORDS, TCP_FLAGS,
+    WORDS,
+};
 use super::OwnTables;
 use crate::{DeviceName, TableFamily};
 
@@ -237,8 +240,14 @@ impl<'text> Reader<'text, '_> {
             "jump" | "goto" => self.name(),
             "flags" => self.flags(),
             "priority" => self.priority(),
-            // As a statement it takes the name of a host.
-            "dnat" if before != "status" => Err(unexpected(word)),
+            "timeout" => self.value(Kind::Seconds),
+            // The types of a set's elements are joined.
+            "." if SET_TYPES.contains(&before) => match self.peek() {
+                Some(Token::Word(next)) if SET_TYPES.contains(&next) => Ok(()),
+                _ => Err(unexpected(word)),
+            },
+            "dnat" if before != "status" => self.translation(),
+            "update" => self.update(),
             word if DEVICE_WORDS.contains(&word) => self.devices(),
             word if before == "ct" && STATE_WORDS.contains(&word) => self.states(),
             word if WORDS.contains(&word) || is_number(word) => Ok(()),
@@ -273,7 +282,8 @@ impl<'text> Reader<'text, '_> {
     fn values(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         match (self.peek(), kinds) {
             // ARP matches have addresses of two kinds.
-            (Some(Token::Word("ip")), [Kind::Ipv4]) | (Some(Token::Word("set")), [Kind::Number]) => {
+            (Some(Token::Word("ip")), [Kind::Ipv4])
+            | (Some(Token::Word("set")), [Kind::Number | Kind::Ipv4 | Kind::Ipv6]) => {
                 self.next();
             }
             _ => self.operator(),
@@ -348,10 +358,10 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// Reads TCP flags, or the flags of a set. Only TCP flags are joined and compared.
+    /// Reads TCP flags, or the flags of a set. Only TCP flags are compared.
     fn flags(&mut self) -> Result<(), RulesetError> {
         if self.peek() != Some(Token::Symbol("&")) {
-            return Ok(());
+            return self.set_flags();
         }
         self.next();
         self.expect(Token::Symbol("("))?;
@@ -365,6 +375,81 @@ impl<'text> Reader<'text, '_> {
         }
         self.operator();
         self.flag()
+    }
+
+    /// Reads the flags of a set, which commas separate.
+    fn set_flags(&mut self) -> Result<(), RulesetError> {
+        loop {
+            match self.some()? {
+                Token::Word(flag) if SET_FLAGS.contains(&flag) => {}
+                other => return Err(other.unexpected()),
+            }
+            if self.peek() != Some(Token::Symbol(",")) {
+                return Ok(());
+            }
+            self.next();
+        }
+    }
+
+    /// Reads which address, and perhaps which port, a packet gets for each port that it was sent to. Elsewhere in this
+    /// statement nft would take the name of a host.
+    fn translation(&mut self) -> Result<(), RulesetError> {
+        let address = match self.some()? {
+            Token::Word("ip") => Kind::Ipv4,
+            Token::Word("ip6") => Kind::Ipv6,
+            other => return Err(other.unexpected()),
+        };
+        let has_port = self.peek() == Some(Token::Word("addr"));
+        let joined = ["addr", ".", "port"].map(Token::Word);
+        joined.into_iter().filter(|_| has_port).try_for_each(|token| self.expect(token))?;
+        self.expect(Token::Word("to"))?;
+        match self.some()? {
+            Token::Word("tcp" | "udp") => {}
+            other => return Err(other.unexpected()),
+        }
+        self.expect(Token::Word("dport"))?;
+        self.expect(Token::Word("map"))?;
+        self.expect(OPENING)?;
+        loop {
+            self.value(Kind::Port)?;
+            self.expect(Token::Word(":"))?;
+            self.value(address)?;
+            if has_port {
+                self.expect(Token::Word("."))?;
+                self.value(Kind::Port)?;
+            }
+            match self.some()? {
+                CLOSING => return Ok(()),
+                Token::Symbol(",") => {}
+                other => return Err(other.unexpected()),
+            }
+        }
+    }
+
+    fn value(&mut self, kind: Kind) -> Result<(), RulesetError> {
+        match self.some()? {
+            Token::Word(word) if kind.has(word) => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Reads the set that a packet's fields are put into, and these fields.
+    fn update(&mut self) -> Result<(), RulesetError> {
+        self.expect(Token::Symbol("@"))?;
+        self.name()?;
+        self.expect(OPENING)?;
+        loop {
+            match (self.some()?, self.some()?) {
+                (Token::Word(field), Token::Word(word))
+                    if FIELDS.contains(&field) && Kind::after(word, field).is_some() => {}
+                (other, _) => return Err(other.unexpected()),
+            }
+            match self.some()? {
+                CLOSING => return Ok(()),
+                Token::Word(".") => {}
+                other => return Err(other.unexpected()),
+            }
+        }
     }
 
     fn flag(&mut self) -> Result<(), RulesetError> {

@@ -399,6 +399,7 @@ fn full_tunnel() -> ClientPlanFacts {
         exclude: Vec::new(),
         guests: Vec::new(),
         prefixes: Vec::new(),
+        allowed_forwards: Vec::new(),
         router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,

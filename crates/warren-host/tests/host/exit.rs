@@ -428,6 +428,7 @@ pub(crate) fn exit_host_here() -> ExitHost {
         service_ports: Vec::new(),
         allow: Vec::new(),
         prefixes: Vec::new(),
+        forwards: Vec::new(),
         isolation: true,
         resolvers: Vec::new(),
         surroundings: surroundings_here(),

@@ -99,6 +99,7 @@ fn client_plan() -> Plan {
         exclude: Vec::new(),
         guests: Vec::new(),
         prefixes: Vec::new(),
+        allowed_forwards: Vec::new(),
         router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Client, ClientRegistry, RateLimit, RegistryError};
+use super::{Client, ClientRegistry, Forward, PortRange, RateLimit, RegistryError};
 use crate::PublicKey;
 
 /// A change of a client, as an operator asks for it.
@@ -21,6 +21,10 @@ pub enum ClientChange {
     Enable,
     /// Sets what is in the settings.
     Set(ClientSettings),
+    /// Lets ports of the exit lead to it.
+    AddForward { forward: Forward },
+    /// Takes back the forward of exactly these ports of the exit.
+    RemoveForward { ports: PortRange },
 }
 
 /// What an operator chooses for a client. A setting that is absent stays as it is.
@@ -120,14 +124,44 @@ impl ClientRegistry {
             ClientChange::Disable => self.set_disabled(name, true).map(drop),
             ClientChange::Enable => self.set_disabled(name, false).map(drop),
             ClientChange::Set(settings) => {
-                let client = self.by_name(name).cloned();
-                let mut client =
-                    client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
+                let mut client = self.named(name)?.clone();
                 settings.apply(&mut client);
                 // First, because `replace` refuses a removed key.
                 settings.allowed_key().map(|key| self.allow(key));
                 self.replace(client)
             }
+            ClientChange::AddForward { forward } => self.add_forward(name, *forward),
+            ClientChange::RemoveForward { ports } => self.remove_forward(name, *ports),
         }
+    }
+
+    /// Lets ports of the exit lead to a client. A forward that it has already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// If no client has that name, or the ports lead to a client already.
+    fn add_forward(&mut self, name: &str, forward: Forward) -> Result<(), RegistryError> {
+        let mut client = self.named(name)?.clone();
+        if client.forwards.contains(&forward) {
+            return Ok(());
+        }
+        client.forwards.push(forward);
+        client.forwards.sort_by_key(|forward| forward.ports());
+        self.replace(client)
+    }
+
+    /// Takes back a forward.
+    ///
+    /// # Errors
+    ///
+    /// If no client has that name, or it has no forward of exactly these ports.
+    fn remove_forward(&mut self, name: &str, ports: PortRange) -> Result<(), RegistryError> {
+        let mut client = self.named(name)?.clone();
+        let count = client.forwards.len();
+        client.forwards.retain(|forward| forward.ports() != ports);
+        if client.forwards.len() == count {
+            return Err(RegistryError::NoSuchForward { name: name.to_owned(), ports });
+        }
+        self.replace(client)
     }
 }

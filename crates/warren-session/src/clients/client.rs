@@ -6,8 +6,8 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::RateLimit;
 use super::timestamp;
+use super::{Forward, RateLimit};
 use crate::PublicKey;
 use crate::key::{optional_stored_key, stored_key};
 use crate::pool::Lease;
@@ -48,6 +48,9 @@ pub struct Client {
     /// Most bits per second that the client may send, and that it may receive. Unlimited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
+    /// Ports of the exit that lead to the client.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forwards: Vec<Forward>,
     /// Whether the exit refuses the client even though it is enrolled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
@@ -72,6 +75,7 @@ impl Client {
             leased_ipv6: None,
             prefixes: Vec::new(),
             rate_limit: None,
+            forwards: Vec::new(),
             disabled: false,
             created,
             last_seen: None,

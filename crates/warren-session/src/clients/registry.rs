@@ -11,6 +11,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::client::{Client, MAX_CLIENTS, is_valid_name};
+use super::forward::Forward;
+use super::forwards::check_forwards;
 use super::invitation::Invitation;
 use super::invitations::Invitations;
 use super::registry_error::RegistryError;
@@ -267,7 +269,7 @@ impl ClientRegistry {
         self.clients.by_name(name)
     }
 
-    fn named(&self, name: &str) -> Result<&Client, RegistryError> {
+    pub(super) fn named(&self, name: &str) -> Result<&Client, RegistryError> {
         self.by_name(name).ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })
     }
 
@@ -285,6 +287,11 @@ impl ClientRegistry {
     /// The prefixes of all clients, in order.
     pub fn prefixes(&self) -> impl Iterator<Item = (IpNet, &Client)> {
         self.clients.prefixes()
+    }
+
+    /// The forwards of all clients, in the order of protocols and ports.
+    pub fn forwards(&self) -> impl Iterator<Item = (Forward, &Client)> {
+        self.clients.forwards()
     }
 
     /// Number of clients.
@@ -354,7 +361,8 @@ impl ClientRegistry {
             return Err(RegistryError::BadName { name: client.name.clone() });
         }
         self.removed_key_of(client)?;
-        check_prefixes(client)
+        check_prefixes(client)?;
+        check_forwards(client, self.clients.moved_ports())
     }
 
     fn removed_key_of(&self, client: &Client) -> Result<(), RegistryError> {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
+use super::forward::{MAX_FORWARDS, MAX_MOVED_PORTS, PortRange};
 use crate::PublicKey;
 
 /// Why a change to the registry is refused.
@@ -129,6 +130,60 @@ pub enum RegistryError {
         name: String,
         /// How many it has.
         count: usize,
+    },
+    /// Another client has a forward of one of the ports.
+    #[error(
+        "client {name:?} cannot have {ports}: {other} leads to {holder:?}; choose other ports of the exit"
+    )]
+    PortsTaken {
+        /// The client that was to have them.
+        name: String,
+        /// The exit's ports.
+        ports: PortRange,
+        /// The ports of the forward that there is.
+        other: PortRange,
+        /// The client that has that one.
+        holder: String,
+    },
+    /// Two forwards of one client have a port in common.
+    #[error("client {name:?} has {other} already, which overlaps {ports}; remove that forward first")]
+    PortsTwice {
+        /// The client.
+        name: String,
+        /// The later ports.
+        ports: PortRange,
+        /// The ports before it.
+        other: PortRange,
+    },
+    /// More forwards than one client may have.
+    #[error(
+        "client {name:?} would have {count} forwards: at most {MAX_FORWARDS} are possible; use ranges of ports"
+    )]
+    TooManyForwards {
+        /// The client.
+        name: String,
+        /// How many it would have.
+        count: usize,
+    },
+    /// More ports with another target port than the firewall's rules name.
+    #[error(
+        "client {name:?}: the exit's forwards to other port numbers would have {count} ports: at most {MAX_MOVED_PORTS} are possible; forward to the same numbers"
+    )]
+    TooManyMovedPorts {
+        /// The client.
+        name: String,
+        /// How many ports the exit would have to rename.
+        count: usize,
+    },
+    /// The client has no forward of these ports.
+    #[error(
+        "client {name:?} has no forward of exactly {ports}: `warren exit client forward list {name}` lists its forwards"
+    )]
+    NoSuchForward {
+        /// The client.
+        name: String,
+        /// The ports asked for.
+        ports: PortRange,
     },
     /// The exit has its largest number of clients.
     #[error(

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::client::Client;
+use super::forward::{Forward, ForwardProtocol, PortRange};
 use super::registry_error::RegistryError;
 use crate::PublicKey;
 
@@ -20,6 +21,8 @@ pub(super) struct ClientTable {
     addresses: BTreeMap<IpAddr, PublicKey>,
     /// Prefixes of different clients do not overlap.
     prefixes: BTreeMap<IpNet, PublicKey>,
+    /// Forwards by protocol and last port. Those of different clients do not overlap.
+    forwards: BTreeMap<(ForwardProtocol, u16), (Forward, PublicKey)>,
 }
 
 impl ClientTable {
@@ -30,6 +33,7 @@ impl ClientTable {
             next_keys: BTreeMap::new(),
             addresses: BTreeMap::new(),
             prefixes: BTreeMap::new(),
+            forwards: BTreeMap::new(),
         }
     }
 
@@ -44,6 +48,7 @@ impl ClientTable {
             self.next_keys.extend(client.next_public_key.map(|next| (next, key)));
             self.addresses.extend(addresses(&client).map(|address| (address, key)));
             self.prefixes.extend(client.prefixes.iter().map(|prefix| (*prefix, key)));
+            self.forwards.extend(client.forwards.iter().map(|forward| (place(*forward), (*forward, key))));
             self.clients.insert(key, client);
         }
         before
@@ -68,6 +73,11 @@ impl ClientTable {
         for prefix in &client.prefixes {
             if self.prefixes.get(prefix) == Some(&key) {
                 self.prefixes.remove(prefix);
+            }
+        }
+        for forward in &client.forwards {
+            if self.forwards.get(&place(*forward)).is_some_and(|(_, holder)| *holder == key) {
+                self.forwards.remove(&place(*forward));
             }
         }
     }
@@ -97,6 +107,23 @@ impl ClientTable {
 
     pub(super) fn prefixes(&self) -> impl Iterator<Item = (IpNet, &Client)> {
         self.prefixes.iter().filter_map(|(prefix, key)| Some((*prefix, self.by_key(*key)?)))
+    }
+
+    /// The forwards of all clients, in order.
+    pub(super) fn forwards(&self) -> impl Iterator<Item = (Forward, &Client)> {
+        self.forwards.values().filter_map(|(forward, key)| Some((*forward, self.by_key(*key)?)))
+    }
+
+    /// Number of forwarded ports that lead to another port of their client.
+    pub(super) fn moved_ports(&self) -> usize {
+        self.forwards.values().map(|(forward, _)| forward.moved_ports()).sum()
+    }
+
+    /// A forward of a client that has one of these ports.
+    fn forwarding(&self, ports: PortRange) -> Option<(Forward, &Client)> {
+        // The forwards of the table do not overlap, so the first one that ends at these ports or above is the only candidate.
+        let (_, (other, key)) = self.forwards.range((ports.protocol(), ports.first())..).next()?;
+        Some((*other, self.clients.get(key)?)).filter(|_| other.ports().overlaps(ports))
     }
 
     /// A prefix of a client that overlaps another prefix.
@@ -144,12 +171,26 @@ impl ClientTable {
                 return Some((rival.public_key, error));
             }
         }
+        for forward in &client.forwards {
+            if let Some((other, rival)) = self.forwarding(forward.ports()) {
+                let (ports, other, holder) = (forward.ports(), other.ports(), rival.name.clone());
+                return Some((
+                    rival.public_key,
+                    RegistryError::PortsTaken { name: name(), ports, other, holder },
+                ));
+            }
+        }
         client.prefixes.iter().find_map(|prefix| {
             let (other, rival) = self.overlapping(prefix)?;
             let (prefix, holder) = (*prefix, rival.name.clone());
             Some((rival.public_key, RegistryError::PrefixTaken { name: name(), prefix, other, holder }))
         })
     }
+}
+
+/// A forward's place in the table.
+fn place(forward: Forward) -> (ForwardProtocol, u16) {
+    (forward.ports().protocol(), forward.ports().last())
 }
 
 fn addresses(client: &Client) -> impl Iterator<Item = IpAddr> {

@@ -21,6 +21,7 @@ public_key = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI="
 ipv4 = "10.66.0.9"
 ipv6 = "fd66::9"
 prefixes = ["192.168.7.0/24"]
+forwards = ["tcp/443", "udp/6881-6889 to 7000"]
 disabled = true
 created = "2026-11-20T00:00:00Z"
 "#;
@@ -48,6 +49,8 @@ fn a_file_with_an_unknown_key_or_a_bad_value_is_refused_by_name() {
     assert!(refused("AQEBAQEB", "AQEB").contains("a public key is 32 bytes"));
     assert!(refused("2026-11-21T09:10:00Z", "yesterday").contains("\"yesterday\" is not a time"));
     assert!(refused("192.168.7.0/24", "192.168.7.1/24").contains("write 192.168.7.0/24"));
+    assert!(refused("tcp/443", "tcp/0").contains("write a forward such as"));
+    assert!(refused("tcp/443", "udp/6889").contains("udp/6889 already, which overlaps udp/6881-6889"));
 }
 
 #[test]
@@ -65,6 +68,58 @@ fn names_keys_and_static_addresses_are_unique() {
         matches!(registry.add(same_address), Err(RegistryError::AddressTaken { holder, .. }) if holder == "a")
     );
     assert_eq!(registry, before);
+}
+
+#[test]
+fn a_port_of_the_exit_leads_to_one_client_and_comes_free_with_it() {
+    let mut registry = ClientRegistry::new();
+    ["a", "b"].iter().zip(1..).for_each(|(name, number)| registry.add(client(name, number)).unwrap());
+    let add = |registry: &mut ClientRegistry, name: &str, forward: &str| {
+        registry.change(name, &ClientChange::AddForward { forward: forward.parse().unwrap() })
+    };
+    add(&mut registry, "a", "tcp/8440-8450").unwrap();
+    add(&mut registry, "a", "tcp/443 to 8443").unwrap();
+    add(&mut registry, "b", "udp/8440-8450").unwrap();
+
+    for taken in ["tcp/8440", "tcp/8450-8460", "tcp/8400-8500", "tcp/443"] {
+        let refused = add(&mut registry, "b", taken).unwrap_err().to_string();
+        assert!(refused.contains("leads to \"a\""), "{taken}: {refused}");
+    }
+    let own = add(&mut registry, "a", "tcp/443").unwrap_err().to_string();
+    assert!(own.contains("tcp/443 already"), "{own}");
+    add(&mut registry, "a", "tcp/443 to 8443").unwrap();
+    let shown: Vec<String> =
+        registry.forwards().map(|(forward, client)| format!("{} {forward}", client.name)).collect();
+    assert_eq!(shown, ["a tcp/443 to 8443", "a tcp/8440-8450", "b udp/8440-8450"]);
+
+    let remove = |registry: &mut ClientRegistry, name: &str, ports: &str| {
+        registry.change(name, &ClientChange::RemoveForward { ports: ports.parse().unwrap() })
+    };
+    for (name, ports) in [("a", "tcp/8440"), ("b", "tcp/443"), ("c", "tcp/443")] {
+        assert!(remove(&mut registry, name, ports).is_err(), "{name} {ports}");
+    }
+    remove(&mut registry, "a", "tcp/443").unwrap();
+    add(&mut registry, "b", "tcp/443").unwrap();
+    registry.remove("a", UNIX_EPOCH).unwrap();
+    add(&mut registry, "b", "tcp/8440").unwrap();
+}
+
+#[test]
+fn forwards_are_bounded() {
+    let mut registry = ClientRegistry::new();
+    for (name, number) in [("a", 1), ("b", 2)] {
+        registry.add(client(name, number)).unwrap();
+    }
+    let add = |registry: &mut ClientRegistry, name: &str, forward: String| {
+        registry.change(name, &ClientChange::AddForward { forward: forward.parse().unwrap() })
+    };
+    add(&mut registry, "a", "tcp/10000-14000 to 20000".to_owned()).unwrap();
+    let refused = add(&mut registry, "b", "tcp/20000-20199 to 1".to_owned()).unwrap_err().to_string();
+    assert!(refused.contains("4201 ports: at most 4096"), "{refused}");
+    add(&mut registry, "b", "tcp/20000-60000".to_owned()).unwrap();
+    (1..64).for_each(|port| add(&mut registry, "b", format!("udp/{port}")).unwrap());
+    let refused = add(&mut registry, "b", "udp/64".to_owned()).unwrap_err().to_string();
+    assert!(refused.contains("65 forwards: at most 64"), "{refused}");
 }
 
 #[test]

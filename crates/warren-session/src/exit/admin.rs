@@ -106,9 +106,11 @@ impl ExitSessions {
     ) -> Result<Option<StoreRequestId>, AdminError> {
         match change {
             ClientChange::Disable => self.disable_client(now, name),
-            ClientChange::Rename { .. } | ClientChange::Enable | ClientChange::Set(_) => {
-                self.propose(|registry| registry.change(name, change))
-            }
+            ClientChange::Rename { .. }
+            | ClientChange::Enable
+            | ClientChange::Set(_)
+            | ClientChange::AddForward { .. }
+            | ClientChange::RemoveForward { .. } => self.propose(|registry| registry.change(name, change)),
         }
     }
 

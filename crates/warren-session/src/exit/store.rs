@@ -46,6 +46,8 @@ pub(super) enum Claim {
     Token(TokenDigest),
     /// The prefixes of all clients together. A claim on one prefix would not find the prefixes that overlap it.
     Prefixes,
+    /// All forwards of all clients, for the same reason.
+    Forwards,
 }
 
 /// A request without an answer.
@@ -326,6 +328,7 @@ pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
                 claims.extend(client.next_public_key.map(Claim::Key));
                 claims.extend(client.static_lease().addresses().map(Claim::Address));
                 claims.extend((!client.prefixes.is_empty()).then_some(Claim::Prefixes));
+                claims.extend((!client.forwards.is_empty()).then_some(Claim::Forwards));
             }
             RowChange::Invitation { token, invitation } => {
                 claims.push(Claim::Token(*token));

@@ -18,7 +18,8 @@ use warren_daemon::logging::{LogFormat, LogSettings};
 
 pub(crate) use exit::{
     ClientAddArgs, ClientExportArgs, ClientImportArgs, ClientListArgs, ClientSetArgs, ExitClientCommand,
-    ExitCommand, ExitInitArgs, ImportCommand, ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
+    ExitCommand, ExitInitArgs, ForwardAddArgs, ForwardCommand, ForwardListArgs, ImportCommand,
+    ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
 };
 pub(crate) use generate::{COMPLETION_VARIABLE, completions, man_pages};
 

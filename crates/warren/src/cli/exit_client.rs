@@ -1,7 +1,8 @@
-//! `warren exit client add|list|show|remove|rename|disable|enable|set|export|import` and `exit invite`, for a running exit and a
-//! stopped one.
+//! `warren exit client add|list|show|remove|rename|disable|enable|set|forward|export|import` and `exit invite`, for a running exit
+//! and a stopped one.
 
 mod add;
+mod forward;
 mod invite;
 mod store;
 mod transfer;
@@ -67,6 +68,7 @@ pub(crate) fn run(
             output::print(&format!("Enabled {}: it can connect again at once.\n", args.name))
         }
         ExitClientCommand::Set(args) => set(&config, args, store.as_mut()),
+        ExitClientCommand::Forward(command) => forward::run(command, store.as_mut()),
     }
 }
 

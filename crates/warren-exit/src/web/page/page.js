@@ -11,6 +11,7 @@ let timer;
 let asking = 0;
 let before; // The last overview and when it arrived. Rates are differences between two overviews.
 let table = { search: "", sort: "name", page: 0 }; // Which clients are shown.
+let latest = []; // The clients that are shown.
 let day; // The rates of the last day and when they arrived.
 
 start();
@@ -21,6 +22,7 @@ function start() {
   at("invite").addEventListener("click", openInvite);
   at("invite-form").addEventListener("submit", invite);
   at("remove-form").addEventListener("submit", remove);
+  at("forward-form").addEventListener("submit", addForward);
   at("copy").addEventListener("click", copy);
   at("find").addEventListener("submit", (event) => event.preventDefault());
   at("search").addEventListener("input", () => turn({ search: at("search").value.trim().toLowerCase(), page: 0 }));
@@ -105,6 +107,8 @@ function leave(sentence) {
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   for (const rows of document.querySelectorAll("tbody")) rows.replaceChildren();
   trouble("");
+  latest = [];
+  text("forwards-name", "");
   at("endpoint").textContent = at("foot").textContent = at("token").value = "";
   at("gate-said").textContent = sentence;
   at("gate").hidden = false;
@@ -141,6 +145,7 @@ function show(overview, clients) {
   document.title = `${connected} of ${enrolled} connected, Warren exit`;
   if (overview.reload_error) trouble(`The latest reload changed nothing: ${overview.reload_error}`);
 
+  latest = clients.rows;
   showClients(clients, enrolled);
   const { open, first } = overview.invitations;
   rows("invitations", first, invitationCells);
@@ -192,6 +197,7 @@ function clientCells(client) {
     { class: live, label: "Round trip", text: session?.rtt_ms ? `${session.rtt_ms.toFixed(session.rtt_ms < 10 ? 1 : 0)} ms` : "–" },
     { class: live, label: "Loss", text: session ? `${session.rates.loss_percent.toFixed(1)} %` : "–" },
     { class: "number", label: "Carried", text: bytes(client.traffic.to_client + client.traffic.from_client) },
+    { class: "action", button: "Forwards", for: client.name, count: client.forwards.length, act: () => openForwards(client.name) },
     { class: "action", button: "Revoke", for: client.name, act: () => openRemove(client.name, true) },
   ];
 }
@@ -241,6 +247,7 @@ function cell(wanted) {
   if (wanted.button) {
     const button = element("button", { type: "button", textContent: wanted.button });
     button.append(element("span", { className: "unseen", textContent: ` ${wanted.for}` }));
+    if (wanted.count !== undefined) button.firstChild.after(element("span", { className: "count" }));
     button.addEventListener("click", wanted.act);
     cell.append(button);
   }
@@ -257,6 +264,10 @@ function fill(cell, wanted) {
   } else if (wanted.text !== undefined) {
     const place = wanted.dot ? cell.lastElementChild : cell;
     if (place.textContent !== wanted.text) place.textContent = wanted.text;
+  } else if (wanted.count !== undefined) {
+    const shown = wanted.count ? ` (${wanted.count})` : "";
+    const place = cell.querySelector(".count");
+    if (place.textContent !== shown) place.textContent = shown;
   }
 }
 
@@ -345,6 +356,50 @@ async function remove(event) {
   say(`${name} is removed.`);
   // The row with the button that opened this dialog is about to disappear.
   at(after === "clients-title" ? after : "clients-title").focus();
+  refresh();
+}
+
+// Forwards of a client.
+
+function openForwards(name) {
+  at("forward-said").textContent = "";
+  at("forward-form").reset();
+  text("forwards-name", name);
+  showForwards(latest.find((client) => client.name === name)?.forwards ?? []);
+  at("forwards-dialog").showModal();
+  at("forward-ports").focus();
+}
+
+function showForwards(forwards) {
+  rows("forwards", forwards.map((forward) => ({ name: forward })), ({ name }) => [
+    { class: "name", text: name },
+    { class: "action", button: "Remove", for: name, act: (event) => removeForward(name, event.currentTarget) },
+  ]);
+  at("forwards").hidden = forwards.length === 0;
+  at("no-forwards").hidden = forwards.length > 0;
+}
+
+async function addForward(event) {
+  event.preventDefault();
+  const [ports, to] = [at("forward-ports").value, at("forward-to").value];
+  const forward = { name: at("forwards-name").textContent, ports };
+  if (to) forward.to = Number(to);
+  await decideForwards("/api/forward", forward, event.submitter, `${ports} is forwarded.`);
+}
+
+async function removeForward(forward, button) {
+  const ports = forward.split(" ")[0];
+  await decideForwards("/api/unforward", { name: at("forwards-name").textContent, ports }, button, `${ports} is no longer forwarded.`);
+}
+
+async function decideForwards(path, forward, button, done) {
+  const answer = await decide(path, forward, button, "forward-said");
+  if (!at("forwards-dialog").open) return;
+  if (!answer) return at("forward-ports").focus();
+  showForwards(answer.forwards);
+  at("forward-form").reset();
+  at("forward-ports").focus();
+  say(done);
   refresh();
 }
 

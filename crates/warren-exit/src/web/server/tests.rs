@@ -34,7 +34,9 @@ impl Page {
                     | ApiCall::Clients(_)
                     | ApiCall::Day
                     | ApiCall::Invite(_)
-                    | ApiCall::Remove(_) => Ok(serde_json::json!({ "asked": format!("{asked:?}") })),
+                    | ApiCall::Remove(_)
+                    | ApiCall::Forward(_)
+                    | ApiCall::Unforward(_) => Ok(serde_json::json!({ "asked": format!("{asked:?}") })),
                 };
                 let _ = answer.send(reply);
             }
@@ -88,6 +90,8 @@ async fn files_are_anybodys_and_figures_are_not() {
         "GET /api/day",
         "POST /api/invite",
         "POST /api/remove",
+        "POST /api/forward",
+        "POST /api/unforward",
         "GET /api/nothing",
     ] {
         assert_status(&page.send(&anybody(line)).await, "401");

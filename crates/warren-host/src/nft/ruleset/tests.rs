@@ -2,7 +2,7 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::{
-    Forwarding, GuestNetwork, OnLink, Plan, Step, Surroundings, client_plan,
+    ForwardedPorts, Forwarding, GuestNetwork, OnLink, Plan, Ports, Step, Surroundings, client_plan,
     client_plan::{ClientFirewall, ClientPlanFacts},
     dns, exit_hold,
     exit_plan::{self, Egress, ExitHost},
@@ -188,6 +188,23 @@ fn neither_files_nor_names_are_looked_up() {
         "dnat 1",
         "iifname status dnat local",
         "ip daddr & 255.0.0.0 == local accept",
+        "dnat ip to local",
+        "dnat ip to 10.0.0.1",
+        "dnat to tcp dport map { 1 : 10.0.0.1 }",
+        "dnat ip to tcp dport map { 1 : local }",
+        "dnat ip to tcp dport map { 1 : ::1 }",
+        "dnat ip to tcp dport map { ssh : 10.0.0.1 }",
+        "dnat ip to tcp dport map { 1 : 10.0.0.1, local }",
+        "dnat ip to tcp dport map @local",
+        "dnat ip addr . port to tcp dport map { 1 : 10.0.0.1 }",
+        "dnat ip addr . port to tcp dport map { 1 : 10.0.0.1 . ssh }",
+        "update @visitors { local }",
+        "update @visitors { ip saddr local }",
+        "update @visitors { ip saddr . local }",
+        "update @visitors { ip saddr . udp local }",
+        "update @visitors { ip saddr 10.0.0.1 }",
+        "ip saddr set local",
+        "ip saddr set ::1",
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         assert!(home(&text).is_err(), "{rule}");
@@ -206,6 +223,10 @@ fn neither_files_nor_names_are_looked_up() {
         "masquerade to :20000-60999",
         "limit rate over 100/second burst 100 packets counter drop",
         "add @flows_ip { ip saddr & 255.255.255.0 ct count over 9 } drop",
+        "dnat ip to tcp dport map { 1-9 : 10.0.0.1, 10 : 10.0.0.2 }",
+        "dnat ip6 addr . port to udp dport map { 1 : fd00::1 . 443 }",
+        "update @visitors { ip saddr . udp sport . udp dport }",
+        "ip saddr set 10.0.0.1",
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         home(&text).unwrap_or_else(|error| panic!("{error}: {rule}"));
@@ -235,10 +256,13 @@ fn client() -> Plan {
         ipv4: Some("10.66.0.2".parse().unwrap()),
         ipv6: Some("fd66::2".parse().unwrap()),
         kernel_has_ipv6: true,
-        include: networks(&["0.0.0.0/0", "::/0"]),
+        include: networks(&["10.0.0.0/8", "::/0"]),
         exclude: Vec::new(),
         guests: guests.clone(),
         prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
+        allowed_forwards: [InboundProtocol::Tcp, InboundProtocol::Udp]
+            .map(|protocol| Ports { protocol, first: 443, last: 445 })
+            .to_vec(),
         router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall {
             table: client_plan::firewall_table("home"),
@@ -287,11 +311,28 @@ fn exit_host(interface: Egress) -> ExitHost {
         service_ports: Vec::new(),
         allow: networks(&["192.168.9.0/24", "fd09::/64"]),
         prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
+        forwards: forwards(),
         isolation: true,
         resolvers: ["192.168.9.1", "fd09::1"].map(|address| address.parse().unwrap()).to_vec(),
         surroundings: surroundings(),
         router_advertisements: Vec::new(),
     }
+}
+
+/// Forwards of both kinds, protocols and IP versions.
+fn forwards() -> Vec<ForwardedPorts> {
+    let (ipv4, ipv6) = ("10.66.0.2".parse().ok(), "fd66::2".parse().ok());
+    let forward = |(protocol, to)| ForwardedPorts {
+        ports: Ports { protocol, first: 8_000, last: 8_010 },
+        to,
+        ipv4,
+        ipv6,
+    };
+    [InboundProtocol::Tcp, InboundProtocol::Udp]
+        .into_iter()
+        .flat_map(|protocol| [(protocol, 8_000), (protocol, 443)])
+        .map(forward)
+        .collect()
 }
 
 /// An exit's links, and devices of which some forward for others.

@@ -19,6 +19,8 @@ pub(super) enum Kind {
     /// A mark, or a device group.
     Number,
     Protocol,
+    /// A time such as `180s`.
+    Seconds,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             Self::Port => is_decimal::<u16>(word) || is_port_range(word),
             Self::NatPorts => word.strip_prefix(':').is_some_and(|ports| Self::Port.has(ports)),
             Self::Number => is_number(word),
+            Self::Seconds => word.strip_suffix('s').is_some_and(is_decimal::<u16>),
             Self::Protocol => PROTOCOLS.contains(&word) || is_decimal::<u8>(word),
         }
     }

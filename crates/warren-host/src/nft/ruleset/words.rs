@@ -21,6 +21,12 @@ pub(super) const STATE_WORDS: [&str; 2] = ["state", "status"];
 /// The flags of TCP in Warren's rules.
 pub(super) const TCP_FLAGS: [&str; 4] = ["ack", "fin", "rst", "syn"];
 
+/// The flags of sets in Warren's rules.
+pub(super) const SET_FLAGS: [&str; 3] = ["dynamic", "interval", "timeout"];
+
+/// The types of the elements of sets in Warren's rules.
+pub(super) const SET_TYPES: [&str; 3] = ["inet_service", "ipv4_addr", "ipv6_addr"];
+
 /// nft's commands, and the words by which it reads a file. nft would not accept one as the name of a chain or a set,
 /// so none of them may be one.
 pub(super) const COMMANDS: [&str; 19] = [
@@ -52,7 +58,6 @@ pub(super) const WORDS: &[&str] = &[
     "drop",
     "dscp",
     "dstnat",
-    "dynamic",
     "echo-reply",
     "echo-request",
     "established",
@@ -75,7 +80,6 @@ pub(super) const WORDS: &[&str] = &[
     "inet_proto",
     "inet_service",
     "input",
-    "interval",
     "invalid",
     "ip",
     "ip6",
@@ -140,7 +144,6 @@ pub(super) const WORDS: &[&str] = &[
     "udp",
     "unicast",
     "untracked",
-    "update",
     "version",
     "with",
     "zone",

@@ -25,12 +25,14 @@ enum Step {
 fn any_client() -> impl Strategy<Value = Client> {
     let address = || prop::option::weighted(0.3, 0..4u8);
     let prefixes = prop::collection::vec((0..4u8, 22..26u8), 0..3);
-    (0..5u8, 1..6u8, prop::option::weighted(0.2, 1..6u8), address(), address(), prefixes).prop_map(
-        |(name, number, next, ipv4, leased, prefixes)| Client {
+    let forwards = prop::collection::vec((1..12u16, 0..4u16), 0..3);
+    (0..5u8, 1..6u8, prop::option::weighted(0.2, 1..6u8), address(), address(), prefixes, forwards).prop_map(
+        |(name, number, next, ipv4, leased, prefixes, forwards)| Client {
             next_public_key: next.filter(|next| *next != number).map(key),
             ipv4: ipv4.map(|last| [10, 0, 0, last].into()),
             leased_ipv4: leased.map(|last| [10, 0, 0, last].into()),
             prefixes: prefixes.into_iter().map(|(third, length)| prefix(third, length)).collect(),
+            forwards: forwards.into_iter().map(|(first, more)| forward(first, more)).collect(),
             ..client(&format!("c{name}"), number)
         },
     )
@@ -38,6 +40,10 @@ fn any_client() -> impl Strategy<Value = Client> {
 
 fn prefix(third: u8, length: u8) -> ipnet::IpNet {
     ipnet::Ipv4Net::new(Ipv4Addr::new(192, 168, third, 0), length).unwrap().trunc().into()
+}
+
+fn forward(first: u16, more: u16) -> Forward {
+    PortRange::new(ForwardProtocol::Tcp, first, first + more).unwrap().into()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -93,12 +99,20 @@ fn can_add(registry: &ClientRegistry, client: &Client) -> bool {
     let is_once = |(position, prefix): (usize, &ipnet::IpNet)| {
         !client.prefixes[..position].iter().any(|other| overlap(other, prefix))
     };
-    removed.iter().all(|removed| !own.contains(&removed.public_key))
+    let ports = |client: &Client| -> Vec<u16> {
+        client.forwards.iter().flat_map(|forward| forward.ports().first()..=forward.ports().last()).collect()
+    };
+    let (own_ports, mut once) = (ports(client), ports(client));
+    once.sort_unstable();
+    once.dedup();
+    once.len() == own_ports.len()
+        && removed.iter().all(|removed| !own.contains(&removed.public_key))
         && client.prefixes.iter().enumerate().all(is_once)
         && registry.iter().all(|other| {
             other.name != client.name
                 && other.keys().all(|key| !own.contains(&key))
                 && (client.ipv4.is_none() || other.ipv4 != client.ipv4)
+                && ports(other).iter().all(|port| !own_ports.contains(port))
                 && client.prefixes.iter().all(|own| !other.prefixes.iter().any(|other| overlap(own, other)))
         })
 }

@@ -11,7 +11,7 @@ use warren_session::clients::RateLimit;
 
 use super::values;
 use warren_config::Endpoint;
-use warren_control::{AddressChoice, RateChoice};
+use warren_control::{AddressChoice, PortRange, RateChoice};
 
 /// `warren exit ...`.
 #[derive(Debug, Subcommand)]
@@ -163,6 +163,11 @@ pub(crate) enum ExitClientCommand {
                             warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
                             warren exit client set phone --rate-limit 20mbit")]
     Set(ClientSetArgs),
+    /// Let ports of the exit's addresses lead to a client, so that its services can be reached from outside.
+    ///
+    /// Visitors keep their own addresses. The client must allow the ports in its profile: [forwards] allow = ["tcp/443"].
+    #[command(subcommand)]
+    Forward(ForwardCommand),
     /// Write all clients, invitations and removed keys as TOML, to edit or to keep.
     ///
     /// This also works while the exit runs. "warren exit client import" takes the edited file over.
@@ -176,6 +181,59 @@ pub(crate) enum ExitClientCommand {
     #[command(after_help = "Examples:\n  warren exit client import clients.toml --dry-run\n  \
                             warren exit client import clients.toml")]
     Import(ClientImportArgs),
+}
+
+/// `warren exit client forward ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ForwardCommand {
+    /// Let ports of the exit lead to a client, from now on and after restarts.
+    ///
+    /// The forward follows the client to other addresses. While the client is away, visitors get no answer.
+    #[command(after_help = "Examples:\n  warren exit client forward add home tcp/443\n  \
+                            warren exit client forward add home tcp/8443 --to 443\n  \
+                            warren exit client forward add home udp/6881-6889")]
+    Add(ForwardAddArgs),
+    /// List the forwards of all clients, or of one.
+    List(ForwardListArgs),
+    /// Take a forward back. Its connections end at once.
+    #[command(after_help = "Examples:\n  warren exit client forward remove home tcp/8443")]
+    Remove(ForwardRemoveArgs),
+}
+
+/// `warren exit client forward add`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ForwardAddArgs {
+    /// The client's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The exit's ports, such as tcp/8443 or udp/6881-6889.
+    #[arg(value_name = "PORTS")]
+    pub(crate) ports: PortRange,
+    /// The client's port, or the first one of a range [default: the same as the exit's].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) to: Option<u16>,
+}
+
+/// `warren exit client forward list`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ForwardListArgs {
+    /// Only the forwards of this client.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Print a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `warren exit client forward remove`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ForwardRemoveArgs {
+    /// The client's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The exit's ports, as they were added.
+    #[arg(value_name = "PORTS")]
+    pub(crate) ports: PortRange,
 }
 
 /// `warren exit client export`.

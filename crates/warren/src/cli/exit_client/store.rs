@@ -224,6 +224,10 @@ impl ClientStore for StoppedExit {
     }
 
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
+        if let ClientChange::AddForward { forward } = change {
+            let registry = load_clients(&self.path)?;
+            block_on(self.clients.refuse_taken(*forward, &registry))?;
+        }
         self.edit(|registry| registry.change(name, change))
     }
 

@@ -9,6 +9,7 @@ use warren_daemon::output;
 /// One line for each known fact.
 pub(super) fn text(client: &ClientView, now: SystemTime) -> String {
     let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let forwards = client.forwards.iter().map(ToString::to_string).collect::<Vec<_>>();
     let rate = client.rate_limit.map(|rate| format!("{rate} each way"));
     let mut lines = vec![
         ("name", client.name.clone()),
@@ -18,6 +19,7 @@ pub(super) fn text(client: &ClientView, now: SystemTime) -> String {
         ("addresses", addresses(client)),
         ("prefixes", or_dash(Some(prefixes.join(" ")))),
         ("rate limit", or_dash(rate)),
+        ("forwards", or_dash(Some(forwards.join(", ")))),
         ("created", exactly(&client.created, now)),
         ("last seen", client.last_seen.as_deref().map_or("never".to_owned(), |seen| exactly(seen, now))),
     ];

@@ -43,6 +43,7 @@ const RELATED: &[(&str, &[&str])] = &[
     ("warren-exit-drain", &["warren-status(1)"]),
     ("warren-exit-client-add", &["warren-exit-invite(1)", "warren-exit-client-set(1)"]),
     ("warren-exit-client-set", &["warren-exit-client-show(1)"]),
+    ("warren-exit-client-forward-add", &["warren-exit-client-show(1)", "warren.toml(5)"]),
     ("warren-exit-client-export", &["warren-exit-client-import(1)"]),
     ("warren-exit-client-import", &["warren-exit-client-export(1)"]),
 ];

@@ -1,0 +1,226 @@
+//! Forwards of clients on this host: which ports of it they may have, and which are in force.
+
+use std::ops::RangeInclusive;
+
+use tokio::task::spawn_blocking;
+use warren_host::exit_plan::leaves_too_few_ports;
+use warren_host::kill_switch::InboundProtocol;
+use warren_host::tracking::{self, SentOn};
+use warren_host::{ForwardedPorts, Ports, facts, published};
+use warren_session::clients::{Client, ClientRegistry, Forward, ForwardProtocol, PortRange};
+
+use warren_config::{ExitSettings, WebListen};
+
+/// The ports of the exit's own sockets, and what they are.
+pub(crate) type OwnPorts = Vec<(Ports, &'static str)>;
+
+/// The ports that this host needs itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostPorts {
+    own: OwnPorts,
+    /// Those of other programs.
+    programs: Vec<Ports>,
+    /// Those that this host's rules publish, of any protocol.
+    published: Vec<RangeInclusive<u16>>,
+}
+
+impl HostPorts {
+    pub(crate) fn new(own: OwnPorts, programs: Vec<Ports>, published: Vec<RangeInclusive<u16>>) -> Self {
+        Self { own, programs, published }
+    }
+
+    /// Looks at this host.
+    ///
+    /// # Errors
+    /// If its sockets cannot be listed. Rules that cannot be read count as none, as for clients' own flows.
+    pub(crate) async fn look(own: OwnPorts) -> std::io::Result<Self> {
+        Ok(Self::new(own, facts::own_ports()?, published::look().await.ports))
+    }
+
+    /// The first of these ports that this host needs itself, and what for.
+    fn taken(&self, wanted: Ports) -> Option<(u16, &'static str)> {
+        let of_exit = self.own.iter().find_map(|(ports, what)| Some((common(wanted, *ports)?, *what)));
+        let of_program = || {
+            let port = self.programs.iter().find_map(|ports| common(wanted, *ports))?;
+            Some((port, "a program on this host waits for others there"))
+        };
+        let published = || {
+            let published = self
+                .published
+                .iter()
+                .find(|published| *published.start() <= wanted.last && *published.end() >= wanted.first);
+            let port = (*published?.start()).max(wanted.first);
+            Some((port, "a firewall rule of this host publishes it, such as a container's"))
+        };
+        of_exit.or_else(of_program).or_else(published)
+    }
+}
+
+/// Refuses a forward of a port that this host needs itself, or that leaves clients' own flows too few ports.
+///
+/// # Errors
+/// Which port is taken, and by what.
+pub(crate) fn refuse_taken(
+    forward: Forward,
+    host: &HostPorts,
+    registry: &ClientRegistry,
+) -> Result<(), String> {
+    let ports = forward.ports();
+    if let Some((port, what)) = host.taken(ports_of(ports)) {
+        let protocol = ports.protocol();
+        return Err(format!(
+            "{protocol}/{port} cannot be forwarded: {what}; choose another port of the exit"
+        ));
+    }
+    let own = host.own.iter().map(|(ports, _)| ports);
+    let listen: Vec<u16> =
+        own.filter(|ports| ports.protocol == InboundProtocol::Udp).map(|ports| ports.first).collect();
+    let there_are = registry.forwards().map(|(forward, _)| forward.ports());
+    let forwarded = there_are.chain([ports]).flat_map(|ports| ports.first()..=ports.last());
+    if leaves_too_few_ports(&listen, forwarded) {
+        return Err(format!(
+            "{ports} cannot be forwarded: clients' own traffic needs 4,096 ports in a row between 20000 and 60999; choose ports outside that range"
+        ));
+    }
+    Ok(())
+}
+
+/// The ports at which the exit itself listens, also where only this host can reach them.
+pub(crate) fn own_ports(config: &ExitSettings) -> OwnPorts {
+    let one = |protocol, port| Ports { protocol, first: port, last: port };
+    let listen = config.listen.iter().map(|address| {
+        (one(InboundProtocol::Udp, address.port()), "this exit listens there for its clients")
+    });
+    let metrics = config
+        .metrics
+        .listen
+        .map(|address| (one(InboundProtocol::Tcp, address.port()), "this exit's metrics are there"));
+    let web = match &config.web {
+        Some(WebListen::Loopback(address)) => {
+            Some((one(InboundProtocol::Tcp, address.port()), "this exit's page for operators is there"))
+        }
+        Some(WebListen::Unix(_)) | None => None,
+    };
+    listen.chain(metrics).chain(web).collect()
+}
+
+fn common(wanted: Ports, taken: Ports) -> Option<u16> {
+    let overlaps =
+        wanted.protocol == taken.protocol && wanted.first <= taken.last && taken.first <= wanted.last;
+    overlaps.then(|| wanted.first.max(taken.first))
+}
+
+fn ports_of(ports: PortRange) -> Ports {
+    let protocol = match ports.protocol() {
+        ForwardProtocol::Tcp => InboundProtocol::Tcp,
+        ForwardProtocol::Udp => InboundProtocol::Udp,
+    };
+    Ports { protocol, first: ports.first(), last: ports.last() }
+}
+
+/// The forwards that are in force, and a sentence for each one that is not because this host needs a port of it by now.
+pub(super) fn in_force(registry: &ClientRegistry, host: &HostPorts) -> (Vec<ForwardedPorts>, Vec<String>) {
+    let (mut forwards, mut waiting) = (Vec::new(), Vec::new());
+    for (forward, client) in registry.forwards().filter(|(_, client)| !client.disabled) {
+        match host.taken(ports_of(forward.ports())) {
+            Some((port, what)) => waiting.push(format!(
+                "the forward {forward} of {} is not in force, because of port {port}: {what}; remove the forward, or free the port",
+                client.name
+            )),
+            None => forwards.push(of_client(forward, client)),
+        }
+    }
+    (forwards, waiting)
+}
+
+fn of_client(forward: Forward, client: &Client) -> ForwardedPorts {
+    let lease = client.lease();
+    ForwardedPorts { ports: ports_of(forward.ports()), to: forward.to(), ipv4: lease.ipv4, ipv6: lease.ipv6 }
+}
+
+/// Removes the connections of forwards that are no longer in force from connection tracking: those that lead to clients in
+/// another way than these forwards.
+pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPorts>) {
+    let (ipv4, ipv6) = (config.ipv4, config.ipv6);
+    let is_over = move |flow: &SentOn| {
+        let leads_to_client = match flow.to.ip() {
+            std::net::IpAddr::V4(address) => ipv4.is_some_and(|pool| pool.contains(&address)),
+            std::net::IpAddr::V6(address) => ipv6.is_some_and(|pool| pool.contains(&address)),
+        };
+        leads_to_client && !forwards.iter().any(|forward| leads(forward, flow))
+    };
+    // On another thread, as a busy exit tracks many flows. The rules let none of their packets pass meanwhile.
+    spawn_blocking(move || match tracking::forget_sent_on(is_over) {
+        Ok(connections) => tracing::debug!(connections, "ended connections of forwards that are gone"),
+        Err(error) => tracing::error!("cannot end the connections of forwards that are gone: {error}"),
+    });
+}
+
+/// Whether a flow takes a forward's way.
+fn leads(forward: &ForwardedPorts, flow: &SentOn) -> bool {
+    let Ports { protocol, first, last } = forward.ports;
+    let is_port = protocol == flow.protocol && (first..=last).contains(&flow.port);
+    let is_client = match flow.to.ip() {
+        std::net::IpAddr::V4(address) => forward.ipv4 == Some(address),
+        std::net::IpAddr::V6(address) => forward.ipv6 == Some(address),
+    };
+    is_port && is_client && flow.to.port().checked_sub(forward.to) == Some(flow.port - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(text: &str) -> Ports {
+        ports_of(text.parse().unwrap())
+    }
+
+    fn host() -> HostPorts {
+        HostPorts {
+            own: vec![(ports("udp/443"), "this exit listens there for its clients")],
+            programs: vec![ports("tcp/22"), ports("udp/53")],
+            published: vec![8_000..=8_010],
+        }
+    }
+
+    #[test]
+    fn ports_of_this_host_are_not_forwarded_and_others_are() {
+        for (wanted, port) in [
+            ("udp/443", 443),
+            ("udp/400-500", 443),
+            ("tcp/22", 22),
+            ("tcp/1-21000", 22),
+            ("udp/53", 53),
+            ("tcp/8005", 8_005),
+            ("udp/7000-9000", 8_000),
+        ] {
+            assert_eq!(host().taken(ports(wanted)).map(|(port, _)| port), Some(port), "{wanted}");
+        }
+        for free in ["tcp/443", "udp/22", "tcp/53", "tcp/7999", "udp/8011-8012"] {
+            assert_eq!(host().taken(ports(free)), None, "{free}");
+        }
+    }
+
+    #[test]
+    fn a_connection_takes_the_way_of_a_forward_only_with_all_of_its_ends() {
+        let forward = ForwardedPorts {
+            ports: ports("tcp/8443-8450"),
+            to: 443,
+            ipv4: "10.66.0.2".parse().ok(),
+            ipv6: None,
+        };
+        let flow = |protocol, port, to: &str| SentOn { protocol, port, to: to.parse().unwrap() };
+        let tcp = InboundProtocol::Tcp;
+
+        assert!(leads(&forward, &flow(tcp, 8_445, "10.66.0.2:445")));
+        for other in [
+            flow(tcp, 8_445, "10.66.0.3:445"),
+            flow(tcp, 8_445, "10.66.0.2:446"),
+            flow(tcp, 8_451, "10.66.0.2:451"),
+            flow(InboundProtocol::Udp, 8_445, "10.66.0.2:445"),
+            flow(tcp, 8_445, "[fd66::2]:445"),
+        ] {
+            assert!(!leads(&forward, &other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What a client's host takes from its tunnel, and how it answers.
+//!
+//! Nobody opens a connection to the inner addresses, except to ports that the profile allows. A split tunnel's routes
+//! would send answers to visitors outside, so a routing table of its own sends everything from an inner address back
+//! through the tunnel.
+
+use std::net::IpAddr;
+
+use crate::client_facts::ClientPlanFacts;
+use crate::forwarded_ports::{Ports, merged};
+use crate::kill_switch::InboundProtocol;
+use crate::ruleset_text::chain;
+use crate::{CARRIER_MARK, DeviceName, Family, FirewallMark, Route, RouteKind, Rule, Step};
+
+/// The routes for answers to visitors, of each IP version that the tunnel does not carry as a whole. The rules that lead
+/// to them are [`rules`].
+pub(crate) fn routes(host: &ClientPlanFacts) -> Vec<Step> {
+    let route = |destination, device: Option<&DeviceName>, kind, metric| {
+        Step::Route(Route { destination, device: device.cloned(), table: table(host.slot), kind, metric })
+    };
+    let mut steps = Vec::new();
+    for (family, _) in split(host) {
+        let everything = everything(family);
+        // As for the tunnel's own routes: packets stay inside if somebody deletes the device.
+        steps.extend(
+            host.void.iter().map(|void| route(everything, Some(void), RouteKind::Unicast, VOID_METRIC)),
+        );
+        steps.push(route(everything, Some(&host.device), RouteKind::Unicast, 0));
+        let guests = host.guests.iter().map(|guest| guest.network);
+        let beside = guests.chain(host.prefixes.iter().copied()).map(|network| network.trunc());
+        let mut beside: Vec<_> = beside.filter(|network| Family::of(network) == family).collect();
+        beside.sort_unstable();
+        beside.dedup();
+        steps.extend(beside.into_iter().map(|network| route(network, None, RouteKind::Throw, 0)));
+    }
+    steps
+}
+
+/// Sends packets from the inner addresses, and marked answers of containers, to [`routes`].
+pub(crate) fn rules(host: &ClientPlanFacts) -> Vec<Step> {
+    let [priority, ..] = host.band.priorities(host.slot);
+    let rule = |family, fwmark, from| {
+        Step::Rule(Rule {
+            family,
+            priority,
+            fwmark,
+            invert: false,
+            table: table(host.slot),
+            suppress_prefix_length: None,
+            from,
+            iif: None,
+        })
+    };
+    let of_family = |(family, address)| {
+        [rule(family, None, Some(address)), rule(family, Some(FirewallMark::exactly(mark(host))), None)]
+    };
+    split(host).into_iter().flat_map(of_family).collect()
+}
+
+/// The chains and sets for what comes out of the tunnel.
+pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
+    let visited =
+        allowed(host, InboundProtocol::Udp).and_then(|ports| (!split(host).is_empty()).then_some(ports));
+    let split = split(host);
+    if visited.is_some() {
+        for (family, _) in &split {
+            let (name, address) = (visitors(*family), address_type(*family));
+            text.push_str(&format!(
+                "set {name} {{\n\ttype {address} . inet_service . inet_service\n\tsize 65535\n\tflags dynamic, timeout\n\ttimeout {VISIT}s\n}}\n"
+            ));
+        }
+        // Before connection tracking, which recognizes the answer by its address. The chain type `route` repeats the
+        // routing decision for the new address.
+        let answered = |(family, address): &(Family, IpAddr)| {
+            let (keyword, set) = (keyword(*family), visitors(*family));
+            format!(
+                "{keyword} saddr != {address} {keyword} daddr . udp dport . udp sport @{set} {keyword} saddr set {address}"
+            )
+        };
+        let header = "type route hook output priority raw; policy accept;";
+        chain(text, "answers", header, &split.iter().map(answered).collect::<Vec<_>>());
+    }
+    chain(text, "from_tunnel", "", &from_tunnel(host, visited.as_deref()));
+}
+
+/// Matches packets to the inner addresses that came out of the tunnel, which [`chains`] judge.
+pub(crate) fn arrivals(host: &ClientPlanFacts) -> impl Iterator<Item = String> {
+    inner(host).map(|(family, address)| {
+        format!("iifname \"{}\" {} daddr {address} jump from_tunnel", host.device, keyword(family))
+    })
+}
+
+/// Marks answers of containers to visitors, who came out of the tunnel.
+pub(crate) fn forwarded_answers(host: &ClientPlanFacts) -> Option<String> {
+    let mark = mark(host);
+    (!split(host).is_empty()).then(|| format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"))
+}
+
+/// Only a bare SYN begins a connection of TCP: conntrack takes any first packet that it sees of an older one for new.
+fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
+    let mut rules = vec![
+        "ct state established,related accept".to_owned(),
+        "meta l4proto { icmp, icmpv6 } accept".to_owned(),
+        "tcp flags & (fin | syn | rst | ack) != syn accept".to_owned(),
+    ];
+    let mark = if split(host).is_empty() { String::new() } else { format!("ct mark set {:#x} ", mark(host)) };
+    for (family, _) in split(host).iter().filter(|_| visited.is_some()) {
+        let (keyword, set, ports) = (keyword(*family), visitors(*family), visited.unwrap_or_default());
+        // Also for connections that are known: the answers are recognized by this as long as packets come.
+        rules.insert(
+            0,
+            format!("meta nfproto {} udp dport {{ {ports} }} update @{set} {{ {keyword} saddr . udp sport . udp dport }}", version(*family)),
+        );
+    }
+    for protocol in [InboundProtocol::Tcp, InboundProtocol::Udp] {
+        rules.extend(
+            allowed(host, protocol).map(|ports| format!("{protocol} dport {{ {ports} }} {mark}accept")),
+        );
+    }
+    rules.push("counter drop".to_owned());
+    rules
+}
+
+/// The allowed ports of a protocol as elements of a set. None if there are none.
+fn allowed(host: &ClientPlanFacts, protocol: InboundProtocol) -> Option<String> {
+    let ports: Vec<Ports> =
+        host.allowed_forwards.iter().copied().filter(|ports| ports.protocol == protocol).collect();
+    let ports: Vec<String> = merged(ports).iter().map(ToString::to_string).collect();
+    (!ports.is_empty()).then(|| ports.join(", "))
+}
+
+/// The inner address of each IP version of which the tunnel does not carry everything. None without allowed ports.
+fn split(host: &ClientPlanFacts) -> Vec<(Family, IpAddr)> {
+    let is_whole = |family| host.include.iter().any(|network| *network == everything(family));
+    inner(host).filter(|(family, _)| !host.allowed_forwards.is_empty() && !is_whole(*family)).collect()
+}
+
+fn inner(host: &ClientPlanFacts) -> impl Iterator<Item = (Family, IpAddr)> {
+    host.addresses().map(|network| (Family::of(&network), network.addr()))
+}
+
+fn everything(family: Family) -> ipnet::IpNet {
+    match family {
+        Family::Ipv4 => ipnet::Ipv4Net::default().into(),
+        Family::Ipv6 => ipnet::Ipv6Net::default().into(),
+    }
+}
+
+fn keyword(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "ip",
+        Family::Ipv6 => "ip6",
+    }
+}
+
+fn version(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "ipv4",
+        Family::Ipv6 => "ipv6",
+    }
+}
+
+fn address_type(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "ipv4_addr",
+        Family::Ipv6 => "ipv6_addr",
+    }
+}
+
+/// The set of those who have sent a packet to an allowed UDP port.
+fn visitors(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "visitors",
+        Family::Ipv6 => "visitors6",
+    }
+}
+
+/// The mark of answers to visitors, different for each tunnel of the host.
+fn mark(host: &ClientPlanFacts) -> u32 {
+    CARRIER_MARK | ANSWER_BIT | u32::from(host.slot) << SLOT_SHIFT
+}
+
+/// The routing table of answers to visitors, behind the tunnels' 256 tables.
+fn table(slot: u8) -> u32 {
+    FIRST_TABLE + u32::from(slot)
+}
+
+const FIRST_TABLE: u32 = 0x5861;
+const ANSWER_BIT: u32 = 0x2_0000;
+const SLOT_SHIFT: u32 = 20;
+/// Of routes that count only once the device is gone. Higher than the kernel's default metric, which for IPv6 is 1024
+/// (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
+pub(crate) const VOID_METRIC: u32 = 0x5761;
+/// Seconds for which a visitor who sends nothing is remembered: as long as conntrack remembers a UDP flow with answers
+/// (`nf_conntrack_udp_timeout_stream`), and longer.
+const VISIT: u16 = 180;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! `warren exit client forward add|list|remove`: ports of the exit that lead to a client.
+
+use super::all;
+use super::store::ClientStore;
+use crate::cli::args::{ForwardAddArgs, ForwardCommand, ForwardListArgs};
+use anyhow::Context as _;
+use serde::Serialize;
+use warren_control::{ClientChange, ClientView, Forward, PageQuery, PortRange};
+use warren_daemon::output;
+
+/// Runs the command on the clients of a running exit or a stopped one.
+pub(super) fn run(command: &ForwardCommand, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    match command {
+        ForwardCommand::Add(args) => add(args, store),
+        ForwardCommand::List(args) => list(args, store),
+        ForwardCommand::Remove(args) => {
+            store.change(&args.name, &ClientChange::RemoveForward { ports: args.ports })?;
+            output::print(&format!(
+                "Removed the forward of {} to {}; its connections have ended.\n",
+                args.ports, args.name
+            ))
+        }
+    }
+}
+
+fn add(args: &ForwardAddArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    let ForwardAddArgs { name, ports, to } = args;
+    let forward = Forward::new(*ports, to.unwrap_or(ports.first()));
+    let forward = forward.with_context(|| {
+        format!("--to {} ends above port 65535 for {ports}; choose a lower port", to.unwrap_or_default())
+    })?;
+    store.change(name, &ClientChange::AddForward { forward })?;
+    let client = store.show(name)?;
+    output::print(&added(&client, forward))
+}
+
+/// What was done, and what is left to do.
+fn added(client: &ClientView, forward: Forward) -> String {
+    let (name, target) = (&client.name, forward.target());
+    let begins = if client.disabled {
+        format!("It begins once {name} is enabled.\n")
+    } else if client.ipv4.is_none() && client.ipv6.is_none() {
+        format!("It begins once {name} has connected for the first time.\n")
+    } else {
+        String::new()
+    };
+    format!(
+        "Forwarded {} of this exit to {target} of {name}.\n{begins}\
+         {name} must allow it, with this in its profile, and `warren reload` there:\n\n\
+         [forwards]\nallow = [\"{target}\"]\n",
+        forward.ports()
+    )
+}
+
+/// A forward as `list --json` prints it.
+#[derive(Serialize)]
+struct ForwardRow {
+    client: String,
+    ports: PortRange,
+    to: PortRange,
+}
+
+fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    let clients = match &args.name {
+        Some(name) => vec![store.show(name)?],
+        None => all(&PageQuery::default(), |page| store.clients(page))?.rows,
+    };
+    let row = |client: &ClientView, forward: &Forward| ForwardRow {
+        client: client.name.clone(),
+        ports: forward.ports(),
+        to: forward.target(),
+    };
+    let rows: Vec<ForwardRow> = clients
+        .iter()
+        .flat_map(|client| client.forwards.iter().map(move |forward| row(client, forward)))
+        .collect();
+    if args.json {
+        return output::print_json(&rows);
+    }
+    if rows.is_empty() {
+        return output::print(
+            "There is no forward; add one with: warren exit client forward add NAME tcp/PORT\n",
+        );
+    }
+    let cells = |row: &ForwardRow| vec![row.ports.to_string(), row.client.clone(), row.to.to_string()];
+    output::print(&output::table(
+        &["PORTS OF THE EXIT", "CLIENT", "ITS PORTS"],
+        &rows.iter().map(cells).collect::<Vec<_>>(),
+    ))
+}
