@@ -107,6 +107,7 @@ impl Daemon {
         };
         let setup = HostSetup::new(
             profile,
+            start.lockdown.is_closed(),
             start.directory.journal(),
             start.state_dir.clone(),
             Some(start.helper.clone()),

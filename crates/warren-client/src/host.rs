@@ -66,9 +66,11 @@ pub(crate) struct Preview {
 }
 
 impl HostSetup {
-    /// Takes over the settings of a profile, and changes nothing yet. A dry run has no `helper`.
+    /// Takes over the settings of a profile, and changes nothing yet. `is_closed` tells whether the kill switch is closed. A dry run has no
+    /// `helper`.
     pub(crate) fn new(
         profile: &ClientProfile,
+        is_closed: bool,
         journal: PathBuf,
         state_dir: PathBuf,
         helper: Option<Helper>,
@@ -81,7 +83,7 @@ impl HostSetup {
                 queues: usize::from(profile.transport.workers()),
             },
             mtu: profile.tun.mtu,
-            settings: RouteSettings::of(profile),
+            settings: RouteSettings::of(profile, is_closed),
             firewall_table: client_plan::firewall_table(&name),
             journal,
             profile: name,
@@ -195,17 +197,19 @@ impl HostSetup {
         self.set_dns(servers, false).await
     }
 
-    /// Follows a profile that was read again, in one step from the old plan to the new one.
+    /// Follows a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill switch is
+    /// closed afterwards.
     ///
     /// # Errors
     /// What could not be done. Everything is as it was before then.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
+        is_closed: bool,
         welcome: Option<&SessionGrant>,
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
-        self.settings = RouteSettings::of(profile);
+        self.settings = RouteSettings::of(profile, is_closed);
         if self.settings == before || self.standing.is_none() {
             return Ok(());
         }
@@ -402,7 +406,7 @@ impl HostSetup {
     /// # Errors
     /// When the kernel cannot be asked.
     pub(crate) async fn lan(&self) -> anyhow::Result<Vec<IpNet>> {
-        Ok(if self.settings.lan { facts::private_networks().await? } else { Vec::new() })
+        Ok(if self.settings.lan { facts::lan_beside(&self.settings.include).await? } else { Vec::new() })
     }
 
     fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {

@@ -143,7 +143,7 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     if warren_host::has_nft() {
         return Ok(());
     }
-    let rules = kill_switch::rules(profile).await?;
+    let rules = kill_switch::rules_where(profile, false).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {
         give_time_to_cancel(&warning).await;

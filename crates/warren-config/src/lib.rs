@@ -52,7 +52,7 @@ pub use find::{ProfileName, find_profile, profile_names};
 pub use key::ExitKeys;
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
-pub use profile::{ClientProfile, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
+pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
 pub use profile_text::{ClientKey, profile_text};
 pub use transport::Transport;
 pub use web::WebListen;

@@ -16,7 +16,7 @@ use super::key::{KeySetting, public_keys};
 use super::kill_switch::KillSwitchSettings;
 use super::transport::Transport;
 use super::value::{
-    Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number,
+    Problem, Value, address, auto_or, auto_or_device_name, boolean_or_auto, endpoint, list, network, number,
     server_name,
 };
 use super::wording::quoted;
@@ -86,11 +86,33 @@ pub struct RouteSettings {
     /// Networks that do not, although `include` covers them.
     pub exclude: Vec<IpNet>,
     /// Whether private networks on this host's links stay reachable.
-    pub lan: bool,
+    pub lan: Lan,
     /// Networks behind this host that the exit should route to it.
     pub prefixes: Vec<IpNet>,
     /// What happens to the routes once every exit has refused this client.
     pub when_refused: WhenRefused,
+}
+
+/// Whether private networks on this host's links stay reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lan {
+    /// They do not. This also holds for profiles that do not say, because earlier versions took that as false.
+    Closed,
+    /// They do, with or without a kill switch.
+    Reachable,
+    /// They do unless the kill switch is closed. New profiles say so.
+    UnlessKillSwitch,
+}
+
+impl Lan {
+    /// Whether they stay reachable while the kill switch is closed, or is not.
+    pub fn is_reachable(self, is_kill_switch_closed: bool) -> bool {
+        match self {
+            Self::Closed => false,
+            Self::Reachable => true,
+            Self::UnlessKillSwitch => !is_kill_switch_closed,
+        }
+    }
 }
 
 /// An exit as its clients know it.
@@ -231,13 +253,21 @@ fn when_refused(value: Value<'_>) -> Result<WhenRefused, Problem> {
     }
 }
 
+fn lan(value: Value<'_>) -> Result<Lan, Problem> {
+    Ok(match boolean_or_auto(value)? {
+        Some(true) => Lan::Reachable,
+        Some(false) => Lan::Closed,
+        None => Lan::UnlessKillSwitch,
+    })
+}
+
 fn read_routes(document: &mut Document<'_>) -> Result<RouteSettings, ConfigError> {
     // Without `include`, the tunnel is a full one.
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", everything, list(ANY_NETWORKS, network))?;
     let exclude = section.or("exclude", Vec::new(), |value| networks_left_out(value, &include))?;
-    let lan = section.or("lan", false, boolean)?;
+    let lan = section.or("lan", Lan::Closed, lan)?;
     let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
     let when_refused = section.or("when_refused", WhenRefused::Closed, when_refused)?;
     section.finish()?;

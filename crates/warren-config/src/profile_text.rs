@@ -24,6 +24,9 @@ impl ClientKey {
 }
 
 /// A complete profile for `warren up`. Settings that it leaves out have their defaults.
+///
+/// It says that the LAN stays reachable without a kill switch. A profile without that line is of an earlier version, for which the LAN is
+/// closed.
 pub fn profile_text(
     name: &str,
     endpoint: &Endpoint,
@@ -51,7 +54,8 @@ pub fn profile_text(
     };
     Zeroizing::new(format!(
         "# {name}, a client of {endpoint}. Keep this file to yourself (chmod 600), and connect with: warren up FILE\n\n\
-         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n",
+         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n\n\
+         [routes]\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is no kill switch\n",
         key_line.as_str()
     ))
 }

@@ -26,7 +26,7 @@ use std::{
 };
 
 pub use error::DnsError;
-pub use guard::{claimed, guard, guard_table, is_full, needs_guard};
+pub use guard::{claimed, guard, guard_lan, guard_table, is_full, needs_guard};
 pub use held::{owners, recover};
 pub use keeper::Dns;
 pub use nameservers::nameservers;

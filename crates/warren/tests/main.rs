@@ -44,6 +44,7 @@ mod kill_switch;
 mod kill_switch_edges;
 mod kill_switch_guard;
 mod kills;
+mod lan;
 mod liars;
 mod logs;
 mod look_ups;

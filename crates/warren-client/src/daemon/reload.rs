@@ -44,7 +44,8 @@ impl Daemon {
                 changed.join(" and ")
             );
         }
-        self.host.setup.follow(&profile, self.session.welcome()).await?;
+        let is_closed = profile.kill_switch.enabled || self.host.lockdown.is_closed();
+        self.host.setup.follow(&profile, is_closed, self.session.welcome()).await?;
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;

@@ -45,7 +45,7 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "[routes]\ninclude = \"0.0.0.0/0\"\n",
         "8: include in [routes] is a string, but must be a list of networks",
     ),
-    ("[routes]\nlan = 1\n", "8: lan in [routes] is a number, but must be true or false"),
+    ("[routes]\nlan = 1\n", "8: lan in [routes] is a number, but must be true, false or \"auto\""),
     (
         "[routes]\nwhen_refused = \"shut\"\n",
         "8: when_refused in [routes] is \"shut\", but must be \"closed\" or \"open\"",
