@@ -86,7 +86,7 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
     if profile.tun.mtu.is_none() {
         unknown.push(format!("the MTU, {}", welcome.mtu));
     }
-    if let (Servers::Exit, Some(resolver)) = (&profile.dns, welcome.dns.first()) {
+    if let (Servers::Exit, Some(resolver)) = (&profile.dns.servers, welcome.dns.first()) {
         unknown.push(format!(
             "the exit's resolver, {resolver} (if the exit names none, the host's DNS stays as it is)"
         ));

@@ -24,6 +24,7 @@ use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};
 use self::without_lease::nothing_granted;
 use super::device::{self, DeviceSettings, Restored};
+use super::stub::Stub;
 use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
 use warren_daemon::helper::Helper;
@@ -44,6 +45,8 @@ pub(crate) struct HostSetup {
     /// The devices for the plan that is applied next, while an exit is asked for a session.
     prepared: Option<Prepared>,
     helper: Option<Helper>,
+    /// Answers programs that ask it for names, if the profile limits its resolvers to domains.
+    stub: Option<Stub>,
     /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,
     /// Why look-ups may fail or leave outside the tunnel, and what to do.
@@ -91,11 +94,17 @@ impl HostSetup {
             standing: None,
             prepared: None,
             helper,
+            stub: None,
             dns: None,
             dns_warning: None,
             claimed_warning: None,
             device_is_new: false,
         }
+    }
+
+    /// Takes the stub resolver of a profile that limits its resolvers to domains.
+    pub(crate) fn with_stub(self, stub: Option<Stub>) -> Self {
+        Self { stub, ..self }
     }
 
     /// Makes the devices while the exit is asked for a session. What cannot be made now is made, or reported, by [`Self::apply`].
@@ -314,7 +323,9 @@ impl HostSetup {
         let plan = plan(&self.profile, &self.settings, &facts);
         let dns = match servers.is_empty() {
             true => None,
-            false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
+            false => {
+                Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers, self.split()).await)
+            }
         };
         Ok(Preview { device, void, plan, dns, bypasses: place.bypasses })
     }

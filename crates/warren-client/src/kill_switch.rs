@@ -295,15 +295,7 @@ pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
 /// # Errors
 /// When the kernel cannot be asked for the networks.
 pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
-    rules_where(profile, true).await
-}
-
-/// What the tunnel takes while the kill switch is closed, or is not.
-///
-/// # Errors
-/// As [`rules`].
-pub(crate) async fn rules_where(profile: &ClientProfile, is_closed: bool) -> anyhow::Result<KillSwitchRules> {
-    let lan = match profile.routes.lan.is_reachable(is_closed) {
+    let lan = match profile.routes.lan.is_reachable(true) {
         true => lan_beside(&profile.routes.include).await?,
         false => Vec::new(),
     };

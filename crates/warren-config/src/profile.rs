@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::WorkerPlace;
 use warren_session::MAX_PREFIXES;
 
+use super::dns::DnsSettings;
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
 use super::find::ProfileName;
@@ -16,7 +16,7 @@ use super::key::{KeySetting, public_keys};
 use super::kill_switch::KillSwitchSettings;
 use super::transport::Transport;
 use super::value::{
-    Problem, Value, address, auto_or, auto_or_device_name, boolean_or_auto, endpoint, list, network, number,
+    Problem, Value, auto_or, auto_or_device_name, boolean_or_auto, endpoint, list, network, number,
     server_name,
 };
 use super::wording::quoted;
@@ -41,8 +41,8 @@ pub struct ClientProfile {
     pub routes: RouteSettings,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
-    /// The resolvers that the host uses while the tunnel is up.
-    pub dns: Servers,
+    /// `[dns]`.
+    pub dns: DnsSettings,
     /// `[transport]`.
     pub transport: Transport,
     /// Settings in the file that have no effect in this version.
@@ -148,7 +148,7 @@ pub(super) fn parse(
     let exits = read_exits(&mut document)?;
     let (tun, queues) = read_tun(&mut document)?;
     let routes = read_routes(&mut document)?;
-    let dns = read_dns(&mut document)?;
+    let dns = DnsSettings::read(&mut document, &routes.include)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
     let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
@@ -301,22 +301,4 @@ fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
         );
     }
     Ok(networks.iter().map(IpNet::trunc).collect())
-}
-
-fn read_dns(document: &mut Document<'_>) -> Result<Servers, ConfigError> {
-    let mut section = document.section("dns")?;
-    let servers = section.or("servers", Servers::Exit, dns_servers)?;
-    section.finish()?;
-    Ok(servers)
-}
-
-fn dns_servers(value: Value<'_>) -> Result<Servers, Problem> {
-    const EXPECTED: &str = "\"exit\" or a list of addresses such as [\"9.9.9.9\"]";
-    if value.is_list() {
-        return Ok(Servers::Listed(list(EXPECTED, address)(value)?));
-    }
-    match value.text(EXPECTED)? {
-        "exit" => Ok(Servers::Exit),
-        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
-    }
 }

@@ -197,8 +197,20 @@ fn values_that_ask_for_nothing_are_not_reported() {
 }
 
 #[test]
+fn domains_of_a_split_tunnel_are_read_as_names_in_lower_case() {
+    let split = |domains: &str| {
+        let text = format!("[routes]\ninclude = [\"10.0.0.0/8\"]\n[dns]\ndomains = {domains}\n");
+        parse_profile(&profile_text(&text)).unwrap()
+    };
+    let (none, some) = (split("[]"), split("[\"Corp.Example.\", \"10.in-addr.arpa\", \"_x-1\"]"));
+
+    assert_eq!(some.dns.domains, ["corp.example", "10.in-addr.arpa", "_x-1"]);
+    assert_eq!(none.changes(&some), ["domains in [dns]"]);
+}
+
+#[test]
 fn resolvers_are_the_exits_unless_others_or_none_are_listed() {
-    let servers = |text: &str| parse_profile(&profile_text(text)).unwrap().dns;
+    let servers = |text: &str| parse_profile(&profile_text(text)).unwrap().dns.servers;
 
     assert_eq!(servers(""), Servers::Exit);
     assert_eq!(servers("[dns]\nservers = \"exit\"\n"), Servers::Exit);

@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod managers;
+mod split;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;

@@ -17,6 +17,8 @@ pub(super) struct RouteSettings {
     /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
     pub(super) lan_without_dns: bool,
     pub(super) servers: Servers,
+    /// The domains below which names are asked of the tunnel's resolvers. Empty if all names are.
+    pub(super) domains: Vec<String>,
 }
 
 impl RouteSettings {
@@ -30,7 +32,8 @@ impl RouteSettings {
             exclude: profile.routes.exclude.clone(),
             lan: is_safe && profile.routes.lan.is_reachable(is_closed),
             lan_without_dns,
-            servers: profile.dns.clone(),
+            servers: profile.dns.servers.clone(),
+            domains: profile.dns.domains.clone(),
         }
     }
 

@@ -4,13 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{DnsFacts, Servers};
+use super::{DnsFacts, Servers, is_full};
 use crate::{DEVICE_GROUP, DeviceName, Family, GuestNetwork, Step, TableFamily, ruleset_text::elements};
-
-/// Whether a tunnel carries all of an IP version, in however many pieces the profile lists it.
-pub fn is_full(include: &[IpNet]) -> bool {
-    IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
-}
 
 /// Whether all names must stay inside. That holds for a full tunnel whose profile neither leaves the host's resolvers
 /// alone nor lists one outside. `exclude` is the profile's own list: neither an exit nor a LAN changes the answer.

@@ -108,7 +108,8 @@ impl GlobalArgs {
 pub(crate) enum Command {
     /// Connect: start the client and wait until traffic flows.
     ///
-    /// If the exit has refused a running client, the client asks the exit again.
+    /// If the exit has refused a running client, the client asks the exit again. A member of the group warren may connect profiles in
+    /// /etc/warren too, where systemd runs.
     #[command(
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]
@@ -119,6 +120,9 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  warren join warren1:...\n  warren join warren1:... --name home")]
     Join(JoinArgs),
     /// Disconnect and restore the host exactly.
+    ///
+    /// A member of the group warren may do this too for profiles in /etc/warren. A closed kill switch stays with root, unless the profile
+    /// has `down = "group"` in [kill_switch].
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
     /// Show what a client or an exit does, in ten lines. What is wrong has further lines.
@@ -241,6 +245,9 @@ pub(crate) struct DownArgs {
     /// Stop every profile that is up.
     #[arg(long)]
     pub(crate) all: bool,
+    /// For a member of the group warren, whom the profile may not let open the kill switch. For warren-down@.service.
+    #[arg(long, hide = true, requires = "profile")]
+    pub(crate) for_member: bool,
 }
 
 /// `warren status`.
