@@ -30,7 +30,10 @@ use warren_exit as exit;
 
 use runtime::block_on;
 
-use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, UpArgs};
+use cli::args::{
+    CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, ImportProfileCommand,
+    UpArgs,
+};
 
 /// The program: does what its arguments say.
 pub fn main() -> std::process::ExitCode {
@@ -53,6 +56,9 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
         Command::Up(arguments) => up(directories, log, arguments),
         Command::Down(arguments) => block_on(down(directories, arguments)),
         Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
+        Command::Import(ImportProfileCommand::Wireguard(arguments)) => {
+            block_on(cli::import::run(directories, arguments))
+        }
         Command::Status(arguments) => block_on(cli::status::run(directories, arguments)),
         Command::List(arguments) => block_on(cli::list::run(directories, arguments.json)),
         Command::Logs(arguments) => block_on(cli::logs::run(directories, &arguments)),

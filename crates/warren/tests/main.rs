@@ -36,6 +36,7 @@ mod hardening;
 mod helper;
 mod host;
 mod idle;
+mod import;
 mod inner_ecn;
 mod interloper;
 mod join;
