@@ -33,7 +33,7 @@ impl DnsSettings {
                 _ if is_full(include) => {
                     "needs a split tunnel, because a full tunnel lets no query leave outside; remove it, or list networks in include of [routes]"
                 }
-                _ => return Ok(domains),
+                Servers::Exit | Servers::Listed(_) => return Ok(domains),
             };
             Err(value.problem(refusal))
         })?;
