@@ -33,7 +33,7 @@ pub(crate) async fn run(directories: &Directories, arguments: ImportProfileArgs)
             file.display()
         ))?,
     }
-    notes.iter().for_each(|note| output::note(note));
+    notes.iter().for_each(output::note);
     Ok(())
 }
 
