@@ -32,6 +32,7 @@ use super::host::HostSetup;
 use super::kill_switch::{self, Lockdown};
 use super::lookup::NameServers;
 use super::network_events::NetworkEvents;
+use super::stub::{Stub, StubSockets};
 use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;
@@ -64,6 +65,8 @@ pub(crate) struct ClientStart {
     pub helper: Helper,
     /// Made before the sandbox, which forbids it.
     pub rings: Rings,
+    /// Made before the sandbox. None if the profile asks the tunnel's resolvers for all names.
+    pub stub: Option<StubSockets>,
 }
 
 /// Runs until stopped, answering at `control`. Leaves the host as it was.
@@ -107,10 +110,13 @@ impl Daemon {
         };
         let setup = HostSetup::new(
             profile,
+            start.lockdown.is_closed(),
             start.directory.journal(),
             start.state_dir.clone(),
             Some(start.helper.clone()),
         );
+        let stub = start.stub.take().map(|sockets| Stub::start(sockets, start.helper.clone())).transpose()?;
+        let setup = setup.with_stub(stub);
         let servers = match kill_switch::names_all_by_address(profile) {
             // Nothing will be looked up, and waiting for the helper would delay the first connection.
             true => NameServers::default(),

@@ -54,11 +54,16 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
     }
     let welcome = example(&profile);
     let mut text = head(&profile, &welcome);
-    let closed = match kill_switch || profile.kill_switch.enabled {
+    let closes = kill_switch || profile.kill_switch.enabled;
+    let closed = match closes {
         true => Some(kill_switch::rules(&profile).await?.step(profile.name.as_str())),
         false => None,
     };
-    let host = HostSetup::new(&profile, directory.journal(), directories.state.clone(), None);
+    let host = {
+        // A closed one stays closed, whatever the profile says.
+        let is_closed = closes || kill_switch::is_closed(&directory).unwrap_or(false);
+        HostSetup::new(&profile, is_closed, directory.journal(), directories.state.clone(), None)
+    };
     let slot = warren_host::free_slot().await?;
     let slot = slot.context("256 tunnels are up on this host; take one down first")?;
     let preview = host.preview(&welcome, slot).await?;
@@ -81,7 +86,7 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
     if profile.tun.mtu.is_none() {
         unknown.push(format!("the MTU, {}", welcome.mtu));
     }
-    if let (Servers::Exit, Some(resolver)) = (&profile.dns, welcome.dns.first()) {
+    if let (Servers::Exit, Some(resolver)) = (&profile.dns.servers, welcome.dns.first()) {
         unknown.push(format!(
             "the exit's resolver, {resolver} (if the exit names none, the host's DNS stays as it is)"
         ));

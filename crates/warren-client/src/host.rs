@@ -24,6 +24,7 @@ use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};
 use self::without_lease::nothing_granted;
 use super::device::{self, DeviceSettings, Restored};
+use super::stub::Stub;
 use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
 use warren_daemon::helper::Helper;
@@ -44,6 +45,8 @@ pub(crate) struct HostSetup {
     /// The devices for the plan that is applied next, while an exit is asked for a session.
     prepared: Option<Prepared>,
     helper: Option<Helper>,
+    /// Answers programs that ask it for names, if the profile limits its resolvers to domains.
+    stub: Option<Stub>,
     /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,
     /// Why look-ups may fail or leave outside the tunnel, and what to do.
@@ -66,9 +69,11 @@ pub(crate) struct Preview {
 }
 
 impl HostSetup {
-    /// Takes over the settings of a profile, and changes nothing yet. A dry run has no `helper`.
+    /// Takes over the settings of a profile, and changes nothing yet. `is_closed` tells whether the kill switch is closed. A dry run has no
+    /// `helper`.
     pub(crate) fn new(
         profile: &ClientProfile,
+        is_closed: bool,
         journal: PathBuf,
         state_dir: PathBuf,
         helper: Option<Helper>,
@@ -81,7 +86,7 @@ impl HostSetup {
                 queues: usize::from(profile.transport.workers()),
             },
             mtu: profile.tun.mtu,
-            settings: RouteSettings::of(profile),
+            settings: RouteSettings::of(profile, is_closed),
             firewall_table: client_plan::firewall_table(&name),
             journal,
             profile: name,
@@ -89,11 +94,17 @@ impl HostSetup {
             standing: None,
             prepared: None,
             helper,
+            stub: None,
             dns: None,
             dns_warning: None,
             claimed_warning: None,
             device_is_new: false,
         }
+    }
+
+    /// Takes the stub resolver of a profile that limits its resolvers to domains.
+    pub(crate) fn with_stub(self, stub: Option<Stub>) -> Self {
+        Self { stub, ..self }
     }
 
     /// Makes the devices while the exit is asked for a session. What cannot be made now is made, or reported, by [`Self::apply`].
@@ -195,17 +206,19 @@ impl HostSetup {
         self.set_dns(servers, false).await
     }
 
-    /// Follows a profile that was read again, in one step from the old plan to the new one.
+    /// Follows a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill switch is
+    /// closed afterwards.
     ///
     /// # Errors
     /// What could not be done. Everything is as it was before then.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
+        is_closed: bool,
         welcome: Option<&SessionGrant>,
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
-        self.settings = RouteSettings::of(profile);
+        self.settings = RouteSettings::of(profile, is_closed);
         if self.settings == before || self.standing.is_none() {
             return Ok(());
         }
@@ -310,7 +323,9 @@ impl HostSetup {
         let plan = plan(&self.profile, &self.settings, &facts);
         let dns = match servers.is_empty() {
             true => None,
-            false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
+            false => {
+                Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers, self.split()).await)
+            }
         };
         Ok(Preview { device, void, plan, dns, bypasses: place.bypasses })
     }
@@ -402,7 +417,7 @@ impl HostSetup {
     /// # Errors
     /// When the kernel cannot be asked.
     pub(crate) async fn lan(&self) -> anyhow::Result<Vec<IpNet>> {
-        Ok(if self.settings.lan { facts::private_networks().await? } else { Vec::new() })
+        Ok(if self.settings.lan { facts::lan_beside(&self.settings.include).await? } else { Vec::new() })
     }
 
     fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {

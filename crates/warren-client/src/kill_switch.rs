@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use tokio::time::timeout;
-use warren_host::facts::{guest_networks, networks, private_networks};
+use warren_host::facts::{guest_networks, lan_beside, networks};
 use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
@@ -295,7 +295,10 @@ pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
 /// # Errors
 /// When the kernel cannot be asked for the networks.
 pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
-    let lan = if profile.routes.lan { private_networks().await? } else { Vec::new() };
+    let lan = match profile.routes.lan.is_reachable(true) {
+        true => lan_beside(&profile.routes.include).await?,
+        false => Vec::new(),
+    };
     Ok(KillSwitchRules {
         include: profile.routes.include.clone(),
         exclude: profile.routes.exclude.clone(),

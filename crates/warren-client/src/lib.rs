@@ -2,10 +2,11 @@
 //!
 //! | subject | modules |
 //! |---|---|
-//! | commands | `up` starts the daemon, by its `systemd_unit` where there is one, and warns before it cuts an SSH session (`ssh_session`); `down` stops it. `dry_run`, `client_close`, `enrol` and `exit_check` need no daemon |
+//! | commands | `up` starts the daemon, by its `systemd_unit` where there is one, and warns before it cuts an SSH session (`ssh_session`); `down` stops it; for users other than root, `member` asks systemd for both. `dry_run`, `client_close`, `enrol` and `exit_check` need no daemon |
 //! | the daemon's process | `run` undoes what a killed daemon left (`leftover_dns`), starts the helper, enters the sandbox and runs `daemon` |
 //! | the daemon's loop | `daemon` carries events between four owners: `session`, `connections`, `host_upkeep` and `health` |
 //! | the way to an exit | `exits` knows the addresses and their order, `lookup` finds them, `diagnose` says why none answers, `network_events` notices another network, `probe` checks that traffic flows |
+//! | names | `stub` answers programs that ask for names below a profile's domains |
 //! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside |
 #![forbid(unsafe_code)]
 
@@ -22,10 +23,12 @@ mod host;
 pub mod kill_switch;
 mod leftover_dns;
 mod lookup;
+mod member;
 mod network_events;
 mod probe;
 mod run;
 mod ssh_session;
+mod stub;
 mod systemd_unit;
 mod up;
 
@@ -35,5 +38,6 @@ pub use dry_run::dry_run;
 pub use enrol::{EnrolError, Enrolment};
 pub use exit_check::{ExitAnswer, check_exit};
 pub use leftover_dns::clean_up as clean_up_dns;
+pub use member::{down_as_member, down_for_member, is_member, up_as_member};
 pub use run::client_run;
 pub use up::{UpOptions, up};

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::daemon::{self, ClientStart};
 use super::kill_switch::{self, Lockdown};
 use super::leftover_dns;
+use super::stub::StubSockets;
 use warren_config::{ClientProfile, load_profile};
 use warren_control::ControlSocket;
 use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
@@ -13,6 +14,7 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::helper::Helper;
 use warren_daemon::logging::LogSettings;
+use warren_daemon::members;
 use warren_daemon::notify;
 use warren_daemon::output;
 use warren_daemon::sandbox::{self, Files};
@@ -63,6 +65,7 @@ pub async fn client_run(
         tracing::info!("removed what a killed daemon of {other} had left");
     }
     refuse_taken_device(&profile, file)?;
+    let stub = bind_stub(&profile)?;
     // The helper starts before the sandbox, in which no program can be started.
     let (helper, process) = Helper::start(directories, log, name, &lock)?;
     helper.install_as_nft_runner();
@@ -75,6 +78,7 @@ pub async fn client_run(
         state_dir: directories.state.clone(),
         helper,
         rings: Rings::make(profile.transport.workers()),
+        stub,
         profile,
         first_exit,
     };
@@ -126,9 +130,24 @@ fn refuse_taken_device(profile: &ClientProfile, file: &Path) -> anyhow::Result<(
     Err(Failure::new(ExitCode::Failed, sentence).into())
 }
 
+/// The sockets of the stub resolver that a profile with domains needs. systemd-resolved can do without one.
+fn bind_stub(profile: &ClientProfile) -> anyhow::Result<Option<StubSockets>> {
+    if profile.dns.domains.is_empty() {
+        return Ok(None);
+    }
+    match StubSockets::bind() {
+        Ok(sockets) => Ok(Some(sockets)),
+        Err(error) if warren_host::dns::needs_stub() => Err(error),
+        Err(error) => {
+            tracing::debug!("{error:#}");
+            Ok(None)
+        }
+    }
+}
+
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
     // Made before the sandbox, which allows no new listening socket.
-    let control = ControlSocket::bind(&start.directory.socket())?;
+    let control = ControlSocket::bind_for(&start.directory.socket(), members::admit(&start.directory))?;
     sandbox::enter(&files_of(&start))?;
     daemon::run(start, control).await
 }

@@ -10,8 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::members::GROUP;
 
-/// The unit of one profile.
+const NO_SYSTEMCTL: &str =
+    "cannot run systemctl; check that it works, or start the daemon with `warren client run`";
+
+/// A unit of one profile.
 #[derive(Debug)]
 pub(crate) struct Unit {
     name: String,
@@ -29,21 +33,71 @@ impl Unit {
     /// The unit that runs a daemon of this name now, or is about to restart it.
     pub(crate) async fn running(directories: &Directories, name: &str) -> Option<Self> {
         let unit = Self::of(directories, name)?;
-        let state = unit.property("ActiveState").await.ok()?;
-        (!["inactive", "failed"].contains(&state.as_str())).then_some(unit)
+        unit.is_active().await.then_some(unit)
     }
 
     fn of(directories: &Directories, name: &str) -> Option<Self> {
-        let directories = [
-            (&directories.config, "/etc/warren"),
-            (&directories.runtime, "/run/warren"),
-            (&directories.state, "/var/lib/warren"),
-        ];
-        // The unit uses only the default directories, and only root can start it.
-        let are_usual = directories.iter().all(|(directory, usual)| directory.as_path() == Path::new(usual));
-        let is_possible =
-            are_usual && sd_notify::booted().unwrap_or(false) && rustix::process::geteuid().is_root();
-        is_possible.then(|| Self { name: format!("warren@{name}.service") })
+        // Others than root have to be members of a group.
+        let is_possible = are_usual(directories) && rustix::process::geteuid().is_root();
+        is_possible.then(|| Self::tunnel(name))
+    }
+
+    /// The unit of a profile's daemon, whether there is one or not.
+    pub(crate) fn tunnel(name: &str) -> Self {
+        Self { name: format!("warren@{name}.service") }
+    }
+
+    /// The unit that takes a profile's tunnel down.
+    pub(crate) fn down(name: &str) -> Self {
+        Self { name: format!("warren-down@{name}.service") }
+    }
+
+    /// Whether it runs, starts or stops now.
+    pub(crate) async fn is_active(&self) -> bool {
+        let state = self.property("ActiveState").await.unwrap_or_default();
+        !["", "inactive", "failed"].contains(&state.as_str())
+    }
+
+    /// Starts the unit as [`Self::start`] does, for a user who may start units of Warren and stop none. `down` stops it after a failure.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and when this user may not start it.
+    pub(crate) async fn start_as_member(&self, timeout: Duration, down: &Self) -> anyhow::Result<()> {
+        let failure = tokio::select! {
+            started = self.run_as_member() => match started {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            },
+            () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
+        };
+        // systemd would restart the daemon for ever. A user who may not start the one may not start the other.
+        drop(down.run_as_member().await);
+        Err(failure)
+    }
+
+    /// Starts the unit and waits until it is ready, or has done its work.
+    ///
+    /// # Errors
+    /// The unit's own sentence with its exit code, or that this user may not.
+    pub(crate) async fn run_as_member(&self) -> anyhow::Result<()> {
+        let mut start = systemctl(&["--no-ask-password", "start", &self.name]);
+        let output = start.stderr(Stdio::piped()).output().await.context(NO_SYSTEMCTL)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        if ["access denied", "authentication", "authorized", "permission denied"]
+            .iter()
+            .any(|word| said.contains(word))
+        {
+            let sentence = format!(
+                "this user may not start {}; run this as root, or become a member of the group {GROUP} by `usermod -aG {GROUP} USER` and log in \
+                 again",
+                self.name
+            );
+            return Err(Failure::new(ExitCode::Failed, sentence).into());
+        }
+        Err(self.failure().await)
     }
 
     /// Starts the unit and returns when it is ready.
@@ -53,9 +107,7 @@ impl Unit {
     pub(crate) async fn start(&self, timeout: Duration) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut start = systemctl(&["start", &self.name]).spawn().context(
-            "cannot run systemctl; check that it works, or start the daemon with `warren client run`",
-        )?;
+        let mut start = systemctl(&["start", &self.name]).spawn().context(NO_SYSTEMCTL)?;
         let failure = tokio::select! {
             ended = start.wait() => {
                 if ended?.success() {
@@ -109,11 +161,20 @@ impl Unit {
 
     async fn property(&self, property: &str) -> anyhow::Result<String> {
         let mut show = systemctl(&["show", "--value", "--property", property, &self.name]);
-        let output = show.stdout(Stdio::piped()).output().await.context(
-            "cannot run systemctl; check that it works, or start the daemon with `warren client run`",
-        )?;
+        let output = show.stdout(Stdio::piped()).output().await.context(NO_SYSTEMCTL)?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
+}
+
+/// Whether these are the default directories, which alone the units use, and systemd runs.
+pub(crate) fn are_usual(directories: &Directories) -> bool {
+    let directories = [
+        (&directories.config, "/etc/warren"),
+        (&directories.runtime, "/run/warren"),
+        (&directories.state, "/var/lib/warren"),
+    ];
+    let are_usual = directories.iter().all(|(directory, usual)| directory.as_path() == Path::new(usual));
+    are_usual && sd_notify::booted().unwrap_or(false)
 }
 
 fn systemctl(arguments: &[&str]) -> Command {

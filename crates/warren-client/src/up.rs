@@ -1,6 +1,6 @@
 //! `warren up`: starts a profile's daemon and waits until traffic flows.
 
-mod connected;
+pub(super) mod connected;
 mod retry_refused;
 
 use std::fs::OpenOptions;
@@ -122,7 +122,10 @@ fn put_first(profile: &mut ClientProfile, exit: &str) -> anyhow::Result<()> {
 async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow::Result<()> {
     // A daemon of another version may not be understood, but the tunnel is up nevertheless.
     let status = ask_status(&directory.socket()).await.ok();
-    output::print(&format!("{}\n", connected::line(profile, status.as_ref())))?;
+    output::print(&format!(
+        "{}\n",
+        connected::line(&profile.name, !profile.other_exits.is_empty(), status.as_ref())
+    ))?;
     for warning in status.and_then(|status| status.client).into_iter().flat_map(|client| client.warnings) {
         output::warn(warning);
     }
@@ -144,6 +147,7 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     if warren_host::has_nft() {
         return Ok(());
     }
+    // A LAN that only firewall rules keep from learning names is closed here, as with a kill switch.
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {

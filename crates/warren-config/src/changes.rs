@@ -22,12 +22,14 @@ impl ClientProfile {
             ("lan in [routes]", routes.lan != other.lan),
             ("prefixes in [routes]", routes.prefixes != other.prefixes),
             ("when_refused in [routes]", routes.when_refused != other.when_refused),
-            ("servers in [dns]", self.dns != after.dns),
+            ("servers in [dns]", self.dns.servers != after.dns.servers),
+            ("domains in [dns]", self.dns.domains != after.dns.domains),
             ("enabled in [kill_switch]", self.kill_switch.enabled != after.kill_switch.enabled),
             (
                 "allow_inbound in [kill_switch]",
                 self.kill_switch.allow_inbound != after.kill_switch.allow_inbound,
             ),
+            ("down in [kill_switch]", self.kill_switch.down != after.kill_switch.down),
             ("allow in [forwards]", self.allowed_forwards != after.allowed_forwards),
         ];
         let transport = self.transport.changes(&after.transport);

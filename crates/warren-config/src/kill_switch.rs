@@ -4,7 +4,7 @@ use warren_host::kill_switch::{InboundPort, InboundProtocol};
 
 use super::ConfigError;
 use super::document::Document;
-use super::value::{Problem, Value, boolean, list};
+use super::value::{Problem, Value, boolean, list, word};
 use super::wording::quoted;
 
 /// A profile's settings for its kill switch.
@@ -14,6 +14,18 @@ pub struct KillSwitchSettings {
     pub enabled: bool,
     /// Ports of this host that remain reachable from outside.
     pub allow_inbound: Vec<InboundPort>,
+    /// Who may open it.
+    pub down: KillSwitchOpener,
+}
+
+/// Who may open a closed kill switch by `warren down`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KillSwitchOpener {
+    /// Root alone.
+    #[default]
+    Root,
+    /// Members of the group warren too.
+    Group,
 }
 
 impl KillSwitchSettings {
@@ -22,8 +34,10 @@ impl KillSwitchSettings {
         let mut section = document.section("kill_switch")?;
         let enabled = section.or("enabled", false, boolean)?;
         let allow_inbound = section.or("allow_inbound", Vec::new(), list(PORTS, inbound_port))?;
+        let openers = [("root", KillSwitchOpener::Root), ("group", KillSwitchOpener::Group)];
+        let down = section.or("down", KillSwitchOpener::Root, word(&openers))?;
         section.finish()?;
-        Ok(Self { enabled, allow_inbound })
+        Ok(Self { enabled, allow_inbound, down })
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `kill_switch`, `forwards`, `metrics`, `web`: sections of their own
+//! - `transport`, `dns`, `kill_switch`, `forwards`, `metrics`, `web`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -18,6 +18,7 @@
 
 mod changes;
 mod clients;
+mod dns;
 mod document;
 mod endpoint;
 mod error;
@@ -44,6 +45,7 @@ pub use clients::{
     ClientStore, ClientsImport, clients_text, load_clients, lock_clients, make_clients_directory,
     staged_path, store_path,
 };
+pub use dns::DnsSettings;
 pub(crate) use endpoint::DEFAULT_PORT;
 pub use endpoint::Endpoint;
 pub use error::ConfigError;
@@ -51,10 +53,11 @@ pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
 pub use key::ExitKeys;
+pub use kill_switch::KillSwitchOpener;
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
-pub use profile::{ClientProfile, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
-pub use profile_text::{ClientKey, profile_text};
+pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
+pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with};
 pub use transport::Transport;
 pub use web::WebListen;
 pub use wording::{describe, quoted, suggestion};

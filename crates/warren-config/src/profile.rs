@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_host::Ports;
-use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::WorkerPlace;
 use warren_session::MAX_PREFIXES;
 
+use super::dns::DnsSettings;
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
 use super::find::ProfileName;
@@ -18,7 +18,7 @@ use super::key::{KeySetting, public_keys};
 use super::kill_switch::KillSwitchSettings;
 use super::transport::Transport;
 use super::value::{
-    Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number,
+    Problem, Value, auto_or, auto_or_device_name, boolean_or_auto, endpoint, list, network, number,
     server_name,
 };
 use super::wording::quoted;
@@ -45,8 +45,8 @@ pub struct ClientProfile {
     pub kill_switch: KillSwitchSettings,
     /// Ports of this host that may be reached through the tunnel.
     pub allowed_forwards: Vec<Ports>,
-    /// The resolvers that the host uses while the tunnel is up.
-    pub dns: Servers,
+    /// `[dns]`.
+    pub dns: DnsSettings,
     /// `[transport]`.
     pub transport: Transport,
     /// Settings in the file that have no effect in this version.
@@ -90,11 +90,33 @@ pub struct RouteSettings {
     /// Networks that do not, although `include` covers them.
     pub exclude: Vec<IpNet>,
     /// Whether private networks on this host's links stay reachable.
-    pub lan: bool,
+    pub lan: Lan,
     /// Networks behind this host that the exit should route to it.
     pub prefixes: Vec<IpNet>,
     /// What happens to the routes once every exit has refused this client.
     pub when_refused: WhenRefused,
+}
+
+/// Whether private networks on this host's links stay reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lan {
+    /// They do not. This also holds for profiles that do not say, because earlier versions took that as false.
+    Closed,
+    /// They do, with or without a kill switch.
+    Reachable,
+    /// They do unless the kill switch is closed. New profiles say so.
+    UnlessKillSwitch,
+}
+
+impl Lan {
+    /// Whether they stay reachable while the kill switch is closed, or is not.
+    pub fn is_reachable(self, is_kill_switch_closed: bool) -> bool {
+        match self {
+            Self::Closed => false,
+            Self::Reachable => true,
+            Self::UnlessKillSwitch => !is_kill_switch_closed,
+        }
+    }
 }
 
 /// An exit as its clients know it.
@@ -139,7 +161,7 @@ pub(super) fn parse(
     let exits = read_exits(&mut document)?;
     let (tun, queues) = read_tun(&mut document)?;
     let routes = read_routes(&mut document)?;
-    let dns = read_dns(&mut document)?;
+    let dns = DnsSettings::read(&mut document, &routes.include)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let allowed_forwards = read_forwards(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
@@ -246,13 +268,21 @@ fn when_refused(value: Value<'_>) -> Result<WhenRefused, Problem> {
     }
 }
 
+fn lan(value: Value<'_>) -> Result<Lan, Problem> {
+    Ok(match boolean_or_auto(value)? {
+        Some(true) => Lan::Reachable,
+        Some(false) => Lan::Closed,
+        None => Lan::UnlessKillSwitch,
+    })
+}
+
 fn read_routes(document: &mut Document<'_>) -> Result<RouteSettings, ConfigError> {
     // Without `include`, the tunnel is a full one.
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", everything, list(ANY_NETWORKS, network))?;
     let exclude = section.or("exclude", Vec::new(), |value| networks_left_out(value, &include))?;
-    let lan = section.or("lan", false, boolean)?;
+    let lan = section.or("lan", Lan::Closed, lan)?;
     let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
     let when_refused = section.or("when_refused", WhenRefused::Closed, when_refused)?;
     section.finish()?;
@@ -286,22 +316,4 @@ fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
         );
     }
     Ok(networks.iter().map(IpNet::trunc).collect())
-}
-
-fn read_dns(document: &mut Document<'_>) -> Result<Servers, ConfigError> {
-    let mut section = document.section("dns")?;
-    let servers = section.or("servers", Servers::Exit, dns_servers)?;
-    section.finish()?;
-    Ok(servers)
-}
-
-fn dns_servers(value: Value<'_>) -> Result<Servers, Problem> {
-    const EXPECTED: &str = "\"exit\" or a list of addresses such as [\"9.9.9.9\"]";
-    if value.is_list() {
-        return Ok(Servers::Listed(list(EXPECTED, address)(value)?));
-    }
-    match value.text(EXPECTED)? {
-        "exit" => Ok(Servers::Exit),
-        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
-    }
 }

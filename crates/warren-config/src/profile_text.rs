@@ -23,12 +23,29 @@ impl ClientKey {
     }
 }
 
+/// The settings that a new profile has besides its exit and its key.
+///
+/// A profile without this line is of an earlier version, for which the LAN is closed.
+pub const NEW_SETTINGS: &str = "[routes]\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is no kill \
+                                switch\n";
+
 /// A complete profile for `warren up`. Settings that it leaves out have their defaults.
 pub fn profile_text(
     name: &str,
     endpoint: &Endpoint,
     exit: &[PublicKey],
     key: &ClientKey,
+) -> Zeroizing<String> {
+    profile_text_with(name, endpoint, exit, key, NEW_SETTINGS)
+}
+
+/// A complete profile with these sections besides those of its exit and its key.
+pub fn profile_text_with(
+    name: &str,
+    endpoint: &Endpoint,
+    exit: &[PublicKey],
+    key: &ClientKey,
+    settings: &str,
 ) -> Zeroizing<String> {
     let key_line = match key {
         ClientKey::Ours(private) => {
@@ -51,7 +68,7 @@ pub fn profile_text(
     };
     Zeroizing::new(format!(
         "# {name}, a client of {endpoint}. Keep this file to yourself (chmod 600), and connect with: warren up FILE\n\n\
-         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n",
+         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n\n{settings}",
         key_line.as_str()
     ))
 }

@@ -21,7 +21,7 @@ use super::exit::ExitSettings;
 use super::ineffective::IneffectiveSetting;
 use super::kill_switch::KillSwitchSettings;
 use super::web::WebListen;
-use super::{ClientProfile, ConfigError, WhenRefused, profile};
+use super::{ClientProfile, ConfigError, Lan, WhenRefused, profile};
 
 const PRIVATE_KEY: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
 const OTHER_PUBLIC_KEY: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
@@ -114,6 +114,21 @@ fn exit_has_a_server_name_if_the_profile_says_so() {
 }
 
 #[test]
+fn lan_is_closed_in_a_profile_that_does_not_say_and_follows_the_kill_switch_in_a_new_one() {
+    let lan = |text: &str| parse_profile(&profile_text(text)).unwrap().routes.lan;
+    let without_and_with = |lan: Lan| (lan.is_reachable(false), lan.is_reachable(true));
+
+    assert_eq!(without_and_with(lan("")), (false, false));
+    assert_eq!(without_and_with(lan("[routes]\nlan = false")), (false, false));
+    assert_eq!(without_and_with(lan("[routes]\nlan = true")), (true, true));
+    assert_eq!(without_and_with(lan("[routes]\nlan = \"auto\"")), (true, false));
+    let key = super::ClientKey::Ours(parse_profile(&profile_text("")).unwrap().private_key);
+    let exit = PUBLIC_KEY.parse().unwrap();
+    let new = super::profile_text("home", &"exit.example.net".parse().unwrap(), &[exit], &key);
+    assert_eq!(parse_profile(&new).unwrap().routes.lan, Lan::UnlessKillSwitch);
+}
+
+#[test]
 fn byte_order_mark_and_windows_line_ends_are_no_error() {
     let text = format!("\u{feff}{}", profile_text("[tun]\nname = \"wt0\"\n").replace('\n', "\r\n"));
     assert_eq!(parse_profile(&text).unwrap().tun.device.as_deref(), Some("wt0"));
@@ -131,7 +146,7 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
     assert!(parse_profile(&text.replace("queues = 4", "queues = 2")).unwrap().ineffective.is_empty());
     assert_eq!((profile.transport.workers, profile.transport.pin), (Some(2), true));
     assert_eq!(profile.routes.exclude, ["10.0.0.0/8".parse().unwrap()]);
-    assert!(profile.routes.lan);
+    assert_eq!(profile.routes.lan, Lan::Reachable);
     assert_eq!(profile.other_exits.len(), 1);
     let queues = profile.ineffective[0].to_string();
     assert!(queues.starts_with("home.toml:20: queues in [tun] has no effect in this version: "), "{queues}");
@@ -192,8 +207,20 @@ fn values_that_ask_for_nothing_are_not_reported() {
 }
 
 #[test]
+fn domains_of_a_split_tunnel_are_read_as_names_in_lower_case() {
+    let split = |domains: &str| {
+        let text = format!("[routes]\ninclude = [\"10.0.0.0/8\"]\n[dns]\ndomains = {domains}\n");
+        parse_profile(&profile_text(&text)).unwrap()
+    };
+    let (none, some) = (split("[]"), split("[\"Corp.Example.\", \"10.in-addr.arpa\", \"_x-1\"]"));
+
+    assert_eq!(some.dns.domains, ["corp.example", "10.in-addr.arpa", "_x-1"]);
+    assert_eq!(none.changes(&some), ["domains in [dns]"]);
+}
+
+#[test]
 fn resolvers_are_the_exits_unless_others_or_none_are_listed() {
-    let servers = |text: &str| parse_profile(&profile_text(text)).unwrap().dns;
+    let servers = |text: &str| parse_profile(&profile_text(text)).unwrap().dns.servers;
 
     assert_eq!(servers(""), Servers::Exit);
     assert_eq!(servers("[dns]\nservers = \"exit\"\n"), Servers::Exit);

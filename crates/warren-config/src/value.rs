@@ -69,6 +69,17 @@ pub(super) fn boolean(value: Value<'_>) -> Result<bool, Problem> {
     value.0.get_ref().as_bool().ok_or_else(|| value.is_instead_of("true or false"))
 }
 
+/// `true`, `false`, or `"auto"` as `None`.
+pub(super) fn boolean_or_auto(value: Value<'_>) -> Result<Option<bool>, Problem> {
+    const EXPECTED: &str = "true, false or \"auto\"";
+    match (value.0.get_ref().as_str(), value.0.get_ref().as_bool()) {
+        (Some("auto"), _) => Ok(None),
+        (Some(other), _) => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+        (None, Some(boolean)) => Ok(Some(boolean)),
+        (None, None) => Err(value.is_instead_of(EXPECTED)),
+    }
+}
+
 /// A whole number within a range.
 pub(super) fn number<T>(range: RangeInclusive<T>) -> impl Fn(Value<'_>) -> Result<T, Problem>
 where

@@ -1,5 +1,7 @@
 //! The daemon's side of the control socket.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,6 +44,11 @@ impl ControlSocket {
     /// Binds the socket, which a sandboxed daemon could not do. The caller holds the daemon's lock, so an existing
     /// socket file is a leftover.
     pub fn bind(path: &Path) -> anyhow::Result<Self> {
+        Self::bind_for(path, None)
+    }
+
+    /// Binds the socket like [`Self::bind`], for members of a group too. They may ask for the status alone.
+    pub fn bind_for(path: &Path, group: Option<u32>) -> anyhow::Result<Self> {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -52,8 +59,14 @@ impl ControlSocket {
         let listener = private_socket::listen(path).and_then(UnixListener::from_std).with_context(|| {
             format!("cannot bind {}; check that its directory can be written to", path.display())
         })?;
+        if let Some(group) = group {
+            // Only root can put something else there in between.
+            chown(path, None, Some(group))
+                .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o660)))
+                .with_context(|| format!("cannot open {} to a group; check its directory", path.display()))?;
+        }
         let (sender, asked) = mpsc::channel(WAITING);
-        let accepting = tokio::spawn(accept(listener, sender));
+        let accepting = tokio::spawn(accept(listener, sender, group.is_some()));
         Ok(Self { path: path.to_owned(), asked, accepting })
     }
 
@@ -77,14 +90,14 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
+async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, has_group: bool) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // A task of its own for each connection, so that a silent peer delays nobody.
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender)).await {
+                    match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender, has_group)).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => tracing::debug!("control connection: {error:#}"),
                         Err(_) => tracing::debug!("control connection timed out"),
@@ -100,15 +113,23 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
     }
 }
 
-async fn serve(mut stream: UnixStream, sender: mpsc::Sender<PendingRequest>) -> anyhow::Result<()> {
+async fn serve(
+    mut stream: UnixStream,
+    sender: mpsc::Sender<PendingRequest>,
+    has_group: bool,
+) -> anyhow::Result<()> {
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
+    let may_change = peer == 0 || peer == own;
     // The file's mode already keeps others out. This check holds even if somebody changes the mode.
-    let response = if peer != 0 && peer != own {
+    let response = if !may_change && !has_group {
         // Nothing that such a peer sends is read.
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {
+            Ok(request) if !may_change && !matches!(request, Request::Status) => Err(RequestRefused::new(
+                "only root may ask the daemon for more than its status; run this as root",
+            )),
             Ok(request) => {
                 let (answer, answered) = oneshot::channel();
                 sender.send(PendingRequest { request, answer }).await?;

@@ -30,6 +30,7 @@ pub mod entropy;
 pub mod exit_code;
 pub mod helper;
 pub mod logging;
+pub mod members;
 pub mod notify;
 pub mod output;
 pub mod own_program;

@@ -16,6 +16,7 @@ mod nameservers;
 mod record;
 mod resolv_conf;
 mod servers;
+mod split;
 mod state;
 mod watch;
 
@@ -26,17 +27,24 @@ use std::{
 };
 
 pub use error::DnsError;
-pub use guard::{claimed, guard, guard_table, is_full, needs_guard};
+pub use guard::{claimed, guard, guard_lan, guard_table, needs_guard};
 pub use held::{owners, recover};
 pub use keeper::Dns;
 pub use nameservers::nameservers;
-pub use servers::{DnsFacts, Servers, choose};
+pub use servers::{DnsFacts, Servers, choose, is_full};
+pub use split::SplitDns;
 
 use crate::DeviceName;
 use method::{Method, RESOLVCONF, RESOLVECTL};
 
 /// The file that programs read their resolvers from, resolv.conf(5).
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Whether programs on this host need a stub resolver to split names by domain, because not all of them ask
+/// systemd-resolved, which does that itself.
+pub fn needs_stub() -> bool {
+    !(method::resolved_runs() && method::leads_to_stub(Path::new(RESOLV_CONF)))
+}
 
 /// How the host's resolvers will be set. `Display` prints the commands that a person would type for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +53,8 @@ pub struct DnsPlan {
     owner: String,
     /// The resolvers to set, in order.
     servers: Vec<IpAddr>,
+    /// The domains to which the resolvers are limited, if they are.
+    split: Option<SplitDns>,
     /// The state directory that records the change.
     state: PathBuf,
     methods: Vec<Method>,
@@ -53,10 +63,17 @@ pub struct DnsPlan {
 impl DnsPlan {
     /// Finds out how this host's programs find their resolvers, and plans to send them to `servers`.
     ///
-    /// `state` is Warren's state directory, `owner` the profile, `device` its tunnel.
-    pub async fn of_host(state: &Path, owner: &str, device: &DeviceName, servers: Vec<IpAddr>) -> Self {
+    /// `state` is Warren's state directory, `owner` the profile, `device` its tunnel. With a `split`, only names below its
+    /// domains are asked of `servers`.
+    pub async fn of_host(
+        state: &Path,
+        owner: &str,
+        device: &DeviceName,
+        servers: Vec<IpAddr>,
+        split: Option<SplitDns>,
+    ) -> Self {
         let methods = method::of_host(Path::new(RESOLV_CONF), device).await;
-        Self { owner: owner.to_owned(), servers, state: state.join(DIRECTORY), methods }
+        Self { owner: owner.to_owned(), servers, split, state: state.join(DIRECTORY), methods }
     }
 
     /// The resolvers to set.
@@ -67,21 +84,53 @@ impl DnsPlan {
     /// The changes to this host, each in a few words.
     pub fn changes(&self) -> Vec<String> {
         let servers: Vec<String> = self.servers.iter().map(IpAddr::to_string).collect();
-        let change = |method| format!("{method}: {}", servers.join(", "));
+        let servers = servers.join(", ");
+        let change = |method: &Method| match (&self.split, method) {
+            (None, _) => format!("{method}: {servers}"),
+            (Some(split), Method::Resolved { .. }) => {
+                format!("{method}: {servers} for names below {}", split.domains.join(", "))
+            }
+            (Some(split), Method::Resolvconf { .. } | Method::File { .. }) => {
+                let domains = split.domains.join(", ");
+                format!("{method}: {}, where Warren asks {servers} for names below {domains}", split.stub)
+            }
+        };
         self.methods.iter().map(change).collect()
+    }
+
+    /// What programs that do not ask systemd-resolved are to ask.
+    fn in_files(&self) -> Vec<IpAddr> {
+        self.split.as_ref().map_or_else(|| self.servers.clone(), |split| vec![split.stub])
+    }
+
+    /// The settings of the tunnel's link in systemd-resolved, as arguments of resolvectl(1) without the link.
+    fn link_properties(&self) -> Vec<(&'static str, Vec<String>)> {
+        let servers = self.servers.iter().map(IpAddr::to_string).collect();
+        // A routing domain sends queries and completes no short names. `~.` stands for all names.
+        let (domains, is_default) = match &self.split {
+            Some(split) => (split.domains.iter().map(|domain| format!("~{domain}")).collect(), "no"),
+            None => (vec!["~.".to_owned()], "yes"),
+        };
+        let plain = |value: &str| vec![value.to_owned()];
+        vec![
+            ("dns", servers),
+            ("domain", domains),
+            ("default-route", plain(is_default)),
+            ("llmnr", plain("no")),
+            ("mdns", plain("no")),
+        ]
     }
 }
 
 impl fmt::Display for DnsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: String = self.servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+        let servers = self.in_files();
+        let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
         for method in &self.methods {
             match method {
                 Method::Resolved { device } => {
-                    let servers: Vec<String> = self.servers.iter().map(IpAddr::to_string).collect();
-                    writeln!(f, "{RESOLVECTL} dns {device} {}", servers.join(" "))?;
-                    for (property, value) in method::LINK_PROPERTIES {
-                        writeln!(f, "{RESOLVECTL} {property} {device} {value}")?;
+                    for (property, values) in self.link_properties() {
+                        writeln!(f, "{RESOLVECTL} {property} {device} {}", values.join(" "))?;
                     }
                 }
                 Method::Resolvconf { entry, flavour } => {

@@ -16,7 +16,7 @@ use crate::{
     kill_switch::InboundProtocol,
     listeners::{Listener, address_of, listeners},
     netlink::Netlink,
-    sysctl,
+    private_networks, sysctl,
 };
 
 /// Devices whose IPv6 default route comes from router advertisements and would be lost once the host forwards.
@@ -48,13 +48,16 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// The private networks that this host is directly connected to, other than by a Warren tunnel. Call this within a
-/// tokio runtime.
+/// The private networks that this host is directly connected to, other than by a Warren tunnel, and that stay
+/// reachable beside a tunnel to `include`. Call this within a tokio runtime.
+///
+/// Only the networks of this host's own addresses count. A route that a DHCP server or a router pushes adds none.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
-pub async fn private_networks() -> io::Result<Vec<IpNet>> {
-    Netlink::open()?.private_networks().await
+pub async fn lan_beside(include: &[IpNet]) -> io::Result<Vec<IpNet>> {
+    let networks = Netlink::open()?.private_networks().await?;
+    Ok(private_networks::beside(networks, include))
 }
 
 /// The networks that this host is directly connected to, other than by a Warren tunnel. Call this within a tokio

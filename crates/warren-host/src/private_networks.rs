@@ -10,12 +10,35 @@ pub(crate) fn is_private(network: &IpNet) -> bool {
         .any(|private| private.contains(network))
 }
 
+/// The networks of a LAN without those in a private network that `include` lists. The operator of a LAN chooses its
+/// addresses, and could claim those of a private network behind the tunnel. Public networks in `include` are the
+/// internet, or pieces of it.
+pub(crate) fn beside(mut lan: Vec<IpNet>, include: &[IpNet]) -> Vec<IpNet> {
+    let meant: Vec<IpNet> = include.iter().map(IpNet::trunc).filter(is_private).collect();
+    lan.retain(|network| !meant.iter().any(|meant| meant.contains(network)));
+    lan
+}
+
 const PRIVATE: [&str; 6] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lan_gives_way_to_private_networks_that_the_profile_lists_and_to_no_public_ones() {
+        let networks = |list: &[&str]| list.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
+        let beside = |lan: &[&str], include: &[&str]| beside(networks(lan), &networks(include));
+        let lan = ["10.20.5.0/24", "192.168.1.0/24", "fd00::/64"];
+
+        assert_eq!(beside(&lan, &["0.0.0.0/0", "::/0"]), networks(&lan));
+        assert_eq!(beside(&lan, &["0.0.0.0/5", "8.0.0.0/7", "::/1", "8000::/1"]), networks(&lan));
+        assert_eq!(beside(&lan, &["0.0.0.0/0", "10.20.0.0/16"]), networks(&lan[1..]));
+        assert_eq!(beside(&lan, &["10.20.5.0/24", "fd00::/16"]), networks(&lan[1..2]));
+        // The tunnel's route is the longer one, so it wins without this.
+        assert_eq!(beside(&lan, &["10.20.5.128/25"]), networks(&lan));
+    }
 
     #[test]
     fn only_a_network_that_is_private_as_a_whole_counts_as_the_lan() {

@@ -2,6 +2,10 @@
 
 use std::{fmt::Write, net::Ipv4Addr};
 
+use ipnet::IpNet;
+
+use crate::Family;
+
 /// Writes a chain, one statement per line; an empty header is that of a chain that others jump to.
 pub(crate) fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
     let header = if header.is_empty() { String::new() } else { format!("\t{header}\n") };
@@ -19,4 +23,12 @@ pub(crate) fn arp(inner: Ipv4Addr) -> String {
     let rule = format!("arp daddr ip {inner} counter drop");
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &[rule]);
     text
+}
+
+/// The networks of one family as a set's elements without overlaps, which nft refuses; none if there are none.
+pub(crate) fn elements(networks: &[IpNet], family: Family) -> Option<String> {
+    let networks: Vec<IpNet> =
+        networks.iter().filter(|network| Family::of(network) == family).map(IpNet::trunc).collect();
+    let networks: Vec<String> = IpNet::aggregate(&networks).iter().map(ToString::to_string).collect();
+    (!networks.is_empty()).then(|| networks.join(", "))
 }

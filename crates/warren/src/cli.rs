@@ -8,6 +8,7 @@ pub(crate) mod exit_import;
 pub(crate) mod exit_init;
 pub(crate) mod exits;
 pub(crate) mod host_networks;
+pub(crate) mod import;
 pub(crate) mod join;
 pub(crate) mod keys;
 pub(crate) mod list;

@@ -30,7 +30,10 @@ use warren_exit as exit;
 
 use runtime::block_on;
 
-use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, UpArgs};
+use cli::args::{
+    CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, ImportProfileCommand,
+    UpArgs,
+};
 
 /// The program: does what its arguments say.
 pub fn main() -> std::process::ExitCode {
@@ -53,6 +56,9 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
         Command::Up(arguments) => up(directories, log, arguments),
         Command::Down(arguments) => block_on(down(directories, arguments)),
         Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
+        Command::Import(ImportProfileCommand::Wireguard(arguments)) => {
+            block_on(cli::import::run(directories, arguments))
+        }
         Command::Status(arguments) => block_on(cli::status::run(directories, arguments)),
         Command::List(arguments) => block_on(cli::list::run(directories, arguments.json)),
         Command::Logs(arguments) => block_on(cli::logs::run(directories, &arguments)),
@@ -104,6 +110,9 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
 }
 
 fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow::Result<()> {
+    if client::is_member(directories) {
+        return up_as_member(directories, arguments);
+    }
     let profile = config::find_profile(&directories.config, arguments.profile.as_deref())?;
     let UpArgs { timeout, kill_switch, dry_run, exit, .. } = arguments;
     if dry_run {
@@ -113,7 +122,45 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     block_on(client::up(directories, options))
 }
 
+/// `up` of a user who is not root. The profile's file is root's alone, so its name has to do.
+fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<()> {
+    let UpArgs { profile, timeout, kill_switch, dry_run, exit } = arguments;
+    if kill_switch || dry_run || exit.is_some() {
+        let sentence = "only root may use --kill-switch, --dry-run and --exit; run this as root";
+        return Err(Failure::new(ExitCode::Usage, sentence).into());
+    }
+    let file = config::find_profile(&directories.config, profile.as_deref())?;
+    if file.parent() != Some(directories.config.as_path()) {
+        let sentence = format!(
+            "only root may use a profile outside {}; run this as root, or name a profile there",
+            directories.config.display()
+        );
+        return Err(Failure::new(ExitCode::Usage, sentence).into());
+    }
+    let name = client::profile_name(file.as_os_str())?;
+    block_on(client::up_as_member(directories, &name, timeout))
+}
+
+/// `down` of a user who is not root, who cannot look which profiles are up.
+async fn down_as_member(directories: &Directories, arguments: DownArgs) -> anyhow::Result<()> {
+    if arguments.all {
+        return Err(Failure::new(
+            ExitCode::Usage,
+            "only root may use --all; name a profile, or run this as root",
+        )
+        .into());
+    }
+    let file = config::find_profile(&directories.config, arguments.profile.as_deref())?;
+    client::down_as_member(&client::profile_name(file.as_os_str())?).await
+}
+
 async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<()> {
+    if client::is_member(directories) {
+        return down_as_member(directories, arguments).await;
+    }
+    if let Some(name) = arguments.profile.as_ref().filter(|_| arguments.for_member) {
+        return told(client::down_for_member(directories, &client::profile_name(name)?).await);
+    }
     let running = client::candidates(directories)?;
     if arguments.all {
         for name in &running {

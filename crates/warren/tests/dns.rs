@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod managers;
+mod split;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
@@ -322,7 +323,7 @@ fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
 
 /// The local network's resolver on the router, which the client uses until a tunnel is up. The router counts the
 /// queries that it sees, per side.
-fn local_resolver(net: &Net) -> Running {
+pub(crate) fn local_resolver(net: &Net) -> Running {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/internet_host.py");
     let mut resolver = net.router.start(&["python3", "-u", script, "192.0.2.1", "2001:db8:1::1", "router"]);
     resolver.wait_for_output("ready");
@@ -343,12 +344,12 @@ fn local_resolver(net: &Net) -> Running {
 
 /// Queries that the router saw.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Queries {
-    udp: u64,
-    tcp: u64,
+pub(crate) struct Queries {
+    pub(crate) udp: u64,
+    pub(crate) tcp: u64,
 }
 
-trait CountsQueries {
+pub(crate) trait CountsQueries {
     /// From the client, outside the tunnel.
     fn client_queries(&self) -> Queries;
     /// From the exit, on behalf of its clients.
@@ -380,7 +381,7 @@ fn asks(host: &Namespace, name: &str) -> bool {
 
 /// Asks as programs do: with the host's resolver, straight at `resolver` over UDP and TCP, over TLS's port, and past the
 /// routes by a socket that is bound to the network's device.
-fn ask_every_way(host: &Namespace, resolver: &str) {
+pub(crate) fn ask_every_way(host: &Namespace, resolver: &str) {
     const SCRIPT: &str = r#"
 import socket, sys
 query = b"\1\2\1\0\0\1\0\0\0\0\0\0\3www\6router\4test\0\0\1\0\1"

@@ -40,6 +40,11 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
         for route in client.sh(&format!("ip -N {version} route show table all proto 87")).lines() {
             let after = |word: &str| route.split(word).nth(1).unwrap().split(' ').next().unwrap();
             let (device, table) = (after("dev "), after("table "));
+            // The link's own network, which stays outside. `-N` prints RTN_THROW of `linux/rtnetlink.h` as a number.
+            if let Some(network) = route.strip_prefix("9 ").map(|rest| rest.split(' ').next().unwrap()) {
+                is_said(&format!("ip {version} route add throw {network} table {table} proto 87"));
+                continue;
+            }
             let metric = if device == "warren-void0" { " metric 22369" } else { "" };
             is_said(&format!("ip {version} route add {all} dev {device} table {table} proto 87{metric}"));
         }

@@ -15,9 +15,12 @@ fn units_leave_little_to_attack() {
     if !Systemd::is_here() {
         return;
     }
-    for (unit, most) in
-        [("warren-exit.service", "20"), ("warren@.service", "25"), ("warren-lockdown@.service", "20")]
-    {
+    for (unit, most) in [
+        ("warren-exit.service", "20"),
+        ("warren@.service", "25"),
+        ("warren-down@.service", "25"),
+        ("warren-lockdown@.service", "20"),
+    ] {
         let file = repository_file(unit);
         let line = format!("systemd-analyze security --offline=true --no-pager --threshold={most} {file}");
         let audit = support::finished(std::process::Command::new("sh").args(["-c", &line]));
@@ -297,11 +300,15 @@ fn what_a_power_cut_left_in_etc_is_put_right_at_boot_and_the_kill_switch_closes(
 }
 
 /// A host with Warren's units, none of them enabled.
-fn units() -> Files {
+pub(crate) fn units() -> Files {
     let files = Files::new();
-    for unit in
-        ["warren-exit.service", "warren@.service", "warren-lockdown@.service", "warren-cleanup.service"]
-    {
+    for unit in [
+        "warren-exit.service",
+        "warren@.service",
+        "warren-down@.service",
+        "warren-lockdown@.service",
+        "warren-cleanup.service",
+    ] {
         let text = std::fs::read_to_string(repository_file(unit)).unwrap();
         files.write(&format!("etc/systemd/system/{unit}"), &text);
     }
@@ -332,6 +339,6 @@ fn assert_is_no_root_and_has_few_rights(pid: i32) {
     }
 }
 
-fn repository_file(name: &str) -> String {
+pub(crate) fn repository_file(name: &str) -> String {
     support::daemon::repository().join("configs").join(name).to_str().unwrap().to_owned()
 }

@@ -44,7 +44,8 @@ impl Daemon {
                 changed.join(" and ")
             );
         }
-        self.host.setup.follow(&profile, self.session.welcome()).await?;
+        let is_closed = profile.kill_switch.enabled || self.host.lockdown.is_closed();
+        self.host.setup.follow(&profile, is_closed, self.session.welcome()).await?;
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
@@ -67,8 +68,13 @@ fn what_takes_a_restart<'a>(
     let fixed = before.transport.fixed_changes(&after.transport);
     // Only a command opens the kill switch, so removing the setting has no effect by itself.
     let opens = before.kill_switch.enabled && !after.kill_switch.enabled;
+    // The stub resolver's port can be taken only before the sandbox.
+    let starts = before.dns.domains.is_empty() != after.dns.domains.is_empty();
     let takes_restart = |name: &&&str| {
-        FIXED.contains(*name) || fixed.contains(*name) || (opens && **name == "enabled in [kill_switch]")
+        FIXED.contains(*name)
+            || fixed.contains(*name)
+            || (opens && **name == "enabled in [kill_switch]")
+            || (starts && **name == "domains in [dns]")
     };
     changed.iter().filter(takes_restart).copied().collect()
 }

@@ -32,6 +32,24 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
+/// The warning that nobody can be asked for names below the profile's domains. None if a resolver can.
+pub(super) fn without_resolver_of(domains: &[String], wanted: &Servers, chosen: &[IpAddr]) -> Option<String> {
+    if domains.is_empty() || !chosen.is_empty() {
+        return None;
+    }
+    let (why, advice) = match wanted {
+        Servers::Exit => (
+            "the exit names no resolver that the tunnel leads to",
+            "set servers in [dns] of the profile and run `warren reload`",
+        ),
+        Servers::Listed(_) => (
+            "the resolvers in [dns] of the profile are of an IP version that the exit does not give",
+            "list others and run `warren reload`",
+        ),
+    };
+    Some(format!("names below {} are not asked of the tunnel: {why}; {advice}", domains.join(", ")))
+}
+
 /// The warning that the exit's resolvers are on this host's own networks, where no query may go. None if the tunnel reaches one.
 ///
 /// `facts` have this host's own networks among the exclusions.
@@ -184,7 +202,15 @@ mod tests {
     }
 
     fn facts<'a>(wanted: &'a Servers, include: &'a [IpNet]) -> DnsFacts<'a> {
-        DnsFacts { wanted, of_exit: &[], include, exclude: &[], has_ipv4: true, has_ipv6: true }
+        DnsFacts {
+            wanted,
+            of_exit: &[],
+            include,
+            exclude: &[],
+            has_domains: false,
+            has_ipv4: true,
+            has_ipv6: true,
+        }
     }
 
     fn addresses(list: &[&str]) -> Vec<IpAddr> {

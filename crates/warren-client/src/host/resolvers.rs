@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use warren_host::dns::{self, DnsFacts, Servers};
+use warren_host::dns::{self, DnsFacts, Servers, SplitDns};
 use warren_session::client::SessionGrant;
 
 use super::standing::is_guarded;
 use super::{HostSetup, dns_warnings};
+use crate::stub::{self, Stub};
 
 impl HostSetup {
     /// Makes the host's programs ask the tunnel's resolvers. To be called once its routes lead there.
@@ -16,7 +17,7 @@ impl HostSetup {
     pub(super) async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
         if servers.is_empty() {
             self.restore_dns().await?;
-            if self.settings.servers == Servers::Exit {
+            if self.settings.servers == Servers::Exit && dns::is_full(&self.settings.include) {
                 tracing::info!(
                     "the exit names no resolver that the tunnel leads to; the host's DNS is left as it is"
                 );
@@ -25,7 +26,12 @@ impl HostSetup {
         }
         let Some(standing) = &self.standing else { return Ok(()) };
         let Some(helper) = &self.helper else { return Ok(()) };
-        self.dns = Some(helper.set_resolvers(standing.device.name().clone(), servers, anew).await?);
+        // Before any program is told to ask it: it would ask the host's own resolvers for the tunnel's names.
+        if let Some(stub) = &self.stub {
+            stub.ask(&servers, &self.settings.domains);
+        }
+        let device = standing.device.name().clone();
+        self.dns = Some(helper.set_resolvers(device, servers, self.split(), anew).await?);
         Ok(())
     }
 
@@ -34,6 +40,14 @@ impl HostSetup {
             (Some(_), Some(helper)) => helper.restore_resolvers().await,
             _ => Ok(()),
         }
+    }
+
+    /// The limits to the profile's domains, if it has any.
+    pub(super) fn split(&self) -> Option<SplitDns> {
+        let domains = self.settings.domains.clone();
+        // A dry run has no stub, and shows the address that would be tried first.
+        let stub = self.stub.as_ref().map_or(stub::FIRST, Stub::address);
+        (!domains.is_empty()).then_some(SplitDns { domains, stub })
     }
 
     pub(super) fn servers(&self, welcome: &SessionGrant) -> Vec<IpAddr> {
@@ -46,6 +60,7 @@ impl HostSetup {
             of_exit: &welcome.dns,
             include: &self.settings.include,
             exclude,
+            has_domains: !self.settings.domains.is_empty(),
             has_ipv4: welcome.ipv4.is_some(),
             has_ipv6: welcome.ipv6.is_some(),
         }
@@ -74,7 +89,9 @@ impl HostSetup {
             false => None,
         };
         let outside = || dns_warnings::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
-        let trouble = if is_guarded { unreached } else { outside().or(unreached) };
+        let of_domains =
+            dns_warnings::without_resolver_of(&self.settings.domains, &self.settings.servers, &servers);
+        let trouble = if is_guarded { unreached } else { outside().or(unreached).or(of_domains) };
         if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.dns_warning) {
             tracing::warn!("{sentence}");
         }

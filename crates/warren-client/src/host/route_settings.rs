@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use warren_host::dns::{self, Servers};
 use warren_host::{GuestNetwork, Ports};
 
-use warren_config::ClientProfile;
+use warren_config::{ClientProfile, Lan};
 
 /// The profile's settings for where packets and DNS queries go.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,17 +14,27 @@ pub(super) struct RouteSettings {
     pub(super) include: Vec<IpNet>,
     pub(super) exclude: Vec<IpNet>,
     pub(super) lan: bool,
+    /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
+    pub(super) lan_without_dns: bool,
     pub(super) servers: Servers,
+    /// The domains below which names are asked of the tunnel's resolvers. Empty if all names are.
+    pub(super) domains: Vec<String>,
     pub(super) allowed_forwards: Vec<Ports>,
 }
 
 impl RouteSettings {
-    pub(super) fn of(profile: &ClientProfile) -> Self {
+    /// `is_closed` tells whether the kill switch is closed.
+    pub(super) fn of(profile: &ClientProfile, is_closed: bool) -> Self {
+        // Without nft nothing could keep queries to the LAN's resolvers inside, so only a profile that says so opens the LAN.
+        let lan_without_dns = profile.routes.lan == Lan::UnlessKillSwitch;
+        let is_safe = !lan_without_dns || warren_host::has_nft();
         Self {
             include: profile.routes.include.clone(),
             exclude: profile.routes.exclude.clone(),
-            lan: profile.routes.lan,
-            servers: profile.dns.clone(),
+            lan: is_safe && profile.routes.lan.is_reachable(is_closed),
+            lan_without_dns,
+            servers: profile.dns.servers.clone(),
+            domains: profile.dns.domains.clone(),
             allowed_forwards: profile.allowed_forwards.clone(),
         }
     }

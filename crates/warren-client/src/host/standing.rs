@@ -74,8 +74,12 @@ impl Standing {
 /// The plan of routes and rules. In a full tunnel it has the rules that keep DNS queries inside.
 pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -> Plan {
     let mut plan = client_plan::client(facts);
+    // The LAN's networks follow the profile's own exclusions.
+    let lan = facts.exclude.get(settings.exclude.len()..).unwrap_or_default();
     if is_guarded(settings, facts) {
         plan.steps.push(dns::guard(profile, CARRIER_MARK, settings.lan, &facts.guests));
+    } else if facts.firewall.is_some() && settings.lan_without_dns && !lan.is_empty() {
+        plan.steps.push(dns::guard_lan(profile, CARRIER_MARK, lan, &settings.exclude, &facts.guests));
     }
     plan
 }

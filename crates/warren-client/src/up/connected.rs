@@ -1,16 +1,16 @@
 //! The line that `warren up` prints once traffic flows.
 
-use warren_config::ClientProfile;
+use warren_config::ProfileName;
 use warren_control::status::{ClientStatus, Status};
 
-/// The line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile has several exits, the line names the one in use.
-/// Parts that the status does not have are left out.
-pub(super) fn line(profile: &ClientProfile, status: Option<&Status>) -> String {
+/// The line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile `has_other_exits`, the line names the one in
+/// use. Parts that the status does not have are left out.
+pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref());
-    let exit = client.filter(|_| !profile.other_exits.is_empty()).map(|client| client.exit.endpoint.as_str());
+    let exit = client.filter(|_| has_other_exits).map(|client| client.exit.endpoint.as_str());
     let name = match exit {
-        Some(exit) => format!("{} by {exit}", profile.name),
-        None => profile.name.to_string(),
+        Some(exit) => format!("{profile} by {exit}"),
+        None => profile.to_string(),
     };
     let parts = [Some(name), status.and_then(round_trip), client.and_then(versions).map(str::to_owned)];
     format!("connected to {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
@@ -36,10 +36,8 @@ fn versions(client: &ClientStatus) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::time::Instant;
 
-    use warren_config::load_profile;
     use warren_control::status::{
         ClientSessionStatus, ConnectionStatus, ExitPeer, Observed, RateMeter, Sandbox, State,
     };
@@ -50,35 +48,19 @@ mod tests {
 
     #[test]
     fn line_names_profile_round_trip_and_versions_of_ip() {
-        let directory = tempfile::tempdir().unwrap();
-        let one = profile(directory.path(), 1);
+        let home: ProfileName = "home".parse().unwrap();
+        let line = |has_others, status: Option<&Status>| line(&home, has_others, status);
         let full = status(&[12.4, 30.0, 0.0], true, true);
-        assert_eq!(line(&one, Some(&full)), "connected to home, 12 ms, IPv4 and IPv6");
-        assert_eq!(line(&one, Some(&status(&[0.42], true, false))), "connected to home, 0.4 ms, IPv4 only");
-        assert_eq!(line(&one, Some(&status(&[0.0], false, true))), "connected to home, IPv6 only");
-        assert_eq!(line(&one, None), "connected to home");
+        assert_eq!(line(false, Some(&full)), "connected to home, 12 ms, IPv4 and IPv6");
+        assert_eq!(line(false, Some(&status(&[0.42], true, false))), "connected to home, 0.4 ms, IPv4 only");
+        assert_eq!(line(false, Some(&status(&[0.0], false, true))), "connected to home, IPv6 only");
+        assert_eq!(line(false, None), "connected to home");
 
-        let two = profile(directory.path(), 2);
         assert_eq!(
-            line(&two, Some(&full)),
+            line(true, Some(&full)),
             "connected to home by 192.0.2.2:443, 12 ms, IPv4 and IPv6",
             "which exit it is matters"
         );
-    }
-
-    fn profile(directory: &Path, exits: u8) -> ClientProfile {
-        use std::os::unix::fs::PermissionsExt as _;
-        let keys =
-            ["PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="];
-        let exit = |(key, number): (&str, u8)| {
-            format!("[[exit]]\nendpoint = \"192.0.2.{number}:443\"\npublic_key = \"{key}\"\n")
-        };
-        let exits: String = keys.into_iter().zip(1..=exits).map(exit).collect();
-        let key = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
-        let file = directory.join("home.toml");
-        std::fs::write(&file, format!("[client]\nprivate_key = \"{key}\"\n{exits}")).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-        load_profile(&file).unwrap()
     }
 
     fn status(round_trips: &[f64], ipv4: bool, ipv6: bool) -> Status {

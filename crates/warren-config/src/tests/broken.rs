@@ -45,11 +45,28 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "[routes]\ninclude = \"0.0.0.0/0\"\n",
         "8: include in [routes] is a string, but must be a list of networks",
     ),
-    ("[routes]\nlan = 1\n", "8: lan in [routes] is a number, but must be true or false"),
+    ("[routes]\nlan = 1\n", "8: lan in [routes] is a number, but must be true, false or \"auto\""),
     (
         "[routes]\nwhen_refused = \"shut\"\n",
         "8: when_refused in [routes] is \"shut\", but must be \"closed\" or \"open\"",
     ),
+    (
+        "[dns]\ndomains = [\"corp.example\"]\n",
+        "8: domains in [dns] needs a split tunnel, because a full tunnel lets no query leave outside",
+    ),
+    (
+        "[routes]\ninclude = [\"10.0.0.0/8\"]\n[dns]\nservers = []\ndomains = [\"corp.example\"]\n",
+        "11: domains in [dns] needs a resolver",
+    ),
+    (
+        "[kill_switch]\ndown = \"users\"\n",
+        "8: down in [kill_switch] is \"users\", but must be \"root\" or \"group\"",
+    ),
+    (
+        "[dns]\ndomains = [\"~.\"]\n",
+        "8: domains in [dns] has \"~.\", but must have domains such as \"corp.example\"",
+    ),
+    ("[dns]\ndomain = [\"corp.example\"]\n", "8: unknown key \"domain\" in [dns]; did you mean \"domains\"?"),
     ("[routes]\ninclude = [{}]\n", "8: include in [routes] is a section, but must be a network"),
     (
         "[routes]\ninclude = 1979-05-27\n",

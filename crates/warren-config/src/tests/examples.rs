@@ -21,8 +21,10 @@ const PROFILE_KEYS: &[&str] = &[
     "prefixes",
     "when_refused",
     "servers",
+    "domains",
     "enabled",
     "allow_inbound",
+    "down",
     "allow",
 ];
 const EXIT_KEYS: &[&str] = &[

@@ -1,7 +1,7 @@
 //! The daemon's side: starts the helper and sends it requests.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
 use std::process::Stdio;
@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+use warren_host::dns::SplitDns;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
@@ -86,7 +87,7 @@ impl Helper {
         warren_host::set_nft_runner(Box::new(self.clone()));
     }
 
-    /// Sets the host's resolvers, and keeps them set until [`Self::restore_resolvers`]. Returns a short description of
+    /// Sets the host's resolvers, limited to the domains of `split`, and keeps them set until [`Self::restore_resolvers`]. Returns a short description of
     /// each change.
     ///
     /// # Errors
@@ -95,9 +96,10 @@ impl Helper {
         &self,
         device: DeviceName,
         servers: Vec<IpAddr>,
+        split: Option<SplitDns>,
         anew: bool,
     ) -> anyhow::Result<Vec<String>> {
-        match self.ask(HelperRequest::SetResolvers { device, servers, anew }).await {
+        match self.ask(HelperRequest::SetResolvers { device, servers, split, anew }).await {
             Ok(Answer::Text(changes)) => Ok(changes.lines().map(str::to_owned).collect()),
             other => Err(failure(other)),
         }
@@ -119,6 +121,14 @@ impl Helper {
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
         match self.ask(HelperRequest::ListResolvers).await {
             Ok(Answer::Addresses(servers)) => servers,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The resolvers that programs would ask without those that are set. Empty if that cannot be found out.
+    pub async fn list_resolvers_below(&self) -> Vec<SocketAddr> {
+        match self.ask(HelperRequest::ListResolversBelow).await {
+            Ok(Answer::Servers(servers)) => servers,
             _ => Vec::new(),
         }
     }

@@ -1,11 +1,12 @@
 //! Requests from a daemon to its helper and their answers: JSON messages, each after its length in four bytes.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use warren_host::dns::SplitDns;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
 
@@ -32,6 +33,8 @@ pub(super) enum HelperRequest {
     SetResolvers {
         device: DeviceName,
         servers: Vec<IpAddr>,
+        /// The domains to which they are limited, if they are.
+        split: Option<SplitDns>,
         /// Whether to set them even if they are set already.
         anew: bool,
     },
@@ -39,6 +42,8 @@ pub(super) enum HelperRequest {
     RestoreResolvers,
     /// List the resolvers that the host's files name, without those on this host.
     ListResolvers,
+    /// List the resolvers that programs would ask without those that are set.
+    ListResolversBelow,
     /// Say which ports the host's NAT publishes.
     ListPublished,
     /// Ask the system's resolver for a name's addresses.
@@ -54,6 +59,7 @@ pub(super) enum Answer {
     /// The output of nft, or a line for each change.
     Text(String),
     Addresses(Vec<IpAddr>),
+    Servers(Vec<SocketAddr>),
     Published(Published),
 }
 

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
-use warren_host::dns::{Dns, DnsPlan};
+use warren_host::dns::{Dns, DnsPlan, SplitDns};
 use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 
 use super::look_up;
@@ -116,6 +116,7 @@ impl Tasks {
             | HelperRequest::SetResolvers { .. }
             | HelperRequest::RestoreResolvers
             | HelperRequest::ListResolvers
+            | HelperRequest::ListResolversBelow
             | HelperRequest::ListPublished
             | HelperRequest::ReleaseHold => &mut self.running,
         };
@@ -154,14 +155,17 @@ impl Duties {
                 let lock = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| other(&error))?;
                 Ok(Answer::Text(self.nft.run(call, Some(lock.into())).await?))
             }
-            HelperRequest::SetResolvers { device, servers, anew } => {
-                self.set_resolvers(&device, servers, anew).await.map_err(|error| other(&error))
+            HelperRequest::SetResolvers { device, servers, split, anew } => {
+                self.set_resolvers(&device, servers, split, anew).await.map_err(|error| other(&error))
             }
             HelperRequest::RestoreResolvers => match self.dns.lock().await.take() {
                 Some(dns) => dns.undo().await.map(|()| Answer::Done).map_err(|error| other(&error)),
                 None => Ok(Answer::Done),
             },
             HelperRequest::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
+            HelperRequest::ListResolversBelow => {
+                Ok(Answer::Servers(self.dns.lock().await.as_ref().map(Dns::below).unwrap_or_default()))
+            }
             HelperRequest::ListPublished => Ok(Answer::Published(published::look().await)),
             HelperRequest::LookUp { host } => {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
@@ -177,7 +181,11 @@ impl Duties {
         let held = self.dns.lock().await;
         let own = held.as_ref().map(|dns| dns.plan().servers()).unwrap_or_default();
         let mut listed = resolvers::listed();
+        // A stub resolver takes their place in the host's files.
+        let below = held.as_ref().map(Dns::below).unwrap_or_default();
+        listed.extend(below.iter().map(|server| server.ip()).filter(|server| !server.is_loopback()));
         listed.retain(|server| !own.contains(server));
+        listed.dedup();
         listed
     }
 
@@ -185,9 +193,10 @@ impl Duties {
         &self,
         device: &DeviceName,
         servers: Vec<IpAddr>,
+        split: Option<SplitDns>,
         anew: bool,
     ) -> Result<Answer, warren_host::dns::DnsError> {
-        let plan = DnsPlan::of_host(&self.directories.state, &self.name, device, servers).await;
+        let plan = DnsPlan::of_host(&self.directories.state, &self.name, device, servers, split).await;
         let mut held = self.dns.lock().await;
         let dns = match held.take() {
             Some(dns) if anew => dns.renew(plan).await?,

@@ -4,13 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{DnsFacts, Servers};
-use crate::{DEVICE_GROUP, DeviceName, GuestNetwork, Step, TableFamily};
-
-/// Whether a tunnel carries all of an IP version, in however many pieces the profile lists it.
-pub fn is_full(include: &[IpNet]) -> bool {
-    IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
-}
+use super::{DnsFacts, Servers, is_full};
+use crate::{DEVICE_GROUP, DeviceName, Family, GuestNetwork, Step, TableFamily, ruleset_text::elements};
 
 /// Whether all names must stay inside. That holds for a full tunnel whose profile neither leaves the host's resolvers
 /// alone nor lists one outside. `exclude` is the profile's own list: neither an exit nor a LAN changes the answer.
@@ -78,6 +73,54 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
          \tmeta iifgroup {DEVICE_GROUP} accept\n\
          {to_guests}\
          \tmeta l4proto {{ tcp, udp }} th dport {{ 53, 853 }} reject with icmpx admin-prohibited\n\
+         }}\n"
+    );
+    Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }
+}
+
+/// A firewall table that rejects DNS queries to the LAN, and no others: for a tunnel beside which the LAN is reachable
+/// without having been asked for, and which has no [`guard`].
+///
+/// `exclude` is the profile's own list, whose resolvers the profile wants to be asked. `mark` and `guests` are as in
+/// [`guard`].
+pub fn guard_lan(
+    profile: &str,
+    mark: u32,
+    lan: &[IpNet],
+    exclude: &[IpNet],
+    guests: &[GuestNetwork],
+) -> Step {
+    let lan: Vec<IpNet> = lan
+        .iter()
+        .filter(|network| !guests.iter().any(|guest| guest.network == **network))
+        .copied()
+        .collect();
+    let mut queries = String::new();
+    for (family, keyword) in [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")] {
+        if let Some(exclude) = elements(exclude, family) {
+            queries.push_str(&format!("\t{keyword} daddr {{ {exclude} }} return\n"));
+        }
+        if let Some(lan) = elements(&lan, family) {
+            queries.push_str(&format!(
+                "\t{keyword} daddr {{ {lan} }} meta l4proto {{ tcp, udp }} th dport {{ 53, 853 }} reject with icmpx admin-prohibited\n"
+            ));
+        }
+    }
+    // As in `guard`, answers have the carrier's mark and a connection mark of their own.
+    let ruleset = format!(
+        "chain carrier {{\n\tct mark {mark:#x} return\n\taccept\n}}\n\
+         chain queries {{\n{queries}}}\n\
+         chain output {{\n\
+         \ttype filter hook output priority filter - 20; policy accept;\n\
+         \tmeta mark {mark:#x} jump carrier\n\
+         \tmeta oifgroup {DEVICE_GROUP} accept\n\
+         \tjump queries\n\
+         }}\n\
+         chain forward {{\n\
+         \ttype filter hook forward priority filter - 20; policy accept;\n\
+         \tmeta oifgroup {DEVICE_GROUP} accept\n\
+         \tmeta iifgroup {DEVICE_GROUP} accept\n\
+         \tjump queries\n\
          }}\n"
     );
     Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }

@@ -19,7 +19,7 @@ use crate::{DeviceName, lock_file::open_lock_file};
 
 use super::{
     DIRECTORY, DnsError, DnsPlan, command,
-    method::{LINK_PROPERTIES, Method, RESOLVCONF, RESOLVECTL, Resolvconf, resolved_runs},
+    method::{Method, RESOLVCONF, RESOLVECTL, Resolvconf, resolved_runs},
     nameservers,
     record::{Found, Record},
     state,
@@ -133,7 +133,7 @@ impl Held {
         let text = serde_json::to_vec_pretty(&self.note).map_err(|error| failed(error.into()))?;
         state::write(&path, &text).map_err(failed)?;
         for method in &plan.methods {
-            if let Err(error) = self.make(method, &plan.servers).await {
+            if let Err(error) = self.make(method, plan).await {
                 // The first error is the one that a user can act upon.
                 drop(self.put_back().await);
                 return Err(error);
@@ -142,39 +142,41 @@ impl Held {
         Ok(())
     }
 
-    async fn make(&self, method: &Method, servers: &[IpAddr]) -> Result<(), DnsError> {
+    async fn make(&self, method: &Method, plan: &DnsPlan) -> Result<(), DnsError> {
         match method {
             Method::Resolved { device } => {
-                let device = device.as_str();
-                let servers: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
-                let arguments: Vec<&str> =
-                    ["dns", device].into_iter().chain(servers.iter().map(String::as_str)).collect();
-                command::run(RESOLVECTL, &arguments, "").await?;
-                for (property, value) in LINK_PROPERTIES {
-                    command::run(RESOLVECTL, &[property, device, value], "").await?;
+                for (property, values) in plan.link_properties() {
+                    let values = values.iter().map(String::as_str);
+                    let arguments: Vec<&str> =
+                        [property, device.as_str()].into_iter().chain(values).collect();
+                    command::run(RESOLVECTL, &arguments, "").await?;
                 }
             }
             Method::Resolvconf { entry, flavour } => {
-                let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+                let lines: String =
+                    plan.in_files().iter().map(|server| format!("nameserver {server}\n")).collect();
                 let arguments: Vec<&str> =
                     flavour.options().iter().copied().chain(iter::once(entry.as_str())).collect();
                 command::run(RESOLVCONF, &arguments, &lines).await?;
             }
-            Method::File { path } => Record::open(&self.directory, path)?.add(&self.owner, servers)?,
+            Method::File { path } => {
+                let mut record = Record::open(&self.directory, path)?;
+                record.add(&self.owner, &plan.in_files(), plan.split.is_some())?;
+            }
         }
         Ok(())
     }
 
     /// Sets again what another program has undone. Returns whether anything was undone.
-    pub(super) async fn repair(&self, servers: &[IpAddr]) -> Result<bool, DnsError> {
+    pub(super) async fn repair(&self, plan: &DnsPlan) -> Result<bool, DnsError> {
         let mut repaired = false;
         for method in &self.note.methods {
             repaired |= match method {
                 Method::File { path } => Record::open(&self.directory, path)?.repair()? != Found::Ours,
                 Method::Resolved { .. } | Method::Resolvconf { .. } => {
-                    let is_in_effect = method.is_in_effect(servers).await;
+                    let is_in_effect = method.is_in_effect(plan).await;
                     if !is_in_effect {
-                        self.make(method, servers).await?;
+                        self.make(method, plan).await?;
                     }
                     !is_in_effect
                 }
@@ -225,20 +227,22 @@ impl Held {
 
 impl Method {
     /// Whether the change is still visible.
-    async fn is_in_effect(&self, servers: &[IpAddr]) -> bool {
+    async fn is_in_effect(&self, plan: &DnsPlan) -> bool {
         match self {
             Self::Resolved { device } => {
                 let said = command::run(RESOLVECTL, &["dns", device.as_str()], "").await;
                 // systemd-resolved does not run, or the link is gone: there is nothing to set.
                 let Ok(said) = said else { return true };
                 let known: Vec<&str> = said.split_whitespace().collect();
-                servers.iter().all(|server| known.contains(&server.to_string().as_str()))
+                plan.servers.iter().all(|server| known.contains(&server.to_string().as_str()))
             }
             Self::Resolvconf { .. } => {
                 let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
                 let named = nameservers(&text);
+                let servers = plan.in_files();
                 // A resolver on this host may be listed and forward to the others.
-                named.iter().all(IpAddr::is_loopback) || servers.iter().any(|server| named.contains(server))
+                let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
+                is_forwarded || servers.iter().any(|server| named.contains(server))
             }
             // The record of the file knows; `repair` asks it instead.
             Self::File { .. } => true,

@@ -1,6 +1,7 @@
 //! Keeping a host's resolvers as set, in a task of its own.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,7 +12,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{DnsError, DnsPlan, RESOLV_CONF, held::Held, watch::Watch};
+use super::{
+    DnsError, DnsPlan, RESOLV_CONF, held::Held, method::Method, record::Record, split::entries_beside,
+    watch::Watch,
+};
 
 /// The host's resolvers, set as planned and kept that way. Hand this to [`Dns::undo`]; if it is dropped instead, they
 /// stay set until [`super::recover`].
@@ -66,6 +70,12 @@ impl Dns {
         &self.plan
     }
 
+    /// The resolvers that programs would ask without this plan, as far as they can be told. Empty where systemd-resolved
+    /// alone is asked, which knows them itself.
+    pub fn below(&self) -> Vec<SocketAddr> {
+        below(&self.plan).unwrap_or_default()
+    }
+
     fn keep(plan: DnsPlan, held: Held) -> Self {
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(keep(held, plan.clone(), stopped));
@@ -80,12 +90,31 @@ impl Dns {
     }
 }
 
+fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
+    // Without a stub nobody asks.
+    if plan.split.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for method in &plan.methods {
+        match method {
+            Method::File { path } => found.extend(Record::open(&plan.state, path)?.below(&plan.owner)),
+            Method::Resolvconf { entry, .. } => found.extend(entries_beside(entry)),
+            Method::Resolved { .. } => {}
+        }
+    }
+    // Warren's own stub must not be asked: it would ask itself.
+    let own = plan.in_files();
+    found.retain(|server| !own.contains(&server.ip()));
+    Ok(found)
+}
+
 async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> Held {
     // Watches before the first look, so that no change falls between the two.
     let watch = Watch::new(watched());
     let mut patience = Patience::default();
     loop {
-        let pause = match held.repair(&plan.servers).await {
+        let pause = match held.repair(&plan).await {
             Ok(false) => None,
             Ok(true) => {
                 tracing::info!("another program changed the host's resolvers; Warren has set them again");

@@ -57,7 +57,7 @@ pub(super) fn resolved_runs() -> bool {
 }
 
 /// Whether programs that read the file ask systemd-resolved.
-fn leads_to_stub(path: &Path) -> bool {
+pub(super) fn leads_to_stub(path: &Path) -> bool {
     let servers = fs::read_to_string(path).map(|text| nameservers(&text)).unwrap_or_default();
     !servers.is_empty() && servers.iter().all(|server| STUBS.contains(&server.to_string().as_str()))
 }
@@ -86,6 +86,3 @@ pub(super) const RESOLVECTL: &str = "resolvectl";
 const RESOLVED_SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
 /// systemd-resolved's own addresses, systemd-resolved.service(8).
 const STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
-/// Further settings of the tunnel's link: all names go to its resolvers, and multicast protocols are off there.
-pub(super) const LINK_PROPERTIES: [(&str, &str); 4] =
-    [("domain", "~."), ("default-route", "yes"), ("llmnr", "no"), ("mdns", "no")];

@@ -1,6 +1,9 @@
 //! The resolvers that a file in the format of resolv.conf(5) names.
 
-use std::net::IpAddr;
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+};
 
 /// Reads the resolvers that a text in the format of resolv.conf(5) names, in order.
 ///
@@ -21,6 +24,29 @@ pub fn nameservers(text: &str) -> Vec<IpAddr> {
     text.lines().filter_map(server).collect()
 }
 
+/// As [`nameservers`], with the port and the device of a link-local address. Without its device such an address cannot be
+/// asked, so it is left out then.
+pub(super) fn to_ask(text: &str) -> Vec<SocketAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        let word = (words.next()? == "nameserver").then(|| words.next())??;
+        let (address, device) = word.split_once('%').unwrap_or((word, ""));
+        match address.parse().ok()? {
+            IpAddr::V6(address) if address.is_unicast_link_local() => {
+                // A device's name has no slash, so this stays in that directory.
+                let is_name = !device.contains('/') && !["", ".", ".."].contains(&device);
+                let index = is_name.then(|| fs::read_to_string(format!("/sys/class/net/{device}/ifindex")));
+                let index = device.parse().ok().or_else(|| index?.ok()?.trim().parse().ok())?;
+                Some(SocketAddrV6::new(address, DNS_PORT, 0, index).into())
+            }
+            address @ (IpAddr::V4(_) | IpAddr::V6(_)) => Some(SocketAddr::new(address, DNS_PORT)),
+        }
+    };
+    text.lines().filter_map(server).collect()
+}
+
+pub(super) const DNS_PORT: u16 = 53;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +57,13 @@ mod tests {
                     nameserver x\nnameserver\n";
         let found: Vec<String> = nameservers(text).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["192.0.2.1", "fe80::1", "::1"]);
+    }
+
+    #[test]
+    fn a_link_local_resolver_is_asked_on_its_device_alone() {
+        let text = "nameserver 192.0.2.1\nnameserver fe80::1%lo\nnameserver fe80::2%7\nnameserver fe80::3\n\
+                    nameserver fe80::4%../x\nnameserver 2001:db8::1\n";
+        let found: Vec<String> = to_ask(text).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["192.0.2.1:53", "[fe80::1%1]:53", "[fe80::2%7]:53", "[2001:db8::1]:53"]);
     }
 }

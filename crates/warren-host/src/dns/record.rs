@@ -12,7 +12,7 @@
 use std::{
     fs::{self, File},
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -27,6 +27,7 @@ use crate::lock_file::open_lock_file;
 
 use super::{
     DnsError,
+    nameservers::{self, DNS_PORT},
     resolv_conf::{self, Stamp, Standing},
     state,
 };
@@ -67,6 +68,9 @@ struct Contents {
 struct Layer {
     owner: String,
     servers: Vec<IpAddr>,
+    /// Whether the resolvers are stubs beside which the original's other settings still count. Records of earlier versions do not say.
+    #[serde(default)]
+    is_split: bool,
 }
 
 impl Record {
@@ -84,8 +88,9 @@ impl Record {
         Ok(Self { file: file.to_owned(), path, contents, _lock: lock })
     }
 
-    /// Puts `servers` in the file on behalf of `owner`, above all other layers.
-    pub(super) fn add(&mut self, owner: &str, servers: &[IpAddr]) -> Result<(), DnsError> {
+    /// Puts `servers` in the file on behalf of `owner`, above all other layers. If it `is_split`, the original's other
+    /// settings, such as `search`, stay.
+    pub(super) fn add(&mut self, owner: &str, servers: &[IpAddr], is_split: bool) -> Result<(), DnsError> {
         let standing = Standing::at(&self.file)?;
         if let Some(theirs) = marker(&standing)
             && (self.contents.layers.is_empty() || theirs != self.path)
@@ -104,7 +109,8 @@ impl Record {
         }
         let before = self.contents.layers.clone();
         self.contents.layers.retain(|layer| layer.owner != owner);
-        self.contents.layers.push(Layer { owner: owner.to_owned(), servers: servers.to_owned() });
+        let layer = Layer { owner: owner.to_owned(), servers: servers.to_owned(), is_split };
+        self.contents.layers.push(layer);
         let Err(error) = self.write() else { return Ok(()) };
         if let Some(original) = self.contents.originals.last().filter(|_| before.is_empty()) {
             // A file that could not be written may well be unchanged, so a failure here is ignored.
@@ -171,12 +177,50 @@ impl Record {
         self.contents.layers.iter().any(|layer| layer.owner == owner)
     }
 
+    /// The resolvers that programs would ask without the layer of `owner` and those above it.
+    pub(super) fn below(&self, owner: &str) -> Vec<SocketAddr> {
+        let layers = self.contents.layers.iter().take_while(|layer| layer.owner != owner);
+        match layers.last() {
+            Some(layer) => layer.servers.iter().map(|server| SocketAddr::new(*server, DNS_PORT)).collect(),
+            None => self.original_text().map(|text| nameservers::to_ask(&text)).unwrap_or_default(),
+        }
+    }
+
+    /// What the newest original says, or the file to which it leads.
+    fn original_text(&self) -> Option<String> {
+        match self.contents.originals.last()? {
+            Standing::Link { target } => {
+                let directory = self.file.parent().unwrap_or(Path::new("/"));
+                fs::read_to_string(directory.join(target)).ok()
+            }
+            standing @ (Standing::File { .. } | Standing::Missing) => standing.text().map(str::to_owned),
+        }
+    }
+
+    /// The text of the topmost layer.
+    fn wanted(&self) -> Option<String> {
+        let top = self.contents.layers.last()?;
+        let mut wanted = text(&top.owner, &top.servers, &self.path);
+        // A full tunnel drops them: a network's `search` would complete short names with its own domain.
+        if self.contents.layers.iter().all(|layer| layer.is_split) {
+            let original = self.original_text().unwrap_or_default();
+            let is_kept = |line: &&str| {
+                line.split_whitespace().next().is_some_and(|word| KEPT_SETTINGS.contains(&word))
+            };
+            for line in original.lines().filter(is_kept) {
+                wanted.push_str(line);
+                wanted.push('\n');
+            }
+        }
+        Some(wanted)
+    }
+
     /// Compares the file with the record, and updates the originals.
     fn take_notice(&mut self, standing: Standing) -> Found {
+        let is_marked = marker(&standing).is_some_and(|record| record == self.path);
+        let wanted = if is_marked { self.wanted() } else { None };
         let originals = &mut self.contents.originals;
-        if marker(&standing).is_some_and(|record| record == self.path) {
-            let top = self.contents.layers.last();
-            let wanted = top.map(|top| text(&top.owner, &top.servers, &self.path));
+        if is_marked {
             if standing.text() != wanted.as_deref() {
                 return Found::Garbled;
             }
@@ -205,11 +249,11 @@ impl Record {
 
     /// Writes the topmost layer's resolvers into the file; the record notes this first.
     fn write(&mut self) -> Result<(), DnsError> {
-        let Some(top) = self.contents.layers.last().cloned() else { return Ok(()) };
+        let Some(wanted) = self.wanted() else { return Ok(()) };
         // If this process is killed during the write, the next look has no stamp to compare. It takes the file for untouched.
         self.contents.written = None;
         self.keep()?;
-        resolv_conf::write(&self.file, &text(&top.owner, &top.servers, &self.path))?;
+        resolv_conf::write(&self.file, &wanted)?;
         self.contents.written = resolv_conf::stamp(&self.file);
         self.keep()
     }
@@ -270,6 +314,8 @@ fn mount(path: &Path) -> io::Result<Option<u64>> {
     }
 }
 
+/// The settings of resolv.conf(5) besides resolvers.
+const KEPT_SETTINGS: [&str; 4] = ["search", "domain", "options", "sortlist"];
 /// Starts the second line of Warren's text, before the record's path.
 const MARKER: &str = "# warren-record ";
 /// The prefix of records' names.

@@ -24,6 +24,8 @@ pub struct DnsFacts<'a> {
     pub include: &'a [IpNet],
     /// Networks that stay outside the tunnel.
     pub exclude: &'a [IpNet],
+    /// Whether only names below some domains are asked of the resolvers.
+    pub has_domains: bool,
     /// Whether the tunnel has an inner address of IPv4.
     pub has_ipv4: bool,
     /// Whether the tunnel has an inner address of IPv6.
@@ -32,11 +34,15 @@ pub struct DnsFacts<'a> {
 
 /// The resolvers to set, in order; an empty list leaves the host's as they are.
 ///
+/// A tunnel that does not carry everything uses the exit's resolvers only for the domains that the profile names. Without
+/// any, the host's own stay.
+///
 /// The exit's resolvers are used only if the tunnel leads to them. Otherwise a tunnel to a few networks would send all
 /// names, outside itself, to a resolver that the host did not use before. Resolvers that a profile lists are used as
 /// listed, unless the tunnel makes them unreachable.
 pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
     match facts.wanted {
+        Servers::Exit if !is_full(facts.include) && !facts.has_domains => Vec::new(),
         Servers::Exit => facts
             .of_exit
             .iter()
@@ -49,6 +55,11 @@ pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
             .filter(|server| !facts.is_inside(*server) || facts.has_lease(*server))
             .collect(),
     }
+}
+
+/// Whether a tunnel carries all of an IP version, in however many pieces the profile lists it.
+pub fn is_full(include: &[IpNet]) -> bool {
+    IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
 }
 
 impl DnsFacts<'_> {
@@ -88,11 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn split_tunnel_takes_the_exits_resolvers_only_if_it_leads_there() {
+    fn split_tunnel_takes_the_exits_resolvers_for_its_domains_and_only_if_it_leads_there() {
         let of_exit = addresses(&["9.9.9.9", "10.1.0.53"]);
         let split = networks(&["10.1.0.0/16"]);
 
-        assert_eq!(choose(&facts(&Servers::Exit, &of_exit, &split)), addresses(&["10.1.0.53"]));
+        let facts = facts(&Servers::Exit, &of_exit, &split);
+        assert_eq!(choose(&DnsFacts { has_domains: true, ..facts.clone() }), addresses(&["10.1.0.53"]));
+        assert!(choose(&facts).is_empty(), "all other names would go there too");
     }
 
     #[test]
@@ -119,7 +132,15 @@ mod tests {
     }
 
     fn facts<'a>(wanted: &'a Servers, of_exit: &'a [IpAddr], include: &'a [IpNet]) -> DnsFacts<'a> {
-        DnsFacts { wanted, of_exit, include, exclude: &[], has_ipv4: true, has_ipv6: true }
+        DnsFacts {
+            wanted,
+            of_exit,
+            include,
+            exclude: &[],
+            has_domains: false,
+            has_ipv4: true,
+            has_ipv6: true,
+        }
     }
 
     fn addresses(list: &[&str]) -> Vec<IpAddr> {

@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 
 use super::rules::{InboundPort, InboundProtocol, KillSwitchRules};
-use crate::{CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset_text::chain};
+use crate::{
+    CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family,
+    ruleset_text::{chain, elements},
+};
 
 /// The chains of a kill switch's table, one statement per line.
 ///
@@ -260,14 +263,6 @@ fn outside(rules: &KillSwitchRules) -> Vec<String> {
         }
     }
     outside
-}
-
-/// The networks of one family as a set's elements without overlaps, which nft refuses; none if there are none.
-fn elements(networks: &[IpNet], family: Family) -> Option<String> {
-    let networks: Vec<IpNet> =
-        networks.iter().filter(|network| Family::of(network) == family).map(IpNet::trunc).collect();
-    let networks: Vec<String> = IpNet::aggregate(&networks).iter().map(ToString::to_string).collect();
-    (!networks.is_empty()).then(|| networks.join(", "))
 }
 
 fn is_default(elements: &str) -> bool {

@@ -109,7 +109,8 @@ impl GlobalArgs {
 pub(crate) enum Command {
     /// Connect: start the client and wait until traffic flows.
     ///
-    /// If the exit has refused a running client, the client asks the exit again.
+    /// If the exit has refused a running client, the client asks the exit again. A member of the group warren may connect profiles in
+    /// /etc/warren too, where systemd runs.
     #[command(
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]
@@ -119,7 +120,13 @@ pub(crate) enum Command {
     /// The key is made on this machine and never leaves it. If the answer is lost, run the same command again.
     #[command(after_help = "Examples:\n  warren join warren1:...\n  warren join warren1:... --name home")]
     Join(JoinArgs),
+    /// Write a profile from another VPN's file and an invitation.
+    #[command(subcommand)]
+    Import(ImportProfileCommand),
     /// Disconnect and restore the host exactly.
+    ///
+    /// A member of the group warren may do this too for profiles in /etc/warren. A closed kill switch stays with root, unless the profile
+    /// has `down = "group"` in [kill_switch].
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
     /// Show what a client or an exit does, in ten lines, with one more for each problem.
@@ -242,6 +249,40 @@ pub(crate) struct DownArgs {
     /// Stop every profile that is up.
     #[arg(long)]
     pub(crate) all: bool,
+    /// For a member of the group warren, whom the profile may not let open the kill switch. For warren-down@.service.
+    #[arg(long, hide = true, requires = "profile")]
+    pub(crate) for_member: bool,
+}
+
+/// `warren import ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportProfileCommand {
+    /// Enrol this machine, and take routes, resolvers and exclusions from a WireGuard client's file.
+    ///
+    /// Keys and addresses are new. What cannot be taken over is listed.
+    #[command(after_help = "Examples:\n  warren import wireguard /etc/wireguard/wg0.conf --dry-run\n  \
+                            warren import wireguard /etc/wireguard/wg0.conf --invite warren1:...")]
+    Wireguard(ImportProfileArgs),
+}
+
+/// `warren import wireguard`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ImportProfileArgs {
+    /// The client's configuration file for wg-quick.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The line that `warren exit invite` printed on the exit.
+    #[arg(long, value_name = "INVITE", value_parser = values::invite, required_unless_present = "dry_run")]
+    pub(crate) invite: Option<Invite>,
+    /// The profile's name [default: the name in the invitation].
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) name: Option<String>,
+    /// How long to try to reach the exit.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
+    pub(crate) timeout: Duration,
+    /// Print the settings that the profile would get, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// `warren status`.

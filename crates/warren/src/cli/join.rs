@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::args::JoinArgs;
 use warren_client::{EnrolError, Enrolment};
 use warren_config::storage;
-use warren_config::{ClientKey, profile_text};
+use warren_config::{ClientKey, NEW_SETTINGS, profile_text_with};
 use warren_config::{Endpoint, ProfileName, describe, load_profile};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -21,8 +21,17 @@ use warren_host::durable_file;
 
 /// Writes a profile whose key is enrolled. If the exit's answer is lost, leaves only the key.
 pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {
+    run_with(directories, arguments, NEW_SETTINGS).await
+}
+
+/// The same for a profile with these sections besides those of its exit and its key.
+pub(crate) async fn run_with(
+    directories: &Directories,
+    arguments: JoinArgs,
+    settings: &str,
+) -> anyhow::Result<()> {
     let JoinArgs { invite, name, timeout } = arguments;
-    let invited = Invited::of(&invite)?;
+    let invited = Invited { settings: settings.to_owned(), ..Invited::of(&invite)? };
     let name = profile_name(name.as_deref(), &invite.name)?;
     let joining = Joining::prepare(&directories.config, &name, &invited)?;
     let enrolment = Enrolment {
@@ -65,6 +74,8 @@ struct Invited {
     exit_key: PublicKey,
     /// Distinguishes this invitation from others.
     label: String,
+    /// The profile's sections besides those of the exit and the key.
+    settings: String,
 }
 
 impl Invited {
@@ -76,7 +87,7 @@ impl Invited {
             )
         })?;
         let label = invite.token.digest().label();
-        Ok(Self { endpoint, exit_key: invite.exit_key, label })
+        Ok(Self { endpoint, exit_key: invite.exit_key, label, settings: NEW_SETTINGS.to_owned() })
     }
 
     /// The comment in a profile that says with which invitation its key was enrolled.
@@ -151,7 +162,11 @@ impl Joining {
         if self.before == Before::ThisInvitation {
             // An attempt that was killed right at its end may have left the file.
             drop(fs::remove_file(&self.key_file));
-            return Ok(format!("; {path} is the profile"));
+            // It was written before, and may have been changed since.
+            let has_settings =
+                fs::read_to_string(&self.profile).is_ok_and(|text| text.contains(&invited.settings));
+            let left = if has_settings { "" } else { ", and keeps its settings" };
+            return Ok(format!("; {path} is the profile{left}"));
         }
         let old = self.profile.with_extension("toml.old");
         let cannot = |error: &io::Error| {
@@ -164,7 +179,8 @@ impl Joining {
             durable_file::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
         }
         let key = ClientKey::Ours(self.key);
-        let text = profile_text(name.as_str(), &invited.endpoint, &[invited.exit_key], &key);
+        let exit = [invited.exit_key];
+        let text = profile_text_with(name.as_str(), &invited.endpoint, &exit, &key, &invited.settings);
         let text = Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat());
         // The profile is written before the key file is removed, so the key is always on disk.
         storage::create_new(&self.profile, text.as_bytes(), 0o600).map_err(|error| cannot(&error))?;

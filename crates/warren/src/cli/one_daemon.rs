@@ -1,5 +1,7 @@
 //! The daemon that a command speaks to: the one named, or the only one that runs. Says why none answers.
 
+use std::os::unix::net::UnixStream;
+
 use warren_host::kill_switch::{Standing, look};
 
 use crate::lost_kill_switch;
@@ -58,7 +60,14 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     let all = daemon_directory::all(&directories.runtime)?;
     let mut running = Vec::new();
     for (name, directory) in &all {
-        if directory.is_running()? {
+        // A member of the group warren reaches the socket, and not the lock.
+        let is_running = match rustix::process::geteuid().is_root() {
+            true => directory.is_running()?,
+            false => {
+                directory.is_running().unwrap_or_else(|_| UnixStream::connect(directory.socket()).is_ok())
+            }
+        };
+        if is_running {
             running.push(name.clone());
         }
     }

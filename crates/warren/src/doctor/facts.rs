@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::IpNet;
 use warren_host::dns::nameservers;
 use warren_host::exit_plan;
-use warren_host::facts::private_networks;
+use warren_host::facts::lan_beside;
 use warren_host::kill_switch::{Standing, look};
 use warren_host::{Bypass, RulePlace, Tunnel, published};
 use warren_quic::socket::{self, SocketConfig, UdpOffload};
@@ -339,7 +339,11 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
 /// Rules of other programs that are in front of a profile's rules, or would be if those had the usual priorities.
 fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     let place = block_on(async {
-        let lan = if profile.routes.lan { private_networks().await.unwrap_or_default() } else { Vec::new() };
+        let is_reachable = profile.routes.lan.is_reachable(profile.kill_switch.enabled);
+        let lan = match is_reachable {
+            true => lan_beside(&profile.routes.include).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
         let exclude = [profile.routes.exclude.as_slice(), &profile.routes.prefixes, &lan].concat();
         let tunnel = Tunnel { include: profile.routes.include.clone(), exclude, inner: Vec::new() };
         Ok(warren_host::place(&tunnel, 0).await?)

@@ -3,13 +3,13 @@
 //! Neither is installed, because each would take over the machine's own `/etc/resolv.conf`. `scripts/setup` unpacks them.
 
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toml::Value;
 
 use super::{CountsQueries as _, ask_every_way, asks, exit_with_resolver, local_resolver};
 use crate::support::daemon::repository;
-use crate::support::{Client, Net, Running, eventually, seconds};
+use crate::support::{Client, Namespace, Net, Running, eventually, seconds};
 
 #[test]
 fn systemd_resolved_asks_the_tunnels_resolver_alone_and_is_left_as_it_was() {
@@ -58,13 +58,7 @@ fn openresolv_names_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     let _local = local_resolver(&net);
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);
     let host = &net.client;
-    let own = host.own_files();
-    std::fs::copy(package.join("etc/resolvconf.conf"), own.etc().join("resolvconf.conf")).unwrap();
-    // The program looks for its parts at the package's installation paths.
-    let program = std::fs::read_to_string(package.join("sbin/resolvconf")).unwrap();
-    let program = program.replace("/lib/resolvconf", package.join("lib/resolvconf").to_str().unwrap());
-    own.program("resolvconf", &program);
-    host.sh("echo nameserver 192.0.2.1 | resolvconf -a eth0").ok();
+    give_openresolv(host, &package);
     let client = Client::with(&net, &exit.enrol("laptop"));
 
     client.up();
@@ -82,8 +76,19 @@ fn openresolv_names_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     client.assert_host_unchanged();
 }
 
+/// Gives a host the program of the unpacked package, and the local network's resolver.
+pub(super) fn give_openresolv(host: &Namespace, package: &Path) {
+    let own = host.own_files();
+    std::fs::copy(package.join("etc/resolvconf.conf"), own.etc().join("resolvconf.conf")).unwrap();
+    // The program looks for its parts at the package's installation paths.
+    let program = std::fs::read_to_string(package.join("sbin/resolvconf")).unwrap();
+    let program = program.replace("/lib/resolvconf", package.join("lib/resolvconf").to_str().unwrap());
+    own.program("resolvconf", &program);
+    host.sh("echo nameserver 192.0.2.1 | resolvconf -a eth0").ok();
+}
+
 /// systemd-resolved and the bus that controls it.
-struct Resolved {
+pub(super) struct Resolved {
     package: PathBuf,
     _bus: Running,
     daemon: Running,
@@ -91,7 +96,7 @@ struct Resolved {
 
 impl Resolved {
     /// Starts both on the net's client. The client's programs then ask systemd-resolved's stub.
-    fn start(net: &Net, package: PathBuf) -> Self {
+    pub(super) fn start(net: &Net, package: PathBuf) -> Self {
         const BUS: &str = "<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen>\
             <auth>EXTERNAL</auth><policy context=\"default\"><allow user=\"*\"/><allow own=\"*\"/>\
             <allow send_destination=\"*\"/><allow eavesdrop=\"true\"/></policy></busconfig>";
@@ -127,7 +132,7 @@ impl Resolved {
 }
 
 /// Starts systemd-resolved and waits until it answers.
-fn run(net: &Net, package: &std::path::Path) -> Running {
+fn run(net: &Net, package: &Path) -> Running {
     let program = package.join("lib/systemd/systemd-resolved");
     let daemon = net.client.start(&[program.to_str().unwrap()]);
     eventually(seconds(10), "systemd-resolved answers", || net.client.sh("resolvectl dns").succeeded());
@@ -140,7 +145,7 @@ fn append(path: PathBuf, line: &str) {
 }
 
 /// The directory into which `scripts/setup` unpacked a package.
-fn unpacked(package: &str) -> Option<PathBuf> {
+pub(super) fn unpacked(package: &str) -> Option<PathBuf> {
     let directory = repository().join("target/packages").join(package);
     if directory.exists() {
         return Some(directory);

@@ -79,20 +79,35 @@ class Echo(socketserver.BaseRequestHandler):
 class Dns(socketserver.BaseRequestHandler):
     def handle(self):
         query, reply = self.request
-        end, labels = 12, []
-        while query[end]:
-            labels.append(query[end + 1 : end + 1 + query[end]].lower())
-            end += 1 + query[end]
-        end += 5
-        kind = struct.unpack("!H", query[end - 4 : end - 2])[0]
-        own = {1: IPV4, 28: IPV6} if labels[-2:] == [DOMAIN, b"test"] or labels == WWW else {}
-        addresses = EXIT if labels in EXIT_NAMES else own
-        known, address = bool(addresses), addresses.get(kind)
-        flags = 0x8580 if known else 0x8583
-        answer = struct.pack("!2sHHHHH", query[:2], flags, 1, int(address is not None), 0, 0) + query[12:end]
-        if address is not None:
-            answer += struct.pack("!HHHIH", 0xC00C, kind, 1, 60, len(address)) + address
-        reply.sendto(answer, self.client_address)
+        reply.sendto(answer_to(query), self.client_address)
+
+
+class DnsByTcp(socketserver.StreamRequestHandler):
+    def handle(self):
+        while length := self.rfile.read(2):
+            answer = answer_to(self.rfile.read(struct.unpack("!H", length)[0]))
+            self.wfile.write(struct.pack("!H", len(answer)) + answer)
+
+
+def answer_to(query):
+    end, labels = 12, []
+    while query[end]:
+        labels.append(query[end + 1 : end + 1 + query[end]].lower())
+        end += 1 + query[end]
+    end += 5
+    kind = struct.unpack("!H", query[end - 4 : end - 2])[0]
+    own = {1: IPV4, 28: IPV6} if labels[-2:] == [DOMAIN, b"test"] or labels == WWW else {}
+    addresses = EXIT if labels in EXIT_NAMES else own
+    known, address = bool(addresses), addresses.get(kind)
+    flags = 0x8580 if known else 0x8583
+    answer = struct.pack("!2sHHHHH", query[:2], flags, 1, int(address is not None), 0, 0) + query[12:end]
+    if address is not None:
+        answer += struct.pack("!HHHIH", 0xC00C, kind, 1, 60, len(address)) + address
+    return answer
+
+
+class TcpServer(Dual, socketserver.ThreadingTCPServer):
+    pass
 
 
 class UdpServer(Dual, socketserver.UDPServer):
@@ -100,7 +115,7 @@ class UdpServer(Dual, socketserver.UDPServer):
 
 
 def main():
-    for server in [HttpServer(("::", 80), Http), UdpServer(("::", 7), Echo), UdpServer(("::", 53), Dns)]:
+    for server in [HttpServer(("::", 80), Http), UdpServer(("::", 7), Echo), UdpServer(("::", 53), Dns), TcpServer(("::", 53), DnsByTcp)]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     print("ready")
     threading.Event().wait()

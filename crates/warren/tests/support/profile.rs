@@ -19,6 +19,13 @@ impl Profile {
         self
     }
 
+    /// Removes `section.key`.
+    #[must_use]
+    pub fn without(mut self, section: &str, key: &str) -> Self {
+        self.0[section].as_table_mut().unwrap().remove(key).unwrap();
+        self
+    }
+
     /// Sets a key of the first exit.
     #[must_use]
     pub fn with_exit(mut self, key: &str, value: impl Into<Value>) -> Self {

@@ -9,8 +9,8 @@ use crate::dns::nameservers;
 fn the_last_profile_up_is_asked_and_the_original_comes_back_in_either_order() {
     for order in [["home", "work"], ["work", "home"]] {
         let host = Host::with("nameserver 192.0.2.1\n");
-        host.record().add("home", &servers(1)).unwrap();
-        host.record().add("work", &servers(2)).unwrap();
+        host.record().add("home", &servers(1), false).unwrap();
+        host.record().add("work", &servers(2), false).unwrap();
         assert_eq!(host.asked(), servers(2));
 
         assert!(host.record().remove(order[0]).unwrap());
@@ -24,9 +24,35 @@ fn the_last_profile_up_is_asked_and_the_original_comes_back_in_either_order() {
 }
 
 #[test]
+fn stub_leaves_the_originals_other_settings_and_knows_whom_it_replaces() {
+    let host = Host::with("search lan\nnameserver 192.0.2.1\noptions edns0\n");
+    let asked =
+        |record: &Record, owner| record.below(owner).iter().map(ToString::to_string).collect::<Vec<_>>();
+    host.record().add("home", &servers(1), true).unwrap();
+    assert!(host.text().ends_with("nameserver 10.66.0.1\nsearch lan\noptions edns0\n"), "{}", host.text());
+    assert_eq!(asked(&host.record(), "home"), ["192.0.2.1:53"]);
+    assert_eq!(host.record().repair().unwrap(), Found::Ours);
+
+    host.write("search office\nnameserver 192.0.2.9\n");
+    assert_eq!(host.record().repair().unwrap(), Found::Foreign);
+    assert!(host.text().ends_with("nameserver 10.66.0.1\nsearch office\n"), "{}", host.text());
+    assert_eq!(asked(&host.record(), "home"), ["192.0.2.9:53"]);
+
+    // Another profile's stub asks the first one's, and a full tunnel drops what a network says.
+    host.record().add("work", &servers(2), true).unwrap();
+    assert_eq!(asked(&host.record(), "work"), ["10.66.0.1:53"]);
+    host.record().add("full", &servers(3), false).unwrap();
+    assert!(!host.text().contains("search"), "{}", host.text());
+    for owner in ["full", "work", "home"] {
+        host.record().remove(owner).unwrap();
+    }
+    assert_eq!(host.text(), "search office\nnameserver 192.0.2.9\n");
+}
+
+#[test]
 fn what_a_dhcp_client_writes_meanwhile_is_what_comes_back() {
     let host = Host::with("nameserver 192.0.2.1\n");
-    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
 
     host.write("nameserver 192.0.2.99\n");
     assert_eq!(host.record().repair().unwrap(), Found::Foreign);
@@ -40,7 +66,7 @@ fn what_a_dhcp_client_writes_meanwhile_is_what_comes_back() {
 #[test]
 fn resolver_of_a_vpn_that_came_later_and_went_is_forgotten() {
     let host = Host::with("nameserver 192.0.2.1\n");
-    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
     let ours = host.text();
     host.write("nameserver 100.64.0.1\n");
     host.record().repair().unwrap();
@@ -56,7 +82,7 @@ fn resolver_of_a_vpn_that_came_later_and_went_is_forgotten() {
 #[test]
 fn what_was_written_after_a_daemon_was_killed_stays() {
     let host = Host::with("nameserver 192.0.2.1\n");
-    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
     host.write("nameserver 192.0.2.99\n");
 
     host.record().remove("home").unwrap();
@@ -68,12 +94,12 @@ fn what_was_written_after_a_daemon_was_killed_stays() {
 #[test]
 fn own_text_that_another_program_put_back_after_the_end_is_told_from_another_warren_s() {
     let host = Host::with("nameserver 192.0.2.1\n");
-    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
     let ours = host.text();
     host.record().remove("home").unwrap();
     host.write(&ours);
 
-    let error = host.record().add("home", &servers(1)).unwrap_err();
+    let error = host.record().add("home", &servers(1), false).unwrap_err();
 
     assert!(matches!(&error, DnsError::Returned(_)), "{error}");
     assert_eq!(host.text(), ours);
@@ -85,7 +111,7 @@ fn text_of_a_warren_with_another_record_is_never_an_original() {
     let other = Path::new("/var/lib/other/dns/resolv.conf.1");
     host.write(&text("home", &servers(9), other));
 
-    let error = host.record().add("home", &servers(1)).unwrap_err();
+    let error = host.record().add("home", &servers(1), false).unwrap_err();
 
     assert!(matches!(&error, DnsError::OtherWarren { record, .. } if record == other), "{error}");
     assert_eq!(host.asked(), servers(9));
@@ -95,8 +121,8 @@ fn text_of_a_warren_with_another_record_is_never_an_original() {
 #[test]
 fn profile_that_is_up_may_change_its_resolvers() {
     let host = Host::with("nameserver 192.0.2.1\n");
-    host.record().add("home", &servers(1)).unwrap();
-    host.record().add("home", &servers(2)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
+    host.record().add("home", &servers(2), false).unwrap();
 
     assert_eq!(host.asked(), servers(2));
     host.record().remove("home").unwrap();
@@ -106,7 +132,7 @@ fn profile_that_is_up_may_change_its_resolvers() {
 #[test]
 fn file_that_another_program_wrote_into_at_the_same_time_is_no_original() {
     let host = Host::with("nameserver 192.0.2.1\n");
-    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
 
     host.write(&format!("{}server 192.0.2.99\n", host.text()));
 
@@ -122,7 +148,7 @@ fn link_comes_back_as_a_link() {
     fs::remove_file(&host.file).unwrap();
     symlink("../run/manager/resolv.conf", &host.file).unwrap();
 
-    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(1), false).unwrap();
     assert_eq!(host.asked(), servers(1));
     host.record().remove("home").unwrap();
 
@@ -152,7 +178,7 @@ proptest! {
         let mut newest = host.text();
         for (number, (action, which)) in steps.into_iter().enumerate() {
             match action {
-                0 => host.record().add(owners[which], &servers(u8::try_from(number).unwrap())).unwrap(),
+                0 => host.record().add(owners[which], &servers(u8::try_from(number).unwrap()), false).unwrap(),
                 1 => assert!(host.record().remove(owners[which]).is_ok()),
                 2 => assert!(host.record().repair().is_ok()),
                 _ => {

@@ -291,6 +291,9 @@ fn client() -> Plan {
     plan.steps.push(rules.step("home"));
     plan.steps.push(dns::guard("home", crate::CARRIER_MARK, true, &guests));
     plan.steps.push(dns::guard("home", crate::CARRIER_MARK, false, &[]));
+    let lan = networks(&["192.168.1.0/24", "fd00::/64", "172.30.0.0/24"]);
+    let exclude = networks(&["192.168.1.5/32"]);
+    plan.steps.push(dns::guard_lan("home", crate::CARRIER_MARK, &lan, &exclude, &guests));
     plan
 }
 

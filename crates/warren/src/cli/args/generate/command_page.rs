@@ -24,6 +24,10 @@ const RELATED: &[(&str, &[&str])] = &[
     ("warren-up", &["warren-down(1)", "warren-status(1)", "warren-doctor(1)", "warren.toml(5)"]),
     ("warren-down", &["warren-up(1)", "warren-cleanup(1)"]),
     ("warren-join", &["warren-exit-invite(1)", "warren-up(1)", "warren.toml(5)"]),
+    (
+        "warren-import-wireguard",
+        &["warren-join(1)", "warren-exit-invite(1)", "warren-exit-import-wireguard(1)", "warren.toml(5)"],
+    ),
     ("warren-status", &["warren-set(1)", "warren-doctor(1)"]),
     ("warren-set", &["warren-status(1)", "warren-reload(1)", "warren.toml(5)", "warren-exit.toml(5)"]),
     ("warren-reload", &["warren-set(1)", "warren.toml(5)", "warren-exit.toml(5)"]),

@@ -1,0 +1,69 @@
+//! `warren up` and `warren down` of a user who is not root: systemd does the work, and polkit decides who may ask for it.
+//!
+//! The rule in `configs/warren.rules` lets members of the group warren start two units of each profile in /etc/warren: the tunnel's own,
+//! and `warren-down@NAME.service`, which runs [`down`] as root.
+
+use std::time::Duration;
+
+use warren_config::{KillSwitchOpener, ProfileName, find_profile, load_profile};
+use warren_control::ask_status;
+use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::output;
+
+use crate::down::down;
+use crate::kill_switch;
+use crate::systemd_unit::{Unit, are_usual};
+use crate::up::connected;
+
+/// Whether this user has to ask systemd, because only root can do it directly.
+pub fn is_member(directories: &Directories) -> bool {
+    are_usual(directories) && !rustix::process::geteuid().is_root()
+}
+
+/// Starts the unit of a profile in /etc/warren, which this user need not be able to read.
+///
+/// # Errors
+/// As [`crate::up()`], and when this user may not.
+pub async fn up_as_member(directories: &Directories, name: &str, timeout: Duration) -> anyhow::Result<()> {
+    let unit = Unit::tunnel(name);
+    if unit.is_active().await {
+        let sentence =
+            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    }
+    unit.start_as_member(timeout, &Unit::down(name)).await?;
+    let directory = DaemonDirectory::new(&directories.runtime, name);
+    // Without an answer, the tunnel is up all the same.
+    let status = ask_status(&directory.socket()).await.ok();
+    let name: ProfileName = name.parse().map_err(anyhow::Error::msg)?;
+    output::print(&format!("{}\n", connected::line(&name, false, status.as_ref())))
+}
+
+/// Stops the tunnel of a profile and opens its kill switch, if the profile lets members do that.
+///
+/// # Errors
+/// As [`down`], and when this user may not.
+pub async fn down_as_member(name: &str) -> anyhow::Result<()> {
+    Unit::down(name).run_as_member().await
+}
+
+/// [`down`] for a member of the group, run by root.
+///
+/// # Errors
+/// As [`down`], and when the kill switch is closed and only root may open it.
+pub async fn down_for_member(directories: &Directories, name: &str) -> anyhow::Result<()> {
+    let directory = DaemonDirectory::new(&directories.runtime, name);
+    if kill_switch::is_closed(&directory)? {
+        let file = find_profile(&directories.config, Some(name.as_ref()))?;
+        if load_profile(&file)?.kill_switch.down != KillSwitchOpener::Group {
+            let sentence = format!(
+                "the kill switch of {name} is closed, and only root may open it; run `warren down {name}` as root, or set down = \"group\" in \
+                 [kill_switch] of the profile"
+            );
+            return Err(Failure::new(ExitCode::Failed, sentence).into());
+        }
+    }
+    down(directories, name).await
+}

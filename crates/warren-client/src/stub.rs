@@ -1,0 +1,279 @@
+//! A stub resolver on the loopback device: asks the tunnel's resolvers for names below some domains, and for all others those that
+//! the host would ask without the tunnel.
+//!
+//! It serves hosts whose programs do not all ask systemd-resolved. Its sockets are made before the sandbox, which allows no port below
+//! 1024. A name below the domains is never asked of another resolver, even if the tunnel's do not answer.
+
+mod message;
+
+use std::io;
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
+use warren_daemon::helper::Helper;
+
+use self::message::{Question, failure};
+
+/// The address of the first profile's stub. Further profiles take the next ones.
+pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
+const ADDRESSES: u8 = 16;
+const PORT: u16 = 53;
+/// Queries at once. Programs ask again when one is not answered.
+const MOST_QUERIES: usize = 256;
+const MOST_CONNECTIONS: usize = 32;
+/// How often each resolver is asked, and how long it may take. Programs give up after 5 s, and then ask once more.
+const ROUNDS: usize = 2;
+const MOST_SERVERS: usize = 3;
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// How long a client may keep a connection open without a query.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long the host's own resolvers count as known.
+const KNOWN: Duration = Duration::from_secs(1);
+
+/// The stub's sockets.
+#[derive(Debug)]
+pub(crate) struct StubSockets {
+    address: IpAddr,
+    udp: StdUdpSocket,
+    tcp: StdTcpListener,
+}
+
+impl StubSockets {
+    /// Takes the first loopback address that is free.
+    ///
+    /// # Errors
+    /// When none is, or this process may not use the port.
+    pub(crate) fn bind() -> anyhow::Result<Self> {
+        let mut last = None;
+        for number in 1..=ADDRESSES {
+            let address = IpAddr::from(Ipv4Addr::new(127, 87, 97, number));
+            match Self::bind_to(address) {
+                Ok(sockets) => return Ok(sockets),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))).with_context(|| {
+            format!("cannot answer queries at {FIRST}, which domains in [dns] of the profile needs; stop what listens at port {PORT} of all addresses")
+        })
+    }
+
+    fn bind_to(address: IpAddr) -> io::Result<Self> {
+        let (udp, tcp) = (StdUdpSocket::bind((address, PORT))?, StdTcpListener::bind((address, PORT))?);
+        udp.set_nonblocking(true)?;
+        tcp.set_nonblocking(true)?;
+        Ok(Self { address, udp, tcp })
+    }
+}
+
+/// A running stub. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Stub {
+    address: IpAddr,
+    routing: Arc<Routing>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Stub {
+    /// Starts to answer. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn start(sockets: StubSockets, helper: Helper) -> anyhow::Result<Self> {
+        let StubSockets { address, udp, tcp } = sockets;
+        let (udp, tcp) = (UdpSocket::from_std(udp)?, TcpListener::from_std(tcp)?);
+        let routing =
+            Arc::new(Routing { helper, tunnel: Mutex::default(), known: tokio::sync::Mutex::default() });
+        let tasks = [
+            tokio::spawn(serve_datagrams(udp, routing.clone())),
+            tokio::spawn(serve_connections(tcp, routing.clone())),
+        ];
+        Ok(Self { address, routing, tasks })
+    }
+
+    /// Where programs are to ask.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Asks `servers` for names below `domains` from now on.
+    pub(crate) fn ask(&self, servers: &[IpAddr], domains: &[String]) {
+        let servers = servers.iter().map(|server| SocketAddr::new(*server, PORT)).collect();
+        let tunnel = Tunnel { servers, domains: domains.to_owned() };
+        *self.routing.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = tunnel;
+    }
+}
+
+impl Drop for Stub {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Which resolvers are asked for which names.
+#[derive(Debug)]
+struct Routing {
+    helper: Helper,
+    tunnel: Mutex<Tunnel>,
+    /// The host's own resolvers, and until when they count as known.
+    known: tokio::sync::Mutex<Option<(Instant, Vec<SocketAddr>)>>,
+}
+
+#[derive(Debug, Default)]
+struct Tunnel {
+    servers: Vec<SocketAddr>,
+    domains: Vec<String>,
+}
+
+impl Routing {
+    /// The answer to a query. None to what is no query.
+    async fn answer(
+        &self,
+        query: &[u8],
+        exchange: impl AsyncFn(SocketAddr, &Question, &[u8]) -> io::Result<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        let question = match Question::of(query) {
+            Ok(question) => question,
+            Err(refusal) => return refusal,
+        };
+        let servers = self.servers(&question).await;
+        let mut last = None;
+        for server in servers.iter().take(MOST_SERVERS).cycle().take(ROUNDS * servers.len().min(MOST_SERVERS))
+        {
+            if let Ok(answer) = exchange(*server, &question, query).await {
+                if !question.is_worth_another(&answer) {
+                    return Some(answer);
+                }
+                last = Some(answer);
+            }
+        }
+        // The resolvers' own refusal says more than one of the stub.
+        last.or_else(|| failure(query, &question))
+    }
+
+    async fn servers(&self, question: &Question) -> Vec<SocketAddr> {
+        {
+            let tunnel = self.tunnel.lock().unwrap_or_else(PoisonError::into_inner);
+            if tunnel.domains.iter().any(|domain| question.is_below(domain)) {
+                return tunnel.servers.clone();
+            }
+        }
+        let mut known = self.known.lock().await;
+        if let Some((until, servers)) = known.as_ref()
+            && Instant::now() < *until
+        {
+            return servers.clone();
+        }
+        let servers = self.helper.list_resolvers_below().await;
+        *known = Some((Instant::now() + KNOWN, servers.clone()));
+        servers
+    }
+}
+
+async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>) {
+    let socket = Arc::new(socket);
+    let mut queries = JoinSet::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
+            // The kernel is short of memory, for instance.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        while queries.try_join_next().is_some() {}
+        if queries.len() >= MOST_QUERIES {
+            continue;
+        }
+        let query = buffer.get(..length).unwrap_or_default().to_owned();
+        let (socket, routing) = (socket.clone(), routing.clone());
+        queries.spawn(async move {
+            if let Some(answer) = routing.answer(&query, ask_by_datagram).await {
+                // A client that has gone needs no answer.
+                drop(socket.send_to(&answer, from).await);
+            }
+        });
+    }
+}
+
+async fn serve_connections(listener: TcpListener, routing: Arc<Routing>) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.len() >= MOST_CONNECTIONS {
+            drop(connections.join_next().await);
+        }
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        let routing = routing.clone();
+        // A client that breaks off ends its connection alone.
+        connections.spawn(async move { drop(serve_connection(stream, &routing).await) });
+    }
+}
+
+async fn serve_connection(mut stream: TcpStream, routing: &Routing) -> io::Result<()> {
+    loop {
+        let query = timeout(IDLE, read_message(&mut stream)).await??;
+        let Some(answer) = routing.answer(&query, ask_by_connection).await else { return Ok(()) };
+        timeout(IDLE, write_message(&mut stream, &answer)).await??;
+    }
+}
+
+/// Asks one resolver by UDP, from a port and with an ID of its own, so that nobody can forge the answer unseen.
+async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(server).await?;
+    let (id, asked) = question.with_own_id(query)?;
+    socket.send(&asked).await?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut buffer = vec![0; 65_535];
+    loop {
+        let length = timeout_at(deadline, socket.recv(&mut buffer)).await??;
+        let received = buffer.get(..length).unwrap_or_default();
+        // Anything else may be forged, so the wait goes on.
+        if question.is_answered_by(received, id) {
+            return question.with_clients_id(received, query);
+        }
+    }
+}
+
+/// Asks one resolver by TCP.
+async fn ask_by_connection(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await?;
+        let (id, asked) = question.with_own_id(query)?;
+        write_message(&mut stream, &asked).await?;
+        let received = read_message(&mut stream).await?;
+        match question.is_answered_by(&received, id) {
+            true => question.with_clients_id(&received, query),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    };
+    timeout(PATIENCE, exchange).await?
+}
+
+/// Reads a message behind its length (RFC 1035 section 4.2.2).
+async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let length = stream.read_u16().await?;
+    let mut message = vec![0; usize::from(length)];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(message.len()).map_err(io::Error::other)?;
+    let framed = [length.to_be_bytes().as_slice(), message].concat();
+    stream.write_all(&framed).await
+}

@@ -1,0 +1,43 @@
+//! `warren import wireguard`: a profile with the routes, resolvers and exclusions of a WireGuard client's file. The exit comes from an
+//! invitation.
+
+mod translate;
+mod wireguard;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::anyhow;
+
+use self::translate::Translated;
+use super::args::{ImportProfileArgs, JoinArgs};
+use super::join;
+use warren_config::{ConfigError, describe, utf8};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
+
+/// Enrols this machine, and writes the profile. With `--dry-run`, prints what the profile would have from the file.
+///
+/// # Errors
+/// The line of the file that cannot be taken over, or the reasons of `warren join`.
+pub(crate) async fn run(directories: &Directories, arguments: ImportProfileArgs) -> anyhow::Result<()> {
+    let ImportProfileArgs { file, invite, name, timeout, dry_run } = arguments;
+    let bytes = fs::read(&file).map_err(|error| {
+        anyhow!("{} cannot be read: {}; name a WireGuard client's file", file.display(), describe(&error))
+    })?;
+    let Translated { settings, notes } = read(&file, &bytes)?;
+    match invite.filter(|_| !dry_run) {
+        Some(invite) => join::run_with(directories, JoinArgs { invite, name, timeout }, &settings).await?,
+        None => output::print(&format!(
+            "# The settings that a profile gets from {}. Nothing was changed.\n\n{settings}",
+            file.display()
+        ))?,
+    }
+    notes.iter().for_each(output::note);
+    Ok(())
+}
+
+fn read(file: &Path, bytes: &[u8]) -> Result<Translated, ConfigError> {
+    let client = wireguard::parse(file, utf8(file, bytes)?)?;
+    translate::translate(file, &client)
+}

@@ -1,0 +1,203 @@
+//! A WireGuard client's configuration in the form of wg-quick(8).
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use warren_config::{ConfigError, quoted, suggestion};
+
+/// The settings of a client's file that mean something to Warren, or that a user should hear of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct WireGuardClient {
+    /// The client's inner addresses with their networks.
+    pub(super) addresses: Vec<IpNet>,
+    pub(super) resolvers: Vec<IpAddr>,
+    /// The names in `DNS`, which wg-quick takes for search domains.
+    pub(super) domains: Vec<String>,
+    /// The networks of all peers.
+    pub(super) allowed: Vec<IpNet>,
+    /// The peers' addresses, where they are not names.
+    pub(super) endpoints: Vec<IpAddr>,
+    /// Commands of PreUp, PostUp, PreDown and PostDown, each with its key.
+    pub(super) commands: Vec<(&'static str, String)>,
+    /// Other keys of the file, once each, in the order in which Warren lists them.
+    pub(super) others: Vec<&'static str>,
+    pub(super) peers: usize,
+}
+
+/// All keys of a file, by section.
+const INTERFACE: [&str; 12] = [
+    "PrivateKey",
+    "Address",
+    "DNS",
+    "MTU",
+    "Table",
+    "ListenPort",
+    "FwMark",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
+    "SaveConfig",
+];
+const PEER: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
+
+/// Reads a file.
+///
+/// # Errors
+/// The first line that cannot be understood.
+pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardClient, ConfigError> {
+    let mut client = WireGuardClient::default();
+    let mut keys: Option<&[&'static str]> = None;
+    // Editors on other systems write a byte order mark first.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (line, content) in (1..).zip(text.lines()) {
+        let refused = |sentence: String| ConfigError::at_line(file, line, sentence);
+        let content = content.split_once('#').map_or(content, |(content, _)| content).trim();
+        if content.is_empty() {
+            continue;
+        }
+        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            keys = Some(match name.trim().to_ascii_lowercase().as_str() {
+                "interface" => &INTERFACE,
+                "peer" => {
+                    client.peers += 1;
+                    &PEER
+                }
+                _ => {
+                    return Err(refused(format!(
+                        "unknown section [{}]; the sections are [Interface] and [Peer]",
+                        quoted(name)
+                    )));
+                }
+            });
+            continue;
+        }
+        let Some((key, value)) = content.split_once('=') else {
+            return Err(refused("this is neither a [section] nor KEY = VALUE; correct it".to_owned()));
+        };
+        let Some(keys) = keys else {
+            return Err(refused(
+                "this stands outside any [section]; put [Interface] or [Peer] before it".to_owned(),
+            ));
+        };
+        let known = keys.iter().find(|known| known.eq_ignore_ascii_case(key.trim()));
+        let Some(known) = known else {
+            let lowered: Vec<String> = keys.iter().map(|key| key.to_ascii_lowercase()).collect();
+            let meant = suggestion(key.trim(), lowered.iter().map(String::as_str));
+            let meant = meant.and_then(|meant| keys.iter().find(|key| key.eq_ignore_ascii_case(meant)));
+            let advice = meant.map_or_else(
+                || format!("the keys are {}", keys.join(", ")),
+                |name| format!("did you mean {name}?"),
+            );
+            return Err(refused(format!("unknown key {}; {advice}", quoted(key.trim()))));
+        };
+        client.take(known, value.trim()).map_err(|sentence| refused(format!("{known} {sentence}")))?;
+    }
+    Ok(client)
+}
+
+impl WireGuardClient {
+    /// Takes one setting. The error continues after the key.
+    fn take(&mut self, key: &'static str, value: &str) -> Result<(), String> {
+        match key {
+            "Address" => self.addresses.extend(networks(value)?),
+            "AllowedIPs" => self.allowed.extend(networks(value)?.iter().map(IpNet::trunc)),
+            "DNS" => {
+                for item in items(value) {
+                    match item.parse() {
+                        Ok(address) => self.resolvers.push(address),
+                        Err(_) => self.domains.push(item.to_owned()),
+                    }
+                }
+            }
+            "Endpoint" => {
+                let host = value.rsplit_once(':').map_or(value, |(host, _)| host);
+                self.endpoints.extend(host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
+            }
+            "PreUp" | "PostUp" | "PreDown" | "PostDown" => self.commands.push((key, value.to_owned())),
+            other if !self.others.contains(&other) => self.others.push(other),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// Comma-separated networks. An address counts as a network of one.
+fn networks(list: &str) -> Result<Vec<IpNet>, String> {
+    let network = |item: &str| {
+        let address = || item.parse::<IpAddr>().ok().map(IpNet::from);
+        item.parse()
+            .ok()
+            .or_else(address)
+            .ok_or_else(|| format!("has {}, which is not a network", quoted(item)))
+    };
+    items(list).map(network).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<WireGuardClient, String> {
+        parse(Path::new("wg0.conf"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn file_gives_networks_resolvers_domains_and_what_else_it_has() {
+        let client = parsed(
+            "\u{feff}[interface]\nprivatekey = x # mine\nAddress = 10.8.0.2/24, fd08::2\nDNS=10.8.0.1,corp.example\nMTU = 1420\n\
+             PostUp = iptables -I OUTPUT -o eth0 -j REJECT\n[Peer]\nPublicKey = y\nAllowedIPs = 0.0.0.0/0\nAllowedIPs = ::/0\n\
+             Endpoint = [2001:db8::1]:51820\n",
+        )
+        .unwrap();
+        assert_eq!(client.addresses, ["10.8.0.2/24".parse().unwrap(), "fd08::2/128".parse().unwrap()]);
+        assert_eq!(client.resolvers, ["10.8.0.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!((client.domains, client.peers), (vec!["corp.example".to_owned()], 1));
+        assert_eq!(client.allowed, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+        assert_eq!(client.endpoints, ["2001:db8::1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(client.others, ["PrivateKey", "MTU", "PublicKey"]);
+        assert_eq!(client.commands, [("PostUp", "iptables -I OUTPUT -o eth0 -j REJECT".to_owned())]);
+    }
+
+    #[test]
+    fn line_that_makes_no_sense_is_named_with_what_to_do() {
+        for (text, said) in [
+            ("[Interface]\nAdress = 10.8.0.2\n", "wg0.conf:2: unknown key \"Adress\"; did you mean Address?"),
+            ("[Peer]\nDNS = 1.1.1.1\n", "wg0.conf:2: unknown key \"DNS\"; the keys are PublicKey,"),
+            ("DNS = 1.1.1.1\n", "wg0.conf:1: this stands outside any [section]"),
+            ("[Peer]\nAllowedIPs\n", "wg0.conf:2: this is neither a [section] nor KEY = VALUE"),
+            (
+                "[Peer]\nAllowedIPs = everything\n",
+                "wg0.conf:2: AllowedIPs has \"everything\", which is not a network",
+            ),
+            ("[Peers]\n", "wg0.conf:1: unknown section ["),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn key_in_another_values_place_is_not_shown() {
+        let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+        let error = parsed(&format!("[Peer]\nAllowedIPs = {key}\n")).unwrap_err();
+        assert!(!error.contains(key), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "([\\[\\]#=,:./ \n]|Peer|Interface|AllowedIPs|DNS|Address|10.0.0.1|.){0,80}") {
+            if let Err(error) = parsed(&text) {
+                prop_assert_eq!(error.lines().count(), 1);
+            }
+        }
+    }
+}
