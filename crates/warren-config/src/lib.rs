@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
+//! - `transport`, `kill_switch`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -37,6 +37,7 @@ pub mod storage;
 mod transport;
 mod value;
 mod web;
+mod wireguard;
 mod wording;
 
 pub use clients::{
@@ -56,6 +57,7 @@ pub use profile::{ClientProfile, RemoteExit, RouteSettings, TunSettings, WhenRef
 pub use profile_text::{ClientKey, profile_text};
 pub use transport::Transport;
 pub use web::WebListen;
+pub use wireguard::{WireGuardSettings, read_wireguard_key, wireguard_key_path, write_wireguard_key};
 pub use wording::{describe, quoted, suggestion};
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::handle::{Reports, Thread, WorkerHandle};
 use super::message::Report;
 use super::rings::Rings;
 use super::run::Worker;
+use super::wireguard::{WireGuard, WireGuardCarrier};
 use crate::tuning::Tuning;
 
 /// Orders that may wait for a worker.
@@ -38,6 +39,8 @@ pub enum Carrier {
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
+        /// What it needs to serve WireGuard, if it does. Its first worker does that.
+        wireguard: Option<WireGuardCarrier>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],
     },
@@ -65,6 +68,7 @@ struct Share {
     tuning: Tuning,
     role: Role,
     ring: Option<Ring>,
+    wireguard: Option<WireGuardCarrier>,
 }
 
 enum Role {
@@ -95,12 +99,17 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
             };
             // The endpoint registers its sockets with this thread's runtime, so it is made inside.
             runtime.block_on(async move {
-                let Share { tuning, role, ring } = share;
-                match role.endpoint(&tuning) {
-                    Ok(endpoint) => {
+                let Share { tuning, role, ring, wireguard } = share;
+                let made =
+                    role.endpoint(&tuning).and_then(|endpoint| Ok((endpoint, made(wireguard, &tuning)?)));
+                match made {
+                    Ok((endpoint, wireguard)) => {
                         // Nobody waits for the answer when the daemon gave up meanwhile.
                         drop(started.send(Ok(())));
-                        Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue).run().await;
+                        let mut worker =
+                            Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue);
+                        worker.wireguard = wireguard;
+                        worker.run().await;
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
@@ -109,6 +118,12 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
         .context("cannot start the worker thread; check the limits on processes and memory")?;
     start.await.context("the worker thread ended before it started; see the log, and start it again")??;
     Ok((Thread::new(commands, thread), reports))
+}
+
+fn made(wireguard: Option<WireGuardCarrier>, tuning: &Tuning) -> anyhow::Result<Option<Box<WireGuard>>> {
+    let Some(carrier) = wireguard else { return Ok(None) };
+    let made = WireGuard::new(carrier, &tuning.settings);
+    Ok(Some(Box::new(made.context("cannot use the sockets for WireGuard; check the limits on descriptors")?)))
 }
 
 /// Ties this thread to one of the cores that the process may use.
@@ -129,11 +144,13 @@ fn pin(number: usize) {
 impl Carrier {
     /// Divides it among the workers.
     fn shares(self, rings: Rings) -> Vec<Share> {
+        let mut wireguard = None;
         let (tuning, roles): (_, Box<dyn Iterator<Item = Role>>) = match self {
             Self::Client { tuning, identity } => {
                 (tuning, Box::new(std::iter::repeat_with(move || Role::Client(identity.clone()))))
             }
-            Self::Exit { tuning, identities, sockets, reset_key } => {
+            Self::Exit { tuning, identities, sockets, wireguard: carrier, reset_key } => {
+                wireguard = carrier;
                 let role = move |sockets| Role::Exit { identities: identities.clone(), sockets, reset_key };
                 (tuning, Box::new(sockets.into_iter().map(role)))
             }
@@ -142,7 +159,7 @@ impl Carrier {
         let share = |((place, role), ring)| {
             let mut tuning = tuning.clone();
             tuning.settings.worker = place;
-            Share { tuning, role, ring }
+            Share { tuning, role, ring, wireguard: wireguard.take() }
         };
         WorkerPlace::all(tuning.workers).zip(roles).zip(rings.shares()).map(share).collect()
     }

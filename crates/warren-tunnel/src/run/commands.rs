@@ -70,6 +70,10 @@ impl Worker {
                 // A connection that cannot take control data is closing; its Closed event tells the control plane.
                 let _ = self.endpoint.send_control(connection, &data);
             }
+            // It cannot be told why.
+            ConnectionCommand::Close { connection, .. } if connection.is_of_other_protocol() => {
+                self.detach_peer(connection);
+            }
             ConnectionCommand::Close { connection, code, reason } => {
                 self.endpoint.close(connection, code, &reason)
             }
@@ -115,6 +119,7 @@ impl Worker {
                     self.close_unattached(reason);
                 }
             }
+            SharedCommand::SetWireGuard { key, client } => self.set_wireguard(key, client),
             SharedCommand::Rouse => self.endpoint.rouse(),
             SharedCommand::Stop { code, reason } => self.stopping = Some((code, reason)),
         }
@@ -136,6 +141,9 @@ impl Worker {
             }
             return;
         }
+        if connection.is_of_other_protocol() {
+            return self.attach_peer(session, connection, index);
+        }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         self.endpoint.know_as_client(connection);
         if !self.sessions.attach(session, index, Place::Here(slot)) {
@@ -151,6 +159,9 @@ impl Worker {
     fn detach(&mut self, connection: ConnectionId) {
         if let Some(session) = self.elsewhere.remove(&connection) {
             self.sessions.detach(session, Place::There(connection));
+        }
+        if connection.is_of_other_protocol() {
+            return self.detach_peer(connection);
         }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         if let Some(session) = self.leave_session(slot) {
@@ -173,6 +184,10 @@ impl Worker {
         for place in self.sessions.end(session) {
             let slot = match place {
                 Place::Here(slot) => slot,
+                Place::Peer(peer) => {
+                    self.leave_ended(peer, session);
+                    continue;
+                }
                 Place::There(connection) => {
                     if self.elsewhere.get(&connection) == Some(&session) {
                         self.elsewhere.remove(&connection);

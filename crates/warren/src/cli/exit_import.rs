@@ -1,8 +1,9 @@
-//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys.
+//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys or with theirs.
 
 mod clash;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+mod kept;
 mod label;
 mod wireguard;
 
@@ -55,6 +56,15 @@ pub(crate) fn run(
     }
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
+    }
+    if config.wireguard.is_some() && !args.new_keys {
+        return kept::run(
+            &config,
+            directories,
+            args,
+            &kept::Import { server, planned, enrolled },
+            store.as_mut(),
+        );
     }
     let directory = args.output.clone().unwrap_or_else(|| directories.config.join("clients"));
     let exit =
@@ -179,13 +189,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
     let mut registry = ClientRegistry::new();
     for view in enrolled {
         let client = NewClient {
-            name: view.name.clone(),
-            public_key: view.public_key,
-            ipv4: view.ipv4,
-            ipv6: view.ipv6,
             prefixes: view.prefixes.clone(),
-            rate_limit: None,
-            allow_removed: false,
+            ..NewClient::new(view.name.clone(), view.public_key, view.ipv4, view.ipv6)
         };
         // They are enrolled already, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
@@ -258,15 +263,8 @@ fn holder(error: &RegistryError) -> Option<&String> {
 }
 
 fn client_of(peer: &Peer, config: &ExitSettings) -> Result<NewClient, String> {
-    let mut client = NewClient {
-        name: String::new(),
-        public_key: config.keys.current.public(),
-        ipv4: None,
-        ipv6: None,
-        prefixes: Vec::new(),
-        rate_limit: None,
-        allow_removed: false,
-    };
+    // Its name and its key follow.
+    let mut client = NewClient::new(String::new(), config.keys.current.public(), None, None);
     for network in &peer.allowed_ips {
         let is_host = network.prefix_len() == network.max_prefix_len();
         match (is_host, network) {

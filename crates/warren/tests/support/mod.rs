@@ -57,6 +57,7 @@ pub mod systemd;
 pub mod tapped;
 pub mod terminal;
 pub mod trains;
+pub mod wireguard_go;
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
