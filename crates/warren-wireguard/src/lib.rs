@@ -15,4 +15,5 @@ mod server;
 mod tests;
 
 pub use key::{KeyError, PrivateKey, parse_public_key};
-pub use server::{Event, OVERHEAD, Path, Refusal, Server, Taken};
+pub use peer::Path;
+pub use server::{Event, OVERHEAD, Refusal, Server, Taken};

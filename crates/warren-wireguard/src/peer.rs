@@ -1,11 +1,10 @@
 //! One peer that has begun a handshake: its keys, and where it is.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use boringtun::noise::{Tunn, TunnResult};
 use warren_session::PublicKey;
-
-use super::server::Path;
 
 /// How long a peer may take to prove with a data message that its handshake was not an old one. It sends one at once, so this covers
 /// lost ones.
@@ -13,6 +12,18 @@ const UNPROVEN: Duration = Duration::from_secs(30);
 /// A peer that was told to come up again does so at most this often.
 const UP_AGAIN: Duration = Duration::from_secs(1);
 
+/// Where a datagram came from, and so where its answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The number of the socket that it came to.
+    pub socket: usize,
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// The exit's address that it was sent to, if known.
+    pub local: Option<IpAddr>,
+}
+
+/// A peer, from the first message of its handshake on.
 pub(crate) struct Peer {
     pub(crate) key: PublicKey,
     pub(crate) tunnel: Box<Tunn>,
@@ -32,6 +43,11 @@ impl Peer {
 
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
+    }
+
+    /// Notes a handshake that was not there before.
+    pub(crate) fn begin_again(&mut self, now: Instant) {
+        self.begun = now;
     }
 
     /// Makes the next data message bring it up again.

@@ -1,7 +1,7 @@
 //! All peers of an exit: whose a datagram is, and what becomes of it.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use warren_session::clients::WireGuardClient;
 
 use super::budget::{Budget, UNDER_LOAD};
 use super::key::{PrivateKey, is_safe};
-use super::peer::Peer;
+use super::peer::{Path, Peer};
 
 /// Bytes that a data message has beyond its packet: 16 of header and 16 of authentication.
 pub const OVERHEAD: usize = 32;
@@ -29,22 +29,16 @@ const KEY_BITS: u32 = 8;
 /// Most peers at a time, which is what the rest of the index can name.
 const PEERS: usize = 1 << (32 - KEY_BITS);
 
-/// Where a datagram came from, and so where its answer goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// The number of the socket that it came to.
-    pub socket: usize,
-    /// The peer's address.
-    pub remote: SocketAddr,
-    /// The exit's address that it was sent to, if known.
-    pub local: Option<IpAddr>,
-}
-
 /// What became of a datagram.
 #[derive(Debug)]
 pub enum Taken<'a> {
     /// It was a message of the protocol itself, and has no answer.
     Nothing,
+    /// It was a sign of life of this peer.
+    KeepAlive {
+        /// The number of the peer.
+        peer: usize,
+    },
     /// It is answered with this.
     Answer(&'a [u8]),
     /// It held a packet of this peer. Whether the packet is valid is for others to say.
@@ -271,7 +265,11 @@ impl Server {
     ) -> Taken<'a> {
         let Some(known) = self.known.get(&key) else { return Taken::Refused(Refusal::NotAuthentic) };
         if let Some(peer) = known.peer {
-            return self.answer(peer, from, datagram, buffer);
+            let taken = self.answer(peer, from, datagram, buffer);
+            if matches!(taken, Taken::Answer(_)) {
+                self.peers.get_mut(peer).into_iter().for_each(|peer| peer.begin_again(now));
+            }
+            return taken;
         }
         if self.peers.len() >= PEERS {
             return Taken::Refused(Refusal::TooMany);
@@ -320,8 +318,7 @@ impl Server {
             TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
                 Taken::Packet { peer: number, length: packet.len() }
             }
-            // A keep-alive.
-            TunnResult::Done | TunnResult::WriteToNetwork(_) => Taken::Nothing,
+            TunnResult::Done | TunnResult::WriteToNetwork(_) => Taken::KeepAlive { peer: number },
             TunnResult::Err(error) => return Taken::Refused(refusal(&error)),
         };
         if peer.heard(from, now) {

@@ -49,7 +49,7 @@ impl World {
         let mut buffer = [0; 2_048];
         let path = Path { socket: 0, remote: from.parse().unwrap(), local: None };
         match self.server.receive(self.now, path, datagram, &mut buffer) {
-            Taken::Nothing => Ok(Vec::new()),
+            Taken::Nothing | Taken::KeepAlive { .. } => Ok(Vec::new()),
             Taken::Answer(answer) => Ok(answer.to_vec()),
             Taken::Packet { length, .. } => Ok(buffer[..length].to_vec()),
             Taken::Refused(refusal) => Err(refusal),

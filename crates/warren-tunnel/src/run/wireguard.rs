@@ -27,8 +27,6 @@ use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 
 /// Room for every message that is not a packet: a handshake's first is the longest.
 const LONGEST_ANSWER: usize = 148;
-/// Receives of each socket in one turn.
-const RECEIVES: usize = 8;
 
 impl Worker {
     /// Takes what WireGuard's peers sent, and does what is due for them; true when there may be more.
@@ -50,7 +48,9 @@ impl Worker {
         }
         wireguard.sockets.iter_mut().for_each(|socket| socket.poll_flush(cx));
         self.wireguard = Some(wireguard);
-        self.write_to_device();
+        if busy {
+            self.write_to_device();
+        }
         busy
     }
 
@@ -58,36 +58,40 @@ impl Worker {
         let WireGuard { server, sockets, members, mtu, .. } = wireguard;
         let (mut busy, mut answers) = (false, Vec::new());
         for (number, socket) in sockets.iter_mut().enumerate() {
-            for _ in 0..RECEIVES {
-                let received = socket.poll_receive(cx, |remote, local, datagram| {
-                    let from = Path { socket: number, remote, local };
-                    let room = datagram.len().max(LONGEST_ANSWER);
-                    let buffer = self.arena.room(room);
-                    buffer.resize(room, 0);
-                    let mut refused = None;
-                    match server.receive(now, from, datagram, buffer) {
-                        Taken::Packet { peer, length } => {
-                            let mut packet = buffer.split();
-                            packet.truncate(length);
-                            while let Some(event) = server.poll_event() {
-                                self.take_wireguard_event(event, members);
-                            }
-                            members.heard(peer, datagram.len());
-                            self.take_from_peer(members.get_mut(peer), packet, *mtu, now);
-                            return;
+            let received = socket.poll_receive(cx, |remote, local, datagram| {
+                let from = Path { socket: number, remote, local };
+                let room = datagram.len().max(LONGEST_ANSWER);
+                let buffer = self.arena.room(room);
+                buffer.resize(room, 0);
+                let mut refused = None;
+                match server.receive(now, from, datagram, buffer) {
+                    Taken::Packet { peer, length } => {
+                        let mut packet = buffer.split();
+                        packet.truncate(length);
+                        while let Some(event) = server.poll_event() {
+                            self.take_wireguard_event(event, members);
                         }
-                        Taken::Answer(answer) => answers.push((from, answer.to_vec())),
-                        Taken::Refused(refusal) => refused = Some(drop_reason(refusal)),
-                        Taken::Nothing => {}
+                        members.heard(peer, datagram.len());
+                        self.take_from_peer(members.get_mut(peer), packet, *mtu, now);
+                        return;
                     }
-                    buffer.clear();
-                    refused.into_iter().for_each(|reason| self.refuse(reason));
-                });
-                if received.is_pending() {
-                    break;
+                    Taken::KeepAlive { peer } => {
+                        buffer.clear();
+                        // The first one makes it a member.
+                        while let Some(event) = server.poll_event() {
+                            self.take_wireguard_event(event, members);
+                        }
+                        members.heard(peer, datagram.len());
+                        return;
+                    }
+                    Taken::Answer(answer) => answers.push((from, answer.to_vec())),
+                    Taken::Refused(refusal) => refused = Some(drop_reason(refusal)),
+                    Taken::Nothing => {}
                 }
-                busy = true;
-            }
+                buffer.clear();
+                refused.into_iter().for_each(|reason| self.refuse(reason));
+            });
+            busy |= received.is_ready();
         }
         answers.iter().for_each(|(path, answer)| send(sockets, *path, answer));
         busy

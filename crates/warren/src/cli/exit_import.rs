@@ -5,6 +5,8 @@ mod clash;
 pub(crate) mod fuzzing;
 mod kept;
 mod label;
+mod refused;
+mod table;
 mod wireguard;
 
 use std::fs;
@@ -18,6 +20,8 @@ use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
 use self::clash::{Renamed, free_name};
+use self::refused::Refused;
+use self::table::table;
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::ImportWireGuardArgs;
 use super::exit_client::{ClientStore, all};
@@ -79,20 +83,36 @@ pub(crate) fn run(
             planned.len()
         ));
     }
+    enrol_with_new_keys(&planned, keys, &directory, &exit, store.as_mut())?;
+    if let Some(network) = server.networks.iter().find(|network| uses(&config, network)) {
+        output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
+    }
+    Ok(())
+}
+
+/// Writes a profile for each client that has none, and enrols all.
+fn enrol_with_new_keys(
+    planned: &[NewClient],
+    keys: Vec<Option<PrivateKey>>,
+    directory: &Path,
+    exit: &RemoteExit,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
     let mut clients = Vec::new();
     let mut written = Profiles::default();
-    storage::make_directory(&directory).map_err(|error| {
+    storage::make_directory(directory).map_err(|error| {
         anyhow!("{} cannot be created: {}; name another with --output", directory.display(), describe(&error))
     })?;
-    storage::remove_abandoned(&directory);
+    storage::remove_abandoned(directory);
     for (client, left) in planned.iter().zip(keys) {
         let public_key = match left {
             Some(key) => key.public(),
             None => {
                 let key = PrivateKey::generate()?;
                 let public_key = key.public();
-                let text = profile_text(&client.name, endpoint, &exit.public_keys, &ClientKey::Ours(key));
-                written.write(profile_path(&directory, client), text.as_bytes())?;
+                let text =
+                    profile_text(&client.name, &exit.endpoint, &exit.public_keys, &ClientKey::Ours(key));
+                written.write(profile_path(directory, client), text.as_bytes())?;
                 public_key
             }
         };
@@ -107,11 +127,7 @@ pub(crate) fn run(
         "Enrolled {} clients; their profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",
         clients.len(),
         directory.display(),
-    ))?;
-    if let Some(network) = server.networks.iter().find(|network| uses(&config, network)) {
-        output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
-    }
-    Ok(())
+    ))
 }
 
 /// Refuses names that somebody else has, and proposes others.
@@ -160,19 +176,6 @@ fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow:
             "{} exists already; nothing was changed; name another directory with --output",
             path.display()
         ),
-    }
-}
-
-/// Why the peers cannot be clients of this exit.
-#[derive(Debug)]
-struct Refused {
-    line: usize,
-    sentence: String,
-}
-
-impl Refused {
-    fn of(self, file: &Path) -> ConfigError {
-        ConfigError::at_line(file, self.line, self.sentence)
     }
 }
 
@@ -301,19 +304,6 @@ fn client_of(peer: &Peer, config: &ExitSettings) -> Result<NewClient, String> {
 fn uses(config: &ExitSettings, network: &IpNet) -> bool {
     let own = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     own.into_iter().flatten().any(|own| own.contains(network) || network.contains(&own))
-}
-
-fn table(planned: &[NewClient]) -> String {
-    let rows = planned.iter().map(|client| {
-        let addresses = [client.ipv4.map(|a| a.to_string()), client.ipv6.map(|a| a.to_string())];
-        let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        vec![
-            client.name.clone(),
-            addresses.into_iter().flatten().collect::<Vec<_>>().join(" "),
-            prefixes.join(" "),
-        ]
-    });
-    output::table(&["NAME", "ADDRESSES", "PREFIXES"], &rows.collect::<Vec<_>>())
 }
 
 /// Profiles that were written. They are removed again unless `keep` is called.

@@ -6,8 +6,9 @@ use anyhow::{Context as _, bail};
 use warren_session::clients::{PresharedKey, WireGuardClient};
 use warren_wireguard::{PrivateKey, parse_public_key};
 
+use super::refused::Refused;
+use super::table::table;
 use super::wireguard::{KeyText, Peer, WireGuardServer};
-use super::{Refused, table};
 use crate::cli::args::ImportWireGuardArgs;
 use crate::cli::exit_client::ClientStore;
 use warren_config::{ExitSettings, make_clients_directory, read_wireguard_key, storage, wireguard_key_path};

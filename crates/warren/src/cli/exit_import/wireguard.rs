@@ -108,31 +108,43 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
         let (key, value) = content
             .split_once('=')
             .ok_or_else(|| mistake("this is neither a [section] nor KEY = VALUE".to_owned()))?;
-        let networks =
-            || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
-        let key_text = || Some(KeyText { line, text: Zeroizing::new(value.trim().to_owned()) });
-        match (&section, key.trim().to_ascii_lowercase().as_str()) {
-            (Section::None, _) => return Err(mistake("this stands outside any [section]".to_owned())),
-            (Section::Interface, "address") => {
-                server.networks.extend(networks()?.iter().map(IpNet::trunc));
-            }
-            (Section::Interface, "privatekey") => server.private_key = key_text(),
-            (Section::Interface, "listenport") => server.listen_port = value.trim().parse().ok(),
-            (Section::Peer, "publickey") => {
-                server.peers.last_mut().into_iter().for_each(|peer| peer.public_key = key_text());
-            }
-            (Section::Peer, "presharedkey") => {
-                server.peers.last_mut().into_iter().for_each(|peer| peer.preshared_key = key_text());
-            }
-            (Section::Peer, "allowedips") => {
-                if let Some(peer) = server.peers.last_mut() {
-                    peer.allowed_ips.extend(networks()?);
-                }
-            }
-            _ => {}
-        }
+        take(&mut server, &section, (key, value), line)?;
     }
     Ok(server)
+}
+
+/// Takes one KEY = VALUE of a section.
+fn take(
+    server: &mut WireGuardServer,
+    section: &Section,
+    (key, value): (&str, &str),
+    line: usize,
+) -> Result<(), Mistake> {
+    let mistake = |sentence: String| Mistake { line, sentence };
+    let networks =
+        || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
+    let key_text = || Some(KeyText { line, text: Zeroizing::new(value.trim().to_owned()) });
+    match (section, key.trim().to_ascii_lowercase().as_str()) {
+        (Section::None, _) => return Err(mistake("this stands outside any [section]".to_owned())),
+        (Section::Interface, "address") => {
+            server.networks.extend(networks()?.iter().map(IpNet::trunc));
+        }
+        (Section::Interface, "privatekey") => server.private_key = key_text(),
+        (Section::Interface, "listenport") => server.listen_port = value.trim().parse().ok(),
+        (Section::Peer, "publickey") => {
+            server.peers.last_mut().into_iter().for_each(|peer| peer.public_key = key_text());
+        }
+        (Section::Peer, "presharedkey") => {
+            server.peers.last_mut().into_iter().for_each(|peer| peer.preshared_key = key_text());
+        }
+        (Section::Peer, "allowedips") => {
+            if let Some(peer) = server.peers.last_mut() {
+                peer.allowed_ips.extend(networks()?);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
