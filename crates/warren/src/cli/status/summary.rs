@@ -210,6 +210,7 @@ mod tests {
         let mut status = example(&[]);
         status.client = None;
         status.exit = Some(ExitStatus {
+            wireguard: None,
             listen: vec!["0.0.0.0:443".parse().unwrap(), "[::]:443".parse().unwrap()],
             public_key: "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=".to_owned(),
             old_public_key: None,
