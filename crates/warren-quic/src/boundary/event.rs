@@ -24,7 +24,7 @@ impl ConnectionId {
 
     /// The number of a connection that is not QUIC's.
     pub fn of_other_protocol(worker: WorkerPlace, number: u64) -> Self {
-        Self(Self::floor(worker) | Self::OTHER_PROTOCOL | number % Self::OTHER_PROTOCOL)
+        Self(Self::floor(worker) | Self::OTHER_PROTOCOL | (number % Self::OTHER_PROTOCOL))
     }
 
     /// Whether the connection is not QUIC's.
