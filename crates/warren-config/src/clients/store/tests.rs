@@ -269,9 +269,9 @@ fn damage_is_refused_and_a_torn_end_is_not() {
     assert!(place.refusal().contains(":5: is damaged"), "a torn line is the last");
     with("");
     assert!(place.refusal().contains(":1: is damaged or not an exit's clients"));
-    with(&good.replacen("warren-clients 1", "warren-clients 2", 1));
+    with(&good.replacen("warren-clients 1", "warren-clients 3", 1));
     assert!(
-        place.refusal().contains("newer version of Warren (format 2, this one reads 1)"),
+        place.refusal().contains("newer version of Warren (format 3, this one reads 2)"),
         "{}",
         place.refusal()
     );
