@@ -47,7 +47,7 @@ impl World {
     /// Gives the server a datagram. Returns what it answers, or the packet that was in it, or why it refused.
     fn give(&mut self, from: &str, datagram: &[u8]) -> Result<Vec<u8>, Refusal> {
         let mut buffer = [0; 2_048];
-        let path = Path { socket: 0, remote: from.parse().unwrap(), local: None };
+        let path = path(from);
         match self.server.receive(self.now, path, datagram, &mut buffer) {
             Taken::Nothing | Taken::KeepAlive { .. } => Ok(Vec::new()),
             Taken::Answer(answer) => Ok(answer.to_vec()),
@@ -85,6 +85,10 @@ impl Client {
     fn send(&mut self, packet: &[u8]) -> Vec<u8> {
         sent(self.tunnel.encapsulate(packet, &mut [0; 2_048]))
     }
+}
+
+fn path(remote: &str) -> Path {
+    Path { socket: 0, remote: remote.parse().unwrap(), local: None }
 }
 
 fn sent(result: TunnResult<'_>) -> Vec<u8> {

@@ -22,17 +22,17 @@ fn up(exit: &mut Exit, connection: u64) -> Vec<Action> {
 }
 
 fn ends(actions: &[Action]) -> Vec<EndReason> {
-    let reason = |action: &Action| match action {
-        Action::End { reason, .. } => Some(*reason),
-        _ => None,
+    let reason = |action: &Action| {
+        let Action::End { reason, .. } = action else { return None };
+        Some(*reason)
     };
     actions.iter().filter_map(reason).collect()
 }
 
 fn set(actions: &[Action]) -> Vec<(PublicKey, bool)> {
-    let change = |action: &Action| match action {
-        Action::SetWireGuard { key, client } => Some((*key, client.is_some())),
-        _ => None,
+    let change = |action: &Action| {
+        let Action::SetWireGuard { key, client } = action else { return None };
+        Some((*key, client.is_some()))
     };
     actions.iter().filter_map(change).collect()
 }
@@ -41,11 +41,9 @@ fn set(actions: &[Action]) -> Vec<(PublicKey, bool)> {
 fn a_client_that_is_there_gets_a_session_with_everything_that_is_its_own_and_is_told_nothing() {
     let mut exit = exit_with_phone();
     let actions = up(&mut exit, 1);
-    let opened = actions.iter().find_map(|action| match action {
-        Action::Open { name, lease, prefixes, connections, features, .. } => {
-            Some((name.clone(), *lease, prefixes.len(), *connections, *features))
-        }
-        _ => None,
+    let opened = actions.iter().find_map(|action| {
+        let Action::Open { name, lease, prefixes, connections, features, .. } = action else { return None };
+        Some((name.clone(), *lease, prefixes.len(), *connections, *features))
     });
     let (name, lease, prefixes, connections, features) = opened.unwrap();
     assert_eq!((name.as_str(), prefixes, connections, features), ("phone", 1, 1, 0));
