@@ -10,3 +10,4 @@ pub mod invite;
 pub mod nft_ruleset;
 pub mod resequence;
 pub mod segment;
+pub mod wireguard;

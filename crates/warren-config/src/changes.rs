@@ -45,6 +45,8 @@ impl ExitSettings {
     /// The settings that `after` has with other values, such as `servers in [dns]`.
     pub fn changes(&self, after: &Self) -> Vec<&'static str> {
         let (nat, metrics) = (&self.nat, &self.metrics);
+        let served = |of: &Self| of.wireguard.as_ref().map(|wireguard| wireguard.listen.clone());
+        let named_as = |of: &Self| of.wireguard.as_ref().map(|wireguard| wireguard.endpoint.clone());
         let changed = [
             ("listen in [exit]", self.listen != after.listen),
             ("endpoint in [exit]", self.endpoint != after.endpoint),
@@ -63,6 +65,8 @@ impl ExitSettings {
             ("listen in [metrics]", metrics.listen != after.metrics.listen),
             ("clients in [metrics]", metrics.clients != after.metrics.clients),
             ("listen in [web]", self.web != after.web),
+            ("listen in [wireguard]", served(self) != served(after)),
+            ("endpoint in [wireguard]", named_as(self) != named_as(after)),
         ];
         named(changed.into_iter()).chain(self.transport.changes(&after.transport)).collect()
     }

@@ -20,6 +20,11 @@ impl Endpoint {
         &self.host
     }
 
+    /// The same host with another port.
+    pub fn with_port(&self, port: u16) -> Self {
+        Self { host: self.host.clone(), port }
+    }
+
     /// The UDP port.
     pub fn port(&self) -> u16 {
         self.port

@@ -14,9 +14,10 @@ use super::network::{ipv4_pool, ipv6_pool};
 use super::transport::Transport;
 use super::value::{self, boolean, list, network, socket_address};
 use super::web::{WebListen, read_web};
+use super::wireguard::{WireGuardSettings, read_wireguard};
 use super::{ConfigError, file};
 
-/// All settings of an exit.
+/// All settings of an exit. It has 16 fields because each is a setting or a section of the file.
 #[derive(Debug)]
 pub struct ExitSettings {
     /// The file with these settings.
@@ -47,6 +48,8 @@ pub struct ExitSettings {
     pub metrics: MetricsSettings,
     /// Where the web page for operators is served, if it is.
     pub web: Option<WebListen>,
+    /// `[wireguard]`, if the exit serves WireGuard clients too.
+    pub wireguard: Option<WireGuardSettings>,
     /// `[transport]`.
     pub transport: Transport,
 }
@@ -60,6 +63,12 @@ impl ExitSettings {
     /// The keys that clients may pin, the newest first.
     pub fn public_keys(&self) -> Vec<PublicKey> {
         self.private_keys().iter().map(PrivateKey::public).collect()
+    }
+
+    /// The UDP ports that clients reach.
+    pub fn ports(&self) -> Vec<u16> {
+        let wireguard = self.wireguard.iter().flat_map(|wireguard| &wireguard.listen);
+        self.listen.iter().chain(wireguard).map(SocketAddr::port).collect()
     }
 
     /// The client registry's path.
@@ -110,6 +119,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
     let dns = read_dns(&mut document)?;
     let metrics = MetricsSettings::read(&mut document)?;
     let web = read_web(&mut document)?;
+    let wireguard = read_wireguard(&mut document)?;
     let transport = Transport::read_exit(&mut document)?;
     // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let identity = read_identity(&mut document);
@@ -120,6 +130,14 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
         let sentence =
             "no inner prefix is set; write ipv4 = \"10.66.0.0/16\" in [addresses], or another prefix";
         return Err(ConfigError::at_line(path, 1, sentence));
+    }
+    let is_shared = |address: &&SocketAddr| listen.iter().any(|other| other.port() == address.port());
+    if let Some(shared) = wireguard.iter().flat_map(|wireguard| &wireguard.listen).find(is_shared) {
+        let sentence = format!(
+            "listen in [wireguard] and in [exit] both name UDP port {}; give WireGuard another, such as 51820",
+            shared.port()
+        );
+        return Err(ConfigError::of_file(path, sentence));
     }
     Ok(ExitSettings {
         path: path.to_path_buf(),
@@ -136,6 +154,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
         dns,
         metrics,
         web,
+        wireguard,
         transport,
     })
 }

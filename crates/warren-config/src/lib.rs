@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `dns`, `kill_switch`, `forwards`, `metrics`, `web`: sections of their own
+//! - `transport`, `dns`, `kill_switch`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -39,6 +39,7 @@ pub mod storage;
 mod transport;
 mod value;
 mod web;
+mod wireguard;
 mod wording;
 
 pub use clients::{
@@ -60,6 +61,7 @@ pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, Wh
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with};
 pub use transport::Transport;
 pub use web::WebListen;
+pub use wireguard::{WireGuardSettings, read_wireguard_key, wireguard_key_path, write_wireguard_key};
 pub use wording::{describe, quoted, suggestion};
 
 #[cfg(test)]

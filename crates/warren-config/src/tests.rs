@@ -281,6 +281,39 @@ fn an_exit_is_silent_unless_it_is_told_otherwise() {
 }
 
 #[test]
+fn wireguard_is_served_where_the_section_says_and_nowhere_without_it() {
+    let read = |text: &str| parse_exit(&exit_text(text)).unwrap().wireguard;
+    assert_eq!(read(""), None);
+    let one = read("[wireguard]\nlisten = \"0.0.0.0:51820\"\n").unwrap();
+    assert_eq!((one.listen.len(), one.endpoint), (1, None));
+    let two = "[wireguard]\nlisten = [\"0.0.0.0:51820\", \"[::]:51820\"]\nendpoint = \"vpn.example:1\"\n";
+    assert_eq!(read(two).unwrap().listen.len(), 2);
+    for (text, said) in [
+        ("[wireguard]\nlisten = []\n", "is empty"),
+        ("[wireguard]\nlisten = \"0.0.0.0\"\n", "must be an IP address with a port"),
+        ("[wireguard]\nlisten = \"0.0.0.0:443\"\n", "UDP port 443"),
+        ("[wireguard]\nendpoint = \"vpn.example:1\"\n", "without listen"),
+    ] {
+        assert!(exit_error(&exit_text(text)).contains(said), "{}", exit_error(&exit_text(text)));
+    }
+}
+
+#[test]
+fn wireguard_key_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = super::wireguard_key_path(&directory.path().join("clients.toml"));
+    assert!(super::read_wireguard_key(&path).unwrap().is_none());
+    let key = warren_wireguard::PrivateKey::new([7; 32]);
+    super::write_wireguard_key(&path, &key).unwrap();
+    assert_eq!(super::read_wireguard_key(&path).unwrap().unwrap().public(), key.public());
+    assert!(super::write_wireguard_key(&path, &key).is_err(), "it is never replaced");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let error = super::read_wireguard_key(&path).unwrap_err().to_string();
+    assert!(error.contains("chmod 600"), "{error}");
+}
+
+#[test]
 fn exit_without_options_has_the_defaults() {
     let config = parse_exit(&exit_text("")).unwrap();
     assert_eq!(config.listen, ["0.0.0.0:443".parse().unwrap(), "[::]:443".parse().unwrap()]);

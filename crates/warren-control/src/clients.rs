@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use warren_session::clients::{
     AddressChoice, ClientChange, ClientSettings, Forward, PortRange, RateChoice,
 };
-use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
+use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey, WireGuardClient};
 use warren_session::{PublicKey, optional_stored_key, stored_key};
 
 /// A client to enrol.
@@ -16,8 +16,12 @@ use warren_session::{PublicKey, optional_stored_key, stored_key};
 pub struct NewClient {
     /// The client's name. No other client has it.
     pub name: String,
-    /// The client's public key.
+    /// The client's public key. A command has checked it.
+    #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
+    /// Set if it connects with WireGuard.
+    #[serde(default)]
+    pub wireguard: Option<WireGuardClient>,
     /// A fixed inner IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
     /// A fixed inner IPv6 address.
@@ -37,7 +41,7 @@ impl NewClient {
     /// A client without networks behind it and without a rate limit.
     pub fn new(name: String, public_key: PublicKey, ipv4: Option<Ipv4Addr>, ipv6: Option<Ipv6Addr>) -> Self {
         let (prefixes, rate_limit) = (Vec::new(), None);
-        Self { name, public_key, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
+        Self { name, public_key, wireguard: None, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
     }
 
     /// The removed key that may be enrolled again with this client.
@@ -48,6 +52,7 @@ impl NewClient {
     /// The registry's entry for this client.
     pub fn to_client(&self, created: SystemTime) -> Client {
         let mut client = Client::new(self.name.clone(), self.public_key, created);
+        client.wireguard.clone_from(&self.wireguard);
         client.ipv4 = self.ipv4;
         client.ipv6 = self.ipv6;
         client.prefixes.clone_from(&self.prefixes);
@@ -64,6 +69,9 @@ pub struct ClientView {
     /// The client's public key.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
+    /// Whether it connects with WireGuard.
+    #[serde(default)]
+    pub wireguard: bool,
     /// The key that replaces it once the client connects with it.
     #[serde(default, deserialize_with = "optional_stored_key")]
     pub next_public_key: Option<PublicKey>,
@@ -111,6 +119,7 @@ impl ClientView {
         Self {
             name: client.name.clone(),
             public_key: client.public_key,
+            wireguard: client.wireguard.is_some(),
             next_public_key: client.next_public_key,
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, RefusedStatus};
 pub use connection::{ConnectionStatus, ControllerStatus, RepairStatus};
-pub use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
+pub use exit::{ClientCounts, ExitStatus, SessionStatus, WireGuardStatus, turned_away};
 pub use process::{FileAccess, Sandbox, resident_kib};
 pub use rates::{RateMeter, Rates, percent};
 pub use transport::{DeviceStatus, TransportStatus};
@@ -303,6 +303,7 @@ mod tests {
             has_other_exit: None,
         };
         let exit = ExitStatus {
+            wireguard: None,
             listen: Vec::new(),
             public_key: String::new(),
             old_public_key: None,

@@ -25,6 +25,11 @@ pub fn start(settings: &LogSettings) -> anyhow::Result<()> {
         );
         Failure::new(ExitCode::Usage, sentence)
     })?;
+    // Its warnings are what happens to every phone that goes to sleep.
+    let filter = match "boringtun=off".parse() {
+        Ok(quiet) if !settings.filter.contains("boringtun") => filter.add_directive(quiet),
+        _ => filter,
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(LimitedLog::new(settings.format))

@@ -152,6 +152,12 @@ impl Clients {
         self.sessions.connected(Instant::now(), connection, key, Network::of(remote).address());
     }
 
+    /// A WireGuard client is there and wants a session.
+    pub(crate) fn wireguard_up(&mut self, connection: u64, key: PublicKey) {
+        self.events.connected();
+        self.sessions.wireguard_up(Instant::now(), connection, key);
+    }
+
     /// Tells the sessions that bytes have arrived on a connection's control stream.
     pub(crate) fn received(&mut self, connection: u64, data: &[u8]) {
         self.sessions.received(Instant::now(), connection, data);

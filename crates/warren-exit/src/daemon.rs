@@ -33,7 +33,9 @@ use warren_daemon::notify;
 use warren_daemon::sandbox::{self, Files};
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Carrier, ConnectionCommand, Forwarding, Report, Reports, Rings, WorkerHandle};
+use warren_tunnel::{
+    Carrier, ConnectionCommand, Forwarding, Report, Reports, Rings, WireGuardCarrier, WorkerHandle,
+};
 
 /// Everything that the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
 pub(crate) struct ExitStart {
@@ -42,6 +44,8 @@ pub(crate) struct ExitStart {
     pub(crate) tuning: Tuning,
     /// The UDP sockets of each worker.
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
+    /// What it needs to serve WireGuard, if it does.
+    pub(crate) wireguard: Option<WireGuardCarrier>,
     /// The key of the stateless reset tokens.
     pub(crate) reset_key: [u8; 64],
     pub(crate) device: Device,
@@ -113,6 +117,7 @@ impl<'host> Daemon<'host> {
             clients,
             tuning,
             sockets,
+            wireguard,
             reset_key,
             device,
             queues,
@@ -128,14 +133,19 @@ impl<'host> Daemon<'host> {
         let web_socket = web::unix_socket(config.web.as_ref())?;
         sandbox::enter(&files)?;
         let identities = config.private_keys();
-        let carrier = Carrier::Exit { tuning: tuning.clone(), identities, sockets, reset_key };
+        let wireguard_key = wireguard.as_ref().map(|wireguard| wireguard.key.public());
+        let carrier = Carrier::Exit { tuning: tuning.clone(), identities, sockets, wireguard, reset_key };
         let (worker, reports) = warren_tunnel::spawn(carrier, rings).await?;
+        if wireguard_key.is_some() {
+            clients.let_in_by_wireguard(&worker).await;
+        }
         let device = DeviceStatus {
             name: device.name().to_owned(),
             mtu: INNER_MTU,
             offload: config.transport.tun_offload,
         };
-        let reporting = Reporting::start(&config, web_socket, state_directory(&clients)?, device).await?;
+        let mut reporting = Reporting::start(&config, web_socket, state_directory(&clients)?, device).await?;
+        reporting.wireguard_key = wireguard_key;
         let daemon = Self {
             keys_read: config.public_keys(),
             config,
@@ -209,6 +219,10 @@ impl<'host> Daemon<'host> {
         let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
         let enrolled = self.clients.registry().len();
         tracing::info!("listening on UDP {}; {enrolled} clients enrolled", listen.join(", "));
+        if let Some(wireguard) = &self.config.wireguard {
+            let listen: Vec<String> = wireguard.listen.iter().map(ToString::to_string).collect();
+            tracing::info!("listening on UDP {} for WireGuard clients", listen.join(", "));
+        }
     }
 
     /// What clients are told when the exit ends.
@@ -227,6 +241,7 @@ impl<'host> Daemon<'host> {
                 }
                 self.clients.connected(connection.0, peer, remote)
             }
+            Report::WireGuardUp { connection, peer, .. } => self.clients.wireguard_up(connection.0, peer),
             Report::Control { connection, data } => self.clients.received(connection.0, &data),
             Report::Closed { connection, reason } => self.clients.closed(connection.0, &reason),
             // The worker moves the connection's flows to others. A client that never comes back ends with the idle timeout.

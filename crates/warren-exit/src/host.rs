@@ -5,7 +5,6 @@ pub(crate) mod hold;
 mod service_ports;
 mod upkeep;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
@@ -250,7 +249,7 @@ async fn facts_of(
         nat_ipv4: config.nat.ipv4,
         nat_ipv6: config.nat.ipv6,
         interface,
-        listen_ports: config.listen.iter().map(SocketAddr::port).collect(),
+        listen_ports: config.ports(),
         service_ports: services.kept(),
         allow: config.allow.clone(),
         prefixes: prefixes_of(registry),

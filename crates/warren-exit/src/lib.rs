@@ -5,6 +5,7 @@
 //!   changes on the host; `reporting.rs` has status, metrics and page.
 //! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
 //! - `import.rs` takes over an edited `clients.toml`. `stopped.rs` has the clients of an exit that does not run.
+//! - `wireguard.rs` has the key and the sockets for WireGuard clients.
 //! - `list.rs`, `stopped.rs`, `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod session_settings;
 mod sockets;
 pub mod stopped;
 mod web;
+pub mod wireguard;
 
 pub use host::DEVICE;
 pub use host::hold::release;

@@ -12,8 +12,9 @@ use crate::metrics::{self, MetricsPage, Scrape};
 use crate::web::{Question, WebServer};
 use warren_config::{ExitSettings, MetricsSettings, WebListen};
 use warren_control::status::{
-    ClientCounts, DeviceStatus, ExitStatus, Observed, RateMeter, State, Status, turned_away,
+    ClientCounts, DeviceStatus, ExitStatus, Observed, RateMeter, State, Status, WireGuardStatus, turned_away,
 };
+use warren_session::PublicKey;
 use warren_tunnel::tuning::Tuning;
 use warren_tunnel::{Snapshot, Traffic};
 
@@ -24,6 +25,8 @@ pub(crate) struct Reporting {
     /// The page's Unix socket. Nothing can make it again, so it stays until the configuration no longer names it.
     web_socket: Option<UnixSocket>,
     device: DeviceStatus,
+    /// Of an exit that serves WireGuard.
+    pub(crate) wireguard_key: Option<PublicKey>,
     since: Instant,
     meter: RateMeter,
 }
@@ -68,8 +71,15 @@ impl Reporting {
     ) -> anyhow::Result<Self> {
         let now = Instant::now();
         let metrics = metrics::serve(&config.metrics).await?;
-        let mut started =
-            Self { metrics, web: None, web_socket, device, since: now, meter: RateMeter::new(now) };
+        let mut started = Self {
+            metrics,
+            web: None,
+            web_socket,
+            device,
+            wireguard_key: None,
+            since: now,
+            meter: RateMeter::new(now),
+        };
         started.serve_web(config.web.as_ref(), state, true).await?;
         Ok(started)
     }
@@ -186,6 +196,11 @@ impl Reporting {
         }
     }
 
+    fn wireguard_status(&self, config: &ExitSettings) -> Option<WireGuardStatus> {
+        let (key, settings) = (self.wireguard_key?, config.wireguard.as_ref()?);
+        Some(WireGuardStatus { listen: settings.listen.clone(), public_key: key.to_string() })
+    }
+
     /// The exit's status.
     pub(crate) fn status(&self, seen: &Observations<'_>, host_changes: Vec<String>) -> Status {
         let Observations { config, clients, tuning, .. } = seen;
@@ -193,6 +208,7 @@ impl Reporting {
         let handshakes = tuning.settings.strangers.handshakes();
         let exit = ExitStatus {
             listen: config.listen.clone(),
+            wireguard: self.wireguard_status(config),
             public_key: config.keys.current.public().to_string(),
             old_public_key: config.keys.old.as_ref().map(|key| key.public().to_string()),
             clients: ClientCounts { enrolled: clients.registry().len(), connected: sessions.len() },

@@ -1,6 +1,5 @@
 //! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing behind.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,7 +16,7 @@ use crate::ending::Ending;
 use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
 use crate::session_settings::session_settings;
 use crate::stopped::StoppedClients;
-use crate::{other_firewalls, reset_key, sockets};
+use crate::{other_firewalls, reset_key, sockets, wireguard};
 use warren_config::{ExitSettings, WebListen, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
 use warren_daemon::directories::Directories;
@@ -71,6 +70,7 @@ async fn prepare_and_run(
     let reset_key = reset_key::read_or_make(&state)?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
+    let wireguard = wireguard::carrier(&config, &path)?;
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
@@ -88,6 +88,7 @@ async fn prepare_and_run(
         clients,
         tuning,
         sockets,
+        wireguard,
         reset_key,
         device,
         queues,
@@ -129,7 +130,7 @@ fn create_device(config: &ExitSettings, workers: u8) -> anyhow::Result<(Device, 
 
 /// Logs each chain of another firewall that keeps clients from the exit or from the internet, with what to do.
 fn warn_of_other_firewalls(config: &ExitSettings) {
-    let ports: Vec<u16> = config.listen.iter().map(SocketAddr::port).collect();
+    let ports = config.ports();
     for firewall in other_firewalls::look(&ports) {
         tracing::warn!("{}; {}", firewall.found(), firewall.fix(&ports));
     }

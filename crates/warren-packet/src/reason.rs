@@ -37,6 +37,8 @@ drop_reasons! {
     BadFragment "bad_fragment" "Fragments of a packet overlapped, disagreed or were too small.";
     FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
     Repeated "repeated" "A numbered datagram had arrived before, or was too old to tell.";
+    Unauthenticated "unauthenticated" "The sender of a WireGuard datagram did not prove a key of a client.";
+    HandshakeLimit "handshake_limit" "Too many WireGuard handshakes were begun at the same time.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
     WrongDestination "wrong_destination" "The destination address is not one that this side holds.";
     NoRoute "no_route" "No session holds the destination address.";

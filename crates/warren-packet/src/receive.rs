@@ -1,5 +1,6 @@
 //! Validates a peer's packets before they reach the kernel.
 
+use crate::checksum::Sum;
 use crate::datagram::Flags;
 use crate::ip::IpPacket;
 use crate::reason::DropReason;
@@ -25,6 +26,19 @@ pub fn accept(flags: Flags, packet: &mut [u8]) -> Result<VirtioNetHeader, DropRe
     let sum = transport.partial_checksum(packet, packet.len());
     put_u16(packet, transport.checksum_field(), sum);
     Ok(transport.completion())
+}
+
+/// Completes the checksum of a packet that is flagged as having a partial one, for a receiver that takes only whole ones.
+///
+/// # Errors
+/// As [`accept`].
+pub fn complete(packet: &mut [u8]) -> Result<(), DropReason> {
+    let header = accept(Flags::PARTIAL_CHECKSUM, packet)?;
+    let start = usize::from(header.checksum_start);
+    // The field holds the pseudo-header's sum, so this is the sum of everything that the checksum covers.
+    let checksum = Sum::of(&packet[start..]).transport_checksum();
+    put_u16(packet, start + usize::from(header.checksum_offset), checksum);
+    Ok(())
 }
 
 /// Finds the transport header of a packet that is flagged as having a partial checksum.

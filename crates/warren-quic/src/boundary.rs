@@ -11,7 +11,7 @@ pub use self::{
     error::{ConnectError, EndpointError, SendError},
     event::{CloseReason, ConnectionId, Event, Inbox, LostDatagram},
 };
-pub use crate::stats::{ConnectionStats, ControllerState, LossCounts, SendErrors, SocketStats};
+pub use crate::stats::{ConnectionStats, ControllerState, Datagrams, LossCounts, SendErrors, SocketStats};
 
 /// Most datagrams that one poll of an endpoint adds to its inbox.
 pub const MAX_DATAGRAMS_PER_POLL: usize = 256;

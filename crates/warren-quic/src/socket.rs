@@ -22,6 +22,7 @@ use crate::settings::Lacking;
 
 mod counted;
 mod overflow;
+mod plain;
 #[cfg(test)]
 mod planted;
 mod quic_socket;
@@ -30,6 +31,7 @@ mod spare_memory;
 mod steering;
 
 pub use self::{
+    plain::PlainSocket,
     spare_memory::{ThreadCache, release_spare_memory},
     steering::steer,
 };

@@ -83,6 +83,54 @@ pub struct ConnectionStats {
     pub largest_drive: u64,
 }
 
+impl ConnectionStats {
+    /// The figures of a connection that is not QUIC's, of which only the datagrams are known.
+    pub fn of_other_protocol(remote: SocketAddr, sent: Datagrams, received: Datagrams) -> Self {
+        Self {
+            remote,
+            rtt: Duration::ZERO,
+            cwnd: 0,
+            controller: None,
+            mtu: 0,
+            sent_packets: 0,
+            lost_packets: 0,
+            spurious_losses: 0,
+            lost_mtu_probes: 0,
+            black_holes: 0,
+            congestion_events: 0,
+            datagrams_accepted: 0,
+            datagrams_sent: 0,
+            datagrams_returned: 0,
+            datagrams_forgotten: 0,
+            kept_bytes: 0,
+            datagrams_received: 0,
+            datagrams_delivered: 0,
+            send_drops_full: 0,
+            send_drops_too_large: 0,
+            send_drops_stale: 0,
+            send_drops_closed: 0,
+            receive_drops: 0,
+            udp_datagrams_sent: sent.count,
+            udp_bytes_sent: sent.bytes,
+            udp_datagrams_received: received.count,
+            udp_bytes_received: received.bytes,
+            largest_received: 0,
+            acks_sent: 0,
+            acks_received: 0,
+            largest_drive: 0,
+        }
+    }
+}
+
+/// A number of UDP datagrams and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Datagrams {
+    /// How many there were.
+    pub count: u64,
+    /// Bytes of their payload.
+    pub bytes: u64,
+}
+
 /// What the congestion controller `adaptive` does on a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ControllerState {

@@ -222,6 +222,7 @@ impl Exit {
                     self.endpoint.close(ConnectionId(connection), reason.code(), &reason.to_string());
                 }
                 ExitAction::Enrolled { .. }
+                | ExitAction::SetWireGuard { .. }
                 | ExitAction::Open { .. }
                 | ExitAction::Attach { .. }
                 | ExitAction::Detach { .. }

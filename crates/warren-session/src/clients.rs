@@ -15,6 +15,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timestamp;
+mod wireguard;
 
 pub use self::change::{AddressChoice, ClientChange, ClientSettings, RateChoice};
 pub use self::client::{Client, MAX_CLIENTS, MAX_NAME_LENGTH, is_valid_name};
@@ -27,5 +28,6 @@ pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
 pub use self::row::RowChange;
+pub use self::wireguard::{PresharedKey, WireGuardClient};
 
 pub(crate) use self::row::{Before, RowId};

@@ -16,6 +16,7 @@ mod session;
 mod store;
 #[cfg(test)]
 mod tests;
+mod wireguard;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -259,7 +260,8 @@ impl ExitSessions {
         let mut empty = Vec::new();
         for session in self.sessions.values() {
             let before = self.actions.len();
-            for (_, connection) in session.attached() {
+            let is_deaf = self.is_wireguard(session);
+            for (_, connection) in session.attached().filter(|_| !is_deaf) {
                 self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
             }
             // A session without connections has nobody to tell, and would only delay the end of the drain.

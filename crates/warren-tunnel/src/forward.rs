@@ -87,6 +87,8 @@ struct Session {
 pub(crate) enum Place {
     /// On this worker, with this pump.
     Here(usize),
+    /// On this worker, a WireGuard peer of this number.
+    Peer(usize),
     /// On another worker.
     There(ConnectionId),
 }

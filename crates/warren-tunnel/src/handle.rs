@@ -88,6 +88,7 @@ impl WorkerHandle {
             Report::Connecting { .. }
             | Report::ConnectFailed { .. }
             | Report::Connected { .. }
+            | Report::WireGuardUp { .. }
             | Report::Control { .. } => {}
         }
     }

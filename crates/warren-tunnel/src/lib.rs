@@ -22,6 +22,7 @@ mod thread;
 mod traffic;
 pub mod tuning;
 mod upkeep;
+mod wireguard;
 
 pub use client_limit::ClientLimit;
 pub use counters::{
@@ -33,3 +34,4 @@ pub use message::{ConnectionCommand, Report, SharedCommand};
 pub use rings::Rings;
 pub use thread::{Carrier, spawn};
 pub use traffic::Traffic;
+pub use wireguard::WireGuardCarrier;

@@ -8,6 +8,7 @@ use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::socket::ThreadCache;
 use warren_session::Goodbye;
+use warren_session::clients::WireGuardClient;
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
@@ -76,6 +77,8 @@ pub enum SharedCommand {
     /// Replaces an exit's keys. Attached connections stay. The others, and handshakes, may have begun with a key that is gone, so they are
     /// closed if a reason is given.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
+    /// Of an exit: lets a key connect with WireGuard, or no longer.
+    SetWireGuard { key: PublicKey, client: Option<WireGuardClient> },
     /// Asks every peer for a sign of life, because this host's addresses or routes have changed, the host has slept, or
     /// a connection has become silent.
     Rouse,
@@ -93,6 +96,8 @@ pub enum Report {
     ConnectFailed { index: u32, error: String },
     /// The handshake is complete and the peer, at this address, proved this key.
     Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
+    /// A WireGuard peer with this key is there. It has this connection until that is closed, and wants a session.
+    WireGuardUp { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },
     /// What the connection sends is no longer answered, or is answered again.

@@ -9,6 +9,7 @@ mod rest;
 mod snapshot;
 mod to_device;
 mod upkeep;
+mod wireguard;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -36,6 +37,7 @@ use super::pump::Pump;
 use super::snapshots::Snapshots;
 use super::traffic::ClientTraffic;
 use super::upkeep::{ROUND, Upkeep};
+use super::wireguard::WireGuard;
 use crate::tuning::Tuning;
 
 /// How soon to check again whether this worker's own queues still hold back the TUN. They also wake the worker when
@@ -66,6 +68,8 @@ enum Turn {
 /// few that it needs.
 pub(super) struct Worker {
     endpoint: Endpoint,
+    /// Of one worker of an exit that serves WireGuard.
+    pub(super) wireguard: Option<Box<WireGuard>>,
     commands: mpsc::Receiver<Command>,
     reports: mpsc::Sender<Report>,
     /// Reports that found the channel full. The carrier is not polled while there are any.
@@ -133,6 +137,7 @@ impl Worker {
     ) -> Self {
         Self {
             endpoint,
+            wireguard: None,
             commands,
             reports,
             unsent_reports: VecDeque::new(),
@@ -222,10 +227,12 @@ impl Worker {
         busy |= self.take_snapshot();
         busy |= self.flush_reports();
         busy |= self.take_carrier(cx, now);
+        busy |= self.take_wireguard(cx, now);
         busy |= self.take_handed_over(cx, now);
         busy |= self.take_device(cx, now);
         self.hand_over();
         self.fill_connections(now);
+        self.send_wireguard();
         // Last, so that a drive sends whole batches.
         self.endpoint.flush(cx);
         self.count_drives();
@@ -289,7 +296,8 @@ impl Worker {
             .is_held_back(now)
             .then(|| if self.hand_over.is_filling() { HAND_OVER_FILLING } else { HELD_BACK });
         let repair = self.repair_due.map(|due| due.saturating_duration_since(now));
-        [held_back, self.upkeep.due(), repair].into_iter().flatten().min()
+        let wireguard = self.wireguard.as_ref().and_then(|wireguard| wireguard.due(now));
+        [held_back, self.upkeep.due(), repair, wireguard].into_iter().flatten().min()
     }
 
     fn report(&mut self, report: Report) {

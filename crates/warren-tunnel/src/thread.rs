@@ -15,6 +15,7 @@ use super::handle::{Reports, Thread, WorkerHandle};
 use super::message::Report;
 use super::rings::Rings;
 use super::run::Worker;
+use super::wireguard::{WireGuard, WireGuardCarrier};
 use crate::tuning::Tuning;
 
 /// Orders that may wait for a worker.
@@ -38,6 +39,8 @@ pub enum Carrier {
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
+        /// What it needs to serve WireGuard, if it does. Its first worker does that.
+        wireguard: Option<WireGuardCarrier>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],
     },
@@ -66,6 +69,7 @@ struct Share {
     tuning: Tuning,
     role: Role,
     ring: Option<Ring>,
+    wireguard: Option<WireGuardCarrier>,
 }
 
 enum Role {
@@ -96,12 +100,17 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
             };
             // The endpoint registers its sockets with this thread's runtime, so it is made inside.
             runtime.block_on(async move {
-                let Share { tuning, role, ring } = share;
-                match role.endpoint(&tuning) {
-                    Ok(endpoint) => {
+                let Share { tuning, role, ring, wireguard } = share;
+                let made =
+                    role.endpoint(&tuning).and_then(|endpoint| Ok((endpoint, made(wireguard, &tuning)?)));
+                match made {
+                    Ok((endpoint, wireguard)) => {
                         // If the daemon gave up meanwhile, nobody waits for this answer.
                         drop(started.send(Ok(())));
-                        Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue).run().await;
+                        let mut worker =
+                            Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue);
+                        worker.wireguard = wireguard;
+                        worker.run().await;
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
@@ -112,7 +121,13 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
     Ok((Thread::new(commands, thread), reports))
 }
 
-/// Pins this thread to one of the cores that the process may use.
+fn made(wireguard: Option<WireGuardCarrier>, tuning: &Tuning) -> anyhow::Result<Option<Box<WireGuard>>> {
+    let Some(carrier) = wireguard else { return Ok(None) };
+    let made = WireGuard::new(carrier, &tuning.settings);
+    Ok(Some(Box::new(made.context("cannot use the sockets for WireGuard; check the limits on descriptors")?)))
+}
+
+/// Ties this thread to one of the cores that the process may use.
 fn pin(number: usize) {
     let pinned = sched_getaffinity(None).and_then(|allowed| {
         // Only allowed cores: taskset(1) or a container may leave some out.
@@ -131,11 +146,13 @@ fn pin(number: usize) {
 impl Carrier {
     /// Divides the carrier among the workers.
     fn shares(self, rings: Rings) -> Vec<Share> {
+        let mut wireguard = None;
         let (tuning, roles): (_, Box<dyn Iterator<Item = Role>>) = match self {
             Self::Client { tuning, identity } => {
                 (tuning, Box::new(std::iter::repeat_with(move || Role::Client(identity.clone()))))
             }
-            Self::Exit { tuning, identities, sockets, reset_key } => {
+            Self::Exit { tuning, identities, sockets, wireguard: carrier, reset_key } => {
+                wireguard = carrier;
                 let role = move |sockets| Role::Exit { identities: identities.clone(), sockets, reset_key };
                 (tuning, Box::new(sockets.into_iter().map(role)))
             }
@@ -144,7 +161,7 @@ impl Carrier {
         let share = |((place, role), ring)| {
             let mut tuning = tuning.clone();
             tuning.settings.worker = place;
-            Share { tuning, role, ring }
+            Share { tuning, role, ring, wireguard: wireguard.take() }
         };
         WorkerPlace::all(tuning.workers).zip(roles).zip(rings.shares()).map(share).collect()
     }

@@ -108,4 +108,5 @@ mod tunnel_crack;
 mod upkeep;
 mod web;
 mod wire;
+mod wireguard;
 mod workers;

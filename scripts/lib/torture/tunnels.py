@@ -57,6 +57,15 @@ ROWS = [
         tier=2,
     ),
     Row(
+        "wireguard",
+        "WG keys",
+        "wireguard-go as a client makes five new keys in real time, under a ping",
+        "no ping lost; the session stays",
+        11,
+        end_to_end("wireguard::five_new_keys_in_real_time_lose_nothing_and_keep_the_session"),
+        tier=2,
+    ),
+    Row(
         "restarts",
         "F7",
         "10 stops and 10 kills of the exit under a ping and four TCP flows",

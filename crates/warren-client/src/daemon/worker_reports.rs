@@ -46,6 +46,8 @@ impl Daemon {
                 }
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,
+            // Only an exit has WireGuard peers.
+            Report::WireGuardUp { .. } => {}
             Report::DeviceFailed { device, error } => {
                 tracing::warn!("the TUN device failed: {error}; recreating it");
                 self.host.setup.device_failed(device);

@@ -26,8 +26,11 @@ use crate::wording::describe;
 /// The first word of the file.
 const NAME: &str = "warren-clients";
 
-/// The format's number, the second word.
-const FORMAT: u32 = 1;
+/// The newest format's number. The second word is that of the oldest version that can read the file.
+const FORMAT: u32 = 2;
+
+/// The format of a file without WireGuard clients and without forwards, which earlier versions read too.
+const FIRST_FORMAT: u32 = 1;
 
 /// The longest line that is read.
 const MOST_LINE: u64 = 4 * 1024 * 1024;
@@ -45,6 +48,8 @@ pub struct ClientStore {
     path: PathBuf,
     /// The file as this process left it. `None` if there was none.
     known: Option<Identity>,
+    /// The format that the file names.
+    format: u32,
     /// `None` if the file must be replaced as a whole.
     tail: Option<Tail>,
     /// What was imported last ([`super::ClientsImport::mark`]).
@@ -71,10 +76,11 @@ impl ClientStore {
             opened => opened.map_err(|error| unreadable(&path, &error))?,
         };
         let metadata = file.metadata().map_err(|error| unreadable(&path, &error))?;
-        let Contents { registry, imported, length, written } = read(&path, &file)?;
+        let Contents { registry, imported, format, length, written } = read(&path, &file)?;
         let kept = registry.rows().count();
         let store = Self {
             known: Some(Identity::of(&metadata)),
+            format,
             tail: Some(Tail::new(length, length < metadata.len())),
             imported,
             appended: written.saturating_sub(kept),
@@ -88,6 +94,7 @@ impl ClientStore {
         Self {
             path,
             known: None,
+            format: FIRST_FORMAT,
             tail: None,
             imported: NO_IMPORT.to_owned(),
             appended: 0,
@@ -130,7 +137,8 @@ impl ClientStore {
         }
         let mut line = String::new();
         record::write(&mut line, changes).map_err(|error| unwritten(&self.path, &error.to_string()))?;
-        if self.tail.is_none() || line.len() > LONGEST {
+        let needed = changes.iter().map(format_of).max().unwrap_or(FIRST_FORMAT);
+        if self.tail.is_none() || line.len() > LONGEST || needed > self.format {
             return self.replace(whole());
         }
         if self.appended >= self.snapshot_at {
@@ -188,12 +196,13 @@ impl ClientStore {
 
     /// Replaces the file by a snapshot.
     fn replace(&mut self, rows: impl Iterator<Item = RowChange>) -> Result<(), ConfigError> {
-        let mut text = format!("{NAME} {FORMAT} {}\n", self.imported);
-        let mut count = 0;
+        let (mut lines, mut count, mut format) = (String::new(), 0, FIRST_FORMAT);
         for row in rows {
-            record::write(&mut text, [&row]).map_err(|error| unwritten(&self.path, &error.to_string()))?;
+            format = format.max(format_of(&row));
+            record::write(&mut lines, [&row]).map_err(|error| unwritten(&self.path, &error.to_string()))?;
             count += 1;
         }
+        let text = format!("{NAME} {format} {}\n{lines}", self.imported);
         let before = identity_at(&self.path);
         let written = storage::write_atomic(&self.path, text.as_bytes(), MODE);
         let after = identity_at(&self.path);
@@ -204,7 +213,7 @@ impl ClientStore {
         }
         written.map_err(|error| unwritten(&self.path, &describe(&error)))?;
         self.tail = Some(Tail::new(text.len() as u64, false));
-        (self.appended, self.snapshot_at) = (0, OUTDATED.max(count));
+        (self.appended, self.snapshot_at, self.format) = (0, OUTDATED.max(count), format);
         Ok(())
     }
 
@@ -225,6 +234,18 @@ impl ClientStore {
     /// Whether somebody else has changed the file.
     pub fn is_edited(&self) -> bool {
         identity_at(&self.path).is_some_and(|found| self.known != Some(found))
+    }
+}
+
+/// The format that a row needs.
+fn format_of(row: &RowChange) -> u32 {
+    match row {
+        RowChange::Client { client: Some(client), .. }
+            if client.wireguard.is_some() || !client.forwards.is_empty() =>
+        {
+            FORMAT
+        }
+        RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => FIRST_FORMAT,
     }
 }
 
@@ -282,6 +303,7 @@ pub(super) fn read_clients(path: &Path) -> Result<Option<ClientRegistry>, Config
 struct Contents {
     registry: ClientRegistry,
     imported: String,
+    format: u32,
     /// The length of its whole lines.
     length: u64,
     /// How many rows its lines have.
@@ -297,7 +319,7 @@ fn read(path: &Path, file: &File) -> Result<Contents, ConfigError> {
 fn read_lines(path: &Path, reader: impl io::BufRead) -> Result<Contents, ConfigError> {
     let mut lines = Lines { reader, line: Vec::new() };
     let first = lines.next().map_err(|error| unreadable(path, &error))?;
-    let (imported, length) = (header(path, first)?, first.len() as u64);
+    let ((imported, format), length) = (header(path, first)?, first.len() as u64);
     let mut rows =
         Rows { path, lines, number: 1, length, written: 0, line: Vec::new().into_iter(), failure: None };
     let registry = ClientRegistry::from_rows(&mut rows);
@@ -306,7 +328,7 @@ fn read_lines(path: &Path, reader: impl io::BufRead) -> Result<Contents, ConfigE
         return Err(failure);
     }
     let registry = registry.map_err(|error| ConfigError::of_file(path, error.to_string()))?;
-    Ok(Contents { registry, imported, length, written })
+    Ok(Contents { registry, imported, format, length, written })
 }
 
 /// The rows of a file, one line after the other.
@@ -367,13 +389,15 @@ impl<R: io::BufRead> Rows<'_, R> {
     }
 }
 
-/// Checks the first line, and returns what was imported last.
-fn header(path: &Path, line: &[u8]) -> Result<String, ConfigError> {
+/// Checks the first line. Returns what was imported last, and the format.
+fn header(path: &Path, line: &[u8]) -> Result<(String, u32), ConfigError> {
     let text = std::str::from_utf8(line).unwrap_or_default();
     let mut words = text.strip_suffix('\n').unwrap_or_default().split(' ');
     let (name, format) = (words.next(), words.next().and_then(|format| format.parse::<u32>().ok()));
     let sentence = match (name, format, words.next(), words.next()) {
-        (Some(NAME), Some(FORMAT), Some(imported), None) => return Ok(imported.to_owned()),
+        (Some(NAME), Some(format @ FIRST_FORMAT..=FORMAT), Some(imported), None) => {
+            return Ok((imported.to_owned(), format));
+        }
         (Some(NAME), Some(format), ..) if format > FORMAT => format!(
             "was written by a newer version of Warren (format {format}, this one reads {FORMAT}); install that version again"
         ),

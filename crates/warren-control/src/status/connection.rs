@@ -17,6 +17,9 @@ pub struct ConnectionStatus {
     pub id: u64,
     /// The number of the connection's worker.
     pub worker: usize,
+    /// Whether it is a WireGuard client's. It has no round-trip time and none of QUIC's counters then.
+    #[serde(default)]
+    pub wireguard: bool,
     /// The session that it belongs to.
     pub session: Option<u64>,
     /// The connection's number in the session.
@@ -152,6 +155,7 @@ impl ConnectionStatus {
         Self {
             id: snapshot.connection.0,
             worker: snapshot.connection.worker(),
+            wireguard: snapshot.connection.is_of_other_protocol(),
             session: snapshot.session.map(|session| session.0),
             index: snapshot.index,
             remote: quic.map(|quic| quic.remote),

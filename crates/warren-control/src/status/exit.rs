@@ -11,6 +11,9 @@ use warren_quic::strangers::{Strangers, Turned};
 pub struct ExitStatus {
     /// The addresses that it listens on.
     pub listen: Vec<SocketAddr>,
+    /// How it serves WireGuard clients, if it does.
+    #[serde(default)]
+    pub wireguard: Option<WireGuardStatus>,
     /// The exit's key.
     pub public_key: String,
     /// The old key, which is served too until it is retired.
@@ -29,6 +32,15 @@ pub struct ExitStatus {
     /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
+}
+
+/// What WireGuard clients reach.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WireGuardStatus {
+    /// The addresses that the exit listens on.
+    pub listen: Vec<SocketAddr>,
+    /// The exit's WireGuard key.
+    pub public_key: String,
 }
 
 /// The number of connection attempts that were turned away, by reason.

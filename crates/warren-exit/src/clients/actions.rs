@@ -20,6 +20,16 @@ impl Clients {
         }
     }
 
+    /// Tells the workers which clients may connect with WireGuard.
+    pub(crate) async fn let_in_by_wireguard(&self, worker: &WorkerHandle) {
+        for client in self.registry().iter() {
+            if let Some(wireguard) = client.by_wireguard() {
+                let (key, client) = (client.public_key, Some(wireguard.clone()));
+                worker.send_all(SharedCommand::SetWireGuard { key, client }).await;
+            }
+        }
+    }
+
     async fn carry_out(&mut self, action: ExitAction, worker: &WorkerHandle) {
         self.events.count(&action);
         match action {
@@ -76,6 +86,9 @@ impl Clients {
                     }
                 }
                 worker.send_all(SharedCommand::EndSession { session }).await;
+            }
+            ExitAction::SetWireGuard { key, client } => {
+                worker.send_all(SharedCommand::SetWireGuard { key, client }).await;
             }
             ExitAction::Store(request) => self.keep(request),
         }

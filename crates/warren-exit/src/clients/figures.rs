@@ -64,7 +64,11 @@ impl Clients {
                 traffic: snapshot.clients.get(&key).copied().unwrap_or_default(),
                 connections: connections.len(),
                 queued_bytes: connections.iter().map(|connection| connection.queue_bytes).sum(),
-                round_trip: connections.iter().map(|connection| connection.rtt_ms / 1e3).reduce(f64::min),
+                round_trip: connections
+                    .iter()
+                    .filter(|connection| !connection.wireguard)
+                    .map(|connection| connection.rtt_ms / 1e3)
+                    .reduce(f64::min),
             }
         };
         let mut shown: Vec<ClientFigures> = self.in_metrics(snapshot).into_iter().map(figures).collect();

@@ -68,8 +68,13 @@ fn refuse_what_takes_a_restart(
     after: &ExitSettings,
     changed: &[&str],
 ) -> anyhow::Result<()> {
-    const FIXED: [&str; 4] =
-        ["listen in [exit]", "ipv4 in [addresses]", "ipv6 in [addresses]", "file in [clients]"];
+    const FIXED: [&str; 5] = [
+        "listen in [exit]",
+        "ipv4 in [addresses]",
+        "ipv6 in [addresses]",
+        "file in [clients]",
+        "listen in [wireguard]",
+    ];
     let fixed = before.transport.fixed_changes(&after.transport);
     // The sandboxed exit cannot make a Unix socket.
     let moves_to_unix = is_unix(after.web.as_ref());

@@ -50,6 +50,7 @@ impl EventCounts {
             }
             ExitAction::Send { .. }
             | ExitAction::Attach { .. }
+            | ExitAction::SetWireGuard { .. }
             | ExitAction::Detach { .. }
             | ExitAction::Store(_) => {}
         }

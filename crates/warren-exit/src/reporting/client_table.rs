@@ -120,6 +120,9 @@ fn rank(seen: &Observations<'_>, sort: Sort, client: &Client) -> u64 {
 fn shortest_round_trips(snapshot: &Snapshot) -> HashMap<SessionId, f64> {
     let mut shortest: HashMap<SessionId, f64> = HashMap::new();
     for connection in &snapshot.connections {
+        if connection.connection.is_of_other_protocol() {
+            continue;
+        }
         if let (Some(session), Some(quic)) = (connection.session, &connection.quic) {
             let milliseconds = quic.rtt.as_secs_f64() * 1e3;
             let known = shortest.entry(session).or_insert(milliseconds);

@@ -20,6 +20,19 @@ impl ConnectionId {
         usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
     }
 
+    /// The bit of a worker's own numbers that tells connections of another protocol from QUIC's, which are counted from zero.
+    const OTHER_PROTOCOL: u64 = 1 << (Self::WORKER_SHIFT - 1);
+
+    /// The number of a connection that is not QUIC's.
+    pub fn of_other_protocol(worker: WorkerPlace, number: u64) -> Self {
+        Self(Self::floor(worker) | Self::OTHER_PROTOCOL | (number % Self::OTHER_PROTOCOL))
+    }
+
+    /// Whether the connection is not QUIC's.
+    pub fn is_of_other_protocol(self) -> bool {
+        self.0 & Self::OTHER_PROTOCOL != 0
+    }
+
     /// The lower bound of a worker's connection numbers.
     pub(crate) fn floor(worker: WorkerPlace) -> u64 {
         u64::from(worker.index()) << Self::WORKER_SHIFT

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::WireGuardClient;
 use super::timestamp;
 use super::{Forward, RateLimit};
 use crate::PublicKey;
@@ -24,9 +25,12 @@ pub const MAX_CLIENTS: usize = 131_072;
 pub struct Client {
     /// Unique name, `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
-    /// Unique key, which the TLS handshake must prove.
+    /// Unique key, which the TLS handshake must prove, or WireGuard's.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
+    /// Set for a client that connects with WireGuard, until it has a next key and connects with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wireguard: Option<WireGuardClient>,
     /// The key that replaces `public_key` as soon as a connection proves it. The client keeps everything else.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub next_public_key: Option<PublicKey>,
@@ -68,6 +72,7 @@ impl Client {
         Self {
             name: name.into(),
             public_key,
+            wireguard: None,
             next_public_key: None,
             ipv4: None,
             ipv6: None,
@@ -87,9 +92,15 @@ impl Client {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
     }
 
-    /// Whether the operator has set other static addresses or prefixes than in `before`.
+    /// What WireGuard needs to know to let the client in, if it may come in that way.
+    pub fn by_wireguard(&self) -> Option<&WireGuardClient> {
+        self.wireguard.as_ref().filter(|_| !self.disabled)
+    }
+
+    /// Whether the operator has set other static addresses or prefixes than in `before`, or another way to connect.
     pub(crate) fn is_chosen_anew(&self, before: &Self) -> bool {
-        before.static_lease() != self.static_lease() || before.prefixes != self.prefixes
+        let is_same = before.static_lease() == self.static_lease() && before.prefixes == self.prefixes;
+        !is_same || before.wireguard != self.wireguard
     }
 
     /// The client's addresses: the static one where set, else the sticky one, else none.

@@ -256,7 +256,9 @@ impl ClientRegistry {
         }
         let removed = RemovedKey { name: client.name.clone(), public_key: key, removed: now };
         self.set_removed(key, Some(removed));
-        self.set_client(next, Some(Client { public_key: next, next_public_key: None, ..client }));
+        // A next key is always one of Warren's, so a client of WireGuard is upgraded with it.
+        let renewed = Client { public_key: next, next_public_key: None, wireguard: None, ..client };
+        self.set_client(next, Some(renewed));
         // Removing the client later deletes the invitation that it used, which it must find by the new key.
         for token in self.invitations.used_by(key) {
             let used = self.invitations.get(&token).cloned();

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 
 use super::{SessionId, StoreRequest};
 use crate::PublicKey;
+use crate::clients::WireGuardClient;
 use crate::goodbye::Goodbye;
 use crate::pool::Lease;
 
@@ -73,6 +74,13 @@ pub enum ExitAction {
         session: SessionId,
         /// Why.
         reason: EndReason,
+    },
+    /// Let this key connect with WireGuard, or no longer. Its sessions have ended before.
+    SetWireGuard {
+        /// The client's key.
+        key: PublicKey,
+        /// What WireGuard needs to know. `None` refuses the key.
+        client: Option<WireGuardClient>,
     },
     /// Make these changes in the store, after those of earlier requests. [`super::ExitSessions::stored`] takes the result. A lease
     /// is in a request before its client is told of it.

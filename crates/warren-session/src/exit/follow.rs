@@ -5,7 +5,9 @@ use std::time::{Instant, SystemTime};
 
 use super::config::{check_fits, reserve, seen};
 use super::store::{Claim, Pending, claims_of};
-use super::{AdminError, EndReason, ExitSessions, SessionConfigError, StoreRefusal, StoreRequestId};
+use super::{
+    AdminError, EndReason, ExitAction, ExitSessions, SessionConfigError, StoreRefusal, StoreRequestId,
+};
 use crate::PublicKey;
 use crate::clients::{Before, Client, RowChange, RowId};
 use crate::planted::{Bug, is_planted};
@@ -130,8 +132,9 @@ impl ExitSessions {
         // All addresses are free before any is given out, so that clients can exchange theirs.
         moved.iter().for_each(|key| self.pool.remove(*key));
         self.hold(&moved);
-        for (key, _) in before.clients() {
+        for (key, was) in before.clients() {
             self.follow_name(key);
+            self.follow_wireguard(key, was);
         }
     }
 
@@ -171,6 +174,13 @@ impl ExitSessions {
             if self.registry.record_lease(key, held) {
                 self.store.owe(RowId::Client(key));
             }
+        }
+    }
+
+    fn follow_wireguard(&mut self, key: PublicKey, was: Option<&Client>) {
+        let is = self.registry.by_key(key).and_then(Client::by_wireguard);
+        if was.and_then(Client::by_wireguard) != is {
+            self.actions.push_back(ExitAction::SetWireGuard { key, client: is.cloned() });
         }
     }
 

@@ -14,13 +14,13 @@ use crate::pool::Lease;
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey};
 
 /// A checked `Hello`.
-struct Wish {
-    nonce: Nonce,
-    host: String,
-    connections: u32,
-    features: u64,
-    prefixes: Vec<IpNet>,
-    has_other_exit: Option<bool>,
+pub(super) struct Wish {
+    pub(super) nonce: Nonce,
+    pub(super) host: String,
+    pub(super) connections: u32,
+    pub(super) features: u64,
+    pub(super) prefixes: Vec<IpNet>,
+    pub(super) has_other_exit: Option<bool>,
 }
 
 impl ExitSessions {
@@ -40,6 +40,8 @@ impl ExitSessions {
             // has opened.
             (None, Message::Attach(_)) if self.is_client(key) => Err(Goodbye::UnknownSession),
             (None, _) => Err(Goodbye::NotEnrolled),
+            // Its key is not one that a connection of Warren can prove.
+            (Some(client), _) if client.wireguard.is_some() => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
             (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),
             (Some(_), Message::Attach(attach)) => self.attach(now, connection, key, &attach),
@@ -55,6 +57,16 @@ impl ExitSessions {
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         let wish = Wish::parse(hello)?;
+        let id = self.begin(now, key, wish)?;
+        let welcome = self.sessions.get(&id).map(|session| self.welcome(session));
+        // Attach before Welcome: the client may send packets as soon as it reads Welcome.
+        self.attach_connection(now, id, connection, 0);
+        welcome.into_iter().for_each(|welcome| self.send(connection, &Message::Welcome(welcome)));
+        Ok(())
+    }
+
+    /// Opens a session for a client, in place of the one that it has.
+    pub(super) fn begin(&mut self, now: Instant, key: PublicKey, wish: Wish) -> Result<SessionId, Goodbye> {
         // The client connected before the exit began to leave.
         if let Some(reason) = self.leaving {
             return Err(reason);
@@ -72,13 +84,10 @@ impl ExitSessions {
         let lease = others.filter(|_| is_planted(Bug::LeaseGivenTwice)).unwrap_or(lease);
         self.record_leases(now, key, &leased.taken_from);
         let session = self.open(now, key, lease, wish);
-        let (id, welcome) = (session.id, self.welcome(&session));
+        let id = session.id;
         self.by_key.insert(key, id);
         self.sessions.insert(id, session);
-        // Attach before Welcome: the client may send packets as soon as it reads Welcome.
-        self.attach_connection(now, id, connection, 0);
-        self.send(connection, &Message::Welcome(welcome));
-        Ok(())
+        Ok(id)
     }
 
     fn attach(
@@ -173,7 +182,7 @@ impl ExitSessions {
     }
 
     /// Attaches a waiting connection to a session, replacing the connection that has the index.
-    fn attach_connection(&mut self, now: Instant, id: SessionId, connection: u64, index: u32) {
+    pub(super) fn attach_connection(&mut self, now: Instant, id: SessionId, connection: u64, index: u32) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.heard = now;
         if let Some(deadline) = session.offline_deadline.take() {

@@ -1,6 +1,7 @@
 mod changes;
 mod harness;
 mod store;
+mod wireguard;
 
 use std::net::Ipv4Addr;
 use std::time::UNIX_EPOCH;

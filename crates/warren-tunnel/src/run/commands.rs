@@ -70,6 +70,10 @@ impl Worker {
                 // A connection that cannot take control data is closing; its Closed event tells the control plane.
                 let _ = self.endpoint.send_control(connection, &data);
             }
+            // It cannot be told why.
+            ConnectionCommand::Close { connection, .. } if connection.is_of_other_protocol() => {
+                self.detach_peer(connection);
+            }
             ConnectionCommand::Close { connection, code, reason } => {
                 self.endpoint.close(connection, code, &reason)
             }
@@ -116,6 +120,7 @@ impl Worker {
                     self.close_unattached(reason);
                 }
             }
+            SharedCommand::SetWireGuard { key, client } => self.set_wireguard(key, client),
             SharedCommand::Rouse => self.endpoint.rouse(),
             SharedCommand::Stop { code, reason } => self.stopping = Some((code, reason)),
         }
@@ -138,6 +143,9 @@ impl Worker {
             }
             return;
         }
+        if connection.is_of_other_protocol() {
+            return self.attach_peer(session, connection, index);
+        }
         // The connection may have closed while the command was under way. A `Closed` report tells the control plane.
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         // Connections of keys that are not enrolled share the room of one client when an exit is overloaded.
@@ -155,6 +163,9 @@ impl Worker {
     fn detach(&mut self, connection: ConnectionId) {
         if let Some(session) = self.elsewhere.remove(&connection) {
             self.sessions.detach(session, Place::There(connection));
+        }
+        if connection.is_of_other_protocol() {
+            return self.detach_peer(connection);
         }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         if let Some(session) = self.leave_session(slot) {
@@ -177,6 +188,10 @@ impl Worker {
         for place in self.sessions.end(session) {
             let slot = match place {
                 Place::Here(slot) => slot,
+                Place::Peer(peer) => {
+                    self.leave_ended(peer, session);
+                    continue;
+                }
                 Place::There(connection) => {
                     // A connection may have been attached to another session since.
                     if self.elsewhere.get(&connection) == Some(&session) {

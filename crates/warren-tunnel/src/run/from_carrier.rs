@@ -275,7 +275,7 @@ impl Worker {
     }
 
     /// Counts one packet from the carrier that goes no further.
-    fn refuse(&mut self, reason: DropReason) {
+    pub(super) fn refuse(&mut self, reason: DropReason) {
         self.totals.carrier_received_packets += 1;
         self.drops.count_to_tun(reason);
     }
@@ -296,8 +296,29 @@ impl Worker {
         mut packet: Bytes,
         now: Instant,
     ) -> Result<(), DropReason> {
+        let view = self.admit(session, &packet, now)?;
+        if is_syn(&view)
+            && let Some(pump) = self.pumps.get_mut(slot)
+            && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
+        {
+            // Packets of the way back should go in one piece on this side too.
+            let mut clamped = BytesMut::from(packet.as_ref());
+            clamp_mss(&mut clamped, flags.partial_checksum(), largest);
+            packet = clamped.freeze();
+        }
         let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
-        let view = IpPacket::parse(&packet).map_err(|_| DropReason::BadPacket)?;
+        device.coalescer.push(flags, packet)
+    }
+
+    /// Checks that a session may send a packet.
+    pub(super) fn admit<'a>(
+        &self,
+        session: SessionId,
+        packet: &'a [u8],
+        now: Instant,
+    ) -> Result<IpPacket<'a>, DropReason> {
+        let Some(device) = &self.device else { return Err(DropReason::NotAttached) };
+        let view = IpPacket::parse(packet).map_err(|_| DropReason::BadPacket)?;
         let limit = self.sessions.check_from_carrier(
             &device.forwarding,
             session,
@@ -308,18 +329,7 @@ impl Worker {
         if limit.is_some_and(|limit| !limit.from_client.admits(packet.len(), now)) {
             return Err(DropReason::RateLimit);
         }
-        if is_syn(&view)
-            && let Some(pump) = self.pumps.get_mut(slot)
-            && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
-        {
-            // The MSS in a SYN limits the packets of the way back, which leave on this side. Each should fit into one
-            // datagram.
-            // A copy, because other packets may share the memory. SYNs are rare.
-            let mut clamped = BytesMut::from(packet.as_ref());
-            clamp_mss(&mut clamped, flags.partial_checksum(), largest);
-            packet = clamped.freeze();
-        }
-        device.coalescer.push(flags, packet)
+        Ok(view)
     }
 }
 

@@ -21,6 +21,7 @@ use warren_quic::driver::ConnectionId;
 use warren_quic::settings::MINIMUM_MTU;
 use warren_tun::Lane;
 
+use super::wireguard::Sealing;
 use super::{Device, Worker};
 use crate::arena::Arena;
 use crate::client_limit::ClientLimit;
@@ -180,6 +181,15 @@ impl Worker {
             route(&self.sessions, device.as_deref(), super_packet)?;
         let slot = match (place, named) {
             (Place::Here(slot), _) => slot,
+            (Place::Peer(peer), _) => {
+                if let Some(device) = device {
+                    device.bulk_flows.count(flow_hash, super_packet.len(), now);
+                }
+                let sealing = Sealing { totals: &mut self.totals, drops: &mut self.drops, limit, now };
+                let wireguard = self.wireguard.as_deref_mut();
+                Self::queue_for_peer(wireguard, peer, (header, super_packet), sealing)?;
+                return Ok(None);
+            }
             (Place::There(connection), None) => {
                 let has_room = self.hand_over.push(connection, header, super_packet, &mut self.arena);
                 self.totals.handed_over += u64::from(has_room);

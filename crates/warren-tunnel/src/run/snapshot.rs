@@ -3,6 +3,7 @@
 //! Counts that move from a connection to the sums of past connections meanwhile are moved in the unfinished snapshot
 //! too. So nothing is counted twice or left out, and no client's sum is ever smaller than in an earlier snapshot.
 
+use warren_quic::driver::SocketStats;
 use warren_session::exit::SessionId;
 
 use super::Worker;
@@ -29,6 +30,9 @@ impl Worker {
         clients.extend(self.clients.past().skip(clients.len()).take(PER_TURN));
         let is_complete = self.snapshots.connections.len() >= self.pumps.capacity()
             && self.snapshots.clients.len() >= self.clients.past().len();
+        if is_complete {
+            self.see_peers();
+        }
         if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {
             let connections = std::mem::take(&mut self.snapshots.connections);
             let clients = std::mem::take(&mut self.snapshots.clients);
@@ -80,12 +84,18 @@ impl Worker {
         })
     }
 
+    fn socket_stats(&self) -> SocketStats {
+        let mut sockets = self.endpoint.socket_stats();
+        self.wireguard.iter().for_each(|wireguard| wireguard.socket_stats(&mut sockets));
+        sockets
+    }
+
     fn rest_of_snapshot(&self) -> Snapshot {
         Snapshot {
             totals: self.totals.clone(),
             drops_to_carrier: self.drops.to_carrier.clone(),
             drops_to_tun: self.drops.to_tun.clone(),
-            sockets: self.endpoint.socket_stats(),
+            sockets: self.socket_stats(),
             occupancy: self.occupancy.clone(),
             past: self.past.clone(),
             ..Snapshot::default()

@@ -7,6 +7,7 @@ mod invite;
 mod store;
 mod transfer;
 mod view;
+mod wireguard;
 
 use std::time::SystemTime;
 
@@ -30,6 +31,10 @@ pub(crate) fn run(
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let mut store = open(&config)?;
     match command {
+        ExitClientCommand::Add(args) if args.wireguard => {
+            let clients = config.clients_path(&directories.state);
+            wireguard::add(&config, &clients, args, store.as_mut())
+        }
         ExitClientCommand::Add(args) => add::run(&config, args, store.as_mut()),
         ExitClientCommand::List(args) if args.removed => list_removed(args, store.as_mut()),
         ExitClientCommand::List(args) => list(directories, args, store.as_mut()),

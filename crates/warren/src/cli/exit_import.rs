@@ -1,9 +1,12 @@
-//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys.
+//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys or with theirs.
 
 mod clash;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+mod kept;
 mod label;
+mod refused;
+mod table;
 mod wireguard;
 
 use std::fs;
@@ -17,6 +20,8 @@ use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
 use self::clash::{Renamed, free_name};
+use self::refused::Refused;
+use self::table::table;
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::ImportWireGuardArgs;
 use super::exit_client::{ClientStore, all};
@@ -56,6 +61,15 @@ pub(crate) fn run(
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
+    if config.wireguard.is_some() && !args.new_keys {
+        return kept::run(
+            &config,
+            directories,
+            args,
+            &kept::Import { server, planned, enrolled },
+            store.as_mut(),
+        );
+    }
     let directory = args.output.clone().unwrap_or_else(|| directories.config.join("clients"));
     let exit =
         RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys(), server_name: None };
@@ -69,20 +83,36 @@ pub(crate) fn run(
             planned.len()
         ));
     }
+    enrol_with_new_keys(&planned, keys, &directory, &exit, store.as_mut())?;
+    if let Some(network) = server.networks.iter().find(|network| uses(&config, network)) {
+        output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
+    }
+    Ok(())
+}
+
+/// Writes a profile for each client that has none, and enrols all.
+fn enrol_with_new_keys(
+    planned: &[NewClient],
+    keys: Vec<Option<PrivateKey>>,
+    directory: &Path,
+    exit: &RemoteExit,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
     let mut clients = Vec::new();
     let mut written = Profiles::default();
-    storage::make_directory(&directory).map_err(|error| {
+    storage::make_directory(directory).map_err(|error| {
         anyhow!("{} cannot be created: {}; name another with --output", directory.display(), describe(&error))
     })?;
-    storage::remove_abandoned(&directory);
+    storage::remove_abandoned(directory);
     for (client, left) in planned.iter().zip(keys) {
         let public_key = match left {
             Some(key) => key.public(),
             None => {
                 let key = PrivateKey::generate()?;
                 let public_key = key.public();
-                let text = profile_text(&client.name, endpoint, &exit.public_keys, &ClientKey::Ours(key));
-                written.write(profile_path(&directory, client), text.as_bytes())?;
+                let text =
+                    profile_text(&client.name, &exit.endpoint, &exit.public_keys, &ClientKey::Ours(key));
+                written.write(profile_path(directory, client), text.as_bytes())?;
                 public_key
             }
         };
@@ -97,11 +127,7 @@ pub(crate) fn run(
         "Enrolled {} clients; their profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",
         clients.len(),
         directory.display(),
-    ))?;
-    if let Some(network) = server.networks.iter().find(|network| uses(&config, network)) {
-        output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
-    }
-    Ok(())
+    ))
 }
 
 /// Refuses names that somebody else has, and proposes others.
@@ -153,19 +179,6 @@ fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow:
     }
 }
 
-/// Why the peers cannot be clients of this exit.
-#[derive(Debug)]
-struct Refused {
-    line: usize,
-    sentence: String,
-}
-
-impl Refused {
-    fn of(self, file: &Path) -> ConfigError {
-        ConfigError::at_line(file, self.line, self.sentence)
-    }
-}
-
 /// What an import does.
 #[derive(Debug)]
 struct Plan {
@@ -179,13 +192,8 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
     let mut registry = ClientRegistry::new();
     for view in enrolled {
         let client = NewClient {
-            name: view.name.clone(),
-            public_key: view.public_key,
-            ipv4: view.ipv4,
-            ipv6: view.ipv6,
             prefixes: view.prefixes.clone(),
-            rate_limit: None,
-            allow_removed: false,
+            ..NewClient::new(view.name.clone(), view.public_key, view.ipv4, view.ipv6)
         };
         // They are enrolled already, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
@@ -260,15 +268,8 @@ fn holder(error: &RegistryError) -> Option<&String> {
 }
 
 fn client_of(peer: &Peer, config: &ExitSettings) -> Result<NewClient, String> {
-    let mut client = NewClient {
-        name: String::new(),
-        public_key: config.keys.current.public(),
-        ipv4: None,
-        ipv6: None,
-        prefixes: Vec::new(),
-        rate_limit: None,
-        allow_removed: false,
-    };
+    // Its name and its key follow.
+    let mut client = NewClient::new(String::new(), config.keys.current.public(), None, None);
     for network in &peer.allowed_ips {
         let is_host = network.prefix_len() == network.max_prefix_len();
         match (is_host, network) {
@@ -305,19 +306,6 @@ fn client_of(peer: &Peer, config: &ExitSettings) -> Result<NewClient, String> {
 fn uses(config: &ExitSettings, network: &IpNet) -> bool {
     let own = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     own.into_iter().flatten().any(|own| own.contains(network) || network.contains(&own))
-}
-
-fn table(planned: &[NewClient]) -> String {
-    let rows = planned.iter().map(|client| {
-        let addresses = [client.ipv4.map(|a| a.to_string()), client.ipv6.map(|a| a.to_string())];
-        let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        vec![
-            client.name.clone(),
-            addresses.into_iter().flatten().collect::<Vec<_>>().join(" "),
-            prefixes.join(" "),
-        ]
-    });
-    output::table(&["NAME", "ADDRESSES", "PREFIXES"], &rows.collect::<Vec<_>>())
 }
 
 /// Profiles that were written. They are removed again unless `keep` is called.

@@ -369,7 +369,7 @@ fn unread_ports() -> Vec<String> {
 }
 
 fn exit(directories: &Directories, config: &ExitSettings) -> ExitFacts {
-    let mut ports: Vec<u16> = config.listen.iter().map(std::net::SocketAddr::port).collect();
+    let mut ports = config.ports();
     ports.sort_unstable();
     ports.dedup();
     let used: Vec<u16> = ["/proc/net/udp", "/proc/net/udp6"]

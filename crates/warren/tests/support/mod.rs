@@ -58,6 +58,7 @@ pub mod tapped;
 pub mod terminal;
 pub mod trains;
 pub mod visits;
+pub mod wireguard_go;
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -270,9 +270,9 @@ fn damage_is_refused_and_a_torn_end_is_not() {
     assert!(place.refusal().contains(":5: is damaged"), "a torn line is the last");
     with("");
     assert!(place.refusal().contains(":1: is damaged or not an exit's clients"));
-    with(&good.replacen("warren-clients 1", "warren-clients 2", 1));
+    with(&good.replacen("warren-clients 1", "warren-clients 3", 1));
     assert!(
-        place.refusal().contains("newer version of Warren (format 2, this one reads 1)"),
+        place.refusal().contains("newer version of Warren (format 3, this one reads 2)"),
         "{}",
         place.refusal()
     );
@@ -325,4 +325,27 @@ fn torn_end_is_cut_off_by_the_next_change() {
     store.save(&[put(5, 5)], no_rows).unwrap();
     assert!((place.bytes().len() as u64) < length + 1_000);
     assert_eq!(place.names().len(), 4);
+}
+
+#[test]
+fn only_a_store_with_a_wireguard_client_is_too_new_for_earlier_versions() {
+    let (place, mut store) = Place::with(1..3);
+    let format = |place: &Place| String::from_utf8(place.bytes()).unwrap()[..17].to_owned();
+    assert_eq!(format(&place), "warren-clients 1 ");
+    let mut phone = Client::new("phone", key(9), SystemTime::UNIX_EPOCH);
+    let preshared_key = Some(warren_session::clients::PresharedKey::new([7; 32]));
+    phone.wireguard = Some(warren_session::clients::WireGuardClient { preshared_key });
+    let (_, before) = place.open();
+
+    store.save(&[phone.clone().into()], || before.rows()).unwrap();
+
+    assert_eq!(format(&place), "warren-clients 2 ");
+    let (mut store, registry) = place.open();
+    assert_eq!(registry.by_name("phone"), Some(&phone));
+    assert_eq!(registry.len(), 3);
+    store.save(&[put(4, 4)], || registry.rows()).unwrap();
+    assert_eq!(place.open().1.len(), 4, "it goes on by appending");
+    assert_eq!(format(&place), "warren-clients 2 ");
+    fs::write(&place.path, "warren-clients 3 -\n").unwrap();
+    assert!(place.refusal().contains("format 3, this one reads 2"), "{}", place.refusal());
 }

@@ -135,7 +135,7 @@ impl ExitModel {
                 assert!(!self.is_attached(*connection), "closed while attached");
                 assert_eq!(self.closed.insert(*connection, *reason), None, "closed twice");
             }
-            ExitAction::Store(_) | ExitAction::Enrolled { .. } => {}
+            ExitAction::Store(_) | ExitAction::Enrolled { .. } | ExitAction::SetWireGuard { .. } => {}
         }
     }
 

@@ -479,6 +479,7 @@ fn carry_out(action: ExitAction, network: &mut Network, model: &ExitModel) {
         | ExitAction::Detach { .. }
         | ExitAction::End { .. }
         | ExitAction::Enrolled { .. }
+        | ExitAction::SetWireGuard { .. }
         | ExitAction::Store(_) => {}
     }
 }

@@ -95,7 +95,10 @@ pub(crate) struct ExitDrainArgs {
 /// `warren exit import ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImportCommand {
-    /// Enrol the peers of a WireGuard server with their names and addresses, and with new keys.
+    /// Enrol the peers of a WireGuard server with their names and addresses.
+    ///
+    /// If the exit has a section [wireguard], peers and server keep their keys, and the clients connect with the files that
+    /// they have. Otherwise each peer gets a new key and a profile for Warren.
     ///
     /// Names come from the comments at each [Peer], as common set-up programs write them. Either all peers are enrolled
     /// or none. The exit's [addresses] must be the networks of the WireGuard server.
@@ -117,6 +120,9 @@ pub(crate) struct ImportWireGuardArgs {
     /// that are free.
     #[arg(long)]
     pub(crate) rename: bool,
+    /// Give every peer a new key and a profile for Warren, although the exit serves WireGuard.
+    #[arg(long)]
+    pub(crate) new_keys: bool,
     /// Print which clients would be enrolled, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -139,7 +145,8 @@ pub(crate) struct RotateKeyArgs {
 pub(crate) enum ExitClientCommand {
     /// Enrol a client and print a complete profile for it.
     #[command(after_help = "Examples:\n  warren exit client add laptop --output laptop.toml\n  \
-                            warren exit client add server --public-key KEY --ipv4 10.66.0.10")]
+                            warren exit client add server --public-key KEY --ipv4 10.66.0.10\n  \
+                            warren exit client add phone --wireguard")]
     Add(ClientAddArgs),
     /// List the clients, by name.
     #[command(after_help = "Examples:\n  warren exit client list --name office\n  \
@@ -267,6 +274,10 @@ pub(crate) struct ClientAddArgs {
     /// Enrol the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
     #[arg(long, requires = "public_key")]
     pub(crate) allow_removed: bool,
+    /// Print a configuration for WireGuard's own programs instead of a profile, and on a terminal a QR code for phones. The
+    /// exit must have a section [wireguard].
+    #[arg(long, conflicts_with = "public_key")]
+    pub(crate) wireguard: bool,
     /// A fixed inner IPv4 address for the client.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ipv4: Option<Ipv4Addr>,

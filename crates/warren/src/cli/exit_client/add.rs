@@ -25,7 +25,7 @@ pub(super) fn run(
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
     let endpoint = invitation::endpoint(config)?;
-    check(config, args)?;
+    check(config, args, true)?;
     let key = match args.public_key {
         Some(public) => ClientKey::Theirs(public),
         None => ClientKey::Ours(PrivateKey::generate()?),
@@ -54,7 +54,7 @@ pub(super) fn run(
     Ok(())
 }
 
-fn check(config: &ExitSettings, args: &ClientAddArgs) -> anyhow::Result<()> {
+pub(super) fn check(config: &ExitSettings, args: &ClientAddArgs, is_profile: bool) -> anyhow::Result<()> {
     invitation::check_name(&args.name)?;
     check_key(config, args.public_key)?;
     host_networks::refuse(&args.prefixes, config)?;
@@ -62,8 +62,8 @@ fn check(config: &ExitSettings, args: &ClientAddArgs) -> anyhow::Result<()> {
         client_address(address, config.ipv4, config.ipv6).map_err(|sentence| anyhow!(sentence))?;
     }
     match &args.output {
-        Some(path) => Ok(ProfileName::of_file(path).map(drop)?),
-        None => Ok(()),
+        Some(path) if is_profile => Ok(ProfileName::of_file(path).map(drop)?),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) fn check_key(config: &ExitSettings, key: Option<PublicKey>) -> anyhow
 }
 
 /// Writes the file first, so that the key of an enrolled client is never lost.
-fn to_file(
+pub(super) fn to_file(
     path: &Path,
     profile: &str,
     client: &NewClient,
@@ -92,14 +92,22 @@ fn to_file(
         let _ = fs::remove_file(path);
     })?;
     let file_name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let next = match client.wireguard {
+        Some(_) => format!("import it in the WireGuard app, or run there: wg-quick up ./{file_name}"),
+        None => format!("run there: warren up ./{file_name}"),
+    };
     output::print(&format!(
-        "Enrolled {} and wrote {}. Move the file to the client, and run there: warren up ./{file_name}\n",
+        "Enrolled {} and wrote {}. Move the file to the client, and {next}\n",
         client.name,
         path.display(),
     ))
 }
 
-fn to_stdout(profile: &str, client: &NewClient, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+pub(super) fn to_stdout(
+    profile: &str,
+    client: &NewClient,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
     store.add(client)?;
     keys::warn_if_others_read_stdout("profile");
     if let Err(error) = output::print_all(profile) {

@@ -44,6 +44,7 @@ impl Exit {
             name: name.to_owned(),
             public_key: None,
             allow_removed: false,
+            wireguard: false,
             ipv4: None,
             ipv6: None,
             prefixes: Vec::new(),

@@ -16,6 +16,7 @@ pub(super) fn text(client: &ClientView, now: SystemTime) -> String {
         ("public key", client.public_key.to_string()),
         ("next key", or_dash(client.next_public_key.map(|key| key.to_string()))),
         ("state", state(client).to_owned()),
+        ("protocol", if client.wireguard { "WireGuard" } else { "Warren" }.to_owned()),
         ("addresses", addresses(client)),
         ("prefixes", or_dash(Some(prefixes.join(" ")))),
         ("rate limit", or_dash(rate)),

@@ -32,8 +32,13 @@ impl Exit {
     }
 
     fn import_as(&self, text: &str, dry_run: bool, rename: bool) -> Result<(), String> {
-        let args =
-            ImportWireGuardArgs { file: self.write(text), output: Some(self.profiles()), rename, dry_run };
+        let args = ImportWireGuardArgs {
+            file: self.write(text),
+            output: Some(self.profiles()),
+            rename,
+            new_keys: false,
+            dry_run,
+        };
         let state = self.directories.state.clone();
         run(&self.directories, &args, |config| Ok(Box::new(StoppedExit::new(config, &state))))
             .map_err(|error| output::sentence(&error))
@@ -224,7 +229,13 @@ fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
     let exit = Exit::new();
     let file = exit.write("");
     fs::write(&file, b"[Interface]\n# B\xfcro\n[Peer]\n").unwrap();
-    let args = ImportWireGuardArgs { file, output: Some(exit.profiles()), rename: false, dry_run: true };
+    let args = ImportWireGuardArgs {
+        file,
+        output: Some(exit.profiles()),
+        rename: false,
+        new_keys: false,
+        dry_run: true,
+    };
     let refused =
         run(&exit.directories, &args, |_| unreachable!("the file is read first")).unwrap_err().to_string();
     assert!(refused.ends_with("wg0.conf:2: is not UTF-8 text; save the file as UTF-8"), "{refused}");

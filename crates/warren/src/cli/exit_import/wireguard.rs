@@ -1,15 +1,21 @@
-//! A WireGuard server's configuration (wg-quick(8)): the names and addresses of its peers.
+//! A WireGuard server's configuration (wg-quick(8)): the names, addresses and keys of its peers, and its own key.
+
+use std::fmt;
 
 use ipnet::IpNet;
 
 use super::label::Label;
 use warren_config::quoted;
+use zeroize::Zeroizing;
 
 /// What the file says about the server's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireGuardServer {
     /// The networks of the server's own addresses.
     pub(super) networks: Vec<IpNet>,
+    pub(super) private_key: Option<KeyText>,
+    /// The UDP port that its clients know.
+    pub(super) listen_port: Option<u16>,
     pub(super) peers: Vec<Peer>,
 }
 
@@ -21,6 +27,21 @@ pub(super) struct Peer {
     /// The name in a comment, in the characters of a client's name.
     pub(super) name: Option<String>,
     pub(super) allowed_ips: Vec<IpNet>,
+    pub(super) public_key: Option<KeyText>,
+    pub(super) preshared_key: Option<KeyText>,
+}
+
+/// What stands in a key's place, and its line. It is read only where keys are kept.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct KeyText {
+    pub(super) line: usize,
+    pub(super) text: Zeroizing<String>,
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyText(line {})", self.line)
+    }
 }
 
 /// Why a file cannot be read, and the line.
@@ -87,22 +108,43 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
         let (key, value) = content
             .split_once('=')
             .ok_or_else(|| mistake("this is neither a [section] nor KEY = VALUE".to_owned()))?;
-        let networks =
-            || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
-        match (&section, key.trim().to_ascii_lowercase().as_str()) {
-            (Section::None, _) => return Err(mistake("this line is outside any [section]".to_owned())),
-            (Section::Interface, "address") => {
-                server.networks.extend(networks()?.iter().map(IpNet::trunc));
-            }
-            (Section::Peer, "allowedips") => {
-                if let Some(peer) = server.peers.last_mut() {
-                    peer.allowed_ips.extend(networks()?);
-                }
-            }
-            _ => {}
-        }
+        take(&mut server, &section, (key, value), line)?;
     }
     Ok(server)
+}
+
+/// Takes one KEY = VALUE of a section.
+fn take(
+    server: &mut WireGuardServer,
+    section: &Section,
+    (key, value): (&str, &str),
+    line: usize,
+) -> Result<(), Mistake> {
+    let mistake = |sentence: String| Mistake { line, sentence };
+    let networks =
+        || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
+    let key_text = || Some(KeyText { line, text: Zeroizing::new(value.trim().to_owned()) });
+    match (section, key.trim().to_ascii_lowercase().as_str()) {
+        (Section::None, _) => return Err(mistake("this line is outside any [section]".to_owned())),
+        (Section::Interface, "address") => {
+            server.networks.extend(networks()?.iter().map(IpNet::trunc));
+        }
+        (Section::Interface, "privatekey") => server.private_key = key_text(),
+        (Section::Interface, "listenport") => server.listen_port = value.trim().parse().ok(),
+        (Section::Peer, "publickey") => {
+            server.peers.last_mut().into_iter().for_each(|peer| peer.public_key = key_text());
+        }
+        (Section::Peer, "presharedkey") => {
+            server.peers.last_mut().into_iter().for_each(|peer| peer.preshared_key = key_text());
+        }
+        (Section::Peer, "allowedips") => {
+            if let Some(peer) = server.peers.last_mut() {
+                peer.allowed_ips.extend(networks()?);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {

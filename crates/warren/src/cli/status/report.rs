@@ -113,6 +113,10 @@ fn add_refused(fields: &mut Fields, client: &ClientStatus, refused: &RefusedStat
 fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     let listen: Vec<String> = exit.listen.iter().map(ToString::to_string).collect();
     fields.add("listening", format!("UDP {}", listen.join(", ")));
+    if let Some(wireguard) = &exit.wireguard {
+        let listen: Vec<String> = wireguard.listen.iter().map(ToString::to_string).collect();
+        fields.add("wireguard", format!("UDP {}, key {}", listen.join(", "), wireguard.public_key));
+    }
     fields.add("public key", exit.public_key.clone());
     fields.add_some("old key", exit.old_public_key.clone());
     fields

@@ -43,6 +43,10 @@ fn add_client(fields: &mut Fields, status: &Status, client: &ClientStatus) {
 fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     let listen: Vec<String> = exit.listen.iter().map(ToString::to_string).collect();
     fields.add("listening", fitting("UDP ", &listen));
+    if let Some(wireguard) = &exit.wireguard {
+        let listen: Vec<String> = wireguard.listen.iter().map(ToString::to_string).collect();
+        fields.add("wireguard", fitting("UDP ", &listen));
+    }
     fields.add("public key", exit.public_key.clone());
     fields.add_some("old key", exit.old_public_key.clone());
     let counts = format!("{} enrolled, {} connected", exit.clients.enrolled, exit.clients.connected);
@@ -207,6 +211,7 @@ mod tests {
         let mut status = example(&[]);
         status.client = None;
         status.exit = Some(ExitStatus {
+            wireguard: None,
             listen: vec!["0.0.0.0:443".parse().unwrap(), "[::]:443".parse().unwrap()],
             public_key: "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=".to_owned(),
             old_public_key: None,

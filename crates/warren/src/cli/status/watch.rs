@@ -129,6 +129,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         sandbox: Default::default(),
     };
     let connection = |(id, bytes, packets): &(u64, u64, u64)| ConnectionStatus {
+        wireguard: false,
         id: *id,
         worker: 0,
         session: Some(1),

@@ -272,6 +272,7 @@ impl Life {
             ExitAction::Open { .. }
             | ExitAction::End { .. }
             | ExitAction::Enrolled { .. }
+            | ExitAction::SetWireGuard { .. }
             | ExitAction::Store(_) => {}
         }
     }

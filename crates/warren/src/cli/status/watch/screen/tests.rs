@@ -63,6 +63,7 @@ fn the_largest_values_and_names_fit_80_columns_below_their_titles() {
         has_other_exit: None,
     };
     status.exit = Some(warren_control::status::ExitStatus {
+        wireguard: None,
         listen: Vec::new(),
         public_key: String::new(),
         old_public_key: None,

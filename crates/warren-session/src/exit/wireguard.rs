@@ -1,0 +1,48 @@
+//! Sessions of WireGuard clients. The key exchange is the worker's, and its peers are connections here that say nothing.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use super::handshake::Wish;
+use super::session::NONCE_LENGTH;
+use super::{ExitSessions, Session};
+use crate::PublicKey;
+use crate::clients::Client;
+use crate::goodbye::Goodbye;
+
+impl ExitSessions {
+    /// A WireGuard client is there. It gets a session with this one connection, unless it is refused: then the connection is closed.
+    pub fn wireguard_up(&mut self, now: Instant, connection: u64, key: PublicKey) {
+        self.closed(now, connection);
+        // It counts as waiting until it is attached, a few lines below.
+        let network = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        if !self.connections.add(connection, key, network, true, now) {
+            return;
+        }
+        if let Err(reason) = self.begin_wireguard(now, connection, key) {
+            self.dismiss(connection, reason);
+        }
+    }
+
+    fn begin_wireguard(&mut self, now: Instant, connection: u64, key: PublicKey) -> Result<(), Goodbye> {
+        let client = self.registry.by_key(key).filter(|client| client.by_wireguard().is_some());
+        let client = client.ok_or(Goodbye::NotEnrolled)?;
+        // WireGuard's clients ask for nothing, so they get everything that the operator has set.
+        let wish = Wish {
+            nonce: [0; NONCE_LENGTH],
+            host: String::new(),
+            connections: 1,
+            features: 0,
+            prefixes: client.prefixes.clone(),
+            has_other_exit: Some(false),
+        };
+        let session = self.begin(now, key, wish)?;
+        self.attach_connection(now, session, connection, 0);
+        Ok(())
+    }
+
+    /// Whether a session is a WireGuard client's, who can be told nothing.
+    pub(super) fn is_wireguard(&self, session: &Session) -> bool {
+        self.registry.by_key(session.key).and_then(Client::by_wireguard).is_some()
+    }
+}

@@ -1,0 +1,295 @@
+//! WireGuard's part of a turn: its datagrams become packets of sessions, and packets for its peers are encrypted and sent.
+
+use std::task::Context;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use warren_packet::datagram::Flags;
+use warren_packet::mss::{clamp_mss, is_syn};
+use warren_packet::reason::DropReason;
+use warren_packet::receive;
+use warren_packet::segment::{Segment, segment};
+use warren_packet::virtio::VirtioNetHeader;
+use warren_quic::driver::{CloseReason, ConnectionId};
+use warren_quic::socket::PlainSocket;
+use warren_session::PublicKey;
+use warren_session::clients::WireGuardClient;
+use warren_session::exit::SessionId;
+use warren_wireguard::{Event, Path, Taken};
+
+use super::Worker;
+use crate::client_limit::ClientLimit;
+use crate::counters::{Drops, Totals};
+use crate::forward::Place;
+use crate::message::Report;
+use crate::snapshots::SeenConnection;
+use crate::wireguard::{Member, Members, WireGuard, drop_reason};
+
+/// Room for every message that is not a packet: a handshake's first is the longest.
+const LONGEST_ANSWER: usize = 148;
+
+impl Worker {
+    /// Takes what WireGuard's peers sent, and does what is due for them; true when there may be more.
+    pub(super) fn take_wireguard(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        // Taken out while `self` is needed for its contents.
+        let Some(mut wireguard) = self.wireguard.take() else { return false };
+        // Events become reports. If the control plane is behind, the peers wait.
+        let mut busy = !self.unsent_reports.is_empty();
+        if !busy {
+            busy = self.receive_wireguard(&mut wireguard, cx, now);
+            let is_due = wireguard.is_due(now);
+            let WireGuard { server, sockets, members, .. } = &mut *wireguard;
+            if is_due {
+                server.tick(now, |path, message| send(sockets, path, message));
+            }
+            while let Some(event) = server.poll_event() {
+                self.take_wireguard_event(event, members);
+            }
+        }
+        wireguard.sockets.iter_mut().for_each(|socket| socket.poll_flush(cx));
+        self.wireguard = Some(wireguard);
+        if busy {
+            self.write_to_device();
+        }
+        busy
+    }
+
+    fn receive_wireguard(&mut self, wireguard: &mut WireGuard, cx: &mut Context<'_>, now: Instant) -> bool {
+        let WireGuard { server, sockets, members, mtu, .. } = wireguard;
+        let (mut busy, mut answers) = (false, Vec::new());
+        for (number, socket) in sockets.iter_mut().enumerate() {
+            let received = socket.poll_receive(cx, |remote, local, datagram| {
+                let from = Path { socket: number, remote, local };
+                let room = datagram.len().max(LONGEST_ANSWER);
+                let buffer = self.arena.room(room);
+                buffer.resize(room, 0);
+                let mut refused = None;
+                match server.receive(now, from, datagram, buffer) {
+                    Taken::Packet { peer, length } => {
+                        let mut packet = buffer.split();
+                        packet.truncate(length);
+                        while let Some(event) = server.poll_event() {
+                            self.take_wireguard_event(event, members);
+                        }
+                        members.heard(peer, datagram.len());
+                        self.take_from_peer(members.get_mut(peer), packet, *mtu, now);
+                        return;
+                    }
+                    Taken::KeepAlive { peer } => {
+                        buffer.clear();
+                        // The first one makes it a member.
+                        while let Some(event) = server.poll_event() {
+                            self.take_wireguard_event(event, members);
+                        }
+                        members.heard(peer, datagram.len());
+                        return;
+                    }
+                    Taken::Answer(answer) => answers.push((from, answer.to_vec())),
+                    Taken::Refused(refusal) => refused = Some(drop_reason(refusal)),
+                    Taken::Nothing => {}
+                }
+                buffer.clear();
+                refused.into_iter().for_each(|reason| self.refuse(reason));
+            });
+            busy |= received.is_ready();
+        }
+        answers.iter().for_each(|(path, answer)| send(sockets, *path, answer));
+        busy
+    }
+
+    /// Takes a packet of a peer: now, or once the peer's session is open.
+    fn take_from_peer(&mut self, member: Option<&mut Member>, packet: BytesMut, mtu: u16, now: Instant) {
+        let Some(member) = member else { return self.refuse(DropReason::NotAttached) };
+        let Some(session) = member.session else {
+            if member.hold(packet).is_err() {
+                self.refuse(DropReason::NotAttached);
+            }
+            return;
+        };
+        member.traffic.packets_in += 1;
+        member.traffic.bytes_in += packet.len() as u64;
+        self.totals.carrier_received_packets += 1;
+        if let Err(reason) = self.deliver_from_peer(session, packet, mtu, now) {
+            self.drops.count_to_tun(reason);
+        }
+    }
+
+    fn deliver_from_peer(
+        &mut self,
+        session: SessionId,
+        mut packet: BytesMut,
+        mtu: u16,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let view = self.admit(session, &packet, now)?;
+        if is_syn(&view) {
+            // Its peer's packets must pass the TUN on their way back. A client's own MTU may be larger.
+            clamp_mss(&mut packet, false, mtu.into());
+        }
+        let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
+        device.coalescer.push(Flags::NONE, packet.freeze())
+    }
+
+    fn take_wireguard_event(&mut self, event: Event, members: &mut Members) {
+        match event {
+            Event::Up { peer, key, remote } => {
+                // It may be up again after its session was ended.
+                let connection = match members.get_mut(peer) {
+                    Some(member) => member.connection,
+                    None => members.add(peer),
+                };
+                self.report(Report::WireGuardUp { connection, peer: key, remote });
+            }
+            Event::Down { peer } => {
+                let Some(mut member) = members.remove(peer) else { return };
+                self.leave_session_of(peer, &mut member);
+                self.report(Report::Closed { connection: member.connection, reason: CloseReason::TimedOut });
+            }
+        }
+    }
+
+    /// Takes a member from its session, and gives up what it holds for the next one.
+    fn leave_session_of(&mut self, peer: usize, member: &mut Member) {
+        for _ in member.take_held() {
+            self.refuse(DropReason::NotAttached);
+        }
+        if let Some(session) = member.session.take() {
+            self.sessions.detach(session, Place::Peer(peer));
+            let traffic = std::mem::take(&mut member.traffic);
+            self.keep_traffic(session, &traffic);
+        }
+    }
+
+    /// Lets a client connect, or no longer.
+    pub(super) fn set_wireguard(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
+        let Some(mut wireguard) = self.wireguard.take() else { return };
+        let WireGuard { server, members, .. } = &mut *wireguard;
+        server.set_client(key, client);
+        while let Some(event) = server.poll_event() {
+            self.take_wireguard_event(event, members);
+        }
+        self.wireguard = Some(wireguard);
+    }
+
+    /// Attaches a peer to a session.
+    pub(super) fn attach_peer(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
+        let Some(mut wireguard) = self.wireguard.take() else { return };
+        let WireGuard { members, mtu, .. } = &mut *wireguard;
+        let peer = members.of(connection);
+        if let Some((peer, member)) = peer.and_then(|peer| Some((peer, members.get_mut(peer)?)))
+            && self.sessions.attach(session, index, Place::Peer(peer))
+        {
+            member.session = Some(session);
+            let now = Instant::now();
+            for packet in member.take_held() {
+                self.take_from_peer(Some(member), packet, *mtu, now);
+            }
+        }
+        self.wireguard = Some(wireguard);
+        self.write_to_device();
+    }
+
+    /// Takes a peer from its session. What it sends next asks for another one.
+    pub(super) fn detach_peer(&mut self, connection: ConnectionId) {
+        let Some(mut wireguard) = self.wireguard.take() else { return };
+        let WireGuard { server, members, .. } = &mut *wireguard;
+        if let Some(peer) = members.of(connection) {
+            server.end_session(peer);
+            if let Some(member) = members.get_mut(peer) {
+                self.leave_session_of(peer, member);
+            }
+        }
+        self.wireguard = Some(wireguard);
+    }
+
+    /// Takes a peer from a session that has ended.
+    pub(super) fn leave_ended(&mut self, peer: usize, session: SessionId) {
+        let Some(mut wireguard) = self.wireguard.take() else { return };
+        if let Some(member) = wireguard.members.get_mut(peer).filter(|member| member.session == Some(session))
+        {
+            self.leave_session_of(peer, member);
+        }
+        self.wireguard = Some(wireguard);
+    }
+
+    /// Encrypts the packets of a super-packet for a peer. They leave with the turn's last send, or before.
+    ///
+    /// # Errors
+    /// The reason to count each packet under, when none was counted yet.
+    pub(super) fn queue_for_peer(
+        wireguard: Option<&mut WireGuard>,
+        peer: usize,
+        (header, super_packet): (VirtioNetHeader, &[u8]),
+        sealing: Sealing<'_>,
+    ) -> Result<(), DropReason> {
+        let wireguard = wireguard.filter(|wireguard| wireguard.server.can_send(peer));
+        let wireguard = wireguard.ok_or(DropReason::NoConnection)?;
+        let Sealing { totals, drops, limit, now } = sealing;
+        let mut plain = Vec::new();
+        let cut = segment(header, super_packet, &mut |packet: Segment<'_>| {
+            totals.tun_read_packets += 1;
+            totals.tun_read_bytes += packet.len() as u64;
+            if limit.is_some_and(|limit| !limit.to_client.admits(packet.len(), now)) {
+                drops.count_to_carrier(DropReason::RateLimit);
+                return;
+            }
+            plain.clear();
+            packet.parts().into_iter().for_each(|part| plain.extend_from_slice(part));
+            // No kernel completes a checksum that arrives by WireGuard.
+            if packet.flags().partial_checksum()
+                && let Err(reason) = receive::complete(&mut plain)
+            {
+                drops.count_to_carrier(reason);
+                return;
+            }
+            let (totals, drops) = (&mut *totals, &mut *drops);
+            let lost = &mut |reason, packets| count_lost(totals, drops, reason, packets);
+            if wireguard.seal(peer, &plain, lost) {
+                totals.carrier_sent_packets += 1;
+            } else {
+                drops.count_to_carrier(DropReason::NoConnection);
+            }
+        });
+        cut.map_err(|_| DropReason::BadPacket)
+    }
+
+    /// Sends what was encrypted in this turn and not sent yet.
+    pub(super) fn send_wireguard(&mut self) {
+        let Some(wireguard) = &mut self.wireguard else { return };
+        let (totals, drops) = (&mut self.totals, &mut self.drops);
+        wireguard.send_run(&mut |reason, packets| count_lost(totals, drops, reason, packets));
+    }
+
+    /// Adds every peer that is up to the snapshot.
+    pub(super) fn see_peers(&mut self) {
+        let Some(wireguard) = &self.wireguard else { return };
+        for (peer, member) in wireguard.members.iter() {
+            let Some(path) = wireguard.server.path_of(peer) else { continue };
+            let client = member.session.and_then(|session| self.clients.of(session));
+            let snapshot = member.snapshot(path);
+            let seen = SeenConnection { snapshot, client, assemblies_pending: 0 };
+            self.snapshots.connections.push(Some(seen));
+        }
+    }
+}
+
+/// What encrypting a super-packet needs of the worker.
+pub(super) struct Sealing<'a> {
+    pub(super) totals: &'a mut Totals,
+    pub(super) drops: &'a mut Drops,
+    pub(super) limit: Option<&'a ClientLimit>,
+    pub(super) now: Instant,
+}
+
+/// Counts packets as lost that were counted as sent.
+fn count_lost(totals: &mut Totals, drops: &mut Drops, reason: DropReason, packets: u64) {
+    totals.carrier_sent_packets -= packets;
+    drops.to_carrier.add_many(reason, packets);
+}
+
+/// Sends a message of the protocol itself. If there is no room for it, the peer or its timers repeat it.
+fn send(sockets: &mut [PlainSocket], path: Path, message: &[u8]) {
+    if let Some(socket) = sockets.get_mut(path.socket) {
+        socket.send(path.remote, path.local, message, message.len());
+    }
+}

@@ -1,0 +1,89 @@
+//! One peer that has begun a handshake: its keys, and where it is.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use boringtun::noise::{Tunn, TunnResult};
+use warren_session::PublicKey;
+
+/// How long a peer may take to prove with a data message that its handshake was not an old one. It sends one at once, so this covers
+/// lost ones.
+const UNPROVEN: Duration = Duration::from_secs(30);
+/// A peer that was told to come up again does so at most this often.
+const UP_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where a datagram came from, and so where its answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The number of the socket that it came to.
+    pub socket: usize,
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// The exit's address that it was sent to, if known.
+    pub local: Option<IpAddr>,
+}
+
+/// A peer, from the first message of its handshake on.
+pub(crate) struct Peer {
+    pub(crate) key: PublicKey,
+    pub(crate) tunnel: Box<Tunn>,
+    /// Where its latest authentic data message came from.
+    pub(crate) path: Path,
+    begun: Instant,
+    /// Whether it counts as up.
+    is_up: bool,
+    /// When it last came up.
+    came_up: Option<Instant>,
+}
+
+impl Peer {
+    pub(crate) fn new(key: PublicKey, tunnel: Tunn, path: Path, now: Instant) -> Self {
+        Self { key, tunnel: Box::new(tunnel), path, begun: now, is_up: false, came_up: None }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// Notes a handshake that was not there before.
+    pub(crate) fn begin_again(&mut self, now: Instant) {
+        self.begun = now;
+    }
+
+    /// Makes the next data message bring it up again.
+    pub(crate) fn end_session(&mut self) {
+        self.is_up = false;
+    }
+
+    /// Notes an authentic data message. Returns whether the peer is up from now on and was not before.
+    pub(crate) fn heard(&mut self, path: Path, now: Instant) -> bool {
+        self.path = path;
+        if self.is_up || self.came_up.is_some_and(|at| now.saturating_duration_since(at) < UP_AGAIN) {
+            return false;
+        }
+        self.is_up = true;
+        self.came_up = Some(now);
+        true
+    }
+
+    /// Whether it has keys that it proved to have.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.tunnel.time_since_last_handshake().is_some()
+    }
+
+    /// Does what is due. Returns false if nothing is left of the peer.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        send: &mut impl FnMut(Path, &[u8]),
+    ) -> bool {
+        match self.tunnel.update_timers(buffer) {
+            TunnResult::WriteToNetwork(message) => send(self.path, message),
+            // It has not answered for long.
+            TunnResult::Err(_) => return false,
+            TunnResult::Done | TunnResult::WriteToTunnelV4(..) | TunnResult::WriteToTunnelV6(..) => {}
+        }
+        self.has_keys() || self.came_up.is_none() && now.saturating_duration_since(self.begun) < UNPROVEN
+    }
+}

@@ -1,0 +1,403 @@
+//! All peers of an exit: whose a datagram is, and what becomes of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use boringtun::noise::errors::WireGuardError;
+use boringtun::noise::handshake::parse_handshake_anon;
+use boringtun::noise::rate_limiter::RateLimiter;
+use boringtun::noise::{Packet, Tunn, TunnResult};
+use boringtun::x25519;
+use slab::Slab;
+use warren_session::PublicKey;
+use warren_session::clients::WireGuardClient;
+
+use super::budget::{Budget, UNDER_LOAD};
+use super::key::{PrivateKey, is_safe};
+use super::peer::{Path, Peer};
+
+/// Bytes that a data message has beyond its packet: 16 of header and 16 of authentication.
+pub const OVERHEAD: usize = 32;
+/// Longest message except data messages: a handshake's first.
+const HANDSHAKE: usize = 148;
+/// A key is not used beyond this counter (WireGuard's paper, section 6.1). A peer that does so all the same is not heard.
+const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
+/// boringtun uses the low 8 bits of a receiver index to tell a peer's keys apart.
+const KEY_BITS: u32 = 8;
+/// Most peers at a time, which is what the rest of the index can name.
+const PEERS: usize = 1 << (32 - KEY_BITS);
+
+/// What became of a datagram.
+#[derive(Debug)]
+pub enum Taken<'a> {
+    /// It was a message of the protocol itself, and has no answer.
+    Nothing,
+    /// It was a sign of life of this peer.
+    KeepAlive {
+        /// The number of the peer.
+        peer: usize,
+    },
+    /// It is answered with this.
+    Answer(&'a [u8]),
+    /// It held a packet of this peer. Whether the packet is valid is for others to say.
+    Packet {
+        /// The number of the peer.
+        peer: usize,
+        /// The packet, at the start of the buffer.
+        length: usize,
+    },
+    /// It goes no further.
+    Refused(Refusal),
+}
+
+/// Why a datagram was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is no message of WireGuard.
+    Malformed,
+    /// Its sender did not prove an enrolled key, or the key of a connection.
+    NotAuthentic,
+    /// It came before, or is too old to tell.
+    Repeated,
+    /// Too many handshakes were begun.
+    TooMany,
+}
+
+/// News of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer of this number is there, and has this key. Its packets may come before somebody acts on this.
+    Up {
+        /// Its number, until it is down.
+        peer: usize,
+        /// Its key.
+        key: PublicKey,
+        /// Its address.
+        remote: SocketAddr,
+    },
+    /// The peer of this number, which was up, is gone.
+    Down {
+        /// Its number, which another peer may have next.
+        peer: usize,
+    },
+}
+
+/// The exit's side of WireGuard.
+pub struct Server {
+    key: PrivateKey,
+    public: x25519::PublicKey,
+    /// Checks the first code of a handshake message, and asks for cookies under load.
+    guard: Arc<RateLimiter>,
+    /// For peers: [`Self::guard`] has counted the message already.
+    counted: Arc<RateLimiter>,
+    budget: Budget,
+    known: HashMap<PublicKey, Known>,
+    peers: Slab<Peer>,
+    events: VecDeque<Event>,
+    scratch: [u8; HANDSHAKE],
+}
+
+/// An enrolled key.
+struct Known {
+    client: WireGuardClient,
+    /// Its number while it has begun a handshake.
+    peer: Option<usize>,
+}
+
+impl Server {
+    /// The server with this key, which knows nobody yet.
+    pub fn new(key: PrivateKey, now: Instant) -> Self {
+        let public = x25519::PublicKey::from(key.secret());
+        Self {
+            guard: Arc::new(RateLimiter::new(&public, UNDER_LOAD)),
+            counted: Arc::new(RateLimiter::new(&public, u64::MAX)),
+            key,
+            public,
+            budget: Budget::new(now),
+            known: HashMap::new(),
+            peers: Slab::new(),
+            events: VecDeque::new(),
+            scratch: [0; HANDSHAKE],
+        }
+    }
+
+    /// Lets a key connect, or no longer. Its present connection ends if anything changes.
+    pub fn set_client(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
+        if let Some(known) = self.known.get(&key)
+            && client.as_ref() == Some(&known.client)
+        {
+            return;
+        }
+        if let Some(Known { peer: Some(peer), .. }) = self.known.remove(&key) {
+            self.forget(peer);
+        }
+        match client {
+            Some(client) if is_safe(key) => {
+                self.known.insert(key, Known { client, peer: None });
+            }
+            Some(_) => {
+                tracing::warn!(%key, "a WireGuard client has an unsafe key and is refused; give it another")
+            }
+            None => {}
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Where a peer is.
+    pub fn path_of(&self, peer: usize) -> Option<Path> {
+        self.peers.get(peer).map(|peer| peer.path)
+    }
+
+    /// Whether there is anything that [`Self::tick`] must look after.
+    pub fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    /// Ends a peer's session, though not its keys: what it sends next brings it up again.
+    pub fn end_session(&mut self, peer: usize) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.end_session();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn known_keys(&self) -> impl Iterator<Item = PublicKey> {
+        self.known.keys().copied()
+    }
+
+    /// Takes a datagram. `buffer` gets a packet, or the answer, and must be longer than the datagram, and hold 148 bytes.
+    pub fn receive<'a>(
+        &mut self,
+        now: Instant,
+        from: Path,
+        datagram: &[u8],
+        buffer: &'a mut [u8],
+    ) -> Taken<'a> {
+        match Tunn::parse_incoming_packet(datagram) {
+            Err(_) => Taken::Refused(Refusal::Malformed),
+            Ok(Packet::PacketData(data)) => {
+                if counter_of(datagram) >= REJECT_AFTER_MESSAGES {
+                    return Taken::Refused(Refusal::Malformed);
+                }
+                self.take_data(peer_of(data.receiver_idx), now, from, datagram, buffer)
+            }
+            // Only one that answers this exit's own handshake is of use, and the peer checks that.
+            Ok(Packet::PacketCookieReply(cookie)) => {
+                self.answer(peer_of(cookie.receiver_idx), from, datagram, buffer)
+            }
+            Ok(Packet::HandshakeResponse(response)) => {
+                let peer = peer_of(response.receiver_idx);
+                match self.admit(now, from, datagram) {
+                    Ok(()) => self.answer(peer, from, datagram, buffer),
+                    Err(taken) => taken.into_taken(buffer, &self.scratch),
+                }
+            }
+            Ok(Packet::HandshakeInit(init)) => match self.admit(now, from, datagram) {
+                Ok(()) => {
+                    let Ok(half) = parse_handshake_anon(self.key.secret(), &self.public, &init) else {
+                        return Taken::Refused(Refusal::NotAuthentic);
+                    };
+                    self.begin(PublicKey(half.peer_static_public), now, from, datagram, buffer)
+                }
+                Err(taken) => taken.into_taken(buffer, &self.scratch),
+            },
+        }
+    }
+
+    /// Encrypts a packet for a peer at the start of `message`, which must have room for it and [`OVERHEAD`]. Returns the message's length;
+    /// nothing if the peer has no keys.
+    pub fn encrypt(&mut self, peer: usize, packet: &[u8], message: &mut [u8]) -> Option<usize> {
+        match self.peers.get_mut(peer)?.tunnel.encapsulate(packet, message) {
+            TunnResult::WriteToNetwork(message) => Some(message.len()),
+            TunnResult::Done
+            | TunnResult::Err(_)
+            | TunnResult::WriteToTunnelV4(..)
+            | TunnResult::WriteToTunnelV6(..) => None,
+        }
+    }
+
+    /// Whether a peer has keys to send with. Without keys, [`Self::encrypt`] must not be called: it would keep the packet.
+    pub fn can_send(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(Peer::has_keys)
+    }
+
+    /// Does what is due for every peer. Call it four times a second while [`Self::has_peers`].
+    pub fn tick(&mut self, now: Instant, mut send: impl FnMut(Path, &[u8])) {
+        self.guard.reset_count();
+        let mut buffer = [0; HANDSHAKE];
+        let mut gone = Vec::new();
+        for (number, peer) in &mut self.peers {
+            if !peer.tick(now, &mut buffer, &mut send) {
+                gone.push(number);
+            }
+        }
+        for peer in gone {
+            self.forget(peer);
+        }
+    }
+
+    /// Checks that a handshake message is for this exit, and that there are not too many.
+    fn admit(&mut self, now: Instant, from: Path, datagram: &[u8]) -> Result<(), NotAdmitted> {
+        let address = from.remote.ip();
+        self.guard.reset_count();
+        match self.guard.verify_packet(Some(address), datagram, &mut self.scratch) {
+            Ok(_) if self.budget.admits(address, now) => Ok(()),
+            Ok(_) => Err(NotAdmitted::Refused(Refusal::TooMany)),
+            Err(TunnResult::WriteToNetwork(cookie)) => Err(NotAdmitted::Cookie(cookie.len())),
+            Err(_) => Err(NotAdmitted::Refused(Refusal::NotAuthentic)),
+        }
+    }
+
+    /// Takes the first message of a handshake, whose sender claims a key.
+    fn begin<'a>(
+        &mut self,
+        key: PublicKey,
+        now: Instant,
+        from: Path,
+        datagram: &[u8],
+        buffer: &'a mut [u8],
+    ) -> Taken<'a> {
+        let Some(known) = self.known.get(&key) else { return Taken::Refused(Refusal::NotAuthentic) };
+        if let Some(peer) = known.peer {
+            let taken = self.answer(peer, from, datagram, buffer);
+            if matches!(taken, Taken::Answer(_)) {
+                self.peers.get_mut(peer).into_iter().for_each(|peer| peer.begin_again(now));
+            }
+            return taken;
+        }
+        if self.peers.len() >= PEERS {
+            return Taken::Refused(Refusal::TooMany);
+        }
+        let preshared = known.client.preshared_key.as_ref().map(|key| *key.as_bytes());
+        let entry = self.peers.vacant_entry();
+        let number = entry.key();
+        let index = u32::try_from(number).unwrap_or_default();
+        let (own, counted) = (self.key.secret().clone(), self.counted.clone());
+        let tunnel = Tunn::new(own, x25519::PublicKey::from(key.0), preshared, None, index, Some(counted));
+        entry.insert(Peer::new(key, tunnel, from, now));
+        let taken = self.answer(number, from, datagram, buffer);
+        if matches!(taken, Taken::Answer(_)) {
+            if let Some(known) = self.known.get_mut(&key) {
+                known.peer = Some(number);
+            }
+        } else {
+            // Its sender does not have the key: nothing is kept of it.
+            self.peers.remove(number);
+        }
+        taken
+    }
+
+    /// Gives a peer a message that is no data message. A peer's path stays as it is, because anybody can repeat such a message.
+    fn answer<'a>(&mut self, peer: usize, from: Path, datagram: &[u8], buffer: &'a mut [u8]) -> Taken<'a> {
+        let Some(peer) = self.peers.get_mut(peer) else { return Taken::Refused(Refusal::NotAuthentic) };
+        match peer.tunnel.decapsulate(Some(from.remote.ip()), datagram, buffer) {
+            TunnResult::WriteToNetwork(answer) => Taken::Answer(answer),
+            TunnResult::Err(error) => Taken::Refused(refusal(&error)),
+            TunnResult::Done | TunnResult::WriteToTunnelV4(..) | TunnResult::WriteToTunnelV6(..) => {
+                Taken::Nothing
+            }
+        }
+    }
+
+    fn take_data<'a>(
+        &mut self,
+        number: usize,
+        now: Instant,
+        from: Path,
+        datagram: &[u8],
+        buffer: &'a mut [u8],
+    ) -> Taken<'a> {
+        let Some(peer) = self.peers.get_mut(number) else { return Taken::Refused(Refusal::NotAuthentic) };
+        let taken = match peer.tunnel.decapsulate(Some(from.remote.ip()), datagram, buffer) {
+            TunnResult::WriteToTunnelV4(packet, _) | TunnResult::WriteToTunnelV6(packet, _) => {
+                Taken::Packet { peer: number, length: packet.len() }
+            }
+            TunnResult::Done | TunnResult::WriteToNetwork(_) => Taken::KeepAlive { peer: number },
+            TunnResult::Err(error) => return Taken::Refused(refusal(&error)),
+        };
+        if peer.heard(from, now) {
+            let (key, remote) = (peer.key, from.remote);
+            self.events.push_back(Event::Up { peer: number, key, remote });
+        }
+        taken
+    }
+
+    fn forget(&mut self, number: usize) {
+        let Some(peer) = self.peers.try_remove(number) else { return };
+        if let Some(known) = self.known.get_mut(&peer.key) {
+            known.peer = None;
+        }
+        if peer.is_up() {
+            self.events.push_back(Event::Down { peer: number });
+        }
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("known", &self.known.len())
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a handshake message is not processed.
+enum NotAdmitted {
+    Refused(Refusal),
+    /// Its sender must prove its address first. The answer of this length is in the scratch.
+    Cookie(usize),
+}
+
+impl NotAdmitted {
+    fn into_taken<'a>(self, buffer: &'a mut [u8], scratch: &[u8]) -> Taken<'a> {
+        match self {
+            Self::Refused(refusal) => Taken::Refused(refusal),
+            Self::Cookie(length) => match (buffer.get_mut(..length), scratch.get(..length)) {
+                (Some(answer), Some(cookie)) => {
+                    answer.copy_from_slice(cookie);
+                    Taken::Answer(answer)
+                }
+                _ => Taken::Refused(Refusal::TooMany),
+            },
+        }
+    }
+}
+
+fn peer_of(index: u32) -> usize {
+    usize::try_from(index >> KEY_BITS).unwrap_or(usize::MAX)
+}
+
+/// The counter of a data message, whose length was checked.
+fn counter_of(datagram: &[u8]) -> u64 {
+    let counter = datagram.get(8..16).and_then(|bytes| bytes.try_into().ok());
+    counter.map_or(u64::MAX, u64::from_le_bytes)
+}
+
+fn refusal(error: &WireGuardError) -> Refusal {
+    match error {
+        WireGuardError::DuplicateCounter
+        | WireGuardError::InvalidCounter
+        | WireGuardError::WrongTai64nTimestamp => Refusal::Repeated,
+        WireGuardError::IncorrectPacketLength
+        | WireGuardError::WrongPacketType
+        | WireGuardError::InvalidPacket
+        | WireGuardError::DestinationBufferTooSmall => Refusal::Malformed,
+        WireGuardError::UnderLoad => Refusal::TooMany,
+        WireGuardError::UnexpectedPacket
+        | WireGuardError::WrongIndex
+        | WireGuardError::WrongKey
+        | WireGuardError::InvalidTai64nTimestamp
+        | WireGuardError::InvalidMac
+        | WireGuardError::InvalidAeadTag
+        | WireGuardError::NoCurrentSession
+        | WireGuardError::LockFailed
+        | WireGuardError::ConnectionExpired => Refusal::NotAuthentic,
+    }
+}

@@ -1,0 +1,164 @@
+//! `warren exit client add --wireguard`: enrols a client that uses WireGuard's own programs, and prints its configuration.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow};
+use qrcodegen::{QrCode, QrCodeEcc};
+use warren_session::clients::{PresharedKey, WireGuardClient};
+use warren_wireguard::PrivateKey;
+use zeroize::Zeroizing;
+
+use super::add::{check, to_file, to_stdout};
+use super::invite::EARLIER_IS_VOID;
+use super::store::{ClientStore, all};
+use crate::cli::args::ClientAddArgs;
+use warren_config::ExitSettings;
+use warren_control::{NewClient, PageQuery};
+use warren_daemon::{entropy, output};
+use warren_exit::wireguard;
+
+/// Bright white on black, whatever the terminal's colours are.
+const COLOURS: &str = "\x1b[40;97m";
+const NO_COLOURS: &str = "\x1b[0m";
+/// Light modules around a code, which its readers need (ISO 18004 section 6.3.8).
+const MARGIN: i32 = 4;
+
+/// Enrols the client. Its addresses stay its own from here on, because its configuration names them.
+pub(super) fn add(
+    config: &ExitSettings,
+    clients: &Path,
+    args: &ClientAddArgs,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
+    let endpoint = wireguard::endpoint(config)?;
+    check(config, args, false)?;
+    let exit_key = wireguard::key(clients)?.public();
+    let key = PrivateKey::new(*Zeroizing::new(entropy::bytes()?));
+    let preshared = PresharedKey::new(entropy::bytes()?);
+    let (ipv4, ipv6) = free_addresses(config, args, store)?;
+    let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
+    addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
+    let mut text = Zeroizing::new(format!(
+        "# {name}, a client of {endpoint}\n[Interface]\nPrivateKey = {key}\nAddress = {addresses}\n",
+        name = args.name,
+        key = *key.to_base64(),
+        addresses = addresses.join(", "),
+    ));
+    if !config.dns.is_empty() {
+        let servers: Vec<String> = config.dns.iter().map(IpAddr::to_string).collect();
+        writeln!(text, "DNS = {}", servers.join(", "))?;
+    }
+    write!(
+        text,
+        "MTU = {mtu}\n\n[Peer]\nPublicKey = {exit_key}\nPresharedKey = {preshared}\n\
+         AllowedIPs = 0.0.0.0/0, ::/0\nEndpoint = {endpoint}\nPersistentKeepalive = 25\n",
+        mtu = wireguard::MTU,
+        preshared = preshared.to_base64(),
+    )?;
+    let client = NewClient {
+        wireguard: Some(WireGuardClient { preshared_key: Some(preshared) }),
+        prefixes: args.prefixes.clone(),
+        rate_limit: args.rate_limit,
+        ..NewClient::new(args.name.clone(), key.public(), ipv4, ipv6)
+    };
+    let is_invited = store.is_invited(&args.name)?;
+    let is_terminal = io::stdout().is_terminal();
+    match &args.output {
+        Some(path) => to_file(path, &text, &client, store)?,
+        None => {
+            output::refuse_to_lose("the only copy of the client's key")?;
+            to_stdout(&text, &client, store)?;
+        }
+    }
+    if is_terminal {
+        show(&text)?;
+    }
+    if is_invited {
+        output::note(EARLIER_IS_VOID);
+    }
+    Ok(())
+}
+
+/// The addresses that were asked for, or the lowest ones that nobody has.
+fn free_addresses(
+    config: &ExitSettings,
+    args: &ClientAddArgs,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+    let clients = all(&PageQuery::default(), |page| store.clients(page))?.rows;
+    let taken: Vec<IpAddr> = clients
+        .iter()
+        .flat_map(|client| [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)])
+        .flatten()
+        .collect();
+    let is_free = |address: &IpAddr| {
+        !taken.contains(address) && warren_config::client_address(*address, config.ipv4, config.ipv6).is_ok()
+    };
+    let full = || {
+        anyhow!(
+            "every address of [addresses] in exit.toml is a client's; remove clients, or set --ipv4 and --ipv6"
+        )
+    };
+    let mut addresses = (args.ipv4, args.ipv6);
+    if let (None, Some(pool)) = (args.ipv4, config.ipv4) {
+        let free = pool.hosts().find(|address| is_free(&IpAddr::V4(*address)));
+        addresses.0 = Some(free.with_context(full)?);
+    }
+    if let (None, Some(pool)) = (args.ipv6, config.ipv6) {
+        let free = pool.hosts().find(|address| is_free(&IpAddr::V6(*address)));
+        addresses.1 = Some(free.with_context(full)?);
+    }
+    Ok(addresses)
+}
+
+/// Draws the QR code of a configuration, for the apps of phones to read.
+fn show(text: &str) -> anyhow::Result<()> {
+    // A configuration is far below the longest text of a code.
+    let Ok(code) = QrCode::encode_text(text, QrCodeEcc::Low) else { return Ok(()) };
+    let mut out = io::stdout().lock();
+    // Not by `output`, which makes control characters harmless.
+    out.write_all(drawn(&code).as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write the QR code; the client is enrolled and its configuration is above")
+}
+
+/// The code with two rows of modules in each line. Light modules are drawn, because the background is dark.
+fn drawn(code: &QrCode) -> String {
+    let is_light = |x: i32, y: i32| !code.get_module(x, y);
+    let side = -MARGIN..code.size() + MARGIN;
+    let mut text = String::new();
+    for y in side.clone().step_by(2) {
+        text.push_str(COLOURS);
+        for x in side.clone() {
+            text.push(match (is_light(x, y), is_light(x, y + 1)) {
+                (true, true) => '\u{2588}',
+                (true, false) => '\u{2580}',
+                (false, true) => '\u{2584}',
+                (false, false) => ' ',
+            });
+        }
+        text.push_str(NO_COLOURS);
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drawn_code_has_its_finders_inside_a_light_margin() {
+        let code = QrCode::encode_text("[Interface]", QrCodeEcc::Low).unwrap();
+        let text = drawn(&code).replace(COLOURS, "").replace(NO_COLOURS, "");
+        let lines: Vec<Vec<char>> = text.lines().map(|line| line.chars().collect()).collect();
+        let width = usize::try_from(code.size() + 2 * MARGIN).unwrap();
+        assert!(lines.iter().all(|line| line.len() == width));
+        assert!(lines[..2].iter().flatten().all(|module| *module == '\u{2588}'));
+        // A finder's dark frame: its upper edge, then its left edge beside a light ring.
+        assert_eq!(lines[2][4..11].iter().collect::<String>(), " \u{2584}\u{2584}\u{2584}\u{2584}\u{2584} ");
+    }
+}
