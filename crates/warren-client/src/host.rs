@@ -1,6 +1,7 @@
 //! Sets this host up for the tunnel: the TUN device, the plan of routes and rules around it, and the resolvers.
 
 mod dns_warnings;
+mod exec;
 pub(super) mod firewall_warning;
 mod prepared;
 mod resolvers;
@@ -19,6 +20,7 @@ use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError,
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
+use self::exec::ExecResolvers;
 use self::prepared::Prepared;
 use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};
@@ -52,6 +54,8 @@ pub(crate) struct HostSetup {
     claimed_warning: Option<String>,
     /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,
+    /// The resolvers of programs on a side of their own.
+    exec: ExecResolvers,
 }
 
 /// What [`HostSetup::apply`] would do, for a dry run.
@@ -93,6 +97,7 @@ impl HostSetup {
             dns_warning: None,
             claimed_warning: None,
             device_is_new: false,
+            exec: ExecResolvers::of(profile),
         }
     }
 
@@ -117,6 +122,7 @@ impl HostSetup {
     /// # Errors
     /// What could not be done. The rest is undone then.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
+        self.exec.note(welcome);
         // If there is no device, the next look at the host says why.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
@@ -205,7 +211,8 @@ impl HostSetup {
         welcome: Option<&SessionGrant>,
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
-        self.settings = RouteSettings::of(profile);
+        self.settings = RouteSettings { exec: before.exec, ..RouteSettings::of(profile) };
+        self.exec.follow(profile);
         if self.settings == before || self.standing.is_none() {
             return Ok(());
         }

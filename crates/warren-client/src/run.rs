@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
+use super::exec_users::ExecUsers;
 use super::kill_switch::{self, Lockdown};
 use super::leftover_dns;
 use warren_config::{ClientProfile, load_profile};
@@ -54,6 +55,10 @@ pub async fn client_run(
     {
         tracing::warn!("{exit} is no exit of {name} any more; the profile's order counts");
     }
+    let host_outside = directory.take_host_outside();
+    if host_outside {
+        profile.leave_host_outside();
+    }
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
     // Before anything is sent, so that nothing leaves outside from here on.
@@ -77,6 +82,7 @@ pub async fn client_run(
         rings: Rings::make(profile.transport.workers()),
         profile,
         first_exit,
+        host_outside,
     };
     let name = start.name.clone();
     let outcome = run_sandboxed(start).await;
@@ -129,8 +135,9 @@ fn refuse_taken_device(profile: &ClientProfile, file: &Path) -> anyhow::Result<(
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
     // Made before the sandbox, which allows no new listening socket.
     let control = ControlSocket::bind(&start.directory.socket())?;
+    let users = ExecUsers::of(&start.profile, &start.directory)?;
     sandbox::enter(&files_of(&start))?;
-    daemon::run(start, control).await
+    daemon::run(start, control, users).await
 }
 
 fn files_of(start: &ClientStart) -> Files {

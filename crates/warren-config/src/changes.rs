@@ -28,6 +28,11 @@ impl ClientProfile {
                 "allow_inbound in [kill_switch]",
                 self.kill_switch.allow_inbound != after.kill_switch.allow_inbound,
             ),
+            (
+                "allow_exec_outside in [kill_switch]",
+                self.kill_switch.allow_exec_outside != after.kill_switch.allow_exec_outside,
+            ),
+            ("users in [exec]", self.exec.users != after.exec.users),
         ];
         let transport = self.transport.changes(&after.transport);
         named(of_host.into_iter().chain(of_exits)).chain(transport).collect()

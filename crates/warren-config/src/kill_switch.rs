@@ -14,6 +14,8 @@ pub struct KillSwitchSettings {
     pub enabled: bool,
     /// Ports of this host that remain reachable from outside.
     pub allow_inbound: Vec<InboundPort>,
+    /// Whether `warren exec --outside` may let programs out.
+    pub allow_exec_outside: bool,
 }
 
 impl KillSwitchSettings {
@@ -22,8 +24,9 @@ impl KillSwitchSettings {
         let mut section = document.section("kill_switch")?;
         let enabled = section.or("enabled", false, boolean)?;
         let allow_inbound = section.or("allow_inbound", Vec::new(), list(PORTS, inbound_port))?;
+        let allow_exec_outside = section.or("allow_exec_outside", false, boolean)?;
         section.finish()?;
-        Ok(Self { enabled, allow_inbound })
+        Ok(Self { enabled, allow_inbound, allow_exec_outside })
     }
 }
 

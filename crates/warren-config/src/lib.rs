@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
+//! - `transport`, `kill_switch`, `exec`, `metrics`, `web`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -21,6 +21,7 @@ mod clients;
 mod document;
 mod endpoint;
 mod error;
+mod exec;
 mod exit;
 mod file;
 mod find;
@@ -46,6 +47,7 @@ pub use clients::{
 pub(crate) use endpoint::DEFAULT_PORT;
 pub use endpoint::Endpoint;
 pub use error::ConfigError;
+pub use exec::ExecSettings;
 pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};

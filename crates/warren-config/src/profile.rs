@@ -10,6 +10,7 @@ use warren_session::MAX_PREFIXES;
 
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
+use super::exec::ExecSettings;
 use super::find::ProfileName;
 use super::ineffective::IneffectiveSetting;
 use super::key::{KeySetting, public_keys};
@@ -41,6 +42,8 @@ pub struct ClientProfile {
     pub routes: RouteSettings,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
+    /// `[exec]`.
+    pub exec: ExecSettings,
     /// The resolvers that the host uses while the tunnel is up.
     pub dns: Servers,
     /// `[transport]`.
@@ -53,6 +56,15 @@ impl ClientProfile {
     /// All exits, in order.
     pub fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
         std::iter::once(&self.exit).chain(&self.other_exits)
+    }
+
+    /// Leaves the host's own routes and resolvers alone, for a tunnel that only `warren exec` uses.
+    pub fn leave_host_outside(&mut self) {
+        self.routes.include.clear();
+        self.routes.exclude.clear();
+        self.routes.lan = false;
+        let servers = std::mem::replace(&mut self.dns, Servers::Listed(Vec::new()));
+        self.exec.servers = Some(servers);
     }
 
     /// Moves an exit, named by its endpoint or its host alone, to the front, so that it is tried first. Returns false if there is
@@ -137,6 +149,7 @@ pub(super) fn parse(
     let routes = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
+    let exec = ExecSettings::read(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
     let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
     let mut client = document.section("client")?;
@@ -159,6 +172,7 @@ pub(super) fn parse(
         routes,
         dns,
         kill_switch,
+        exec,
         transport,
         ineffective: ineffective.into_iter().collect(),
     })

@@ -19,7 +19,7 @@ use std::{
 };
 
 use self::record::Record;
-pub use self::rules::{InboundPort, InboundProtocol, KillSwitchRules};
+pub use self::rules::{ExecLetOut, InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{
     HostError, NftError, Step, TableFamily,
     host::recover_and_look_again,

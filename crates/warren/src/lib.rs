@@ -52,6 +52,7 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
     match command {
         Command::Up(arguments) => up(directories, log, arguments),
         Command::Down(arguments) => block_on(down(directories, arguments)),
+        Command::Exec(arguments) => cli::exec::run(directories, log, &arguments),
         Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
         Command::Status(arguments) => block_on(cli::status::run(directories, arguments)),
         Command::List(arguments) => block_on(cli::list::run(directories, arguments.json)),
@@ -109,7 +110,8 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     if dry_run {
         return block_on(client::dry_run(directories, &profile, kill_switch));
     }
-    let options = client::UpOptions { log: log.clone(), profile, timeout, kill_switch, exit };
+    let options =
+        client::UpOptions { log: log.clone(), profile, timeout, kill_switch, exit, host_outside: false };
     block_on(client::up(directories, options))
 }
 

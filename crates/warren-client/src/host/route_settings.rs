@@ -15,6 +15,8 @@ pub(super) struct RouteSettings {
     pub(super) exclude: Vec<IpNet>,
     pub(super) lan: bool,
     pub(super) servers: Servers,
+    /// Whether single programs have a side of their own.
+    pub(super) exec: bool,
 }
 
 impl RouteSettings {
@@ -24,6 +26,7 @@ impl RouteSettings {
             exclude: profile.routes.exclude.clone(),
             lan: profile.routes.lan,
             servers: profile.dns.clone(),
+            exec: false,
         }
     }
 

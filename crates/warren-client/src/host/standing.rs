@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use warren_host::client_plan::{self, ClientPlanFacts as PlanFacts};
-use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns};
+use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns, exec_groups};
 
 use super::route_settings::RouteSettings;
 use crate::device::{TunDevice, Void};
@@ -76,6 +76,9 @@ pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -
     let mut plan = client_plan::client(facts);
     if is_guarded(settings, facts) {
         plan.steps.push(dns::guard(profile, CARRIER_MARK, settings.lan, &facts.guests));
+    }
+    if settings.exec {
+        plan.steps.extend(exec_groups::steps(facts));
     }
     plan
 }

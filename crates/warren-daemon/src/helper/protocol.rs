@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
 
@@ -43,6 +44,8 @@ pub(super) enum HelperRequest {
     ListPublished,
     /// Ask the system's resolver for a name's addresses.
     LookUp { host: String },
+    /// Move a user's process into the cgroup of a side.
+    TakeIn { process: u32, user: u32, side: Side },
     /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
 }

@@ -52,7 +52,7 @@ impl fmt::Display for Ruleset<'_> {
         for token in &self.0 {
             match token {
                 Token::LineEnd => f.write_str("\n")?,
-                Token::Device(name) => write!(f, "{between}\"{name}\"")?,
+                Token::Device(name) | Token::Group(name) => write!(f, "{between}\"{name}\"")?,
                 Token::Word(text) | Token::Symbol(text) => write!(f, "{between}{text}")?,
             }
             between = if *token == Token::LineEnd { "" } else { " " };
@@ -66,6 +66,8 @@ enum Token<'text> {
     Word(&'text str),
     /// A quoted text.
     Device(&'text str),
+    /// A quoted path of one of Warren's cgroups.
+    Group(&'text str),
     Symbol(&'text str),
     LineEnd,
 }
@@ -73,7 +75,9 @@ enum Token<'text> {
 impl Token<'_> {
     fn unexpected(self) -> RulesetError {
         match self {
-            Self::Word(text) | Self::Device(text) | Self::Symbol(text) => unexpected(text),
+            Self::Word(text) | Self::Device(text) | Self::Group(text) | Self::Symbol(text) => {
+                unexpected(text)
+            }
             Self::LineEnd => unexpected("\n"),
         }
     }
@@ -86,6 +90,16 @@ impl Token<'_> {
 
 fn unexpected(text: &str) -> RulesetError {
     RulesetError::Unexpected(text.chars().take(LONGEST_QUOTE).collect())
+}
+
+/// Whether a quoted text is the path of one of Warren's cgroups below /sys/fs/cgroup, without characters that have a
+/// meaning in nft's language.
+fn is_group(text: &str) -> bool {
+    let path = text.strip_prefix("unified/").unwrap_or(text);
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || br"._-/\".contains(&byte);
+    ["warren.slice/", "warren_outside.slice/"].iter().any(|own| path.starts_with(own))
+        && path.bytes().all(is_plain)
+        && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
 fn tokens(text: &str) -> Result<Vec<Token<'_>>, RulesetError> {
@@ -106,6 +120,9 @@ fn token(text: &str) -> Result<(Token<'_>, &str), RulesetError> {
     }
     if let Some(quoted) = text.strip_prefix('"') {
         let (name, after) = quoted.split_once('"').ok_or(RulesetError::Unfinished)?;
+        if is_group(name) {
+            return Ok((Token::Group(name), after));
+        }
         // None of these characters has a meaning in nft's language.
         let name = DeviceName::new(name).map(|_| name).map_err(|_| unexpected(name))?;
         return Ok((Token::Device(name), after));
@@ -237,8 +254,8 @@ impl<'text> Reader<'text, '_> {
             "jump" | "goto" => self.name(),
             "flags" => self.flags(),
             "priority" => self.priority(),
-            // As a statement it takes the name of a host.
-            "dnat" if before != "status" => Err(unexpected(word)),
+            "socket" => self.socket(),
+            "dnat" if before != "status" => self.translation(),
             word if DEVICE_WORDS.contains(&word) => self.devices(),
             word if before == "ct" && STATE_WORDS.contains(&word) => self.states(),
             word if WORDS.contains(&word) || is_number(word) => Ok(()),
@@ -331,6 +348,30 @@ impl<'text> Reader<'text, '_> {
         match self.rest {
             [Token::Word("ct"), Token::Word("count"), ..] => Ok(()),
             _ => Err(unexpected("&")),
+        }
+    }
+
+    /// Reads the cgroup that a packet's socket is in.
+    fn socket(&mut self) -> Result<(), RulesetError> {
+        self.expect(Token::Word("cgroupv2"))?;
+        self.expect(Token::Word("level"))?;
+        match (self.some()?, self.some()?) {
+            (Token::Word(level), Token::Group(_)) if is_number(level) => Ok(()),
+            (_, other) => Err(other.unexpected()),
+        }
+    }
+
+    /// Reads the address that a packet gets as its destination. nft would look up any other word as the name of a host.
+    fn translation(&mut self) -> Result<(), RulesetError> {
+        let kind = match self.some()? {
+            Token::Word("ip") => Kind::Ipv4,
+            Token::Word("ip6") => Kind::Ipv6,
+            other => return Err(other.unexpected()),
+        };
+        self.expect(Token::Word("to"))?;
+        match self.some()? {
+            Token::Word(word) if kind.has(word) && word.parse::<IpAddr>().is_ok() => Ok(()),
+            other => Err(other.unexpected()),
         }
     }
 
