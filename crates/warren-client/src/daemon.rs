@@ -123,7 +123,12 @@ impl Daemon {
             // Before the tunnel's resolvers take the place of the network's own in the host's files.
             false => NameServers::find(Some(start.helper.clone())).await,
         };
-        let exec = ExecUpkeep::new(&start.name, &start.directory, profile.kill_switch.allow_exec_outside);
+        let exec = ExecUpkeep::new(
+            &start.name,
+            &start.directory,
+            start.helper.clone(),
+            profile.kill_switch.allow_exec_outside,
+        );
         Ok(Self {
             tuning,
             worker,

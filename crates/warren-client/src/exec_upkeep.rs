@@ -9,6 +9,7 @@ use warren_host::kill_switch::ExecLetOut;
 use crate::host::HostSetup;
 use crate::kill_switch::Lockdown;
 use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::helper::Helper;
 
 /// The table, which is made when somebody first asks for a program on a side of its own.
 #[derive(Debug)]
@@ -18,15 +19,16 @@ pub(crate) struct ExecUpkeep {
     /// Whether the table is to be there. An earlier daemon may have left it for programs that still run.
     is_wanted: bool,
     table: Option<ExecTable>,
+    helper: Helper,
     /// Whether programs may be outside although the kill switch is closed.
     allows_outside: bool,
 }
 
 impl ExecUpkeep {
-    pub(crate) fn new(name: &str, directory: &DaemonDirectory, allows_outside: bool) -> Self {
+    pub(crate) fn new(name: &str, directory: &DaemonDirectory, helper: Helper, allows_outside: bool) -> Self {
         let journal = directory.exec();
         let is_wanted = journal.exists();
-        Self { name: name.to_owned(), journal, is_wanted, table: None, allows_outside }
+        Self { name: name.to_owned(), journal, is_wanted, table: None, helper, allows_outside }
     }
 
     /// Follows a profile that was read again.
@@ -86,13 +88,10 @@ impl ExecUpkeep {
             let outside = allows_outside.then_some(marks.outside);
             lockdown.allow_exec(ExecLetOut { inside: marks.inside, outside }).await?;
         }
-        let mut groups = [None, None];
-        for (id, side) in groups.iter_mut().zip([Side::Inside, Side::Outside]) {
-            let group = ExecGroup::of(&self.name, side)?;
-            if group.id().is_none() {
-                group.make().context(cannot)?;
-            }
-            *id = group.id();
+        let mut groups = self.groups()?;
+        if groups.contains(&None) {
+            self.helper.make_exec_groups().await.context(cannot)?;
+            groups = self.groups()?;
         }
         let was_changed = match &mut self.table {
             Some(table) => table.follow(groups, rules).await.context(cannot)?,
@@ -105,5 +104,10 @@ impl ExecUpkeep {
         // A plan that is there already, as after a restart, gets their routes too.
         setup.prepare_for_exec().await?;
         Ok(was_changed.then(|| "somebody has changed the table of `warren exec`".to_owned()))
+    }
+    /// The kernel's numbers of both cgroups.
+    fn groups(&self) -> anyhow::Result<[Option<u64>; 2]> {
+        let id = |side| ExecGroup::of(&self.name, side).map(|group| group.id());
+        Ok([id(Side::Inside)?, id(Side::Outside)?])
     }
 }

@@ -2,6 +2,7 @@
 
 mod dns_warnings;
 mod exec;
+mod exec_resolvers;
 pub(super) mod firewall_warning;
 mod prepared;
 mod resolvers;
@@ -20,7 +21,7 @@ use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError,
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
-use self::exec::ExecResolvers;
+use self::exec_resolvers::ExecResolvers;
 use self::prepared::Prepared;
 use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};

@@ -49,16 +49,7 @@ pub async fn client_run(
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
-    let first_exit = directory.take_first_exit();
-    if let Some(exit) = &first_exit
-        && !profile.put_first(exit)
-    {
-        tracing::warn!("{exit} is no exit of {name} any more; the profile's order counts");
-    }
-    let host_outside = directory.take_host_outside();
-    if host_outside {
-        profile.leave_host_outside();
-    }
+    let (first_exit, host_outside) = take_notes(&directory, &mut profile);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
     // Before anything is sent, so that nothing leaves outside from here on.
@@ -101,6 +92,21 @@ pub async fn client_run(
         lock.release();
     }
     outcome
+}
+
+/// Follows what `up` and `warren exec` have noted for this daemon: the exit to try first, and whether the host stays outside.
+fn take_notes(directory: &DaemonDirectory, profile: &mut ClientProfile) -> (Option<String>, bool) {
+    let first_exit = directory.take_first_exit();
+    if let Some(exit) = &first_exit
+        && !profile.put_first(exit)
+    {
+        tracing::warn!("{exit} is no exit of {} any more; the profile's order counts", profile.name);
+    }
+    let host_outside = directory.take_host_outside();
+    if host_outside {
+        profile.leave_host_outside();
+    }
+    (first_exit, host_outside)
 }
 
 /// Undoes what a killed daemon of this profile left on the host, and the resolvers that killed daemons of any profile set.

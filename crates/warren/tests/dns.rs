@@ -313,7 +313,7 @@ fn two_profiles_come_down_in_any_order_and_the_original_stands_at_the_end() {
 }
 
 /// An exit whose clients are told to use `resolver`.
-fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
+pub(crate) fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
     let mut exit = Exit::init(net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![resolver.into()])));
     exit.run();
@@ -322,7 +322,7 @@ fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
 
 /// The local network's resolver on the router, which the client uses until a tunnel is up. The router counts the
 /// queries that it sees, per side.
-fn local_resolver(net: &Net) -> Running {
+pub(crate) fn local_resolver(net: &Net) -> Running {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/internet_host.py");
     let mut resolver = net.router.start(&["python3", "-u", script, "192.0.2.1", "2001:db8:1::1", "router"]);
     resolver.wait_for_output("ready");
@@ -343,12 +343,12 @@ fn local_resolver(net: &Net) -> Running {
 
 /// Queries that the router saw.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Queries {
-    udp: u64,
-    tcp: u64,
+pub(crate) struct Queries {
+    pub(crate) udp: u64,
+    pub(crate) tcp: u64,
 }
 
-trait CountsQueries {
+pub(crate) trait CountsQueries {
     /// From the client, outside the tunnel.
     fn client_queries(&self) -> Queries;
     /// From the exit, on behalf of its clients.
@@ -374,13 +374,13 @@ fn queries(net: &Net, side: &str) -> Queries {
 }
 
 /// Whether the host's resolver finds a name.
-fn asks(host: &Namespace, name: &str) -> bool {
+pub(crate) fn asks(host: &Namespace, name: &str) -> bool {
     host.sh(&format!("RES_OPTIONS=timeout:2 timeout 10 getent ahostsv4 {name}")).succeeded()
 }
 
 /// Asks as programs do: with the host's resolver, straight at `resolver` over UDP and TCP, over TLS's port, and past the
 /// routes by a socket that is bound to the network's device.
-fn ask_every_way(host: &Namespace, resolver: &str) {
+pub(crate) fn ask_every_way(host: &Namespace, resolver: &str) {
     const SCRIPT: &str = r#"
 import socket, sys
 query = b"\1\2\1\0\0\1\0\0\0\0\0\0\3www\6router\4test\0\0\1\0\1"

@@ -146,6 +146,17 @@ impl Helper {
         }
     }
 
+    /// Makes the cgroups of both sides of this daemon's tunnel.
+    ///
+    /// # Errors
+    /// If this host has no cgroup v2, or the kernel refuses.
+    pub async fn make_exec_groups(&self) -> anyhow::Result<()> {
+        match self.ask(HelperRequest::MakeExecGroups).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
     /// Moves a process of `user` into the cgroup of a side of this daemon's tunnel.
     ///
     /// # Errors

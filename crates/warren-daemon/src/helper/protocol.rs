@@ -44,6 +44,8 @@ pub(super) enum HelperRequest {
     ListPublished,
     /// Ask the system's resolver for a name's addresses.
     LookUp { host: String },
+    /// Make the cgroups of both sides.
+    MakeExecGroups,
     /// Move a user's process into the cgroup of a side.
     TakeIn { process: u32, user: u32, side: Side },
     /// Start a process that soon removes what an exit left for its successor.

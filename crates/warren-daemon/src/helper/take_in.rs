@@ -1,10 +1,18 @@
-//! Moves a user's process into the cgroup of a side of the tunnel.
+//! Makes the cgroups of both sides of the tunnel, and moves users' processes into them.
 
 use std::io;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warren_host::exec_groups::{ExecGroup, Side};
+
+/// Makes the cgroups of the daemon `name`.
+///
+/// # Errors
+/// If this host has no cgroup v2, or the kernel refuses.
+pub(super) fn make_groups(name: &str) -> io::Result<()> {
+    [Side::Inside, Side::Outside].into_iter().try_for_each(|side| ExecGroup::of(name, side)?.make())
+}
 
 /// Moves a process into the cgroup of the daemon `name`.
 ///
@@ -24,9 +32,7 @@ pub(super) fn take_in(name: &str, process: u32, user: u32, side: Side) -> io::Re
             "process {process} does not belong to user {user} alone; a program that has changed its user cannot be moved"
         )));
     }
-    let group = ExecGroup::of(name, side)?;
-    group.make()?;
-    group.take_in(process)?;
+    ExecGroup::of(name, side)?.take_in(process)?;
     // The handle of a process that has ended can be read. The asker is waiting for the answer, so it has not.
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&now))?;

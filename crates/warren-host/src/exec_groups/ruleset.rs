@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::{ExecRules, cgroup::LEVEL};
+use super::{cgroup::LEVEL, rules::ExecRules};
 use crate::ruleset_text::chain;
 
 /// The chains of the table, one statement per line.

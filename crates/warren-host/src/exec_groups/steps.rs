@@ -2,7 +2,7 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::Marks;
+use super::rules::Marks;
 use crate::{Family, FirewallMark, Route, RouteKind, Rule, Step, client_plan::ClientPlanFacts, sysctl};
 
 /// The steps for a tunnel's own programs. They leave unmarked packets alone.

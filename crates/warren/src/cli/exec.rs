@@ -2,7 +2,6 @@
 
 mod names;
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -163,6 +162,3 @@ fn on(side: ExecSide) -> Side {
 }
 
 const TIME_TO_CONNECT: Duration = Duration::from_secs(15);
-
-/// A program's words.
-type Words = Vec<OsString>;

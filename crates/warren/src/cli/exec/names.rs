@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::Words;
 use warren_control::ExecSide;
 
 /// What is mounted over which file, in a mount namespace of the program's own.
@@ -61,7 +60,7 @@ impl Shadowed {
     }
 
     /// The words that run a program without these files.
-    pub(super) fn around(&self, program: &[OsString]) -> Words {
+    pub(super) fn around(&self, program: &[OsString]) -> Vec<OsString> {
         if self.0.is_empty() {
             return program.to_vec();
         }
