@@ -44,7 +44,7 @@ pub enum ExecError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// nft failed.
-    #[error("{0}; a program of its own needs nftables 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
+    #[error("nft cannot load the table, for which it needs version 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
     Nft(#[from] NftError),
 }
 

@@ -25,7 +25,8 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     add("outside", "", &outside(rules));
     // After the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
     add("marking", "type route hook output priority mangle + 10; policy accept;", &marking(rules));
-    add("names", "type nat hook output priority dstnat; policy accept;", &names(rules));
+    // The place that nft calls `dstnat`, a word that it does not know for this hook.
+    add("names", "type nat hook output priority -100; policy accept;", &names(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
     add("check", "type filter hook output priority security; policy accept;", &check(rules));
     // The addresses were chosen before the mark, by the host's own routes.
