@@ -32,11 +32,15 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
     // Control: the same attempts of a program that is not inside get out.
     leaks.assert_all("not inside");
+    let outside = Counted::outside(&net);
+    let before = outside.packets();
+    Attempts::start(&net.client, 0.6).end();
+    assert!(outside.packets() > before + 100, "control");
 
-    assert_inside(&client, &leaks, "up");
+    assert_inside(&client, &outside, "up");
     names_are_asked_inside(&net, &client);
 
-    let (attempts, leaked) = while_inside(&client, &leaks, || {
+    let (attempts, leaked) = while_inside(&client, &outside, || {
         let down = client.warren.run("down home");
         assert!(down.succeeded() && down.stderr.contains("cut off"), "{down:?}");
     });
@@ -46,7 +50,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     client.assert_host_unchanged();
 
     client.warren.run("exec home -- true").ok();
-    let (attempts, leaked) = while_inside(&client, &leaks, || {
+    let (attempts, leaked) = while_inside(&client, &outside, || {
         client.signal(Signal::KILL);
         std::thread::sleep(seconds(1));
         // Whatever cleans up after the daemon, the program stays cut off.
@@ -56,7 +60,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     assert_eq!(leaked, 0, "of {attempts} after the daemon was killed");
 
     // The programs of an earlier daemon are inside again.
-    let mut waiting = client.warren.start("exec home -- sh -c 'sleep 1; echo begun; sleep 3600'");
+    let mut waiting = client.warren.start("exec home -- sleep 3600");
     eventually(seconds(20), "it is inside", || {
         client
             .sh("cat /sys/fs/cgroup/warren.slice/warren-home.slice/exec/cgroup.procs")
@@ -65,7 +69,7 @@ fn program_inside_never_leaves_outside_up_going_down_or_killed() {
     client.signal(Signal::KILL);
     eventually(seconds(5), "the daemon is gone", || client.warren.status().is_none());
     client.warren.run("up home").ok();
-    assert_inside(&client, &leaks, "up again, with the host inside");
+    assert_inside(&client, &outside, "up again, with the host inside");
     waiting.signal(Signal::KILL);
     waiting.wait(seconds(5));
     client.down();
@@ -83,7 +87,7 @@ fn program_outside_never_gets_into_the_tunnel_and_a_kill_switch_refuses_it() {
     let profile = exit.enrol("laptop");
     let client = Client::with(&net, &profile);
     let leaks = LeakCounter::start(&net);
-    let through = Through::count(&net);
+    let through = Counted::through_exit(&net);
     client.up();
 
     assert_eq!(client.sh(ADDRESS), Net::EXIT_V4);
@@ -176,8 +180,8 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
 
 /// Tries every way out inside, and fails if any packet leaves outside.
 #[track_caller]
-fn assert_inside(client: &Client<'_>, leaks: &LeakCounter<'_>, when: &str) {
-    let (attempts, leaked) = while_inside(client, leaks, || {});
+fn assert_inside(client: &Client<'_>, outside: &Counted<'_>, when: &str) {
+    let (attempts, leaked) = while_inside(client, outside, || {});
     println!("measured: inside, {when}: {leaked} of {attempts}");
     assert_eq!(leaked, 0, "of {attempts} while {when}");
 }
@@ -185,14 +189,14 @@ fn assert_inside(client: &Client<'_>, leaks: &LeakCounter<'_>, when: &str) {
 /// Does something while a program inside tries every way out. Returns the numbers of attempts and of packets that left
 /// outside.
 #[track_caller]
-fn while_inside(client: &Client<'_>, leaks: &LeakCounter<'_>, act: impl FnOnce()) -> (usize, usize) {
-    let before = leaks.leaked();
+fn while_inside(client: &Client<'_>, outside: &Counted<'_>, act: impl FnOnce()) -> (usize, u64) {
+    let before = outside.packets();
     let attempts = Attempts::by(client.warren.start(&format!("exec home -- {}", Attempts::words(5.0))));
     std::thread::sleep(seconds(1));
     act();
     let attempts = attempts.end();
     assert!(attempts >= MANY, "only {attempts} attempts");
-    (attempts, leaks.leaked() - before)
+    (attempts, outside.packets() - before)
 }
 
 /// Names are looked up at the tunnel's resolver, whichever resolver a program asks and even if it is on this host.
@@ -214,21 +218,46 @@ fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
     std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
 }
 
-/// Counts packets that come out of the tunnel at the exit, on their way to the internet host.
-struct Through<'net>(&'net Net);
+/// Packets of programs that the router receives.
+struct Counted<'net> {
+    net: &'net Net,
+    name: &'static str,
+}
 
-impl<'net> Through<'net> {
-    fn count(net: &'net Net) -> Self {
+impl<'net> Counted<'net> {
+    /// Those that come out of the tunnel at the exit, on their way to the internet host.
+    fn through_exit(net: &'net Net) -> Self {
         let (v4, v6) = (Net::INTERNET_V4, Net::INTERNET_V6);
-        let table = format!(
-            "table netdev through {{ counter inner {{ }}; chain received {{ type filter hook ingress device to-exit priority -500; \
-             ip daddr {v4} counter name inner; ip6 daddr {v6} counter name inner; }} }}"
+        Self::new(
+            net,
+            "inner",
+            "to-exit",
+            &format!("ip daddr {v4} counter name inner; ip6 daddr {v6} counter name inner"),
+        )
+    }
+
+    /// Those that leave the client outside the tunnel. The kernel answers an exit whose daemon was killed with ICMP errors,
+    /// which are no program's.
+    fn outside(net: &'net Net) -> Self {
+        let (v4, v6) = (Net::EXIT_V4, Net::EXIT_V6);
+        let rules = format!(
+            "udp sport 40000-40999 counter name outer accept; ip daddr {v4} udp dport 443 accept; ip6 daddr {v6} udp dport 443 \
+             accept; icmp type destination-unreachable accept; icmpv6 type {{ 1, 131, 132, 133, 135, 136, 143 }} accept; meta \
+             protocol {{ ip, ip6 }} counter name outer"
         );
+        Self::new(net, "outer", "to-client", &rules)
+    }
+
+    fn new(net: &'net Net, name: &'static str, device: &str, rules: &str) -> Self {
+        let hook = format!("type filter hook ingress device {device} priority -400");
+        let table =
+            format!("table netdev {name} {{ counter {name} {{ }}; chain received {{ {hook}; {rules}; }}; }}");
         net.router.sh(&format!("nft '{table}'")).ok();
-        Self(net)
+        Self { net, name }
     }
 
     fn packets(&self) -> u64 {
-        packets_of_one(&self.0.router.sh("nft list counter netdev through inner").ok())
+        let Self { net, name } = self;
+        packets_of_one(&net.router.sh(&format!("nft list counter netdev {name} {name}")).ok())
     }
 }
