@@ -170,10 +170,12 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     // systemd puts a unit with `Slice=warren-home.slice` there.
     let unit = cgroups.path("warren.slice/warren-home.slice/web.service");
     std::fs::create_dir(&unit).unwrap();
-    let mut program = net.client.start(&["sh", "-c", &format!("sleep 1; {ADDRESS}; {ADDRESS_V6}")]);
+    let mut program =
+        net.client.start(&["sh", "-c", &format!("echo begun; sleep 1; {ADDRESS}; {ADDRESS_V6}")]);
+    program.wait_for_output("begun");
     std::fs::write(unit.join("cgroup.procs"), program.pid().to_string()).unwrap();
     assert_eq!(program.wait(seconds(40)), Some(0));
-    assert_eq!(program.output(), format!("{}\n{}\n", Net::EXIT_V4, Net::EXIT_V6));
+    assert_eq!(program.output(), format!("begun\n{}\n{}\n", Net::EXIT_V4, Net::EXIT_V6));
     std::fs::remove_dir(unit).unwrap();
     client.down();
 }
@@ -204,8 +206,10 @@ fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
     let finds = |name: &str| {
         client.warren.run(&format!("exec home -- timeout 10 getent ahostsv4 {name}")).succeeded()
     };
+    let resolv_conf = net.client.etc().join("resolv.conf");
+    let listed = std::fs::read_to_string(&resolv_conf).unwrap();
     for servers in ["192.0.2.1", "127.0.0.53"] {
-        std::fs::write(net.client.etc().join("resolv.conf"), format!("nameserver {servers}\n")).unwrap();
+        std::fs::write(&resolv_conf, format!("nameserver {servers}\n")).unwrap();
         let before = net.client_queries();
         assert!(finds("www.internet.test"), "the tunnel's resolver answers in place of {servers}");
         assert!(!finds("www.router.test"), "{servers} is not asked");
@@ -215,7 +219,7 @@ fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
     let before = net.client_queries();
     ask_every_way(&net.client, "192.0.2.1");
     assert!(net.client_queries().udp > before.udp);
-    std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
+    std::fs::write(resolv_conf, listed).unwrap();
 }
 
 /// Packets of programs that the router receives.

@@ -351,8 +351,12 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the cgroup that a packet's socket is in.
+    /// Reads the cgroup that a packet's socket is in, or the socket's mark.
     fn socket(&mut self) -> Result<(), RulesetError> {
+        if let Some(Token::Word("mark")) = self.peek() {
+            self.next();
+            return self.values(&[Kind::Number]);
+        }
         self.expect(Token::Word("cgroupv2"))?;
         self.expect(Token::Word("level"))?;
         match (self.some()?, self.some()?) {

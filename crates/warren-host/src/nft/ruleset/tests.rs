@@ -195,7 +195,7 @@ fn neither_files_nor_names_are_looked_up() {
         "socket cgroupv2 level 2 \"user.slice/a.slice\" accept",
         "socket cgroupv2 level 2 \"warren.slice/../user.slice\" accept",
         "socket cgroupv2 level local \"warren.slice/a.slice\" accept",
-        "socket mark 1 accept",
+        "socket mark local accept",
         "oifname \"warren.slice/a.slice\" accept",
         "iifname status dnat local",
         "ip daddr & 255.0.0.0 == local accept",
