@@ -17,11 +17,8 @@ pub use self::rules::{ExecRules, Marks};
 pub use self::steps::steps;
 pub use crate::table_names::exec_table;
 use crate::{
-    HostError, NftError, TableFamily, connections,
-    journal::{Journal, Place},
-    nft,
-    plan::table_text,
-    undo::Undo,
+    HostError, NftError, TableFamily, connections, journal::Journal, kill_switch::open_journal, nft,
+    plan::table_text, undo::Undo,
 };
 
 #[cfg(test)]
@@ -172,19 +169,6 @@ pub async fn release(journal: impl AsRef<Path>, name: &str) -> Result<Released, 
 
 fn undo(table: &str) -> Undo {
     Undo::Nftables { family: FAMILY, table: table.to_owned() }
-}
-
-fn open_journal(path: &Path) -> Result<Journal, HostError> {
-    let failed = |source| HostError::Journal { path: path.to_owned(), source };
-    let mut journal = Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
-    journal.forget_other_boots().map_err(failed)?;
-    let here = Place::here().map_err(failed)?;
-    match journal.place() {
-        Some(place) if place.namespace != here.namespace && !journal.outstanding().is_empty() => {
-            Err(HostError::OtherNamespace(path.to_owned()))
-        }
-        _ => Ok(journal),
-    }
 }
 
 /// The table is about both IP versions.
