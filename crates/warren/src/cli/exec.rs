@@ -2,6 +2,7 @@
 
 mod names;
 
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -61,7 +62,7 @@ async fn enter_as_root(
         }
         answer => answer?,
     };
-    let servers = serde_json::from_value(answer).unwrap_or_default();
+    let servers: Vec<IpAddr> = serde_json::from_value(answer).unwrap_or_default();
     let shadowed = Shadowed::for_root(side, &servers, directory.path())?;
     group.take_in(0)?;
     Ok((name, shadowed))

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -20,7 +21,7 @@ impl Shadowed {
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub(super) fn for_root(side: ExecSide, servers: &Vec<IpAddr>, directory: &Path) -> anyhow::Result<Self> {
+    pub(super) fn for_root(side: ExecSide, servers: &[IpAddr], directory: &Path) -> anyhow::Result<Self> {
         let mut shadowed: Vec<[PathBuf; 2]> =
             services().into_iter().map(|socket| [NOTHING.into(), socket]).collect();
         let resolv_conf = std::fs::canonicalize(RESOLV_CONF);
@@ -32,7 +33,6 @@ impl Shadowed {
             let text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
             std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
             // The program's user may be another one.
-            use std::os::unix::fs::PermissionsExt as _;
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
             shadowed.push([file, resolv_conf]);
         }
