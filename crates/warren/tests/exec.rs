@@ -107,19 +107,24 @@ fn program_outside_never_gets_into_the_tunnel_and_a_kill_switch_refuses_it() {
     let counted = through.packets();
     Attempts::start(&net.client, 0.6).end();
     assert!(through.packets() > counted + 20, "control");
-    for (when, then) in [("up", None), ("killed", Some(Signal::KILL))] {
+    for when in ["up", "going down", "killed"] {
         let counted = through.packets();
         let before = leaks.leaked();
         let attempts =
             Attempts::by(client.warren.start(&format!("exec --outside home -- {}", Attempts::words(4.0))));
-        if let Some(signal) = then {
-            std::thread::sleep(seconds(1));
-            client.signal(signal);
+        std::thread::sleep(seconds(1));
+        match when {
+            "going down" => drop(client.warren.run("down home").ok()),
+            "killed" => client.signal(Signal::KILL),
+            _ => {}
         }
         let attempts = attempts.end();
         println!("measured: outside, {when}: {} of {attempts}", through.packets() - counted);
         assert_eq!(through.packets(), counted, "{when}: in the tunnel, of {attempts}");
         assert!(attempts >= MANY && leaks.leaked() - before >= attempts / 2, "{when}: {attempts} attempts");
+        if when == "going down" {
+            client.up();
+        }
     }
     client.down();
 
