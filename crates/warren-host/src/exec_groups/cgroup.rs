@@ -101,12 +101,6 @@ impl ExecGroup {
         events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
     }
 
-    /// The processes that `warren exec` has put into the cgroup, and their children.
-    pub fn processes(&self) -> Vec<u32> {
-        let listed = fs::read_to_string(self.leaf().join("cgroup.procs")).unwrap_or_default();
-        listed.lines().filter_map(|line| line.parse().ok()).collect()
-    }
-
     /// Removes the cgroup if it has no process. One that systemd uses stays.
     pub fn remove(&self) {
         let slice = self.directory();
