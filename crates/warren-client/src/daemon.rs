@@ -5,6 +5,7 @@
 
 mod connections;
 mod control_requests;
+mod exec_requests;
 mod health;
 mod host_events;
 mod host_upkeep;
@@ -27,6 +28,8 @@ use self::connections::{Connections, Lookups, Purpose};
 use self::health::{Health, Refusal};
 use self::host_upkeep::HostUpkeep;
 use self::session::CurrentSession;
+use super::exec_upkeep::ExecUpkeep;
+use super::exec_users::ExecUsers;
 use super::exits::Exits;
 use super::host::HostSetup;
 use super::kill_switch::{self, Lockdown};
@@ -52,6 +55,8 @@ pub(crate) struct ClientStart {
     pub profile: ClientProfile,
     /// The exit that `up` was told to try first.
     pub first_exit: Option<String>,
+    /// Whether the host's own traffic stays outside, whatever the profile says.
+    pub host_outside: bool,
     /// Where the profile was read from.
     pub file: PathBuf,
     /// The caller holds its lock.
@@ -73,8 +78,8 @@ pub(crate) struct ClientStart {
 ///
 /// # Errors
 /// [`warren_daemon::exit_code::Failure`] with the exit code and the message for the user.
-pub(crate) async fn run(start: ClientStart, control: ControlSocket) -> anyhow::Result<()> {
-    let mut daemon = Daemon::start(start, control).await?;
+pub(crate) async fn run(start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<()> {
+    let mut daemon = Daemon::start(start, control, users).await?;
     let outcome = daemon.serve().await;
     daemon.end(outcome).await
 }
@@ -86,6 +91,7 @@ struct Daemon {
     worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
+    exec_users: ExecUsers,
     network: NetworkEvents,
     session: CurrentSession,
     connections: Connections,
@@ -96,7 +102,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(mut start: ClientStart, control: ControlSocket) -> anyhow::Result<Self> {
+    async fn start(mut start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<Self> {
         let profile = &start.profile;
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
@@ -123,15 +129,22 @@ impl Daemon {
             // Before the tunnel's resolvers take the place of the network's own in the host's files.
             false => NameServers::find(Some(start.helper.clone())).await,
         };
+        let exec = ExecUpkeep::new(
+            &start.name,
+            &start.directory,
+            start.helper.clone(),
+            profile.kill_switch.allow_exec_outside,
+        );
         Ok(Self {
             tuning,
             worker,
             reports,
             control,
+            exec_users: users,
             network: NetworkEvents::watch(),
             session: CurrentSession::new(config),
             connections: Connections::new(Exits::of(profile), Lookups::new(servers)),
-            host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), start.helper.clone())?,
+            host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), exec, start.helper.clone())?,
             health: Health::new(Refusal::new(start.directory.clone())),
             meter: RateMeter::new(Instant::now()),
             spare_memory: SpareMemory::new(Instant::now()),
@@ -179,6 +192,7 @@ impl Daemon {
                     self.look_after_host().await;
                 }
                 asked = self.control.next() => self.answer(asked?).await,
+                asked = self.exec_users.next() => self.answer_user(asked).await,
                 () = self.start.helper.ended() => return Err(anyhow::anyhow!("the daemon's helper process has ended; run `warren up` again")),
                 // A worker that hangs does not answer. Then there is no sign of life, and systemd treats the whole daemon as hung.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },

@@ -42,10 +42,11 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let left_over = warren_host::recover(&directory.journal()).await?;
     // The kill switch last, so that nothing leaves outside the tunnel while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
+    let had_exec = directory.release_exec().await?;
     if let Some(lock) = &lock {
         directory.clear(lock);
     }
-    if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
+    if !was_running && !was_closed && !had_exec && left_over.undone.is_empty() && dns.is_empty() {
         refuse_unknown(directories, &directory, name)?;
         return Err(Failure::new(
             ExitCode::NotRunning,

@@ -1,6 +1,8 @@
 //! Sets this host up for the tunnel: the TUN device, the plan of routes and rules around it, and the resolvers.
 
 mod dns_warnings;
+mod exec;
+mod exec_resolvers;
 pub(super) mod firewall_warning;
 mod prepared;
 mod resolvers;
@@ -19,6 +21,7 @@ use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError,
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
+use self::exec_resolvers::ExecResolvers;
 use self::prepared::Prepared;
 use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};
@@ -55,6 +58,8 @@ pub(crate) struct HostSetup {
     claimed_warning: Option<String>,
     /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,
+    /// The resolvers of programs on a side of their own.
+    exec: ExecResolvers,
 }
 
 /// What [`HostSetup::apply`] would do, for a dry run.
@@ -99,6 +104,7 @@ impl HostSetup {
             dns_warning: None,
             claimed_warning: None,
             device_is_new: false,
+            exec: ExecResolvers::of(profile),
         }
     }
 
@@ -128,6 +134,7 @@ impl HostSetup {
     /// # Errors
     /// What could not be done. The rest is undone then.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
+        self.exec.note(welcome);
         // If there is no device, the next check of the host says why.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
@@ -218,7 +225,8 @@ impl HostSetup {
         welcome: Option<&SessionGrant>,
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
-        self.settings = RouteSettings::of(profile, is_closed);
+        self.settings = RouteSettings { exec: before.exec, ..RouteSettings::of(profile, is_closed) };
+        self.exec.follow(profile);
         if self.settings == before || self.standing.is_none() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use tokio::time::timeout;
 use warren_host::facts::{guest_networks, lan_beside, networks};
-use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
+use warren_host::kill_switch::{self, ExecLetOut, KillSwitch, KillSwitchRules};
 use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
 use warren_config::{ClientProfile, RemoteExit};
@@ -35,6 +35,8 @@ pub(crate) struct Lockdown {
     resolvers: Vec<SocketAddr>,
     /// The mark of queries for exits' names, which no other program can guess. None where the profile names all exits by address.
     query_mark: Option<u32>,
+    /// Programs that `warren exec` has put on a side of their own.
+    exec: Option<ExecLetOut>,
 }
 
 impl Lockdown {
@@ -52,7 +54,8 @@ impl Lockdown {
         let mut resolvers =
             if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
         resolvers.truncate(MOST_RESOLVERS);
-        let mut lockdown = Self { closed: None, exits: addresses(profile), resolvers, query_mark };
+        let mut lockdown =
+            Self { closed: None, exits: addresses(profile), resolvers, query_mark, exec: None };
         let rules = lockdown.with_carrier(rules(profile).await?);
         lockdown.closed = Some(closed(profile, directory, rules).await?);
         Ok(lockdown)
@@ -162,6 +165,18 @@ impl Lockdown {
         closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
     }
 
+    /// Lets out the programs that `warren exec` puts on a side of their own.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub(crate) async fn allow_exec(&mut self, exec: ExecLetOut) -> anyhow::Result<()> {
+        if self.exec == Some(exec) {
+            return Ok(());
+        }
+        self.exec = Some(exec);
+        self.update().await
+    }
+
     /// Closes the kill switch again if another program has opened or changed it. Returns a sentence that says so.
     ///
     /// # Errors
@@ -182,11 +197,12 @@ impl Lockdown {
 
     /// Adds the carrier and the daemon's queries to what the rules allow.
     fn with_carrier(&self, rules: KillSwitchRules) -> KillSwitchRules {
-        let Self { exits, resolvers, query_mark, .. } = self;
+        let Self { exits, resolvers, query_mark, exec, .. } = self;
         KillSwitchRules {
             carriers: exits.clone(),
             resolvers: resolvers.clone(),
             query_mark: *query_mark,
+            exec: *exec,
             ..rules
         }
     }

@@ -7,7 +7,7 @@
 //! | the daemon's loop | `daemon` carries events between four owners: `session`, `connections`, `host_upkeep` and `health` |
 //! | the way to an exit | `exits` knows the addresses and their order, `lookup` finds them, `diagnose` says why none answers, `network_events` notices another network, `probe` checks that traffic flows |
 //! | names | `stub` answers programs that ask for names below a profile's domains |
-//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside |
+//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps single programs on a side of their own |
 #![forbid(unsafe_code)]
 
 mod client_close;
@@ -17,6 +17,8 @@ mod diagnose;
 mod down;
 mod dry_run;
 mod enrol;
+mod exec_upkeep;
+mod exec_users;
 mod exit_check;
 mod exits;
 mod host;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
+use super::exec_users::ExecUsers;
 use super::kill_switch::{self, Lockdown};
 use super::leftover_dns;
 use super::stub::StubSockets;
@@ -50,12 +51,7 @@ pub async fn client_run(
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
-    let first_exit = directory.take_first_exit();
-    if let Some(exit) = &first_exit
-        && !profile.put_first(exit)
-    {
-        tracing::warn!("{exit} is no exit of {name} any more; the profile's order counts");
-    }
+    let (first_exit, host_outside) = take_notes(&directory, &mut profile);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
     // Before anything is sent, so that nothing leaves outside the tunnel from here on.
@@ -81,6 +77,7 @@ pub async fn client_run(
         stub,
         profile,
         first_exit,
+        host_outside,
     };
     let name = start.name.clone();
     let outcome = run_sandboxed(start).await;
@@ -99,6 +96,21 @@ pub async fn client_run(
         lock.release();
     }
     outcome
+}
+
+/// Follows what `up` and `warren exec` have noted for this daemon: the exit to try first, and whether the host stays outside.
+fn take_notes(directory: &DaemonDirectory, profile: &mut ClientProfile) -> (Option<String>, bool) {
+    let first_exit = directory.take_first_exit();
+    if let Some(exit) = &first_exit
+        && !profile.put_first(exit)
+    {
+        tracing::warn!("{exit} is no exit of {} any more; the profile's order counts", profile.name);
+    }
+    let host_outside = directory.take_host_outside();
+    if host_outside {
+        profile.leave_host_outside();
+    }
+    (first_exit, host_outside)
 }
 
 /// Undoes what a killed daemon of this profile left on the host, and the resolvers that killed daemons of any profile set.
@@ -148,8 +160,9 @@ fn bind_stub(profile: &ClientProfile) -> anyhow::Result<Option<StubSockets>> {
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
     // Made before the sandbox, which allows no new listening socket.
     let control = ControlSocket::bind_for(&start.directory.socket(), members::admit(&start.directory))?;
+    let users = ExecUsers::of(&start.profile, &start.directory)?;
     sandbox::enter(&files_of(&start))?;
-    daemon::run(start, control).await
+    daemon::run(start, control, users).await
 }
 
 fn files_of(start: &ClientStart) -> Files {

@@ -44,6 +44,8 @@ pub struct UpOptions {
     pub kill_switch: bool,
     /// The exit to try first this time.
     pub exit: Option<String>,
+    /// Whether the host's own traffic stays outside, for `warren exec`. Nothing is printed on standard output then.
+    pub host_outside: bool,
 }
 
 /// Starts the daemon and returns when traffic flows through the tunnel. The daemon is a systemd unit where there is one, or a
@@ -94,7 +96,11 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     if let Some(exit) = &options.exit {
         directory.note_first_exit(exit)?;
     }
+    if options.host_outside {
+        directory.note_host_outside()?;
+    }
     let outcome = start(directories, &options, &profile, &directory, &lock).await;
+    directory.take_host_outside();
     // A daemon that could not be started has not taken the note.
     drop(directory.take_first_exit());
     if outcome.is_err() {
@@ -104,6 +110,9 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         }
         kill_switch::remind(name, &directory);
         return outcome;
+    }
+    if options.host_outside {
+        return Ok(());
     }
     report(&directory, &profile).await
 }

@@ -29,6 +29,11 @@ impl ClientProfile {
                 "allow_inbound in [kill_switch]",
                 self.kill_switch.allow_inbound != after.kill_switch.allow_inbound,
             ),
+            (
+                "allow_exec_outside in [kill_switch]",
+                self.kill_switch.allow_exec_outside != after.kill_switch.allow_exec_outside,
+            ),
+            ("users in [exec]", self.exec.users != after.exec.users),
             ("down in [kill_switch]", self.kill_switch.down != after.kill_switch.down),
             ("allow in [forwards]", self.allowed_forwards != after.allowed_forwards),
         ];

@@ -14,6 +14,8 @@ pub struct KillSwitchSettings {
     pub enabled: bool,
     /// Ports of this host that remain reachable from outside.
     pub allow_inbound: Vec<InboundPort>,
+    /// Whether `warren exec --outside` may let programs out.
+    pub allow_exec_outside: bool,
     /// Who may open it.
     pub down: KillSwitchOpener,
 }
@@ -34,10 +36,11 @@ impl KillSwitchSettings {
         let mut section = document.section("kill_switch")?;
         let enabled = section.or("enabled", false, boolean)?;
         let allow_inbound = section.or("allow_inbound", Vec::new(), list(PORTS, inbound_port))?;
+        let allow_exec_outside = section.or("allow_exec_outside", false, boolean)?;
         let openers = [("root", KillSwitchOpener::Root), ("group", KillSwitchOpener::Group)];
         let down = section.or("down", KillSwitchOpener::Root, word(&openers))?;
         section.finish()?;
-        Ok(Self { enabled, allow_inbound, down })
+        Ok(Self { enabled, allow_inbound, down, allow_exec_outside })
     }
 }
 

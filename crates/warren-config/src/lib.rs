@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `dns`, `kill_switch`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
+//! - `transport`, `dns`, `kill_switch`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -22,6 +22,7 @@ mod dns;
 mod document;
 mod endpoint;
 mod error;
+mod exec;
 mod exit;
 mod file;
 mod find;
@@ -50,6 +51,7 @@ pub use dns::DnsSettings;
 pub(crate) use endpoint::DEFAULT_PORT;
 pub use endpoint::Endpoint;
 pub use error::ConfigError;
+pub use exec::ExecSettings;
 pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};

@@ -11,6 +11,7 @@ use warren_session::MAX_PREFIXES;
 use super::dns::DnsSettings;
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
+use super::exec::ExecSettings;
 use super::find::ProfileName;
 use super::forwards::read_forwards;
 use super::ineffective::IneffectiveSetting;
@@ -43,6 +44,8 @@ pub struct ClientProfile {
     pub routes: RouteSettings,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
+    /// `[exec]`.
+    pub exec: ExecSettings,
     /// Ports of this host that may be reached through the tunnel.
     pub allowed_forwards: Vec<Ports>,
     /// `[dns]`.
@@ -57,6 +60,15 @@ impl ClientProfile {
     /// All exits, in order.
     pub fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
         std::iter::once(&self.exit).chain(&self.other_exits)
+    }
+
+    /// Leaves the host's own routes and resolvers alone, for a tunnel that only `warren exec` uses.
+    pub fn leave_host_outside(&mut self) {
+        self.routes.include.clear();
+        self.routes.exclude.clear();
+        self.routes.lan = false;
+        let servers = std::mem::replace(&mut self.dns, Servers::Listed(Vec::new()));
+        self.exec.servers = Some(servers);
     }
 
     /// Moves an exit, named by its endpoint or its host alone, to the front, so that it is tried first. Returns false if there is
@@ -163,6 +175,7 @@ pub(super) fn parse(
     let routes = read_routes(&mut document)?;
     let dns = DnsSettings::read(&mut document, &routes.include)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
+    let exec = ExecSettings::read(&mut document)?;
     let allowed_forwards = read_forwards(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
     let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
@@ -186,6 +199,7 @@ pub(super) fn parse(
         routes,
         dns,
         kill_switch,
+        exec,
         allowed_forwards,
         transport,
         ineffective: ineffective.into_iter().collect(),

@@ -6,6 +6,7 @@
 //! The modules:
 //! - `protocol`: the requests and answers. `change`, `clients`, `page` and `serializable_key` are parts of requests,
 //!   `reloaded` is part of an answer
+//! - [`exec_socket`]: the socket of users who may only put programs inside or outside
 //! - `ask`: the command line's side
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows
@@ -14,6 +15,7 @@
 mod ask;
 mod change;
 mod clients;
+pub mod exec_socket;
 mod page;
 pub mod private_socket;
 mod protocol;
@@ -31,7 +33,7 @@ pub use clients::{
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
-pub use protocol::{Request, RequestRefused};
+pub use protocol::{ExecSide, Request, RequestRefused};
 pub use reloaded::Reloaded;
 pub use serializable_key::SerializableKey;
 pub use server::{ControlSocket, PendingRequest};

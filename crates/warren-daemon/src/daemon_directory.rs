@@ -9,10 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
+use warren_host::exec_groups::Released;
 use warren_host::{open_lock_file, open_plain};
 
 use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
+use crate::output;
 use warren_config::find_profile;
 use warren_config::storage::make_directory;
 use warren_control::{AskError, Request, SOCKET_NAME, ask};
@@ -111,6 +113,31 @@ impl DaemonDirectory {
     /// The journal of the profile's kill switch, which outlasts the daemon.
     pub fn kill_switch(&self) -> PathBuf {
         self.path.join("kill-switch")
+    }
+
+    /// The journal of the table for single programs ([`warren_host::exec_groups`]), which outlasts the daemon.
+    pub fn exec(&self) -> PathBuf {
+        self.path.join("exec")
+    }
+
+    /// Notes that the next daemon leaves the host's own traffic outside.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn note_host_outside(&self) -> anyhow::Result<()> {
+        let note = self.host_outside();
+        std::fs::write(&note, "").with_context(|| {
+            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
+        })
+    }
+
+    /// Takes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
+    pub fn take_host_outside(&self) -> bool {
+        std::fs::remove_file(self.host_outside()).is_ok()
+    }
+
+    fn host_outside(&self) -> PathBuf {
+        self.path.join("host-outside")
     }
 
     /// Whether a process keeps the kill switch closed, or such a process was killed since the last boot.
@@ -246,7 +273,7 @@ impl DaemonDirectory {
 
     /// Whether a daemon that no longer runs left any changes on the host.
     pub fn has_remains(&self) -> bool {
-        self.was_killed() || self.kill_switch().exists()
+        self.was_killed() || self.kill_switch().exists() || self.exec().exists()
     }
 
     /// The last daemon's final message, if it ended on its own.
@@ -281,10 +308,28 @@ impl DaemonDirectory {
         if for_successor == ForSuccessor::Remove {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
             found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
+            found_any |= self.release_exec().await?;
         }
         // While the lock is held, no new daemon can have made this socket.
         self.clear(&lock);
         Ok(found_any)
+    }
+
+    /// Removes the table for single programs, or leaves it in place, with no way out, while one is still inside. Says so
+    /// then. Returns whether the table was removed.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub async fn release_exec(&self) -> anyhow::Result<bool> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let released = warren_host::exec_groups::release(self.exec(), &name).await?;
+        if released == Released::CutOff {
+            output::warn(format!(
+                "programs that `warren exec {name}` has put into the tunnel still run and are cut off; end them and run \
+                 `warren cleanup {name}`, or run `warren up {name}`"
+            ));
+        }
+        Ok(released == Released::All)
     }
 
     /// Removes what a stopped daemon no longer needs. The log stays, because it may say why the daemon stopped.

@@ -10,6 +10,7 @@ mod look_up;
 mod protocol;
 mod relay;
 mod serving;
+mod take_in;
 
 pub use asking::Helper;
 pub use look_up::look_up;

@@ -3,7 +3,7 @@
 
 use std::{io, net::IpAddr};
 
-use crate::sock_diag::{FAMILIES, TCP, UDP, sockets};
+use crate::sock_diag::{DiagSocket, FAMILIES, TCP, UDP, sockets};
 
 /// Ends every TCP connection and connected UDP socket of this host that uses one of these addresses as its own.
 /// Programs see `ECONNABORTED`. Returns the number of sockets that it ended: 0 on a kernel that cannot end sockets.
@@ -11,12 +11,25 @@ use crate::sock_diag::{FAMILIES, TCP, UDP, sockets};
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
+    // A socket of IPv6 may carry IPv4: it has a mapped address then.
+    end_where(|found| addresses.contains(&found.address().to_canonical()))
+}
+
+/// Ends every TCP connection and connected UDP socket of this host that was made in one of these cgroups, even if its
+/// program has ended. Returns how many it ended: none on a kernel that does not know a socket's cgroup (before Linux 5.8).
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub(crate) fn end_in_groups(groups: &[u64]) -> io::Result<usize> {
+    end_where(|found| found.cgroup.is_some_and(|group| groups.contains(&group)))
+}
+
+fn end_where(is_its: impl Fn(&DiagSocket) -> bool) -> io::Result<usize> {
     let mut ended = 0;
     for family in FAMILIES {
         for protocol in [TCP, UDP] {
             for found in sockets(family, protocol, CONNECTED)?.unwrap_or_default() {
-                // A socket of IPv6 may carry IPv4: it has a mapped address then.
-                if addresses.contains(&found.address().to_canonical()) && found.end(protocol)? {
+                if is_its(&found) && found.end(protocol)? {
                     ended += 1;
                 }
             }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use self::record::Record;
-pub use self::rules::{InboundPort, InboundProtocol, KillSwitchRules};
+pub use self::rules::{ExecLetOut, InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{
     HostError, NftError, Step, TableFamily,
     host::recover_and_look_again,
@@ -361,7 +361,8 @@ fn is_in(journal: &Journal, table: &str) -> bool {
     journal.outstanding().values().any(|outstanding| *outstanding == undo)
 }
 
-fn open_journal(path: &Path) -> Result<Journal, HostError> {
+/// Opens a journal that outlasts a daemon, without the entries of another boot.
+pub(crate) fn open_journal(path: &Path) -> Result<Journal, HostError> {
     let failed = |source| HostError::Journal { path: PathBuf::from(path), source };
     let mut journal = Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
     journal.forget_other_boots().map_err(failed)?;

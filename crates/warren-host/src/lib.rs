@@ -18,6 +18,7 @@ pub mod connections;
 pub mod device;
 pub mod dns;
 pub mod durable_file;
+pub mod exec_groups;
 mod exit_forwarding;
 pub mod exit_hold;
 mod exit_host;

@@ -19,6 +19,8 @@ pub(crate) struct DiagSocket {
     id: [u8; ID],
     /// The user that owns it.
     pub(crate) user: u32,
+    /// The number of the cgroup that it was made in, if the kernel says so (Linux 5.8).
+    pub(crate) cgroup: Option<u64>,
 }
 
 /// The sockets in some states, each a bit of net/tcp_states.h. `None` if this kernel cannot tell.
@@ -42,7 +44,7 @@ impl DiagSocket {
     fn parse(message: &[u8], family: AddressFamily) -> Option<Self> {
         let id = message.get(ID_AT..ID_AT + ID)?.try_into().ok()?;
         let user = u32::from_ne_bytes(message.get(USER_AT..USER_AT + 4)?.try_into().ok()?);
-        Some(Self { family, id, user })
+        Some(Self { family, id, user, cgroup: cgroup(message.get(ATTRIBUTES_AT..)?) })
     }
 
     /// The socket's own address.
@@ -69,6 +71,19 @@ impl DiagSocket {
     }
 }
 
+/// The number of the cgroup among the attributes behind `struct inet_diag_msg` (netlink(7)).
+fn cgroup(mut attributes: &[u8]) -> Option<u64> {
+    loop {
+        let half = |at: usize| Some(u16::from_ne_bytes(attributes.get(at..at + 2)?.try_into().ok()?));
+        let (length, kind) = (usize::from(half(0)?), half(2)?);
+        let content = attributes.get(ATTRIBUTE_HEADER..length)?;
+        if kind == CGROUP_ID {
+            return Some(u64::from_ne_bytes(content.try_into().ok()?));
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+}
+
 /// Sends `struct inet_diag_req_v2`.
 fn ask(
     kind: u16,
@@ -91,5 +106,10 @@ const SOCK_DESTROY: u16 = 21;
 const ID: usize = 48;
 const ID_AT: usize = 4;
 const USER_AT: usize = 64;
+/// Bytes of `struct inet_diag_msg`, behind which the attributes are, and of an attribute's header.
+const ATTRIBUTES_AT: usize = 72;
+const ATTRIBUTE_HEADER: usize = 4;
+/// INET_DIAG_CGROUP_ID of linux/inet_diag.h.
+const CGROUP_ID: u16 = 21;
 /// Where the socket's own address is in `struct inet_diag_sockid`, after both ports.
 const ADDRESS_AT: usize = 4;

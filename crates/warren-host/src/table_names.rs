@@ -53,6 +53,11 @@ pub fn guard_table(profile: &str) -> String {
     format!("warren-dns_{profile}")
 }
 
+/// Returns the name of a profile's table for single programs. No profile's own table has this prefix.
+pub fn exec_table(profile: &str) -> String {
+    format!("warren-exec_{profile}")
+}
+
 /// Returns the name of a profile's kill switch table. No profile's own table has this prefix.
 ///
 /// A profile's name has only characters that nft accepts.

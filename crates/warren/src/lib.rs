@@ -55,6 +55,7 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
     match command {
         Command::Up(arguments) => up(directories, log, arguments),
         Command::Down(arguments) => block_on(down(directories, arguments)),
+        Command::Exec(arguments) => cli::exec::run(directories, log, &arguments),
         Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
         Command::Import(ImportProfileCommand::Wireguard(arguments)) => {
             block_on(cli::import::run(directories, arguments))
@@ -118,7 +119,8 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     if dry_run {
         return block_on(client::dry_run(directories, &profile, kill_switch));
     }
-    let options = client::UpOptions { log: log.clone(), profile, timeout, kill_switch, exit };
+    let options =
+        client::UpOptions { log: log.clone(), profile, timeout, kill_switch, exit, host_outside: false };
     block_on(client::up(directories, options))
 }
 

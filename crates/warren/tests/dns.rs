@@ -314,7 +314,7 @@ fn two_profiles_come_down_in_any_order_and_the_original_stands_at_the_end() {
 }
 
 /// An exit whose clients are told to use `resolver`.
-fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
+pub(crate) fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
     let mut exit = Exit::init(net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![resolver.into()])));
     exit.run();
@@ -375,7 +375,7 @@ fn queries(net: &Net, side: &str) -> Queries {
 }
 
 /// Whether the host's resolver finds a name.
-fn asks(host: &Namespace, name: &str) -> bool {
+pub(crate) fn asks(host: &Namespace, name: &str) -> bool {
     host.sh(&format!("RES_OPTIONS=timeout:2 timeout 10 getent ahostsv4 {name}")).succeeded()
 }
 

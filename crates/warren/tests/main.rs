@@ -20,6 +20,7 @@ mod dry_run;
 mod encapsulated;
 mod endless;
 mod endurance;
+mod exec;
 mod exit_name;
 mod exit_restart;
 mod exit_side;

@@ -18,6 +18,10 @@ impl Daemon {
             }
             Request::Set { change } => Ok(change.apply(&self.tuning).into()),
             Request::Reload => self.reload().await,
+            Request::Exec { side } => self
+                .prepare_exec(side)
+                .await
+                .and_then(|servers| serde_json::to_value(servers).map_err(RequestRefused::new)),
             Request::Retry => self.retry().await,
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
@@ -55,6 +59,17 @@ impl Daemon {
         }
     }
 
+    /// What a user who expects the whole host in the tunnel has to know.
+    fn host_outside(&self) -> Option<String> {
+        let name = &self.start.name;
+        self.start.host_outside.then(|| {
+            format!(
+                "{name} is up for `warren exec {name}` alone, and this host's own traffic stays outside; run `warren down {name}` and \
+                 `warren up {name}` to put the host inside"
+            )
+        })
+    }
+
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let exit = self.connections.exit();
@@ -85,7 +100,14 @@ impl Daemon {
             refused: self.health.refusal.status(),
             error: self.health.host_trouble().map(str::to_owned),
             kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
-            warnings: self.host.setup.warnings().into_iter().chain(opened).collect(),
+            warnings: self
+                .host
+                .setup
+                .warnings()
+                .into_iter()
+                .chain(opened)
+                .chain(self.host_outside())
+                .collect(),
             last_error: self.health.last_error.clone(),
             reconnects: self.health.reconnects,
         };
@@ -94,7 +116,8 @@ impl Daemon {
             state,
             since,
             device: self.host.setup.device(),
-            host_changes: [self.host.lockdown.changes(), self.host.setup.changes()].concat(),
+            host_changes: [self.host.lockdown.changes(), self.host.exec.changes(), self.host.setup.changes()]
+                .concat(),
             reload_error: self.health.reload_error.clone(),
             tuning: &self.tuning,
             snapshot,

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use ipnet::IpNet;
+use warren_host::exec_groups::Side;
 use warren_host::facts;
 use warren_host::watch::Watch;
 
 use super::health::Trouble;
 use crate::device::Restored;
+use crate::exec_upkeep::ExecUpkeep;
 use crate::host::HostSetup;
 use crate::kill_switch::Lockdown;
 use warren_daemon::helper::Helper;
@@ -23,6 +25,8 @@ pub(super) struct HostUpkeep {
     /// The TUN device and the routes, rules and resolvers around it.
     pub(super) setup: HostSetup,
     pub(super) lockdown: Lockdown,
+    /// Single programs on a side of their own.
+    pub(super) exec: ExecUpkeep,
     /// None once the daemon restores the host.
     watch: Option<Watch>,
     helper: Helper,
@@ -37,13 +41,19 @@ impl HostUpkeep {
     ///
     /// # Errors
     /// When the kernel does not tell of changes.
-    pub(super) fn start(setup: HostSetup, lockdown: Lockdown, helper: Helper) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        setup: HostSetup,
+        lockdown: Lockdown,
+        exec: ExecUpkeep,
+        helper: Helper,
+    ) -> anyhow::Result<Self> {
         let mut watch = Watch::open().map_err(cannot_watch)?;
         // The first check covers changes from before the watch began.
         watch.look_again();
         Ok(Self {
             setup,
             lockdown,
+            exec,
             watch: Some(watch),
             helper,
             unapplied: None,
@@ -116,6 +126,9 @@ impl HostUpkeep {
             Ok(None) => {}
             Err(error) => trouble.push(format!("{error:#}")),
         }
+        if let Err(error) = self.follow_exec().await {
+            trouble.push(format!("{error:#}"));
+        }
         if is_refused && let Err(error) = self.close(worker).await {
             trouble.push(format!("{error:#}"));
         }
@@ -123,6 +136,27 @@ impl HostUpkeep {
             trouble.push(format!("{error:#}"));
         }
         trouble
+    }
+
+    /// Makes this host ready for programs on a side of their own. Returns the resolvers that they use.
+    ///
+    /// # Errors
+    /// Why it cannot be done, and what to do.
+    pub(super) async fn prepare_exec(&mut self, side: Side) -> anyhow::Result<Vec<IpAddr>> {
+        let ready = self.exec.start(side, &mut self.setup, &mut self.lockdown).await;
+        self.put_off_look();
+        ready.map(|()| self.setup.exec_resolvers(side))
+    }
+
+    /// Makes the table of single programs follow the tunnel.
+    ///
+    /// # Errors
+    /// What could not be done.
+    pub(super) async fn follow_exec(&mut self) -> anyhow::Result<()> {
+        if let Some(changed) = self.exec.follow(&mut self.setup, &mut self.lockdown).await? {
+            tracing::warn!("{changed}; restored");
+        }
+        Ok(())
     }
 
     /// Blocks the tunnel's traffic on a host that has no tunnel, because every exit has refused.
@@ -144,6 +178,11 @@ impl HostUpkeep {
 
     /// Notes that the latest Welcome was applied. Returns whether applying one had failed before.
     pub(super) async fn applied(&mut self) -> bool {
+        if let Err(error) = self.follow_exec().await {
+            // The programs stay cut off, and the next look at the host tries again.
+            tracing::warn!("{error:#}");
+            self.look_again();
+        }
         match facts::networks().await {
             Ok(networks) => self.networks_at_welcome = networks,
             Err(error) => tracing::debug!("cannot look at this host's networks: {error}"),

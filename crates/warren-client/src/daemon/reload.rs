@@ -34,6 +34,9 @@ impl Daemon {
             // Without that exit, the profile has other endpoints, which is refused below.
             let _ = profile.put_first(exit);
         }
+        if self.start.host_outside {
+            profile.leave_host_outside();
+        }
         // Nothing is changed before the whole profile is known to be usable.
         let all = self.start.profile.changes(&profile);
         let changed = what_takes_a_restart(&self.start.profile, &profile, &all);
@@ -48,7 +51,9 @@ impl Daemon {
         self.host.setup.follow(&profile, is_closed, self.session.welcome()).await?;
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
+        self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
         self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
+        self.host.follow_exec().await?;
         self.host.put_off_look();
         self.connections.exits.take_keys(&profile);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);
@@ -63,8 +68,14 @@ fn what_takes_a_restart<'a>(
     after: &ClientProfile,
     changed: &[&'a str],
 ) -> Vec<&'a str> {
-    const FIXED: [&str; 5] =
-        ["the private key", "endpoint in [[exit]]", "name in [tun]", "mtu in [tun]", "prefixes in [routes]"];
+    const FIXED: [&str; 6] = [
+        "the private key",
+        "endpoint in [[exit]]",
+        "name in [tun]",
+        "mtu in [tun]",
+        "prefixes in [routes]",
+        "users in [exec]",
+    ];
     let fixed = before.transport.fixed_changes(&after.transport);
     // Only a command opens the kill switch, so removing the setting has no effect by itself.
     let opens = before.kill_switch.enabled && !after.kill_switch.enabled;

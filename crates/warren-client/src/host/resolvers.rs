@@ -74,6 +74,9 @@ impl HostSetup {
             Some(helper) => helper.list_resolvers().await,
             None => Vec::new(),
         };
+        if self.dns.is_none() {
+            self.exec.outside_resolvers.clone_from(&listed);
+        }
         let lan =
             self.standing.as_ref().map(|standing| standing.facts.exclude.as_slice()).unwrap_or_default();
         let servers = self.servers(welcome);

@@ -17,6 +17,8 @@ pub(super) struct RouteSettings {
     /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
     pub(super) lan_without_dns: bool,
     pub(super) servers: Servers,
+    /// Whether single programs have a side of their own.
+    pub(super) exec: bool,
     /// The domains below which names are asked of the tunnel's resolvers. Empty if all names are.
     pub(super) domains: Vec<String>,
     pub(super) allowed_forwards: Vec<Ports>,
@@ -36,6 +38,7 @@ impl RouteSettings {
             servers: profile.dns.servers.clone(),
             domains: profile.dns.domains.clone(),
             allowed_forwards: profile.allowed_forwards.clone(),
+            exec: false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use warren_host::client_plan::{self, ClientPlanFacts as PlanFacts};
-use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns};
+use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns, exec_groups};
 
 use super::route_settings::RouteSettings;
 use crate::device::{TunDevice, Void};
@@ -80,6 +80,9 @@ pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -
         plan.steps.push(dns::guard(profile, CARRIER_MARK, settings.lan, &facts.guests));
     } else if facts.firewall.is_some() && settings.lan_without_dns && !lan.is_empty() {
         plan.steps.push(dns::guard_lan(profile, CARRIER_MARK, lan, &settings.exclude, &facts.guests));
+    }
+    if settings.exec {
+        plan.steps.extend(exec_groups::steps(facts));
     }
     plan
 }

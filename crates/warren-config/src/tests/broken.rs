@@ -173,6 +173,10 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "8: enabled in [kill_switch] is a string, but must be true or false",
     ),
     (
+        "[exec]\nusers = [\"al ice\"]\n",
+        "8: users in [exec] is \"al ice\", but must be the name or the number of a user",
+    ),
+    (
         "[kill_switch]\nallow_inbound = [\"22\"]\n",
         "8: allow_inbound in [kill_switch] is \"22\", but must be \"tcp/\"",
     ),

@@ -33,6 +33,8 @@ fn each_setting_of_a_profile_that_changes_is_named_and_no_other() {
         ("[dns]\nservers = []", "servers in [dns]"),
         ("[kill_switch]\nenabled = true", "enabled in [kill_switch]"),
         ("[kill_switch]\nallow_inbound = [\"tcp/22\"]", "allow_inbound in [kill_switch]"),
+        ("[kill_switch]\nallow_exec_outside = true", "allow_exec_outside in [kill_switch]"),
+        ("[exec]\nusers = [\"alice\"]", "users in [exec]"),
         ("[kill_switch]\ndown = \"group\"", "down in [kill_switch]"),
         ("[forwards]\nallow = [\"tcp/443\"]", "allow in [forwards]"),
     ];

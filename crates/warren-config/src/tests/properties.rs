@@ -14,6 +14,8 @@ fn plausible() -> impl Strategy<Value = String> {
         "routes",
         "dns",
         "kill_switch",
+        "exec",
+        "users",
         "forwards",
         "transport",
         "addresses",

@@ -16,6 +16,7 @@ use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use warren_host::dns::SplitDns;
+use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
@@ -151,6 +152,28 @@ impl Helper {
     pub async fn look_up(&self, host: &str) -> anyhow::Result<Vec<IpAddr>> {
         match self.ask(HelperRequest::LookUp { host: host.to_owned() }).await {
             Ok(Answer::Addresses(found)) => Ok(found),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Makes the cgroups of both sides of this daemon's tunnel.
+    ///
+    /// # Errors
+    /// If this host has no cgroup v2, or the kernel refuses.
+    pub async fn make_exec_groups(&self) -> anyhow::Result<()> {
+        match self.ask(HelperRequest::MakeExecGroups).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Moves a process of `user` into the cgroup of a side of this daemon's tunnel.
+    ///
+    /// # Errors
+    /// If it is not that user's process, or the kernel refuses.
+    pub async fn take_in(&self, process: u32, user: u32, side: Side) -> anyhow::Result<()> {
+        match self.ask(HelperRequest::TakeIn { process, user, side }).await {
+            Ok(Answer::Done) => Ok(()),
             other => Err(failure(other)),
         }
     }

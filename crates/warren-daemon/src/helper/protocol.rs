@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use warren_host::dns::SplitDns;
+use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
 
@@ -48,6 +49,10 @@ pub(super) enum HelperRequest {
     ListPublished,
     /// Ask the system's resolver for a name's addresses.
     LookUp { host: String },
+    /// Make the cgroups of both sides.
+    MakeExecGroups,
+    /// Move a user's process into the cgroup of a side.
+    TakeIn { process: u32, user: u32, side: Side },
     /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
 }

@@ -18,6 +18,7 @@ use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 use super::look_up;
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay::{self, Relay};
+use super::take_in::{make_groups, take_in};
 use crate::daemon_directory::EXIT;
 use crate::directories::Directories;
 use crate::notify::SOCKET;
@@ -118,6 +119,8 @@ impl Tasks {
             | HelperRequest::ListResolvers
             | HelperRequest::ListResolversBelow
             | HelperRequest::ListPublished
+            | HelperRequest::MakeExecGroups
+            | HelperRequest::TakeIn { .. }
             | HelperRequest::ReleaseHold => &mut self.running,
         };
         while tasks.len() >= MOST_AT_ONCE {
@@ -169,6 +172,12 @@ impl Duties {
             HelperRequest::ListPublished => Ok(Answer::Published(published::look().await)),
             HelperRequest::LookUp { host } => {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
+            }
+            HelperRequest::MakeExecGroups => {
+                make_groups(&self.name).map(|()| Answer::Done).map_err(|error| other(&error))
+            }
+            HelperRequest::TakeIn { process, user, side } => {
+                take_in(&self.name, process, user, side).map(|()| Answer::Done).map_err(|error| other(&error))
             }
             HelperRequest::ReleaseHold => {
                 release_hold(&self.directories).map(|()| Answer::Done).map_err(|error| other(&error))

@@ -60,7 +60,9 @@ impl Daemon<'_> {
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
                 Ok(Value::Null)
             }
-            Request::Retry => Err(RequestRefused::new("this is an exit; run it on a client")),
+            Request::Retry | Request::Exec { .. } => {
+                Err(RequestRefused::new("this is an exit; run it on a client"))
+            }
             Request::ClientAdd { client } => self.change(|clients| clients.add(&client)).await,
             Request::ClientAddAll { clients: new } => {
                 self.change(|clients| clients.add_all(&new)).await.inspect(|_| audit::log_enrolled(new.len()))

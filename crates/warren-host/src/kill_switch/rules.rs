@@ -32,6 +32,18 @@ pub struct KillSwitchRules {
     pub resolvers: Vec<SocketAddr>,
     /// The mark of the daemon's own queries, which no other program on this host knows; none where no daemon asks.
     pub query_mark: Option<u32>,
+    /// The marks of programs that `warren exec` has put on a side of their own.
+    #[serde(default)]
+    pub exec: Option<ExecLetOut>,
+}
+
+/// The packets of single programs that a kill switch lets out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecLetOut {
+    /// The mark of programs inside. Their packets are judged by the device that they leave by in the end.
+    pub inside: u32,
+    /// The mark of programs outside, if the profile allows them.
+    pub outside: Option<u32>,
 }
 
 /// A port of this host that stays reachable.

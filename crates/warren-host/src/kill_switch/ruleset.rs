@@ -37,7 +37,7 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     let carrier = "type filter hook output priority filter - 10; policy accept;";
     chain(&mut text, "carrier", carrier, &carrier_rules(rules));
     chain(&mut text, "let_out", "", &let_out(rules));
-    chain(&mut text, "output", "type filter hook output priority filter; policy drop;", &output());
+    chain(&mut text, "output", "type filter hook output priority filter; policy drop;", &output(rules));
     chain(&mut text, "forward", "type filter hook forward priority filter; policy drop;", &forward(rules));
     let postrouting = "type filter hook postrouting priority filter; policy accept;";
     chain(&mut text, "postrouting", postrouting, &postrouting_rules());
@@ -120,6 +120,8 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         format!("icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 ip6 daddr {{ {neighbours} }} accept"),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
+    let outside_by_exec = rules.exec.iter().filter_map(|exec| exec.outside);
+    let_out.extend(outside_by_exec.map(|mark| format!("meta mark {mark:#x} accept")));
     // No router forwards this, even after the host has moved to a network where these addresses are elsewhere.
     let on_link = elements(&rules.on_link, Family::Ipv4);
     let_out
@@ -133,9 +135,12 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
     let_out
 }
 
-fn output() -> Vec<String> {
+fn output(rules: &KillSwitchRules) -> Vec<String> {
+    // This hook still sees the device from before the mark. The last chain sees where such a packet goes.
+    let inside = rules.exec.iter().map(|exec| format!("meta mark {:#x} accept", exec.inside));
     // Tells the sender at once, unlike a silent drop. Nothing of it leaves this host.
-    vec!["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()]
+    let rest = ["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()];
+    inside.chain(rest).collect()
 }
 
 /// After the output hook, a packet whose mark was changed there may have another route than that hook saw.

@@ -55,7 +55,7 @@ impl fmt::Display for Ruleset<'_> {
         for token in &self.0 {
             match token {
                 Token::LineEnd => f.write_str("\n")?,
-                Token::Device(name) => write!(f, "{between}\"{name}\"")?,
+                Token::Device(name) | Token::Group(name) => write!(f, "{between}\"{name}\"")?,
                 Token::Word(text) | Token::Symbol(text) => write!(f, "{between}{text}")?,
             }
             between = if *token == Token::LineEnd { "" } else { " " };
@@ -69,6 +69,8 @@ enum Token<'text> {
     Word(&'text str),
     /// A quoted text.
     Device(&'text str),
+    /// A quoted path of one of Warren's cgroups.
+    Group(&'text str),
     Symbol(&'text str),
     LineEnd,
 }
@@ -76,7 +78,9 @@ enum Token<'text> {
 impl Token<'_> {
     fn unexpected(self) -> RulesetError {
         match self {
-            Self::Word(text) | Self::Device(text) | Self::Symbol(text) => unexpected(text),
+            Self::Word(text) | Self::Device(text) | Self::Group(text) | Self::Symbol(text) => {
+                unexpected(text)
+            }
             Self::LineEnd => unexpected("\n"),
         }
     }
@@ -89,6 +93,16 @@ impl Token<'_> {
 
 fn unexpected(text: &str) -> RulesetError {
     RulesetError::Unexpected(text.chars().take(LONGEST_QUOTE).collect())
+}
+
+/// Whether a quoted text is the path of one of Warren's cgroups below /sys/fs/cgroup, without characters that have a
+/// meaning in nft's language.
+fn is_group(text: &str) -> bool {
+    let path = text.strip_prefix("unified/").unwrap_or(text);
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || br"._-/\".contains(&byte);
+    ["warren.slice/", "warren_outside.slice/"].iter().any(|own| path.starts_with(own))
+        && path.bytes().all(is_plain)
+        && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
 fn tokens(text: &str) -> Result<Vec<Token<'_>>, RulesetError> {
@@ -109,6 +123,9 @@ fn token(text: &str) -> Result<(Token<'_>, &str), RulesetError> {
     }
     if let Some(quoted) = text.strip_prefix('"') {
         let (name, after) = quoted.split_once('"').ok_or(RulesetError::Unfinished)?;
+        if is_group(name) {
+            return Ok((Token::Group(name), after));
+        }
         // None of these characters has a meaning in nft's language.
         let name = DeviceName::new(name).map(|_| name).map_err(|_| unexpected(name))?;
         return Ok((Token::Device(name), after));
@@ -246,6 +263,7 @@ impl<'text> Reader<'text, '_> {
                 Some(Token::Word(next)) if SET_TYPES.contains(&next) => Ok(()),
                 _ => Err(unexpected(word)),
             },
+            "socket" => self.socket(),
             "dnat" if before != "status" => self.translation(),
             "update" => self.update(),
             word if DEVICE_WORDS.contains(&word) => self.devices(),
@@ -344,6 +362,20 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
+    /// Reads the cgroup that a packet's socket is in, or the socket's mark.
+    fn socket(&mut self) -> Result<(), RulesetError> {
+        if let Some(Token::Word("mark")) = self.peek() {
+            self.next();
+            return self.values(&[Kind::Number]);
+        }
+        self.expect(Token::Word("cgroupv2"))?;
+        self.expect(Token::Word("level"))?;
+        match (self.some()?, self.some()?) {
+            (Token::Word(level), Token::Group(_)) if is_number(level) => Ok(()),
+            (_, other) => Err(other.unexpected()),
+        }
+    }
+
     /// Reads the states of a connection, any of several.
     fn states(&mut self) -> Result<(), RulesetError> {
         self.operator();
@@ -391,8 +423,8 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads which address, and perhaps which port, a packet gets for each port that it was sent to. Elsewhere in this
-    /// statement nft would take the name of a host.
+    /// Reads the address that a packet gets as its destination: one for all packets, or one for each port that they were sent
+    /// to, perhaps with another port. nft would look up any other word as the name of a host.
     fn translation(&mut self) -> Result<(), RulesetError> {
         let address = match self.some()? {
             Token::Word("ip") => Kind::Ipv4,
@@ -405,6 +437,9 @@ impl<'text> Reader<'text, '_> {
         self.expect(Token::Word("to"))?;
         match self.some()? {
             Token::Word("tcp" | "udp") => {}
+            Token::Word(word) if !has_port && address.has(word) && word.parse::<IpAddr>().is_ok() => {
+                return Ok(());
+            }
             other => return Err(other.unexpected()),
         }
         self.expect(Token::Word("dport"))?;

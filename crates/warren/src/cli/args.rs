@@ -115,6 +115,14 @@ pub(crate) enum Command {
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]
     Up(UpArgs),
+    /// Run one program inside the tunnel, its DNS included, while the host may stay outside.
+    ///
+    /// A profile that is not up is brought up for such programs alone; `warren down` ends that. With --outside, the
+    /// program is outside while the host is inside. Either way nothing of it ever leaves on the wrong side: when the
+    /// tunnel goes down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not cover.
+    #[command(after_help = "Examples:\n  warren exec home -- curl https://example.net/\n  \
+                            warren exec --outside home -- ping 192.0.2.1")]
+    Exec(ExecArgs),
     /// Enrol this machine with an invitation, and write its profile.
     ///
     /// The key is made on this machine and never leaves it. If the answer is lost, run the same command again.
@@ -224,6 +232,21 @@ pub(crate) struct UpArgs {
     /// Print what would change on this host, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+/// `warren exec`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExecArgs {
+    /// Run the program outside of the tunnel. A closed kill switch refuses that, unless the profile has
+    /// `allow_exec_outside = true`.
+    #[arg(long)]
+    pub(crate) outside: bool,
+    /// The profile's name. Can be left out if only one is up, or if there is only one profile.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) profile: Option<OsString>,
+    /// The program and its arguments.
+    #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `warren join`.

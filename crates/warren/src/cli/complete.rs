@@ -60,9 +60,10 @@ enum Names {
 
 fn names_for(path: &str, argument: &Arg) -> Option<Names> {
     match (path, argument.get_id().as_str()) {
-        ("warren up" | "warren exits" | "warren client run" | "warren client close", "profile") => {
-            Some(Names::ProfileOrFile)
-        }
+        (
+            "warren up" | "warren exec" | "warren exits" | "warren client run" | "warren client close",
+            "profile",
+        ) => Some(Names::ProfileOrFile),
         ("warren down", "profile") => Some(Names::Up),
         ("warren set", "key") => Some(Names::Setting),
         ("warren set", "value") => Some(Names::SettingValue),

@@ -91,11 +91,19 @@ impl<'net> LeakCounter<'net> {
 impl Attempts {
     /// Starts trying every way out of a host. Returns at the first attempt.
     pub fn start(host: &Namespace, for_seconds: f32) -> Self {
+        Self::by(host.start(&Self::words(for_seconds).split(' ').collect::<Vec<_>>()))
+    }
+
+    /// The words that try every way out of a host for a while.
+    pub fn words(for_seconds: f32) -> String {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/probe.py");
-        let duration = for_seconds.to_string();
         let targets =
             [Net::INTERNET_V4, Net::INTERNET_V6, Net::EXIT_V4, Net::EXIT_V6, "192.0.2.1", "2001:db8:1::1"];
-        let mut program = host.start(&[&["python3", "-u", script, &duration], targets.as_slice()].concat());
+        format!("python3 -u {script} {for_seconds} {}", targets.join(" "))
+    }
+
+    /// A program that runs [`Self::words`], once it has begun.
+    pub fn by(mut program: Running) -> Self {
         program.wait_for_output(".");
         Self(program)
     }

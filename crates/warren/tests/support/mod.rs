@@ -22,6 +22,7 @@
 #[path = "../../../warren-quic/tests/common/attacker.rs"]
 pub mod attacker;
 pub mod balance;
+pub mod cgroups;
 pub mod cores;
 pub mod counters;
 pub mod crowd;

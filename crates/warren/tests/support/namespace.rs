@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::cgroups::Cgroups;
 use super::{eventually, seconds};
 
 /// A network namespace with its own `/etc/resolv.conf`. Dropping it ends its programs and removes it.
@@ -19,6 +20,7 @@ use super::{eventually, seconds};
 pub struct Namespace {
     name: String,
     own: OnceLock<OwnFiles>,
+    cgroups: OnceLock<Cgroups>,
 }
 
 /// Directories that a host's programs see as `/etc` and `/run`.
@@ -54,7 +56,7 @@ impl Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("wt-{}-{count}-{role}", std::process::id());
-        let namespace = Self { name, own: OnceLock::new() };
+        let namespace = Self { name, own: OnceLock::new(), cgroups: OnceLock::new() };
         // `ip netns exec` mounts these files over those in /etc, so no test touches the machine's own files.
         std::fs::create_dir_all(namespace.etc()).unwrap();
         std::fs::write(namespace.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
@@ -81,8 +83,14 @@ impl Namespace {
 
     /// The command that runs a program on this host.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name]);
+        let mut command = match self.cgroups.get() {
+            Some(cgroups) => cgroups.command(&self.name),
+            None => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &self.name]);
+                command
+            }
+        };
         if let Some(own) = self.own.get() {
             // `ip netns exec` runs the program in its own mount namespace.
             let mount = "mount --bind \"$0/etc\" /etc && mount --bind \"$0/run\" /run && exec \"$@\"";
@@ -110,6 +118,15 @@ impl Namespace {
             std::fs::copy(self.etc().join("resolv.conf"), own.etc().join("resolv.conf")).unwrap();
             own
         })
+    }
+
+    /// Gives the host a cgroup hierarchy of its own, for programs started from now on. Returns `None` on a machine without
+    /// cgroup v2.
+    pub fn own_cgroups(&self) -> Option<&Cgroups> {
+        if self.cgroups.get().is_none() {
+            let _ = self.cgroups.set(Cgroups::new(&self.name)?);
+        }
+        self.cgroups.get()
     }
 
     /// Calls `inside` on its own thread, whose sockets belong to this host.

@@ -4,9 +4,11 @@ use super::*;
 use crate::{
     ForwardedPorts, Forwarding, GuestNetwork, OnLink, Plan, Ports, Step, Surroundings, client_plan,
     client_plan::{ClientFirewall, ClientPlanFacts},
-    dns, exit_hold,
+    dns,
+    exec_groups::ExecRules,
+    exit_hold,
     exit_plan::{self, Egress, ExitHost},
-    kill_switch::{InboundPort, InboundProtocol, KillSwitchRules},
+    kill_switch::{ExecLetOut, InboundPort, InboundProtocol, KillSwitchRules},
     plan::table_text,
 };
 
@@ -186,6 +188,15 @@ fn neither_files_nor_names_are_looked_up() {
         "meta nfproto ipv4 dnat local",
         "meta nfproto ipv4 snat local",
         "dnat 1",
+        "dnat ip to local",
+        "dnat ip to ::1",
+        "dnat ip to 10.0.0.1:local",
+        "dnat ip to 10.0.0.1-10.0.0.9",
+        "socket cgroupv2 level 2 \"user.slice/a.slice\" accept",
+        "socket cgroupv2 level 2 \"warren.slice/../user.slice\" accept",
+        "socket cgroupv2 level local \"warren.slice/a.slice\" accept",
+        "socket mark local accept",
+        "oifname \"warren.slice/a.slice\" accept",
         "iifname status dnat local",
         "ip daddr & 255.0.0.0 == local accept",
         "dnat ip to local",
@@ -286,9 +297,20 @@ fn client() -> Plan {
         carriers: ["198.51.100.2:443", "[2001:db8::2]:443"].map(|end| end.parse().unwrap()).to_vec(),
         resolvers: ["192.168.1.1:53", "[fd01::1]:53"].map(|end| end.parse().unwrap()).to_vec(),
         query_mark: Some(0x1234_5678),
+        exec: Some(ExecLetOut { inside: 0x5762, outside: Some(0x5763) }),
+    };
+    let (inside, outside) = (r"unified/warren.slice/warren-my\x2dhome.slice", "warren_outside.slice/b.slice");
+    let cut_off = ExecRules::cut_off(inside.into(), outside.into());
+    let exec = ExecRules {
+        slot: Some(7),
+        device: Some(12),
+        resolvers: ["10.66.0.1", "fd66::1"].map(|server| server.parse().unwrap()).to_vec(),
+        outside_resolvers: Some(vec!["192.168.1.1".parse().unwrap()]),
+        ..cut_off.clone()
     };
     let mut plan = client_plan::client(&host);
     plan.steps.push(rules.step("home"));
+    plan.steps.extend([exec, cut_off].map(|exec| exec.step("home")));
     plan.steps.push(dns::guard("home", crate::CARRIER_MARK, true, &guests));
     plan.steps.push(dns::guard("home", crate::CARRIER_MARK, false, &[]));
     let lan = networks(&["192.168.1.0/24", "fd00::/64", "172.30.0.0/24"]);

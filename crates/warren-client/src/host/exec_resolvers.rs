@@ -1,0 +1,44 @@
+//! The resolvers of single programs inside or outside of the tunnel.
+
+use std::net::IpAddr;
+
+use warren_host::dns::Servers;
+use warren_session::client::SessionGrant;
+
+use warren_config::ClientProfile;
+
+/// The resolvers of programs on a side of their own.
+pub(super) struct ExecResolvers {
+    wanted: Servers,
+    of_exit: Vec<IpAddr>,
+    /// Those that the host's files named before the tunnel set its own.
+    pub(super) outside_resolvers: Vec<IpAddr>,
+}
+
+impl ExecResolvers {
+    pub(super) fn of(profile: &ClientProfile) -> Self {
+        Self { wanted: wanted(profile), of_exit: Vec::new(), outside_resolvers: Vec::new() }
+    }
+
+    pub(super) fn follow(&mut self, profile: &ClientProfile) {
+        self.wanted = wanted(profile);
+    }
+
+    /// Notes the resolvers that the exit names.
+    pub(super) fn note(&mut self, welcome: &SessionGrant) {
+        self.of_exit.clone_from(&welcome.dns);
+    }
+
+    /// The resolvers inside: all of a program's packets go into the tunnel, so any of them can be reached.
+    pub(super) fn inside(&self) -> Vec<IpAddr> {
+        match &self.wanted {
+            Servers::Listed(listed) if !listed.is_empty() => listed.clone(),
+            // A profile that leaves the host's resolvers alone does so for the host.
+            Servers::Listed(_) | Servers::Exit => self.of_exit.clone(),
+        }
+    }
+}
+
+fn wanted(profile: &ClientProfile) -> Servers {
+    profile.exec.servers.as_ref().unwrap_or(&profile.dns).clone()
+}

@@ -1,0 +1,175 @@
+//! Single programs inside a tunnel while the host is outside, or outside while the host is inside.
+//!
+//! A program belongs to a side by its cgroup ([`ExecGroup`]). An nftables table recognises the packets of these cgroups,
+//! marks them, and drops what cannot go to its side. The table belongs to no process: it stays however the daemon ends, so
+//! a program inside never leaves outside. [`release`] removes it, or leaves it in place, with no way out, while a program is
+//! still inside.
+
+mod cgroup;
+mod rules;
+mod ruleset;
+mod steps;
+
+use std::path::{Path, PathBuf};
+
+pub use self::cgroup::{ExecGroup, Side};
+pub use self::rules::{ExecRules, Marks};
+pub use self::steps::steps;
+pub use crate::table_names::exec_table;
+use crate::{
+    HostError, NftError, TableFamily, connections, journal::Journal, kill_switch::open_journal, nft,
+    plan::table_text, undo::Undo,
+};
+
+#[cfg(test)]
+impl ExecRules {
+    /// The table of the profile `name` with these rules.
+    pub(crate) fn step(&self, name: &str) -> crate::Step {
+        crate::Step::Nftables {
+            family: FAMILY,
+            table: exec_table(name),
+            ruleset: ruleset::ruleset(self),
+            owned: false,
+        }
+    }
+}
+
+/// Errors of making the table.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// nft failed.
+    #[error("nft cannot load the table, for which it needs version 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
+    Nft(#[from] NftError),
+}
+
+/// The table in the kernel, held by the daemon. Dropping this leaves the table in place.
+#[derive(Debug)]
+pub struct ExecTable {
+    path: PathBuf,
+    journal: Journal,
+    table: String,
+    rules: ExecRules,
+    /// The numbers of both cgroups when the table was loaded. nft refers to a cgroup by number.
+    groups: [Option<u64>; 2],
+    listing: Option<String>,
+}
+
+impl ExecTable {
+    /// Makes the table of the profile `name`, whose journal is at `journal`, in place of one that an ended daemon left. Both
+    /// cgroups must be there.
+    ///
+    /// # Errors
+    /// If another process has the journal, it is about another network namespace, or nft fails.
+    pub async fn make(
+        journal: impl AsRef<Path>,
+        name: &str,
+        groups: [Option<u64>; 2],
+        rules: ExecRules,
+    ) -> Result<Self, ExecError> {
+        let path = journal.as_ref();
+        let table = exec_table(name);
+        let mut journal = open_journal(path)?;
+        let undo = undo(&table);
+        let is_new = !journal.outstanding().values().any(|outstanding| *outstanding == undo);
+        let failed = |source| HostError::Journal { path: path.to_owned(), source };
+        // Listed before it is made, so that it is found if this process is killed in between.
+        let entry = if is_new { Some(journal.begin(undo).map_err(failed)?) } else { None };
+        let mut made = Self { path: path.to_owned(), journal, table, rules, groups, listing: None };
+        if let Err(error) = made.load().await {
+            if let Some(entry) = entry {
+                made.journal.end(entry).map_err(failed)?;
+            }
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    /// Makes the table follow the tunnel, its cgroups, and what others did to it. Returns whether others had changed it.
+    ///
+    /// # Errors
+    /// If nft fails. The old table stays then.
+    pub async fn follow(&mut self, groups: [Option<u64>; 2], rules: ExecRules) -> Result<bool, ExecError> {
+        if rules != self.rules || groups != self.groups {
+            self.rules = rules;
+            self.groups = groups;
+            self.load().await?;
+            return Ok(false);
+        }
+        if self.listing.is_some() && nft::listing(FAMILY, &self.table).await? == self.listing {
+            return Ok(false);
+        }
+        self.load().await?;
+        Ok(true)
+    }
+
+    /// Its change to this host, in a few words.
+    pub fn change(&self) -> String {
+        undo(&self.table).to_string()
+    }
+
+    async fn load(&mut self) -> Result<(), ExecError> {
+        let failed = |source| HostError::Journal { path: self.path.clone(), source };
+        let text = table_text(FAMILY, &self.table, &ruleset::ruleset(&self.rules), false);
+        self.listing = None;
+        nft::replace(FAMILY, &self.table, &text, self.journal.share_lock().map_err(failed)?).await?;
+        self.listing = nft::listing(FAMILY, &self.table).await?;
+        Ok(())
+    }
+}
+
+/// What became of the programs of an ended tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// There was nothing.
+    Nothing,
+    /// The table and the cgroups are gone.
+    All,
+    /// Programs are still inside. The table stays, and they have no way out.
+    CutOff,
+}
+
+/// Removes what [`ExecTable::make`] has made, if no program is inside. No daemon may run.
+///
+/// # Errors
+/// If a daemon holds the journal, the journal is about another network namespace, or nft fails.
+pub async fn release(journal: impl AsRef<Path>, name: &str) -> Result<Released, ExecError> {
+    let path = journal.as_ref();
+    let failed = |source| HostError::Journal { path: path.to_owned(), source };
+    if !path.try_exists().map_err(failed)? {
+        return Ok(Released::Nothing);
+    }
+    let mut journal = open_journal(path)?;
+    if journal.outstanding().is_empty() {
+        return Ok(Released::Nothing);
+    }
+    let table = exec_table(name);
+    let groups = [Side::Inside, Side::Outside].map(|side| ExecGroup::of(name, side));
+    if let [Ok(inside), Ok(outside)] = &groups {
+        if inside.is_populated() {
+            let rules = ExecRules::cut_off(inside.nft_path(), outside.nft_path());
+            // The rules name both.
+            outside.make().map_err(failed)?;
+            let text = table_text(FAMILY, &table, &ruleset::ruleset(&rules), false);
+            nft::replace(FAMILY, &table, &text, journal.share_lock().map_err(failed)?).await?;
+            return Ok(Released::CutOff);
+        }
+        // The kernel goes on sending for a connection whose program has ended.
+        connections::end_in_groups(&inside.ids()).map_err(failed)?;
+    }
+    nft::delete(FAMILY, &table).await?;
+    for group in groups.iter().flatten() {
+        group.remove();
+    }
+    journal.clear().map_err(failed)?;
+    Ok(Released::All)
+}
+
+fn undo(table: &str) -> Undo {
+    Undo::Nftables { family: FAMILY, table: table.to_owned() }
+}
+
+/// The table is about both IP versions.
+const FAMILY: TableFamily = TableFamily::Inet;

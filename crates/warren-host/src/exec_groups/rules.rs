@@ -1,0 +1,51 @@
+//! What the table of single programs depends on, and the marks that it sets.
+
+use std::net::IpAddr;
+
+/// What the table depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecRules {
+    /// The cgroup inside, as nft reads its path.
+    pub inside: String,
+    /// The cgroup outside, as nft reads its path.
+    pub outside: String,
+    /// The tunnel's slot; none while there is no tunnel.
+    pub slot: Option<u8>,
+    /// The index of the TUN device, the only way out of a program inside; none while there is no device.
+    pub device: Option<u32>,
+    /// The resolvers inside. The first of each IP version is asked.
+    pub resolvers: Vec<IpAddr>,
+    /// The resolvers outside; none if no program may be outside.
+    pub outside_resolvers: Option<Vec<IpAddr>>,
+}
+
+/// The marks of a tunnel's own programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// The mark of packets that belong inside.
+    pub inside: u32,
+    /// The mark of packets that belong outside.
+    pub outside: u32,
+}
+
+impl Marks {
+    /// The marks of the tunnel in `slot`. The slot is in the highest byte, which other programs leave alone.
+    pub fn of(slot: u8) -> Self {
+        let slot = u32::from(slot) << 24;
+        Self { inside: slot | 0x5762, outside: slot | 0x5763 }
+    }
+
+    /// Marks that no rule leads anywhere.
+    const NOWHERE: Self = Self { inside: 0x5764, outside: 0x5765 };
+}
+
+impl ExecRules {
+    /// The rules without a tunnel: a program inside has no way out.
+    pub fn cut_off(inside: String, outside: String) -> Self {
+        Self { inside, outside, slot: None, device: None, resolvers: Vec::new(), outside_resolvers: None }
+    }
+
+    pub(super) fn marks(&self) -> Marks {
+        self.slot.map_or(Marks::NOWHERE, Marks::of)
+    }
+}

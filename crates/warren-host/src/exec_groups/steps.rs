@@ -1,0 +1,56 @@
+//! The routes and rules that programs inside and outside need: a part of a client's plan.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::rules::Marks;
+use crate::{Family, FirewallMark, Route, RouteKind, Rule, Step, client_plan::ClientPlanFacts, sysctl};
+
+/// The steps for a tunnel's own programs. They leave unmarked packets alone.
+pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
+    let marks = Marks::of(host.slot);
+    let mut steps = Vec::new();
+    // A query to a resolver on this host has a source of 127.0.0.0/8 until it is translated behind the routing.
+    let key = sysctl::device_key("ipv4", &host.device, "route_localnet");
+    steps.push(Step::Sysctl { key, value: "1".into() });
+    let families = [
+        (Family::Ipv4, IpNet::V4(Ipv4Net::default()), host.ipv4.is_some(), true),
+        (Family::Ipv6, IpNet::V6(Ipv6Net::default()), host.ipv6.is_some(), host.kernel_has_ipv6),
+    ];
+    for (family, destination, leased, _) in families.into_iter().filter(|(.., is_there)| *is_there) {
+        let route = |device, kind, metric| {
+            Step::Route(Route { destination, device, table: table(host.slot), kind, metric })
+        };
+        // Counts while there is no device or no lease.
+        steps.push(route(None, RouteKind::Unreachable, LAST_METRIC));
+        if leased {
+            steps.push(route(Some(host.device.clone()), RouteKind::Unicast, 1));
+        }
+        let [first, ..] = host.band.priorities(host.slot);
+        let rule = |mark, table| {
+            Step::Rule(Rule {
+                family,
+                priority: first,
+                fwmark: Some(FirewallMark::exactly(mark)),
+                invert: false,
+                table,
+                suppress_prefix_length: None,
+                iif: None,
+            })
+        };
+        steps.push(rule(marks.inside, table(host.slot)));
+        steps.push(rule(marks.outside, MAIN_TABLE));
+    }
+    steps
+}
+
+/// The routing table of programs inside the tunnel in `slot`.
+fn table(slot: u8) -> u32 {
+    FIRST_TABLE + u32::from(slot)
+}
+
+/// The first of 256 tables, behind those of [`crate::client_plan::table`].
+const FIRST_TABLE: u32 = 0x5861;
+/// Higher than the kernel's default metric.
+const LAST_METRIC: u32 = 0x5761;
+/// RT_TABLE_MAIN of `linux/rtnetlink.h`.
+const MAIN_TABLE: u32 = 254;

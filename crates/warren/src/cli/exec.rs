@@ -1,0 +1,165 @@
+//! `warren exec`: one program inside the tunnel, or outside of it.
+
+mod names;
+
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use warren_host::exec_groups::{ExecGroup, Side};
+
+use self::names::Shadowed;
+use super::args::ExecArgs;
+use super::one_daemon::refuse_invalid_name;
+use crate::runtime::block_on;
+use warren_client as client;
+use warren_config::{find_profile, load_profile};
+use warren_control::{AskError, ExecSide, Request, ask, exec_socket};
+use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::logging::LogSettings;
+use warren_daemon::output;
+
+/// Becomes the program, on its side of the tunnel.
+///
+/// # Errors
+/// Why it cannot be there, or cannot be started. It does not run then.
+pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &ExecArgs) -> anyhow::Result<()> {
+    let side = if arguments.outside { ExecSide::Outside } else { ExecSide::Inside };
+    let (name, shadowed) = match rustix::process::geteuid().is_root() {
+        true => block_on(enter_as_root(directories, log, arguments, side))?,
+        false => block_on(enter_as_user(directories, arguments, side))?,
+    };
+    // Whoever moved this process, the kernel's word counts.
+    let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
+    if !ExecGroup::of(&name, on(side))?.has_in(&listing) {
+        bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
+    }
+    let words = shadowed.around(&arguments.command);
+    let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
+    let error = Command::new(program).args(rest).exec();
+    bail!("cannot start {}: {error}; check the program's name", program.display())
+}
+
+async fn enter_as_root(
+    directories: &Directories,
+    log: &LogSettings,
+    arguments: &ExecArgs,
+    side: ExecSide,
+) -> anyhow::Result<(String, Shadowed)> {
+    let (name, file) = profile(directories, arguments)?;
+    let directory = DaemonDirectory::new(&directories.runtime, &name);
+    let group = ExecGroup::of(&name, on(side))?;
+    let request = Request::Exec { side };
+    let answer = match ask(&directory.socket(), &request).await {
+        Err(AskError::NotRunning) => {
+            bring_up(directories, log, &name, file, &directory).await?;
+            ask(&directory.socket(), &request).await?
+        }
+        answer => answer?,
+    };
+    let servers: Vec<IpAddr> = serde_json::from_value(answer).unwrap_or_default();
+    let shadowed = Shadowed::for_root(side, &servers, directory.path())?;
+    group.take_in(0)?;
+    Ok((name, shadowed))
+}
+
+/// Brings the profile up for such programs alone.
+async fn bring_up(
+    directories: &Directories,
+    log: &LogSettings,
+    name: &str,
+    file: Option<PathBuf>,
+    directory: &DaemonDirectory,
+) -> anyhow::Result<()> {
+    let file = match file {
+        Some(file) => file,
+        None => find_profile(&directories.config, Some(name.as_ref()))?,
+    };
+    let profile = load_profile(&file)?;
+    if profile.kill_switch.enabled || client::kill_switch::is_closed(directory)? {
+        let sentence = format!(
+            "{name} is not up, and its kill switch is for the whole host; run `{}` first",
+            directories.command(&format!("up {name}"))
+        );
+        return Err(Failure::new(ExitCode::NotRunning, sentence).into());
+    }
+    let options = client::UpOptions {
+        log: log.clone(),
+        profile: file,
+        timeout: TIME_TO_CONNECT,
+        kill_switch: false,
+        exit: None,
+        host_outside: true,
+    };
+    client::up(directories, options).await?;
+    output::note(format!(
+        "{name} is up for programs of `warren exec` alone, and this host stays outside; `{}` ends that",
+        directories.command(&format!("down {name}"))
+    ));
+    Ok(())
+}
+
+/// The profile's name, and its file if that is known.
+fn profile(directories: &Directories, arguments: &ExecArgs) -> anyhow::Result<(String, Option<PathBuf>)> {
+    if let Some(argument) = &arguments.profile {
+        let name = client::profile_name(argument)?;
+        let is_file = argument.to_string_lossy() != name.as_str();
+        return Ok((name, is_file.then(|| PathBuf::from(argument))));
+    }
+    match client::candidates(directories)?.as_slice() {
+        [name] => Ok((name.clone(), None)),
+        [] => {
+            let file = find_profile(&directories.config, None)?;
+            Ok((client::profile_name(file.as_os_str())?, Some(file)))
+        }
+        several => {
+            let sentence = format!("{} are up; name one", several.join(", "));
+            Err(Failure::new(ExitCode::Usage, sentence).into())
+        }
+    }
+}
+
+async fn enter_as_user(
+    directories: &Directories,
+    arguments: &ExecArgs,
+    side: ExecSide,
+) -> anyhow::Result<(String, Shadowed)> {
+    let listening = exec_socket::names(&directories.runtime);
+    let name = match (&arguments.profile, listening.as_slice()) {
+        (Some(name), _) => name.to_string_lossy().into_owned(),
+        (None, [name]) => name.clone(),
+        (None, []) => bail!(
+            "no profile allows users to run programs inside; run this as root, or have root set users in [exec] of the profile"
+        ),
+        (None, several) => {
+            let sentence = format!("several profiles allow that: {}; name one", several.join(", "));
+            return Err(Failure::new(ExitCode::Usage, sentence).into());
+        }
+    };
+    refuse_invalid_name(&name)?;
+    let shadowed = Shadowed::for_user(side)?;
+    match exec_socket::ask_side(&directories.runtime, &name, side).await {
+        Err(AskError::NotRunning) => {
+            let sentence = format!(
+                "{name} is not up, or lets only root use `warren exec`; ask root to run `warren up {name}`, and to set users in [exec] \
+                 of the profile"
+            );
+            Err(Failure::new(ExitCode::NotRunning, sentence).into())
+        }
+        asked => asked.map(|()| (name, shadowed)).map_err(Into::into),
+    }
+}
+
+fn on(side: ExecSide) -> Side {
+    match side {
+        ExecSide::Inside => Side::Inside,
+        ExecSide::Outside => Side::Outside,
+    }
+}
+
+const TIME_TO_CONNECT: Duration = Duration::from_secs(15);

@@ -1,0 +1,129 @@
+//! Keeps a program from looking names up through a service of the host.
+//!
+//! The C library may ask systemd-resolved or nscd over a Unix socket. These then ask on the host's side, and no firewall
+//! sees whose question it is. So a program of its own does not see their sockets, and asks by DNS.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use warren_control::ExecSide;
+
+/// What is mounted over which file, in a mount namespace of the program's own.
+#[derive(Debug, Default)]
+pub(super) struct Shadowed(Vec<[PathBuf; 2]>);
+
+impl Shadowed {
+    /// What a program of root's must not see. `servers` are the resolvers of its side, and `directory` is the daemon's.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub(super) fn for_root(side: ExecSide, servers: &[IpAddr], directory: &Path) -> anyhow::Result<Self> {
+        let mut shadowed: Vec<[PathBuf; 2]> =
+            services().into_iter().map(|socket| [NOTHING.into(), socket]).collect();
+        let resolv_conf = std::fs::canonicalize(RESOLV_CONF);
+        // Inside, such queries are redirected. Outside, the kernel lets nothing from 127.0.0.1 out.
+        if let (ExecSide::Outside, Ok(resolv_conf)) = (side, resolv_conf)
+            && asks_this_host()
+        {
+            let file = directory.join("outside-resolv.conf");
+            let text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+            std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+            // The program's user may be another one.
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
+            shadowed.push([file, resolv_conf]);
+        }
+        Ok(Self(shadowed))
+    }
+
+    /// Refuses a user whose program would look names up on the host's side, since only root may mount.
+    ///
+    /// # Errors
+    /// Which service that is, and what to do.
+    pub(super) fn for_user(side: ExecSide) -> anyhow::Result<Self> {
+        if let Some(socket) = services().first() {
+            bail!(
+                "programs look names up through {}, which asks on the host's side, and only root can hide it from one of them; run \
+                 this with sudo, or remove `resolve` from /etc/nsswitch.conf, or stop nscd",
+                socket.display()
+            );
+        }
+        if side == ExecSide::Outside && asks_this_host() {
+            bail!(
+                "{RESOLV_CONF} names a resolver on this host, which asks inside the tunnel; run this with sudo"
+            );
+        }
+        Ok(Self::default())
+    }
+
+    /// The words that run a program without these files.
+    pub(super) fn around(&self, program: &[OsString]) -> Vec<OsString> {
+        if self.0.is_empty() {
+            return program.to_vec();
+        }
+        let wrapper = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", MOUNT, "sh"];
+        let files = self.0.iter().flatten().map(|file| file.clone().into_os_string());
+        wrapper
+            .map(OsString::from)
+            .into_iter()
+            .chain(files)
+            .chain(["--".into()])
+            .chain(program.to_vec())
+            .collect()
+    }
+}
+
+/// The sockets of services that the C library would ask.
+fn services() -> Vec<PathBuf> {
+    let nsswitch = std::fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
+    let resolved = if asks_resolved(&nsswitch) { RESOLVED } else { &[] };
+    let sockets = resolved.iter().chain(NSCD).map(PathBuf::from);
+    sockets.filter(|socket| socket.exists()).collect()
+}
+
+/// Whether nsswitch.conf(5) has the C library ask systemd-resolved for hosts.
+fn asks_resolved(nsswitch: &str) -> bool {
+    let hosts = nsswitch.lines().find_map(|line| line.trim_start().strip_prefix("hosts:"));
+    hosts.is_some_and(|hosts| hosts.split_whitespace().any(|word| word == "resolve"))
+}
+
+/// Whether every resolver of resolv.conf(5) is on this host.
+fn asks_this_host() -> bool {
+    let text = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    let server = |line: &str| line.strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok();
+    text.lines().filter_map(server).all(|server| server.is_loopback())
+}
+
+/// Mounts each first file over each second one, then becomes the program.
+const MOUNT: &str =
+    r#"while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 1; shift 2; done; shift; exec "$@""#;
+const NOTHING: &str = "/dev/null";
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const RESOLVED: &[&str] = &["/run/systemd/resolve/io.systemd.Resolve"];
+const NSCD: &[&str] = &["/run/nscd/socket"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_is_asked_only_where_nsswitch_says_so() {
+        assert!(asks_resolved("passwd: files\nhosts: files resolve [!UNAVAIL=return] dns\n"));
+        assert!(!asks_resolved("hosts: files dns\n"));
+        assert!(!asks_resolved("passwd: resolve\n"));
+    }
+
+    #[test]
+    fn program_gets_its_words_as_they_were_typed() {
+        let program = [OsString::from("curl"), OsString::from("--"), OsString::from("a b")];
+        assert_eq!(Shadowed::default().around(&program), program);
+        let words = Shadowed(vec![[NOTHING.into(), "/run/x".into()]]).around(&program);
+        assert_eq!(
+            words[words.len() - 6..],
+            ["/dev/null", "/run/x", "--", "curl", "--", "a b"].map(OsString::from)
+        );
+    }
+}

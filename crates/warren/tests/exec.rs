@@ -1,0 +1,272 @@
+//! `warren exec`: a program inside the tunnel while the host is outside, and the other way round. Nothing of it leaves on
+//! the wrong side while the tunnel is up, while it goes down, or after the daemon was killed.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use rustix::process::Signal;
+
+use crate::dns::{CountsQueries as _, ask_every_way, asks, exit_with_resolver, local_resolver};
+use crate::support::counters::packets_of_one;
+use crate::support::{Attempts, Client, LeakCounter, Net, eventually, seconds};
+
+/// The attempts that a side is tried with.
+const MANY: usize = 1_000;
+const ADDRESS: &str = "curl -sS --max-time 20 http://203.0.113.2/address";
+const ADDRESS_V6: &str = "curl -sS --max-time 20 http://[2001:db8:3::2]/address";
+
+#[test]
+fn program_inside_never_leaves_outside_up_going_down_or_killed() {
+    let Some(net) = Net::new() else { return };
+    if net.client.own_cgroups().is_none() {
+        return;
+    }
+    let _local = local_resolver(&net);
+    let exit = exit_with_resolver(&net, Net::INTERNET_V4);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let leaks = LeakCounter::start(&net);
+
+    // Brings the profile up for such programs alone.
+    let first = client.warren.run(&format!("exec home -- {ADDRESS}"));
+    assert_eq!((first.stdout.trim_end(), first.code), (Net::EXIT_V4, Some(0)), "{}", first.stderr);
+    assert!(first.stderr.contains("this host stays outside"), "{}", first.stderr);
+    assert_eq!(client.warren.run(&format!("exec -- {ADDRESS_V6}")).ok(), Net::EXIT_V6);
+    assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
+    // Control: the same attempts of a program that is not inside get out.
+    leaks.assert_all("not inside");
+    let outside = Counted::outside(&net);
+    let before = outside.packets();
+    Attempts::start(&net.client, 0.6).end();
+    assert!(outside.packets() > before + 100, "control");
+
+    assert_inside(&client, &outside, "up");
+    names_are_asked_inside(&net, &client);
+
+    let (attempts, leaked) = while_inside(&client, &outside, || {
+        let down = client.warren.run("down home");
+        assert!(down.succeeded() && down.stderr.contains("cut off"), "{down:?}");
+    });
+    println!("measured: going down: {leaked} of {attempts}");
+    assert_eq!(leaked, 0, "of {attempts} while it went down");
+    client.warren.run("cleanup home").ok();
+    client.assert_host_unchanged();
+
+    client.warren.run("exec home -- true").ok();
+    let (attempts, leaked) = while_inside(&client, &outside, || {
+        client.signal(Signal::KILL);
+        std::thread::sleep(seconds(1));
+        // Whatever cleans up after the daemon, the program stays cut off.
+        client.warren.run("cleanup --keep").ok();
+    });
+    println!("measured: killed: {leaked} of {attempts}");
+    assert_eq!(leaked, 0, "of {attempts} after the daemon was killed");
+
+    // The programs of an earlier daemon are inside again.
+    let mut waiting = client.warren.start("exec home -- sleep 3600");
+    eventually(seconds(20), "it is inside", || {
+        client
+            .sh("cat /sys/fs/cgroup/warren.slice/warren-home.slice/exec/cgroup.procs")
+            .contains(&waiting.pid().to_string())
+    });
+    client.signal(Signal::KILL);
+    eventually(seconds(5), "the daemon is gone", || client.warren.status().is_none());
+    client.warren.run("up home").ok();
+    assert_inside(&client, &outside, "up again, with the host inside");
+    waiting.signal(Signal::KILL);
+    waiting.wait(seconds(5));
+    client.down();
+}
+
+#[test]
+fn program_outside_never_gets_into_the_tunnel_and_a_kill_switch_refuses_it() {
+    let Some(net) = Net::new() else { return };
+    if net.client.own_cgroups().is_none() {
+        return;
+    }
+    let _local = local_resolver(&net);
+    std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 192.0.2.1\n").unwrap();
+    let exit = exit_with_resolver(&net, Net::INTERNET_V4);
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    let leaks = LeakCounter::start(&net);
+    let through = Counted::through_exit(&net);
+    client.up();
+
+    assert_eq!(client.sh(ADDRESS), Net::EXIT_V4);
+    for (line, address) in [(ADDRESS, Net::CLIENT_V4), (ADDRESS_V6, Net::CLIENT_V6)] {
+        assert_eq!(client.warren.run(&format!("exec --outside home -- {line}")).ok(), address);
+    }
+    let getent = |options: &str, name: &str| {
+        client.warren.run(&format!("exec {options} home -- timeout 10 getent ahostsv4 {name}")).succeeded()
+    };
+    let before = net.exit_queries();
+    assert!(getent("--outside", "www.router.test"), "the network's own resolver answers");
+    assert!(!getent("--outside", "www.internet.test"), "the exit's resolver is not asked");
+    assert_eq!(net.exit_queries(), before, "no query went into the tunnel");
+    assert!(getent("", "www.internet.test") && asks(&net.client, "www.internet.test"));
+
+    // Control: programs of the host go through the tunnel.
+    let counted = through.packets();
+    Attempts::start(&net.client, 0.6).end();
+    assert!(through.packets() > counted + 20, "control");
+    for when in ["up", "going down", "killed"] {
+        let counted = through.packets();
+        let before = leaks.leaked();
+        let attempts =
+            Attempts::by(client.warren.start(&format!("exec --outside home -- {}", Attempts::words(4.0))));
+        std::thread::sleep(seconds(1));
+        match when {
+            "going down" => drop(client.warren.run("down home").ok()),
+            "killed" => client.signal(Signal::KILL),
+            _ => {}
+        }
+        let attempts = attempts.end();
+        println!("measured: outside, {when}: {} of {attempts}", through.packets() - counted);
+        assert_eq!(through.packets(), counted, "{when}: in the tunnel, of {attempts}");
+        assert!(attempts >= MANY && leaks.leaked() - before >= attempts / 2, "{when}: {attempts} attempts");
+        if when == "going down" {
+            client.up();
+        }
+    }
+    client.down();
+
+    let guarded = profile.with("kill_switch", "enabled", true);
+    client.warren.write("home.toml", 0o600, &guarded.text());
+    let closed = client.warren.run("exec home -- true");
+    assert!(closed.stderr.contains("its kill switch is for the whole host"), "{}", closed.stderr);
+    client.up();
+    let refused = client.warren.run(&format!("exec --outside home -- {ADDRESS}"));
+    assert!(!refused.succeeded() && refused.stderr.contains("allow_exec_outside = true"), "{refused:?}");
+    assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
+    leaks.assert_none("the kill switch is closed");
+    let allowed = guarded.with("kill_switch", "allow_exec_outside", true);
+    client.warren.write("home.toml", 0o600, &allowed.text());
+    client.warren.run("reload home").ok();
+    assert_eq!(client.warren.run(&format!("exec --outside home -- {ADDRESS}")).ok(), Net::CLIENT_V4);
+    leaks.assert_none("a program may be outside, and no other");
+    client.down();
+}
+
+#[test]
+fn users_and_units_are_put_inside_as_the_profile_allows() {
+    let Some(net) = Net::new() else { return };
+    let Some(cgroups) = net.client.own_cgroups() else { return };
+    let exit = exit_with_resolver(&net, Net::INTERNET_V4);
+    let profile = exit.enrol("laptop").with("routes", "include", vec!["10.9.0.0/16"]);
+    let client = Client::with(&net, &profile);
+    client.sh(&format!("chmod 755 {}", client.warren.config("..").display()));
+    client.up();
+    let refused = client.warren.run_as_nobody(&format!("exec home -- {ADDRESS}"));
+    assert!(!refused.succeeded() && refused.stderr.contains("lets only root use"), "{refused:?}");
+    client.down();
+
+    let of_another = profile.clone().with("exec", "users", vec!["4711"]);
+    client.warren.write("home.toml", 0o600, &of_another.text());
+    client.up();
+    let refused = client.warren.run_as_nobody(&format!("exec home -- {ADDRESS}"));
+    assert!(!refused.succeeded() && refused.stderr.contains("user 65534 may not use"), "{refused:?}");
+    client.down();
+
+    client.warren.write("home.toml", 0o600, &profile.with("exec", "users", vec!["nobody"]).text());
+    client.up();
+    assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4, "a split tunnel leaves the host outside");
+    let inside = client.warren.run_as_nobody(&format!("exec home -- {ADDRESS}"));
+    assert_eq!(inside.stdout.trim_end(), Net::EXIT_V4, "{inside:?}");
+    assert_eq!(client.warren.run_as_nobody("exec -- id -u").ok(), "65534");
+
+    // systemd puts a unit with `Slice=warren-home.slice` there.
+    let unit = cgroups.path("warren.slice/warren-home.slice/web.service");
+    std::fs::create_dir(&unit).unwrap();
+    let mut program =
+        net.client.start(&["sh", "-c", &format!("echo begun; sleep 1; {ADDRESS}; {ADDRESS_V6}")]);
+    program.wait_for_output("begun");
+    std::fs::write(unit.join("cgroup.procs"), program.pid().to_string()).unwrap();
+    assert_eq!(program.wait(seconds(40)), Some(0));
+    assert_eq!(program.output(), format!("begun\n{}\n{}\n", Net::EXIT_V4, Net::EXIT_V6));
+    std::fs::remove_dir(unit).unwrap();
+    client.down();
+}
+
+/// Tries every way out inside, and fails if any packet leaves outside.
+#[track_caller]
+fn assert_inside(client: &Client<'_>, outside: &Counted<'_>, when: &str) {
+    let (attempts, leaked) = while_inside(client, outside, || {});
+    println!("measured: inside, {when}: {leaked} of {attempts}");
+    assert_eq!(leaked, 0, "of {attempts} while {when}");
+}
+
+/// Does something while a program inside tries every way out. Returns the numbers of attempts and of packets that left
+/// outside.
+#[track_caller]
+fn while_inside(client: &Client<'_>, outside: &Counted<'_>, act: impl FnOnce()) -> (usize, u64) {
+    let before = outside.packets();
+    let attempts = Attempts::by(client.warren.start(&format!("exec home -- {}", Attempts::words(5.0))));
+    std::thread::sleep(seconds(1));
+    act();
+    let attempts = attempts.end();
+    assert!(attempts >= MANY, "only {attempts} attempts");
+    (attempts, outside.packets() - before)
+}
+
+/// Names are looked up at the tunnel's resolver, whichever resolver a program asks and even if it is on this host.
+fn names_are_asked_inside(net: &Net, client: &Client<'_>) {
+    let finds = |name: &str| {
+        client.warren.run(&format!("exec home -- timeout 10 getent ahostsv4 {name}")).succeeded()
+    };
+    let resolv_conf = net.client.etc().join("resolv.conf");
+    let listed = std::fs::read_to_string(&resolv_conf).unwrap();
+    for servers in ["192.0.2.1", "127.0.0.53"] {
+        std::fs::write(&resolv_conf, format!("nameserver {servers}\n")).unwrap();
+        let before = net.client_queries();
+        assert!(finds("www.internet.test"), "the tunnel's resolver answers in place of {servers}");
+        assert!(!finds("www.router.test"), "{servers} is not asked");
+        assert_eq!(net.client_queries(), before, "no query left outside");
+    }
+    // Control: a program of the host asks outside.
+    let before = net.client_queries();
+    ask_every_way(&net.client, "192.0.2.1");
+    assert!(net.client_queries().udp > before.udp);
+    std::fs::write(resolv_conf, listed).unwrap();
+}
+
+/// Packets of programs that the router receives.
+struct Counted<'net> {
+    net: &'net Net,
+    name: &'static str,
+}
+
+impl<'net> Counted<'net> {
+    /// Those that come out of the tunnel at the exit, on their way to the internet host.
+    fn through_exit(net: &'net Net) -> Self {
+        let (v4, v6) = (Net::INTERNET_V4, Net::INTERNET_V6);
+        Self::new(
+            net,
+            "inner",
+            "to-exit",
+            &format!("ip daddr {v4} counter name inner; ip6 daddr {v6} counter name inner"),
+        )
+    }
+
+    /// Those that leave the client outside the tunnel. The kernel answers an exit whose daemon was killed with ICMP errors,
+    /// which are no program's.
+    fn outside(net: &'net Net) -> Self {
+        let (v4, v6) = (Net::EXIT_V4, Net::EXIT_V6);
+        let rules = format!(
+            "udp sport 40000-40999 counter name outer accept; ip daddr {v4} udp dport 443 accept; ip6 daddr {v6} udp dport 443 \
+             accept; icmp type destination-unreachable accept; icmpv6 type {{ 1, 131, 132, 133, 135, 136, 143 }} accept; meta \
+             protocol {{ ip, ip6 }} counter name outer"
+        );
+        Self::new(net, "outer", "to-client", &rules)
+    }
+
+    fn new(net: &'net Net, name: &'static str, device: &str, rules: &str) -> Self {
+        let hook = format!("type filter hook ingress device {device} priority -400");
+        let table =
+            format!("table netdev {name} {{ counter {name} {{ }}; chain received {{ {hook}; {rules}; }}; }}");
+        net.router.sh(&format!("nft '{table}'")).ok();
+        Self { net, name }
+    }
+
+    fn packets(&self) -> u64 {
+        let Self { net, name } = self;
+        packets_of_one(&net.router.sh(&format!("nft list counter netdev {name} {name}")).ok())
+    }
+}
