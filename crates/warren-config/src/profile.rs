@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_host::Ports;
+use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::WorkerPlace;
 use warren_session::MAX_PREFIXES;
@@ -66,8 +67,9 @@ impl ClientProfile {
     pub fn leave_host_outside(&mut self) {
         self.routes.include.clear();
         self.routes.exclude.clear();
-        self.routes.lan = false;
-        let servers = std::mem::replace(&mut self.dns, Servers::Listed(Vec::new()));
+        self.routes.lan = Lan::Closed;
+        self.dns.domains.clear();
+        let servers = std::mem::replace(&mut self.dns.servers, Servers::Listed(Vec::new()));
         self.exec.servers = Some(servers);
     }
 

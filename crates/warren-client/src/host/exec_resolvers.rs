@@ -40,5 +40,5 @@ impl ExecResolvers {
 }
 
 fn wanted(profile: &ClientProfile) -> Servers {
-    profile.exec.servers.as_ref().unwrap_or(&profile.dns).clone()
+    profile.exec.servers.as_ref().unwrap_or(&profile.dns.servers).clone()
 }

@@ -28,6 +28,7 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
         let [first, ..] = host.band.priorities(host.slot);
         let rule = |mark, table| {
             Step::Rule(Rule {
+                from: None,
                 family,
                 priority: first,
                 fwmark: Some(FirewallMark::exactly(mark)),
