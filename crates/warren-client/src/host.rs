@@ -52,14 +52,20 @@ pub(crate) struct HostSetup {
     stub: Option<Stub>,
     /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,
-    /// Why look-ups may fail or leave outside the tunnel, and what to do.
-    dns_warning: Option<String>,
-    /// A warning that the LAN has the address of a listed resolver.
-    claimed_warning: Option<String>,
+    warnings: ResolverWarnings,
     /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,
     /// The resolvers of programs on a side of their own.
     exec: ExecResolvers,
+}
+
+/// What is wrong with the resolvers, in sentences that say what to do.
+#[derive(Debug, Default)]
+struct ResolverWarnings {
+    /// Why look-ups may fail or leave outside the tunnel.
+    trouble: Option<String>,
+    /// That the LAN has the address of a listed resolver.
+    claimed: Option<String>,
 }
 
 /// What [`HostSetup::apply`] would do, for a dry run.
@@ -101,8 +107,7 @@ impl HostSetup {
             helper,
             stub: None,
             dns: None,
-            dns_warning: None,
-            claimed_warning: None,
+            warnings: ResolverWarnings::default(),
             device_is_new: false,
             exec: ExecResolvers::of(profile),
         }
@@ -311,7 +316,7 @@ impl HostSetup {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
         let without = (!has_firewall).then(|| firewall_warning::warning(&self.settings.include)).flatten();
-        self.dns_warning.iter().chain(&self.claimed_warning).cloned().chain(without).collect()
+        self.warnings.trouble.iter().chain(&self.warnings.claimed).cloned().chain(without).collect()
     }
 
     /// What [`Self::apply`] would do in `slot` with this Welcome. No device is created.

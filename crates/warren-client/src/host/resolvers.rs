@@ -95,10 +95,10 @@ impl HostSetup {
         let of_domains =
             dns_warnings::without_resolver_of(&self.settings.domains, &self.settings.servers, &servers);
         let trouble = if is_guarded { unreached } else { outside().or(unreached).or(of_domains) };
-        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.dns_warning) {
+        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.warnings.trouble) {
             tracing::warn!("{sentence}");
         }
-        self.dns_warning = trouble;
+        self.warnings.trouble = trouble;
     }
 
     /// Checks whether the LAN has the address of a listed resolver. Warns when the answer has changed for the worse.
@@ -108,9 +108,9 @@ impl HostSetup {
         let include = self.standing.iter().flat_map(|standing| &standing.facts.include);
         let claimed: Vec<IpAddr> = include.skip(listed).map(IpNet::addr).collect();
         let claimed = dns_warnings::claimed_by_lan(&claimed);
-        if let Some(sentence) = claimed.as_ref().filter(|_| claimed != self.claimed_warning) {
+        if let Some(sentence) = claimed.as_ref().filter(|_| claimed != self.warnings.claimed) {
             tracing::warn!("{sentence}");
         }
-        self.claimed_warning = claimed;
+        self.warnings.claimed = claimed;
     }
 }
