@@ -59,10 +59,6 @@ const JITTER_LEFT: f64 = 0.9995;
 /// Rounds with a small window after which the controller decides whether its own packets cause the loss. The first of them
 /// acknowledges packets that left before the window shrank.
 const DRAIN_ROUNDS: u32 = 3;
-/// The queue is also a rival's if so many queues went away before a verdict, and this connection has less than this share of the rate
-/// that it once had.
-const UNDECIDED: u32 = 4;
-const CROWDED_OUT: f64 = 0.75;
 /// If the queue were ours alone, a smaller window would shorten the round-trip time by a known amount. The queue is a rival's
 /// if the round-trip time falls by less than this share of that amount.
 const OWN_SHARE: f64 = 0.7;
@@ -98,29 +94,13 @@ pub(super) struct Adaptive {
     lossy_rounds: u32,
     /// Rounds left in which one more overflow means that a queue is full.
     overflow_rounds: u32,
-    rivalry: Rivalry,
+    competition: Duration,
     /// Whether a queue ended slow start, and its owner is not known yet.
     is_cut_short: bool,
+    /// When the last competition ended, or will end.
+    last_competition: Option<Instant>,
     /// When the window was last cut. Losses of packets that left earlier belong to that cut.
     last_cut: Option<Instant>,
-}
-
-/// What is known about rivals.
-#[derive(Debug)]
-struct Rivalry {
-    /// How long the latest competition lasts.
-    competition: Duration,
-    /// When the latest competition ended, or will end.
-    ends: Option<Instant>,
-    /// Queues that were gone again before it was clear whose they are.
-    undecided: u32,
-}
-
-impl Rivalry {
-    /// Whether a rival was there until a short while ago.
-    fn is_recent(&self, now: Instant) -> bool {
-        self.ends.is_some_and(|ends| now < ends + RIVAL_MEMORY)
-    }
 }
 
 /// What happens to the window.
@@ -240,8 +220,9 @@ impl Adaptive {
             usual_loss: UsualLoss::default(),
             lossy_rounds: 0,
             overflow_rounds: 0,
-            rivalry: Rivalry { competition: FIRST_COMPETITION, ends: None, undecided: 0 },
+            competition: FIRST_COMPETITION,
             is_cut_short: false,
+            last_competition: None,
             last_cut: None,
         }
     }
@@ -311,11 +292,6 @@ impl Adaptive {
         let base = self.base();
         self.jitter = self.jitter.mul_f64(JITTER_LEFT);
         let first_step = self.first_step();
-        let is_wary = self.rivalry.is_recent(now);
-        // A rival that fills the queue a little at a time makes the window shrink again and again, but never for as many rounds as a
-        // verdict takes.
-        let is_crowded_out =
-            self.rivalry.undecided >= UNDECIDED && self.rounds.share_of_fastest() < CROWDED_OUT;
         if has_queue && matches!(self.phase, Phase::SlowStart) {
             // The window is cut below, as in every round with a queue.
             self.is_cut_short = true;
@@ -330,10 +306,6 @@ impl Adaptive {
                 // The window grows in `on_ack`. Here it only loses the part that was never filled, down to the initial window.
                 self.window = self.window.min(most).max(self.initial_window.min(self.window));
             }
-            Phase::Bounded { .. } if has_queue && is_crowded_out => {
-                self.is_cut_short = false;
-                self.compete(now, used, Cause::Rival);
-            }
             Phase::Bounded { step, queue: seen } if has_queue => {
                 *step = first_step;
                 let (window, rtt) = (used, round.least_rtt);
@@ -347,21 +319,16 @@ impl Adaptive {
                 } else {
                     self.is_cut_short = false;
                     *seen = None;
-                    // Nobody else uses the path, so its rate is what this connection has.
-                    self.rivalry.undecided = 0;
-                    self.rounds.set_fastest();
                     self.cut(now, &round);
                 }
             }
             Phase::Bounded { step, queue } => {
-                self.rivalry.undecided += u32::from(queue.take().is_some());
+                *queue = None;
                 if round.was_limited && self.window < most {
                     // On a path without delay, the window must hold more than a round delivers. Otherwise it cuts batches
                     // short.
                     self.window = (self.window + *step).max(filled_path);
-                    // A rival that is still there would lose packets to faster steps.
-                    let next = if is_wary { first_step } else { (*step * 2).min(self.window / GROWTH_SHARE) };
-                    *step = next.max(first_step);
+                    *step = (*step * 2).min(self.window / GROWTH_SHARE).max(first_step);
                 }
             }
             Phase::Draining { .. } => self.judge_drain(now, &round),
@@ -461,13 +428,12 @@ impl Adaptive {
             cubic.on_congestion_event(now, now, false, false, 0, 0);
         }
         self.window = cubic.window();
-        let rivalry = &mut self.rivalry;
-        rivalry.competition = match rivalry.is_recent(now) {
-            true => (rivalry.competition * 2).min(LONGEST_COMPETITION),
-            false => FIRST_COMPETITION,
+        self.competition = match self.last_competition {
+            Some(last) if now < last + RIVAL_MEMORY => (self.competition * 2).min(LONGEST_COMPETITION),
+            _ => FIRST_COMPETITION,
         };
-        let until = now + rivalry.competition;
-        (rivalry.ends, rivalry.undecided) = (Some(until), 0);
+        let until = now + self.competition;
+        self.last_competition = Some(until);
         self.phase = Phase::Competing { cubic, cause, until, before: window, delays: Delays::default() };
     }
 

@@ -1,7 +1,7 @@
 //! The controller in whole connections over a link with a rate and a queue, in virtual time.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use noq_proto::PathId;
 
@@ -179,65 +179,4 @@ fn what_is_offered_below_the_rate_is_carried_whatever_is_lost() {
         let share = carried as f64 / 64_000.0;
         assert!(share > 0.98 * (1.0 - loss as f64 / 1_000.0), "{share:.3} at {loss} per mille");
     }
-}
-
-/// A flow with a loss-based controller, outside of the connection: it grows by a packet each round trip, and gives up three tenths at a
-/// loss.
-struct Rival {
-    window: f64,
-    /// Bytes that it may send by now.
-    due: f64,
-    /// When it was last cut. It is cut once in a round trip.
-    last_cut: Instant,
-    delivered: u64,
-}
-
-impl Rival {
-    /// Sends for a millisecond.
-    fn send(&mut self, world: &mut World) {
-        let round_trip = (2 * world.delay + world.waiting(CLIENT)).as_secs_f64();
-        self.due += self.window / round_trip / 1_000.0;
-        while self.due >= PACKET as f64 {
-            self.due -= PACKET as f64;
-            if world.occupy(CLIENT, PACKET) {
-                self.delivered += PACKET as u64;
-                self.window += (PACKET * PACKET) as f64 / self.window;
-            } else if world.now > self.last_cut + Duration::from_secs_f64(round_trip) {
-                self.window = (self.window * 0.7).max(2.0 * PACKET as f64);
-                self.last_cut = world.now;
-            }
-        }
-    }
-}
-
-/// The connection's share of what it and a rival carry in a minute.
-fn share_beside_a_rival(congestion: Congestion, queue: Duration) -> f64 {
-    let mut world = connected(congestion);
-    world.bottleneck = Some(Bottleneck { rate: RATE, queue });
-    let mut rival = Rival { window: 10.0 * PACKET as f64, due: 0.0, last_cut: world.now, delivered: 0 };
-    let mut before = (0, 0);
-    for time in [Duration::from_secs(10), Duration::from_secs(60)] {
-        before = (delivered(&mut world), rival.delivered);
-        let end = world.now + time;
-        while world.now < end {
-            for _ in OFFERED {
-                world.speak(CLIENT, &OFFERED);
-            }
-            rival.send(&mut world);
-            world.run(Duration::from_millis(1), None);
-        }
-    }
-    let own = (delivered(&mut world) - before.0) as f64;
-    own / (own + (rival.delivered - before.1) as f64)
-}
-
-#[test]
-fn a_rival_that_fills_the_queue_and_this_connection_both_keep_a_share() {
-    for queue in [10, 30, 100] {
-        let share = share_beside_a_rival(Congestion::Adaptive, Duration::from_millis(queue));
-        assert!((0.3..=0.7).contains(&share), "{share:.2} of what was carried, with a queue of {queue} ms");
-    }
-    // The control: without a controller, the rival is left with little.
-    let share = share_beside_a_rival(Congestion::Off, Duration::from_millis(30));
-    assert!(share > 0.8, "{share:.2} without a controller");
 }

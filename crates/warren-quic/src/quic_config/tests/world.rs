@@ -409,16 +409,6 @@ impl World {
         arrival - leaves
     }
 
-    /// How long a datagram of a side would wait at the bottleneck now.
-    pub(super) fn waiting(&self, from: usize) -> Duration {
-        self.free[from].saturating_duration_since(self.now)
-    }
-
-    /// Has somebody else's datagram pass the bottleneck. Returns whether its queue took it.
-    pub(super) fn occupy(&mut self, from: usize, length: usize) -> bool {
-        self.pass_bottleneck(from, length).is_some()
-    }
-
     /// How long a datagram waits at the bottleneck, and when it leaves it; `None` if its queue is full.
     fn pass_bottleneck(&mut self, from: usize, length: usize) -> Option<(Duration, Instant)> {
         let Some(Bottleneck { rate, queue }) = self.bottleneck else {

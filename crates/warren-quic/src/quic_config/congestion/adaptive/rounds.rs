@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 /// Rounds whose delivery rates are remembered. The largest counts, because a round may end early in a burst.
 const RATES: usize = 4;
-/// Share of the highest rate that is left after a round: half of it after some 1,400 rounds.
-const FASTEST_LEFT: f64 = 0.9995;
 
 /// What a round was like.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,8 +50,6 @@ pub(super) struct Rounds {
     round: Round,
     /// Bytes a second of the last rounds.
     rates: [f64; RATES],
-    /// The highest rate of two rounds in a row, in bytes a second. It fades, because the path may have changed.
-    fastest: f64,
 }
 
 impl Default for Rounds {
@@ -68,7 +64,6 @@ impl Default for Rounds {
             latest_rtt: Duration::ZERO,
             round: Round { least_rtt: Duration::MAX, ..Round::default() },
             rates: [0.0; RATES],
-            fastest: 0.0,
         }
     }
 }
@@ -132,8 +127,6 @@ impl Rounds {
         }
         self.rates.rotate_right(1);
         self.rates[0] = bytes as f64 / seconds;
-        // One round alone may end early in a burst of acknowledgements and seem faster than the path is.
-        self.fastest = (self.fastest * FASTEST_LEFT).max(self.rates[0].min(self.rates[1]));
         Some(round)
     }
 
@@ -155,18 +148,8 @@ impl Rounds {
         bytes
     }
 
-    /// The rate of the last rounds as a share of the highest rate of a longer time.
-    pub(super) fn share_of_fastest(&self) -> f64 {
-        self.rates.iter().copied().fold(0.0, f64::max) / self.fastest.max(1.0)
-    }
-
-    /// Takes the rate of the last rounds for the highest that the path has.
-    pub(super) fn set_fastest(&mut self) {
-        self.fastest = self.rates.iter().copied().fold(0.0, f64::max);
-    }
-
     /// Forgets the rates of the past.
     pub(super) fn forget_rates(&mut self) {
-        (self.rates, self.fastest) = ([0.0; RATES], 0.0);
+        self.rates = [0.0; RATES];
     }
 }
