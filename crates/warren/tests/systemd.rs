@@ -17,7 +17,7 @@ fn units_leave_little_to_attack() {
     }
     for (unit, most) in [
         ("warren-exit.service", "20"),
-        ("warren@.service", "25"),
+        ("warren@.service", "27"),
         ("warren-down@.service", "25"),
         ("warren-lockdown@.service", "20"),
     ] {

@@ -128,7 +128,9 @@ fn exit_with_workers(net: &Net, workers: i64) -> Exit<'_> {
 
 fn profile(exit: &Exit<'_>, connections: u16) -> Profile {
     let profile = exit.enrol("laptop").with("transport", "workers", 2).with("transport", "pin", true);
-    profile.with("transport", "connections", i64::from(connections))
+    let profile = profile.with("transport", "connections", i64::from(connections));
+    // The exit's host sends datagrams to the client, as a visitor would.
+    profile.with("forwards", "allow", vec!["udp/5302"])
 }
 
 fn wait_until_attached(client: &Client<'_>, connections: u16) {

@@ -200,7 +200,6 @@ fn neither_files_nor_names_are_looked_up() {
         "iifname status dnat local",
         "ip daddr & 255.0.0.0 == local accept",
         "dnat ip to local",
-        "dnat ip to 10.0.0.1",
         "dnat to tcp dport map { 1 : 10.0.0.1 }",
         "dnat ip to tcp dport map { 1 : local }",
         "dnat ip to tcp dport map { 1 : ::1 }",

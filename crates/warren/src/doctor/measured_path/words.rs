@@ -144,6 +144,10 @@ mod tests {
         assert!(lossy.contains("1.0 % (15 of 1500) to the exit"), "{lossy}");
         assert!(lossy.contains("which Warren repairs: 0 of 1475 echoes stayed unanswered"), "{lossy}");
         assert!(lossy.contains("a long queue on the path"), "{lossy}");
+        let mut unknown = measured(15, 150.0);
+        unknown.round_trip = RoundTrip::of(&[std::time::Duration::from_millis(30)], &[]);
+        let unknown = text(&unknown);
+        assert!(unknown.contains("no echo was answered under load"), "{unknown}");
         let off = text(&Measured { repairs: false, ..measured(15, 0.0) });
         assert!(off.contains("repair is off"), "{off}");
         let broken = text(&measured(300, 0.0));
@@ -153,6 +157,6 @@ mod tests {
             mtu: Mtu { path: 1_280, tunnel: 1_380 },
             ..measured(0, 0.0)
         });
-        assert!(busy.contains("12.0 Mbit/s were on the line") && busy.contains("two pieces"), "{busy}");
+        assert!(busy.contains("other traffic used 12.0 Mbit/s") && busy.contains("two pieces"), "{busy}");
     }
 }
