@@ -9,7 +9,7 @@ use boringtun::x25519;
 use warren_wireguard::PrivateKey;
 
 use crate::support::terminal::Terminal;
-use crate::support::wireguard_go::{WireGuardGo, values};
+use crate::support::wireguard_go::{self, WireGuardGo, values};
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
 
 const PORT: u16 = 51_820;
@@ -37,7 +37,7 @@ fn connected(exit: &Exit<'_>) -> usize {
 
 #[test]
 fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
     let file = enrol(&exit, "phone");
     assert_eq!(values(&file, "Endpoint"), [format!("{}:{PORT}", Net::EXIT_V4)]);
@@ -84,7 +84,7 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
 
 #[test]
 fn a_client_that_changes_its_address_is_answered_there_and_keeps_its_session() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
     let phone = WireGuardGo::up(&net.client, &enrol(&exit, "phone"));
     assert!(phone.pings(Net::INTERNET_V4));
@@ -101,7 +101,7 @@ fn a_client_that_changes_its_address_is_answered_there_and_keeps_its_session() {
 
 #[test]
 fn a_wireguard_client_is_limited_isolated_and_cut_off_like_any_other() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
     let other_host = net.second_client();
     let phone_file = enrol(&exit, "phone --rate-limit 64kbit");
@@ -167,7 +167,7 @@ fn a_wireguard_client_is_limited_isolated_and_cut_off_like_any_other() {
 
 #[test]
 fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_files() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let mut exit = Exit::init(&net, &ExitOptions::default());
     serve_wireguard(&exit);
     let server_key = PrivateKey::new([77; 32]);
@@ -232,7 +232,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
 
 #[test]
 fn a_client_is_upgraded_to_warren_and_its_wireguard_key_is_refused_from_then_on() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
     let file = enrol(&exit, "laptop");
     let old = WireGuardGo::up(&net.client, &file);
@@ -259,7 +259,7 @@ fn a_client_is_upgraded_to_warren_and_its_wireguard_key_is_refused_from_then_on(
 
 #[test]
 fn a_terminal_gets_the_qr_code_and_a_file_only_the_configuration() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
     let piped = enrol(&exit, "piped");
     assert!(piped.starts_with("# piped") && !piped.contains('\u{2588}'), "{piped}");
@@ -273,7 +273,7 @@ fn a_terminal_gets_the_qr_code_and_a_file_only_the_configuration() {
 
 #[test]
 fn an_unauthenticated_flood_costs_no_session_and_little_time() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let mut exit = exit_with_wireguard(&net);
     let file = enrol(&exit, "phone");
     let exit_key: [u8; 32] = {
@@ -353,7 +353,7 @@ fn processor_time(pid: i32) -> Duration {
 #[test]
 #[ignore = "takes eleven minutes; `scripts/torture wireguard` runs it"]
 fn five_new_keys_in_real_time_lose_nothing_and_keep_the_session() {
-    let Some(net) = Net::new() else { return };
+    let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
     let phone = WireGuardGo::up(&net.client, &enrol(&exit, "phone"));
     assert!(phone.pings(Net::INTERNET_V4));

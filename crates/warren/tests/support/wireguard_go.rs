@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use super::{Namespace, Net, Running, eventually, seconds};
 
 /// Where wireguard-go has its control sockets.
 const SOCKETS: &str = "/var/run/wireguard";
+
+/// The version that is built if none is there.
+const VERSION: &str = "v0.0.0-20260522210424-ecfc5a8d5446";
 
 /// A device of wireguard-go. Dropping it ends the program, which removes the device.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ impl<'net> WireGuardGo<'net> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Control sockets of all hosts are in one directory.
         let device = format!("wg{}x{}", std::process::id() % 100_000, COUNT.fetch_add(1, Ordering::Relaxed));
-        let program = program();
+        let program = program().unwrap();
         let process =
             host.start(&["env", "LOG_LEVEL=verbose", program.to_str().unwrap(), "--foreground", &device]);
         let this = Self { host, device, _process: process };
@@ -92,20 +96,32 @@ impl Drop for WireGuardGo<'_> {
     }
 }
 
-/// wireguard-go as `warren-bench vpn` installs it.
-fn program() -> PathBuf {
-    let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
-    let bin = Path::new(&home).join(".cache/warren-peers/wireguard-go/bin");
-    let program = bin.join("wireguard");
-    if !program.exists() {
-        let install = ["install", "golang.zx2c4.com/wireguard@latest"];
-        let installed = Command::new("go").args(install).env("GOBIN", &bin).current_dir("/").status();
-        assert!(
-            installed.is_ok_and(|status| status.success()),
-            "these tests need wireguard-go; install Go, or run: warren-bench vpn --peers wireguard-go"
-        );
+/// A host to test WireGuard clients with, or `None` without root, or without wireguard-go and a Go to build it with.
+pub fn net() -> Option<Net> {
+    let net = Net::new()?;
+    if program().is_none() {
+        println!("skipped: this test needs wireguard-go, or Go to build it with");
+        return None;
     }
-    program
+    Some(net)
+}
+
+/// wireguard-go, built once by one of the tests.
+fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
+        let bin = Path::new(&home).join(".cache/warren-peers/wireguard-go/bin");
+        let program = bin.join("wireguard");
+        if !program.exists() {
+            let module = format!("golang.zx2c4.com/wireguard@{VERSION}");
+            let built =
+                Command::new("go").args(["install", &module]).env("GOBIN", &bin).current_dir("/").status();
+            built.ok().filter(|status| status.success())?;
+        }
+        Some(program)
+    };
+    PROGRAM.get_or_init(build).as_deref()
 }
 
 /// The file in the words of the control socket.
