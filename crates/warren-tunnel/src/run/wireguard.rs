@@ -15,7 +15,7 @@ use warren_quic::socket::PlainSocket;
 use warren_session::PublicKey;
 use warren_session::clients::WireGuardClient;
 use warren_session::exit::SessionId;
-use warren_wireguard::{Event, Path, Taken};
+use warren_wireguard::{Event, Path, Server, Taken};
 
 use super::Worker;
 use crate::client_limit::ClientLimit;
@@ -42,9 +42,7 @@ impl Worker {
             if is_due {
                 server.tick(now, |path, message| send(sockets, path, message));
             }
-            while let Some(event) = server.poll_event() {
-                self.take_wireguard_event(event, members);
-            }
+            self.take_wireguard_events(server, members);
         }
         wireguard.sockets.iter_mut().for_each(|socket| socket.poll_flush(cx));
         self.wireguard = Some(wireguard);
@@ -68,9 +66,7 @@ impl Worker {
                     Taken::Packet { peer, length } => {
                         let mut packet = buffer.split();
                         packet.truncate(length);
-                        while let Some(event) = server.poll_event() {
-                            self.take_wireguard_event(event, members);
-                        }
+                        self.take_wireguard_events(server, members);
                         members.heard(peer, datagram.len());
                         self.take_from_peer(members.get_mut(peer), packet, *mtu, now);
                         return;
@@ -78,9 +74,7 @@ impl Worker {
                     Taken::KeepAlive { peer } => {
                         buffer.clear();
                         // The first one makes it a member.
-                        while let Some(event) = server.poll_event() {
-                            self.take_wireguard_event(event, members);
-                        }
+                        self.take_wireguard_events(server, members);
                         members.heard(peer, datagram.len());
                         return;
                     }
@@ -130,20 +124,26 @@ impl Worker {
         device.coalescer.push(Flags::NONE, packet.freeze())
     }
 
-    fn take_wireguard_event(&mut self, event: Event, members: &mut Members) {
-        match event {
-            Event::Up { peer, key, remote } => {
-                // It may be up again after its session was ended.
-                let connection = match members.get_mut(peer) {
-                    Some(member) => member.connection,
-                    None => members.add(peer),
-                };
-                self.report(Report::WireGuardUp { connection, peer: key, remote });
-            }
-            Event::Down { peer } => {
-                let Some(mut member) = members.remove(peer) else { return };
-                self.leave_session_of(peer, &mut member);
-                self.report(Report::Closed { connection: member.connection, reason: CloseReason::TimedOut });
+    /// Takes what has happened to peers: members come and go, and the control plane hears of it.
+    fn take_wireguard_events(&mut self, server: &mut Server, members: &mut Members) {
+        while let Some(event) = server.poll_event() {
+            match event {
+                Event::Up { peer, key, remote } => {
+                    // It may be up again after its session was ended.
+                    let connection = match members.get_mut(peer) {
+                        Some(member) => member.connection,
+                        None => members.add(peer),
+                    };
+                    self.report(Report::WireGuardUp { connection, peer: key, remote });
+                }
+                Event::Down { peer } => {
+                    let Some(mut member) = members.remove(peer) else { continue };
+                    self.leave_session_of(peer, &mut member);
+                    self.report(Report::Closed {
+                        connection: member.connection,
+                        reason: CloseReason::TimedOut,
+                    });
+                }
             }
         }
     }
@@ -165,9 +165,7 @@ impl Worker {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         let WireGuard { server, members, .. } = &mut *wireguard;
         server.set_client(key, client);
-        while let Some(event) = server.poll_event() {
-            self.take_wireguard_event(event, members);
-        }
+        self.take_wireguard_events(server, members);
         self.wireguard = Some(wireguard);
     }
 
