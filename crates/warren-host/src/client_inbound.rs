@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 
 use crate::client_facts::ClientPlanFacts;
+use crate::client_plan::ANSWER_TABLES;
 use crate::forwarded_ports::{Ports, merged};
 use crate::kill_switch::InboundProtocol;
 use crate::ruleset_text::chain;
@@ -180,12 +181,11 @@ fn mark(host: &ClientPlanFacts) -> u32 {
     CARRIER_MARK | ANSWER_BIT | u32::from(host.slot) << SLOT_SHIFT
 }
 
-/// The routing table of answers to visitors, behind the tunnels' 256 tables.
+/// The routing table of answers to visitors.
 fn table(slot: u8) -> u32 {
-    FIRST_TABLE + u32::from(slot)
+    ANSWER_TABLES + u32::from(slot)
 }
 
-const FIRST_TABLE: u32 = 0x5861;
 const ANSWER_BIT: u32 = 0x2_0000;
 const SLOT_SHIFT: u32 = 20;
 /// Of routes that count only once the device is gone. Higher than the kernel's default metric, which for IPv6 is 1024

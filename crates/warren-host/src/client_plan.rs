@@ -222,7 +222,10 @@ fn reverse_path_by_mark() -> Step {
 }
 
 /// The first of 256 routing tables, one for each slot.
+/// The routing tables, one for each slot: of tunnels, of answers to visitors, and of single programs. Each has a range of 256 of its own.
 const FIRST_TABLE: u32 = 0x5761;
+pub(crate) const ANSWER_TABLES: u32 = FIRST_TABLE + 0x100;
+pub(crate) const EXEC_TABLES: u32 = ANSWER_TABLES + 0x100;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
 

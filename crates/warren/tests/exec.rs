@@ -151,6 +151,8 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     let Some(cgroups) = net.client.own_cgroups() else { return };
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);
     let profile = exit.enrol("laptop").with("routes", "include", vec!["10.9.0.0/16"]);
+    // Answers to visitors have a routing table of their own too.
+    let profile = profile.with("forwards", "allow", vec!["tcp/8443"]);
     let client = Client::with(&net, &profile);
     client.sh(&format!("chmod 755 {}", client.warren.config("..").display()));
     client.up();

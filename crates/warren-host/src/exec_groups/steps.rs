@@ -3,7 +3,11 @@
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::rules::Marks;
-use crate::{Family, FirewallMark, Route, RouteKind, Rule, Step, client_plan::ClientPlanFacts, sysctl};
+use crate::{
+    Family, FirewallMark, Route, RouteKind, Rule, Step,
+    client_plan::{ClientPlanFacts, EXEC_TABLES},
+    sysctl,
+};
 
 /// The steps for a tunnel's own programs. They leave unmarked packets alone.
 pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
@@ -46,11 +50,9 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
 
 /// The routing table of programs inside the tunnel in `slot`.
 fn table(slot: u8) -> u32 {
-    FIRST_TABLE + u32::from(slot)
+    EXEC_TABLES + u32::from(slot)
 }
 
-/// The first of 256 tables, behind those of [`crate::client_plan::table`].
-const FIRST_TABLE: u32 = 0x5861;
 /// Higher than the kernel's default metric.
 const LAST_METRIC: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
