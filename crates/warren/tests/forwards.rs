@@ -155,7 +155,9 @@ fn in_a_split_tunnel_answers_go_back_through_the_tunnel() {
 fn ports_of_the_exits_host_and_of_other_clients_are_refused() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::init(&net, &ExitOptions::default());
-    exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
+    exit.configure(|config| {
+        config.with("web", "listen", "127.0.0.1:9467").with("wireguard", "listen", "0.0.0.0:51820")
+    });
     exit.run();
     exit.warren.run("exit client add home").ok();
     exit.warren.run("exit client add other").ok();
@@ -170,6 +172,7 @@ fn ports_of_the_exits_host_and_of_other_clients_are_refused() {
     let refusals = [
         ("home udp/443", "udp/443 cannot be forwarded: this exit listens there for its clients"),
         ("home udp/400-500 --to 400", "udp/443 cannot be forwarded"),
+        ("home udp/51820", "udp/51820 cannot be forwarded: this exit listens there for its clients"),
         ("home tcp/9466", "this exit's metrics are there"),
         ("home tcp/9467", "this exit's page for operators is there"),
         ("home tcp/22", "tcp/22 cannot be forwarded: a program on this host waits for others there"),

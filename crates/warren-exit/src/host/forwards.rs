@@ -88,9 +88,10 @@ pub(crate) fn refuse_taken(
 /// The ports at which the exit itself listens, also where only this host can reach them.
 pub(crate) fn own_ports(config: &ExitSettings) -> OwnPorts {
     let one = |protocol, port| Ports { protocol, first: port, last: port };
-    let listen = config.listen.iter().map(|address| {
-        (one(InboundProtocol::Udp, address.port()), "this exit listens there for its clients")
-    });
+    let listen = config
+        .ports()
+        .into_iter()
+        .map(|port| (one(InboundProtocol::Udp, port), "this exit listens there for its clients"));
     let metrics = config
         .metrics
         .listen
