@@ -65,8 +65,7 @@ impl ExecUpkeep {
         }
         self.is_wanted = true;
         // Before the routes: until these are there, the table drops what belongs inside.
-        self.follow(setup, lockdown).await.map(drop)?;
-        setup.prepare_for_exec().await
+        self.follow(setup, lockdown).await.map(drop)
     }
 
     /// Makes the table follow the tunnel, and makes it again if others have changed it. Returns a sentence if they had.

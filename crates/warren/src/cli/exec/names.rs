@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use warren_control::ExecSide;
+use warren_host::dns::nameservers;
 
 /// What is mounted over which file, in a mount namespace of the program's own.
 #[derive(Debug, Default)]
@@ -93,8 +94,7 @@ fn asks_resolved(nsswitch: &str) -> bool {
 /// Whether every resolver of resolv.conf(5) is on this host.
 fn asks_this_host() -> bool {
     let text = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
-    let server = |line: &str| line.strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok();
-    text.lines().filter_map(server).all(|server| server.is_loopback())
+    nameservers(&text).iter().all(IpAddr::is_loopback)
 }
 
 /// Mounts each first file over each second one, then becomes the program.
