@@ -61,7 +61,7 @@ impl StubSockets {
             }
         }
         Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))).with_context(|| {
-            format!("cannot answer queries at {FIRST}, which domains in [dns] of the profile needs; stop what listens at port {PORT} of all addresses")
+            format!("cannot answer queries at {FIRST}, as domains in [dns] of the profile requires; stop the program that listens on port {PORT} of all addresses")
         })
     }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use warren_wireguard::PrivateKey;
+use zeroize::Zeroizing;
 
 use super::ConfigError;
 use super::document::{Document, Located};
@@ -89,7 +90,7 @@ pub fn read_wireguard_key(path: &Path) -> Result<Option<PrivateKey>, ConfigError
 /// # Errors
 /// When there is a file already, or it cannot be written.
 pub fn write_wireguard_key(path: &Path, key: &PrivateKey) -> Result<(), ConfigError> {
-    let text = format!("{}\n", *key.to_base64());
+    let text = Zeroizing::new(format!("{}\n", *key.to_base64()));
     storage::create_new(path, text.as_bytes(), 0o600).map_err(|error| {
         ConfigError::of_file(path, format!("cannot be written: {}; check its directory", describe(&error)))
     })

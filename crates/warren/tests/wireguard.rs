@@ -203,7 +203,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
     let dry = exit.warren.run(&format!("exit import wireguard {} --dry-run", path.display())).ok();
     assert!(dry.contains("20 clients would be enrolled"), "{dry}");
     let imported = exit.warren.run(&format!("exit import wireguard {}", path.display()));
-    assert!(imported.stdout.contains("connect with the files that they have"), "{imported:?}");
+    assert!(imported.stdout.contains("connect with their existing files"), "{imported:?}");
     assert!(
         imported.stderr.contains("restart the exit") && imported.stderr.contains("repair"),
         "{imported:?}"

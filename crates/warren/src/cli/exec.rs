@@ -134,7 +134,7 @@ async fn enter_as_user(
         (Some(name), _) => name.to_string_lossy().into_owned(),
         (None, [name]) => name.clone(),
         (None, []) => bail!(
-            "no profile allows users to run programs inside; run this as root, or have root set users in [exec] of the profile"
+            "no profile allows users to run programs inside; run this as root, or ask root to list you in users under [exec] of the profile"
         ),
         (None, several) => {
             let sentence = format!("several profiles allow that: {}; name one", several.join(", "));

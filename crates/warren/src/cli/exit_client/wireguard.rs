@@ -1,5 +1,6 @@
 //! `warren exit client add --wireguard`: enrols a client that uses WireGuard's own programs, and prints its configuration.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -89,7 +90,7 @@ fn free_addresses(
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
     let clients = all(&PageQuery::default(), |page| store.clients(page))?.rows;
-    let taken: Vec<IpAddr> = clients
+    let taken: HashSet<IpAddr> = clients
         .iter()
         .flat_map(|client| [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)])
         .flatten()

@@ -52,7 +52,7 @@ pub(super) fn run(
     }
     store.add_all(&clients)?;
     output::print(&format!(
-        "Enrolled {} clients with the keys that they have; they connect with the files that they have.\n",
+        "Enrolled {} clients. They keep their keys, and can connect with their existing files.\n",
         clients.len()
     ))?;
     say_what_is_left(config, server, change);
@@ -62,7 +62,7 @@ pub(super) fn run(
 /// Tells the operator what to do next, and what these clients lack.
 fn say_what_is_left(config: &ExitSettings, server: &WireGuardServer, change: KeyChange) {
     let restart = if change == KeyChange::Write {
-        ", and restart the exit if it runs: it has another key so far"
+        ", and restart the exit if it runs, because it still uses its old key"
     } else {
         ""
     };
