@@ -7,9 +7,9 @@
 use std::net::IpAddr;
 
 use crate::client_facts::ClientPlanFacts;
-use crate::client_plan::ANSWER_TABLES;
 use crate::forwarded_ports::{Ports, merged};
 use crate::kill_switch::InboundProtocol;
+use crate::routing_tables;
 use crate::ruleset_text::chain;
 use crate::{CARRIER_MARK, DeviceName, Family, FirewallMark, Route, RouteKind, Rule, Step};
 
@@ -183,7 +183,7 @@ fn mark(host: &ClientPlanFacts) -> u32 {
 
 /// The routing table of answers to visitors.
 fn table(slot: u8) -> u32 {
-    ANSWER_TABLES + u32::from(slot)
+    routing_tables::ANSWERS + u32::from(slot)
 }
 
 const ANSWER_BIT: u32 = 0x2_0000;

@@ -12,12 +12,12 @@ use crate::client_inbound::VOID_METRIC;
 pub use crate::table_names::firewall_table;
 use crate::{
     DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
-    client_inbound, client_ruleset, ruleset_text, sysctl,
+    client_inbound, client_ruleset, routing_tables, ruleset_text, sysctl,
 };
 
 /// The routing table of the tunnel in `slot`.
 pub fn table(slot: u8) -> u32 {
-    FIRST_TABLE + u32::from(slot)
+    routing_tables::TUNNELS + u32::from(slot)
 }
 
 /// Computes a client's plan: the firewall and the device first, then its routes, and the rules that send traffic there
@@ -222,10 +222,6 @@ fn reverse_path_by_mark() -> Step {
 }
 
 /// The first of 256 routing tables, one for each slot.
-/// The routing tables, one for each slot: of tunnels, of answers to visitors, and of single programs. Each has a range of 256 of its own.
-const FIRST_TABLE: u32 = 0x5761;
-pub(crate) const ANSWER_TABLES: u32 = FIRST_TABLE + 0x100;
-pub(crate) const EXEC_TABLES: u32 = ANSWER_TABLES + 0x100;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
 

@@ -42,6 +42,7 @@ mod plain_file;
 pub mod plan;
 mod private_networks;
 pub mod published;
+mod routing_tables;
 mod ruleset_text;
 pub mod snapshot;
 mod sock_diag;

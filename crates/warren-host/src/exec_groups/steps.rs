@@ -4,9 +4,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::rules::Marks;
 use crate::{
-    Family, FirewallMark, Route, RouteKind, Rule, Step,
-    client_plan::{ClientPlanFacts, EXEC_TABLES},
-    sysctl,
+    Family, FirewallMark, Route, RouteKind, Rule, Step, client_plan::ClientPlanFacts, routing_tables, sysctl,
 };
 
 /// The steps for a tunnel's own programs. They leave unmarked packets alone.
@@ -50,7 +48,7 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
 
 /// The routing table of programs inside the tunnel in `slot`.
 fn table(slot: u8) -> u32 {
-    EXEC_TABLES + u32::from(slot)
+    routing_tables::EXEC + u32::from(slot)
 }
 
 /// Higher than the kernel's default metric.

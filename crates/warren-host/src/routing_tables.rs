@@ -1,0 +1,8 @@
+//! The numbers of the routing tables that clients use. Each kind has a table for each of the 256 slots.
+
+/// The first table of tunnels.
+pub(crate) const TUNNELS: u32 = 0x5761;
+/// The first table of answers to visitors.
+pub(crate) const ANSWERS: u32 = TUNNELS + 0x100;
+/// The first table of single programs.
+pub(crate) const EXEC: u32 = ANSWERS + 0x100;
