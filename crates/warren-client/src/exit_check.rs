@@ -82,6 +82,6 @@ async fn converse(endpoint: &mut QuicEndpoint, remote: SocketAddr) -> Result<Exi
         }
     }
     let stats = connected.and_then(|connection| endpoint.stats(connection));
-    let stats = stats.ok_or_else(|| format!("{remote} does not answer"))?;
+    let stats = stats.ok_or_else(|| format!("no answer from {remote}"))?;
     Ok(ExitAnswer { remote, round_trip: stats.rtt, mtu: stats.mtu })
 }

@@ -10,6 +10,7 @@
 //! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps single programs on a side of their own |
 #![forbid(unsafe_code)]
 
+mod already;
 mod client_close;
 mod daemon;
 mod device;

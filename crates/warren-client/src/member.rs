@@ -12,6 +12,7 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
+use crate::already::runs_already;
 use crate::down::down;
 use crate::kill_switch;
 use crate::systemd_unit::{Unit, are_usual};
@@ -29,9 +30,8 @@ pub fn is_member(directories: &Directories) -> bool {
 pub async fn up_as_member(directories: &Directories, name: &str, timeout: Duration) -> anyhow::Result<()> {
     let unit = Unit::tunnel(name);
     if unit.is_active().await {
-        let sentence =
-            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
-        return Err(Failure::new(ExitCode::Failed, sentence).into());
+        let directory = DaemonDirectory::new(&directories.runtime, name);
+        return Err(runs_already(&directory, name).await.into());
     }
     unit.start_as_member(timeout, &Unit::down(name)).await?;
     let directory = DaemonDirectory::new(&directories.runtime, name);

@@ -7,6 +7,7 @@ use super::exec_users::ExecUsers;
 use super::kill_switch::{self, Lockdown};
 use super::leftover_dns;
 use super::stub::StubSockets;
+use crate::already::runs_already;
 use warren_config::{ClientProfile, load_profile};
 use warren_control::ControlSocket;
 use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
@@ -47,9 +48,7 @@ pub async fn client_run(
     let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
     let Some(lock) = directory.lock_after_kill().await? else {
-        let sentence =
-            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
-        return Err(Failure::new(ExitCode::Failed, sentence).into());
+        return Err(runs_already(&directory, name).await.into());
     };
     let (first_exit, host_outside) = take_notes(&directory, &mut profile);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.

@@ -20,6 +20,7 @@ use super::diagnose::what_to_check;
 use super::kill_switch;
 use super::ssh_session::SshSession;
 use super::systemd_unit::Unit;
+use crate::already::runs_already;
 use warren_config::{ClientProfile, Endpoint, load_profile};
 use warren_control::ask_status;
 use warren_daemon::daemon_directory::{DaemonDirectory, StartLock};
@@ -78,9 +79,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
             retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
             return report(&directory, &profile).await;
         }
-        let sentence =
-            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
-        return Err(Failure::new(ExitCode::Failed, sentence).into());
+        return Err(runs_already(&directory, name).await.into());
     }
     let closes = options.kill_switch || profile.kill_switch.enabled;
     // Without a kill switch of its own, this profile is blocked by those of other profiles.

@@ -52,8 +52,9 @@ impl<'a> Document<'a> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { source, root: root.into_inner(), asked: Vec::new() }),
             Err(error) => {
-                let offset = error.span().map_or(text.len(), |span| span.start);
-                Err(source.error(offset, syntax_sentence(error.message())))
+                let span = error.span().unwrap_or(text.len()..text.len());
+                let what = text.get(span.clone()).unwrap_or_default();
+                Err(source.error(span.start, syntax_sentence(error.message(), what)))
             }
         }
     }
@@ -240,9 +241,12 @@ fn bare(name: &str) -> String {
 }
 
 /// A TOML error as a sentence that says what to do.
-fn syntax_sentence(message: &str) -> String {
+///
+/// `what` is the part of the text that the error is about.
+fn syntax_sentence(message: &str, what: &str) -> String {
     if message.contains("duplicate key") {
-        return "this key or section is set twice; remove one of the two".to_owned();
+        let what = if what.is_empty() || what.contains('\n') { "this key or section" } else { what };
+        return format!("{what} is set twice; remove one of the two, or join them");
     }
     format!("this is not TOML ({}); correct the line", words(message))
 }
@@ -250,7 +254,7 @@ fn syntax_sentence(message: &str) -> String {
 /// An error from serde as a sentence that says what to do.
 pub(super) fn deserialization_sentence(message: &str) -> String {
     if message.contains("duplicate key") {
-        return syntax_sentence(message);
+        return syntax_sentence(message, "");
     }
     format!("{}; correct the entry", words(message))
 }

@@ -128,7 +128,7 @@ pub(super) fn public_keys(value: Value<'_>) -> Result<Vec<PublicKey>, Problem> {
     for item in value.items("a key or a list of keys")? {
         let key = public_key(item)?;
         if keys.contains(&key) {
-            return Err(item.problem("names the same key twice; remove one of the two"));
+            return Err(item.problem("has the same key twice; remove one of the two"));
         }
         keys.push(key);
     }

@@ -60,7 +60,7 @@ pub use kill_switch::KillSwitchOpener;
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
 pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
-pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with};
+pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with, with_private_key};
 pub use transport::Transport;
 pub use web::WebListen;
 pub use wireguard::{WireGuardSettings, read_wireguard_key, wireguard_key_path, write_wireguard_key};

@@ -1,5 +1,8 @@
 //! The profile that an exit's operator gives to a client.
 
+use std::ops::Range;
+
+use toml::de::DeTable;
 use warren_quic::key::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
@@ -48,9 +51,7 @@ pub fn profile_text_with(
     settings: &str,
 ) -> Zeroizing<String> {
     let key_line = match key {
-        ClientKey::Ours(private) => {
-            Zeroizing::new(format!("private_key = \"{}\"", private.to_base64().as_str()))
-        }
+        ClientKey::Ours(private) => private_key_line(private),
         ClientKey::Theirs(public) => {
             let line = format!(
                 "private_key_file = \"{name}.key\"   # the private key of {public}, beside this file"
@@ -71,4 +72,50 @@ pub fn profile_text_with(
          [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n\n{settings}",
         key_line.as_str()
     ))
+}
+
+/// The text of a profile with another private key in `[client]`. All other settings and comments stay.
+///
+/// `None` if the text is no TOML or names no private key.
+pub fn with_private_key(text: &str, key: &PrivateKey) -> Option<Zeroizing<String>> {
+    let Range { start, end } = private_key_span(text)?;
+    let line = private_key_line(key);
+    Some(Zeroizing::new([text.get(..start)?, line.as_str(), text.get(end..)?].concat()))
+}
+
+/// Where the text has `private_key = "..."` or `private_key_file = "..."`, in bytes.
+fn private_key_span(text: &str) -> Option<Range<usize>> {
+    let root = DeTable::parse(text).ok()?;
+    let client = root.get_ref().get("client")?.get_ref().as_table()?;
+    let is_key = |key: &str| key == "private_key" || key == "private_key_file";
+    let (key, value) = client.iter().find(|(key, _)| is_key(key.get_ref()))?;
+    Some(key.span().start..value.span().end)
+}
+
+fn private_key_line(key: &PrivateKey) -> Zeroizing<String> {
+    Zeroizing::new(format!("private_key = \"{}\"", key.to_base64().as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_key_leaves_all_other_settings_and_comments() {
+        let key = PrivateKey::generate().unwrap();
+        for (written, rest) in [
+            ("private_key = \"old\"", "   # mine\n\n[kill_switch]\nenabled = true\n"),
+            ("private_key_file=\"home.key\"", "\n[[exit]]\nendpoint = \"a:443\"\n"),
+            ("\"private_key\" = 'old'", ""),
+        ] {
+            let text = format!("# private_key = \"a comment\"\n[client]\n{written}{rest}");
+            let new =
+                format!("# private_key = \"a comment\"\n[client]\n{}{rest}", private_key_line(&key).as_str());
+
+            assert_eq!(with_private_key(&text, &key).unwrap().as_str(), new);
+        }
+        for text in ["[client]\n", "[[client]]\nprivate_key = 1\n", "private_key = \"outside\"\n", "["] {
+            assert!(with_private_key(text, &key).is_none(), "{text}");
+        }
+    }
 }

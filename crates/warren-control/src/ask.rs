@@ -37,7 +37,7 @@ pub enum AskError {
         pid: String,
     },
     /// This user may not use the socket.
-    #[error("only root and the daemon's own user may talk to it; run this as root")]
+    #[error("only root and members of the group warren may talk to the daemon; run this as root")]
     Forbidden,
     /// The socket cannot be used.
     #[error("cannot talk to the daemon: {0}; see its log, and start it again")]

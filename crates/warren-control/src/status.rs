@@ -283,6 +283,7 @@ mod tests {
                 gateway_ipv6: None,
                 prefixes: Vec::new(),
             }),
+            host_outside: false,
             warnings: Vec::new(),
             last_error: None,
             kill_switch: false,

@@ -17,6 +17,10 @@ pub enum ExitCode {
     Refused = 4,
     /// The command took too long.
     TimedOut = 5,
+    /// The program of `warren exec` cannot be started.
+    NotStarted = 126,
+    /// The program of `warren exec` does not exist.
+    NotFound = 127,
 }
 
 impl ExitCode {

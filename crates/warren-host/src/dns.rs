@@ -140,6 +140,9 @@ impl fmt::Display for DnsPlan {
                 Method::File { path } => {
                     let path = path.display();
                     writeln!(f, "cat > {path} <<'END'\n{lines}END")?;
+                    if self.split.is_some() {
+                        writeln!(f, "# its other settings, such as search and options, stay")?;
+                    }
                 }
             }
         }

@@ -100,6 +100,7 @@ impl Daemon {
             refused: self.health.refusal.status(),
             error: self.health.host_trouble().map(str::to_owned),
             kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
+            host_outside: self.start.host_outside,
             warnings: self
                 .host
                 .setup

@@ -79,6 +79,7 @@ mod tests {
             }),
             refused: None,
             error: None,
+            host_outside: false,
             warnings: Vec::new(),
             last_error: None,
             kill_switch: false,

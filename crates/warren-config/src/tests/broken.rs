@@ -27,8 +27,8 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     ("[tun]\n\"na\\u0000me\" = \"x\"\n", "8: unknown key \"na\\0me\" in [tun]"),
     ("tun.nam = \"x\"\n[tun]\n", "7: unknown key \"tun\" in [exit]"),
     // Structure
-    ("[tun]\nname = \"a\"\nname = \"b\"\n", "9: this key or section is set twice; remove one of the two"),
-    ("[tun]\n[tun]\n", "8: this key or section is set twice; remove one of the two"),
+    ("[tun]\nname = \"a\"\nname = \"b\"\n", "9: name is set twice; remove one of the two, or join them"),
+    ("[tun]\n[tun]\n", "8: tun is set twice; remove one of the two, or join them"),
     ("[tun]\nname = \"a\n", "8: this is not TOML ("),
     ("[tun\nname = \"a\"\n", "7: this is not TOML ("),
     ("[tun]\nname = warren0\n", "8: this is not TOML ("),
@@ -320,7 +320,7 @@ fn broken_identity_of_a_profile_is_named_and_no_key_is_shown() {
         ),
         (
             format!("{client}[[exit]]\npublic_key = [\"{PUBLIC_KEY}\", \"{PUBLIC_KEY}\"]\n"),
-            "4: public_key in [exit] names the same key twice",
+            "4: public_key in [exit] has the same key twice",
         ),
         (
             format!("{client}[[exit]]\nendpoint = \"a\"\npublic_key = \"{own}\"\n"),

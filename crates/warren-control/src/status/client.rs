@@ -25,6 +25,9 @@ pub struct ClientStatus {
     pub last_error: Option<String>,
     /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
+    /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.
+    #[serde(default)]
+    pub host_outside: bool,
     /// How often all connections were lost since the start.
     pub reconnects: u64,
 }

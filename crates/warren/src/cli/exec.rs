@@ -2,6 +2,7 @@
 
 mod names;
 
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -42,7 +43,11 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     let words = shadowed.around(&arguments.command);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
     let error = Command::new(program).args(rest).exec();
-    bail!("cannot start {}: {error}; check the program's name", program.display())
+    // As shells do, so that scripts can tell these cases from the program's own failures.
+    let code =
+        if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
+    let sentence = format!("cannot start {}: {error}; check the program's name", program.display());
+    Err(Failure::new(code, sentence).into())
 }
 
 async fn enter_as_root(
@@ -56,6 +61,13 @@ async fn enter_as_root(
     let group = ExecGroup::of(&name, on(side))?;
     let request = Request::Exec { side };
     let answer = match ask(&directory.socket(), &request).await {
+        Err(AskError::NotRunning) if side == ExecSide::Outside => {
+            let sentence = format!(
+                "{name} is not up, so there is no tunnel to stay out of; run the program without `warren exec`, or run `{}` first",
+                directories.command(&format!("up {name}"))
+            );
+            return Err(Failure::new(ExitCode::NotRunning, sentence).into());
+        }
         Err(AskError::NotRunning) => {
             bring_up(directories, log, &name, file, &directory).await?;
             ask(&directory.socket(), &request).await?

@@ -12,8 +12,9 @@ use zeroize::Zeroizing;
 use super::args::JoinArgs;
 use warren_client::{EnrolError, Enrolment};
 use warren_config::storage;
-use warren_config::{ClientKey, NEW_SETTINGS, profile_text_with};
+use warren_config::{ClientKey, NEW_SETTINGS, profile_text_with, with_private_key};
 use warren_config::{Endpoint, ProfileName, describe, load_profile};
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
@@ -44,8 +45,15 @@ pub(crate) async fn run_with(
     match enrolment.run(timeout).await {
         Ok(client) => {
             let done = joining.finish(&name, &invited)?;
+            let daemon = DaemonDirectory::new(&directories.runtime, name.as_str());
+            // A daemon that runs has the earlier key.
+            let down = if daemon.is_running().unwrap_or(false) {
+                format!("{} {name} && ", directories.command("down"))
+            } else {
+                String::new()
+            };
             output::print(&format!(
-                "Enrolled as {client}{done}. Connect with: {} {name}\n",
+                "Enrolled as {client}{done}. Connect with: {down}{} {name}\n",
                 directories.command("up")
             ))
         }
@@ -67,6 +75,9 @@ pub(crate) async fn run_with(
         }
     }
 }
+
+/// How the comment begins that says with which invitation a profile's key was enrolled.
+const MARK: &str = "# Enrolled with the invitation ";
 
 /// What an invitation says, apart from its token.
 struct Invited {
@@ -92,7 +103,7 @@ impl Invited {
 
     /// The comment in a profile that says with which invitation its key was enrolled.
     fn mark(&self) -> String {
-        format!("# Enrolled with the invitation {}.", self.label)
+        format!("{MARK}{}.", self.label)
     }
 }
 
@@ -175,22 +186,40 @@ impl Joining {
                 describe(error)
             )
         };
+        let kept = self.with_earlier_settings(invited);
+        let is_kept = kept.is_some();
         if self.before == Before::OtherKey {
             durable_file::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
         }
         let key = ClientKey::Ours(self.key);
         let exit = [invited.exit_key];
-        let text = profile_text_with(name.as_str(), &invited.endpoint, &exit, &key, &invited.settings);
+        let text = kept.unwrap_or_else(|| {
+            profile_text_with(name.as_str(), &invited.endpoint, &exit, &key, &invited.settings)
+        });
         let text = Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat());
         // The profile is written before the key file is removed, so the key is always on disk.
         storage::create_new(&self.profile, text.as_bytes(), 0o600).map_err(|error| cannot(&error))?;
         drop(fs::remove_file(&self.key_file));
         Ok(match self.before {
             Before::OtherKey => {
-                format!(" and wrote {path} with a new key; the earlier profile is now {}", old.display())
+                let settings = if is_kept { "and its settings" } else { "but without its settings" };
+                let old = old.display();
+                format!(" and wrote {path} with a new key {settings}; the earlier profile is now {old}")
             }
             Before::Nothing | Before::ThisInvitation => format!(" and wrote {path}"),
         })
+    }
+
+    /// The profile of before with the new key, if no other settings were asked for.
+    fn with_earlier_settings(&self, invited: &Invited) -> Option<Zeroizing<String>> {
+        if self.before != Before::OtherKey || invited.settings != NEW_SETTINGS {
+            return None;
+        }
+        let text = Zeroizing::new(fs::read_to_string(&self.profile).ok()?);
+        let unmarked: Vec<&str> = text.lines().filter(|line| !line.starts_with(MARK)).collect();
+        let unmarked = Zeroizing::new(unmarked.join("\n"));
+        let text = with_private_key(unmarked.trim_end(), &self.key)?;
+        Some(Zeroizing::new([text.as_str(), "\n"].concat()))
     }
 
     /// Removes the files of this command. The exit does not know the key.
@@ -302,6 +331,34 @@ mod tests {
         assert_eq!((key_in(&profile), key_in(&old)), (new_key, old_key));
         assert!(said.contains("with a new key") && said.contains("home.toml.old"), "{said}");
         assert_eq!(files(directory.path()), 2);
+    }
+
+    #[test]
+    fn another_invitation_keeps_the_settings_of_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let exit = exit();
+        let join = |token: u8| {
+            let invited = invited(exit, token);
+            let joining = Joining::prepare(directory.path(), &name(), &invited).unwrap();
+            let (profile, key) = (joining.profile.clone(), joining.key.public());
+            (profile, key, joining.finish(&name(), &invited).unwrap())
+        };
+        let (profile, ..) = join(1);
+        let edited = fs::read_to_string(&profile).unwrap() + "\n[kill_switch]\nenabled = true\n";
+        fs::write(&profile, edited).unwrap();
+
+        for token in [2, 3] {
+            let (_, key, said) = join(token);
+            assert!(load_profile(&profile).unwrap().kill_switch.enabled && key_in(&profile) == key);
+            assert!(said.contains("and its settings"), "{said}");
+            assert_eq!(fs::read_to_string(&profile).unwrap().matches(MARK).count(), 1);
+        }
+        // The control: settings that are asked for replace those of before.
+        let asked = Invited { settings: "[routes]\nlan = false\n".to_owned(), ..invited(exit, 4) };
+        let said =
+            Joining::prepare(directory.path(), &name(), &asked).unwrap().finish(&name(), &asked).unwrap();
+        assert!(!load_profile(&profile).unwrap().kill_switch.enabled);
+        assert!(said.contains("but without its settings"), "{said}");
     }
 
     #[test]

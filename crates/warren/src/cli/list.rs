@@ -17,7 +17,7 @@ use warren_host::kill_switch::{Standing, look};
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,
-    /// A state of the daemon, `down`, `killed`, or `unknown`.
+    /// A state of the daemon, `up for exec`, `down`, `killed`, or `unknown`.
     state: String,
     /// How long the daemon has been in that state. None if it does not run.
     since_seconds: Option<f64>,
@@ -41,7 +41,8 @@ pub(crate) async fn run(directories: &Directories, json: bool) -> anyhow::Result
         .collect();
     // A daemon's profile may be a file elsewhere.
     for (name, directory) in daemon_directory::all(&directories.runtime)? {
-        if name != EXIT && (directory.is_running()? || directory.has_remains()) {
+        // Users other than root cannot look at the lock.
+        if name != EXIT && (directory.is_running().unwrap_or(true) || directory.has_remains()) {
             names.insert(name);
         }
     }
@@ -57,7 +58,7 @@ async fn look_at(directories: &Directories, name: String) -> Listed {
     match ask_status(&directory.socket()).await {
         Ok(Status { state, since_seconds, client: Some(client), .. }) => Listed {
             name,
-            state: state.name().to_owned(),
+            state: if client.host_outside { "up for exec" } else { state.name() }.to_owned(),
             since_seconds: Some(since_seconds),
             exit: Some(client.exit.endpoint),
             kill_switch: Some(client.kill_switch),

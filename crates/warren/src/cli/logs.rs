@@ -1,14 +1,16 @@
 //! `warren logs`: shows a daemon's log, from the journal or from the log file of a daemon that `up` has started in the background.
 
+use std::fs::File;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use super::args::LogsArgs;
 use super::one_daemon::{only_running, refuse_invalid_name};
-use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
+use warren_config::describe;
+use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
@@ -19,7 +21,11 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyhow::Result<()> {
     let name = match &arguments.profile {
         Some(name) => name.to_string_lossy().into_owned(),
-        None => only_running(directories).await?,
+        None => match only_running(directories).await {
+            Ok(name) => name,
+            // After a failed `up` nothing runs, and its log is what the user wants to see.
+            Err(error) => only_log(directories).ok_or(error)?,
+        },
     };
     refuse_invalid_name(&name)?;
     // The exit has no log file, because it never runs detached. Its directory belongs to its own user, and root must not follow
@@ -30,12 +36,21 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
     let mut command = match (unit, file) {
         (Some(unit), None) if has_run(&unit) => journalctl(&unit, arguments),
         (Some(unit), Some(_)) if is_active(&unit) => journalctl(&unit, arguments),
-        (_, Some(file)) => tail(&file, arguments),
+        (_, Some(file)) => {
+            if let Err(error) = File::open(&file) {
+                bail!("cannot read {}: {}; run this as root", file.display(), describe(&error));
+            }
+            tail(&file, arguments)
+        }
         (_, None) => {
+            let starter = if name == EXIT {
+                "systemd has not started it".to_owned()
+            } else {
+                let up = directories.command(&format!("up {name}"));
+                format!("neither a unit of systemd nor `{up}` has started it")
+            };
             let sentence = format!(
-                "there is no log of {name}: neither a unit of systemd nor `{}` has started it; a daemon in the foreground \
-                 logs where it was started",
-                directories.command(&format!("up {name}"))
+                "there is no log of {name}: {starter}; a daemon in the foreground logs where it was started"
             );
             return Err(Failure::new(ExitCode::NotRunning, sentence).into());
         }
@@ -43,6 +58,18 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
     let program = command.get_program().to_string_lossy().into_owned();
     // Replaces this process, so that Ctrl-C and a closed pager end the program that prints.
     Err(command.exec()).with_context(|| format!("cannot run {program}; check that it is installed"))
+}
+
+/// The only profile with a log file or a unit that has run. None if there are several.
+fn only_log(directories: &Directories) -> Option<String> {
+    let all = daemon_directory::all(&directories.runtime).ok()?;
+    let has_log = |(name, directory): &(String, DaemonDirectory)| {
+        name != EXIT
+            && (directory.log().is_file() || unit_of(directories, name).is_some_and(|unit| has_run(&unit)))
+    };
+    let mut with_log = all.into_iter().filter(has_log);
+    let (name, _) = with_log.next()?;
+    with_log.next().is_none().then_some(name)
 }
 
 /// The systemd unit of a daemon. None for other than the usual directories, which units do not use.

@@ -64,6 +64,11 @@ fn configuration(facts: &Facts) -> Finding {
             "correct each place that is named",
         );
     }
+    if !facts.files.unreadable.is_empty() {
+        let what = format!("this user may not read {}", facts.files.unreadable.join(", "));
+        let why = "files that were not read were not checked, and neither were the exits that they name";
+        return Finding::advice(CHECK, what, why, "run `warren doctor` as root");
+    }
     if !facts.files.without_effect.is_empty() {
         let why = "the setting in the file does nothing";
         return Finding::advice(CHECK, facts.files.without_effect.join("; "), why, "remove it from the file");

@@ -88,6 +88,8 @@ pub(super) struct CoreFacts {
 pub(super) struct FileFacts {
     /// What is wrong with files.
     pub(super) broken: Vec<String>,
+    /// Files that this user may not read.
+    pub(super) unreadable: Vec<String>,
     /// Settings in files that have no effect.
     pub(super) without_effect: Vec<String>,
     pub(super) has_profiles: bool,
@@ -285,7 +287,7 @@ fn closed_kill_switch(name: &str, directory: &DaemonDirectory, is_running: bool)
 
 fn read_configuration(directories: &Directories, facts: &mut Facts) {
     let path = directories.config.join("exit.toml");
-    if path.exists() {
+    if path.exists() && may_read(&path, facts) {
         match load_exit(&path) {
             Ok(config) => {
                 facts.exit = Some(exit(directories, &config));
@@ -297,7 +299,11 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
     }
     for name in profile_names(&directories.config).unwrap_or_default() {
         facts.files.has_profiles = true;
-        match load_profile(&directories.config.join(format!("{name}.toml"))) {
+        let path = directories.config.join(format!("{name}.toml"));
+        if !may_read(&path, facts) {
+            continue;
+        }
+        match load_profile(&path) {
             Ok(profile) => {
                 facts.files.without_effect.extend(profile.ineffective.iter().map(ToString::to_string));
                 facts.exits.extend(exits_of(&profile));
@@ -306,6 +312,16 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
             Err(error) => facts.files.broken.push(error.to_string()),
         }
     }
+}
+
+/// Whether this user may read a file. Notes it otherwise.
+fn may_read(path: &std::path::Path, facts: &mut Facts) -> bool {
+    let is_forbidden =
+        fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+    if is_forbidden {
+        facts.files.unreadable.push(path.display().to_string());
+    }
+    !is_forbidden
 }
 
 /// The problems that a running client reports.

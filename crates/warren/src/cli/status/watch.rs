@@ -112,6 +112,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         session: None,
         refused: None,
         error: None,
+        host_outside: false,
         warnings: Vec::new(),
         last_error: None,
         kill_switch: false,

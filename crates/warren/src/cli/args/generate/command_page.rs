@@ -9,13 +9,14 @@ use clap_mangen::Man;
 use super::page::{Origin, escaped};
 
 /// Exit codes as `warren --help` names them.
-const EXIT_STATUS: [(&str, &str); 6] = [
+const EXIT_STATUS: [(&str, &str); 7] = [
     ("0", "Done."),
     ("1", "Failed. A sentence on standard error says what, where and what to do."),
     ("2", "The command line is wrong, or the command needs a name."),
     ("3", "No daemon is running."),
     ("4", "The exit has refused this client."),
     ("5", "The command took too long."),
+    ("126, 127", "`warren exec` cannot start the program (126), or does not find it (127)."),
 ];
 
 /// Pages that belong together though neither is below the other.

@@ -1,0 +1,27 @@
+//! Why a second `up` of a profile changes nothing.
+
+use warren_control::ask_status;
+use warren_control::status::{ClientStatus, State, Status};
+use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// The failure of an `up` whose profile has a daemon already. Says what that daemon does.
+pub(super) async fn runs_already(directory: &DaemonDirectory, name: &str) -> Failure {
+    let status = ask_status(&directory.socket()).await.ok();
+    Failure::new(ExitCode::Failed, sentence(name, status.as_ref()))
+}
+
+fn sentence(name: &str, status: Option<&Status>) -> String {
+    let down = format!("`warren down {name}`");
+    let client = status.and_then(|status| status.client.as_ref().map(|client| (status.state, client)));
+    match client {
+        Some((_, ClientStatus { host_outside: true, .. })) => {
+            format!("{name} is up for `warren exec` alone; to put this host inside, run {down} first")
+        }
+        Some((state @ (State::Connecting | State::Reconnecting), client)) => {
+            let why = client.last_error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("{name} runs already and is {}; it keeps trying until {down}{why}", state.name())
+        }
+        _ => format!("{name} is up already; see `warren status {name}`, or {down} first"),
+    }
+}
