@@ -27,8 +27,8 @@ pub mod status;
 pub use ask::{AskError, ask, ask_status};
 pub use change::{Change, UncheckedChange};
 pub use clients::{
-    AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ImportSummary, InvitationView,
-    LiveView, Named, NewClient, PortRange, RateChoice, RemovedView, timestamp,
+    AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ForwardNotInForce, ImportSummary,
+    InvitationView, LiveView, Named, NewClient, PortRange, RateChoice, RemovedView, timestamp,
 };
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
