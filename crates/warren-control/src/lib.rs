@@ -33,7 +33,7 @@ pub use clients::{
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
-pub use protocol::{ExecSide, Request, RequestRefused};
+pub use protocol::{Request, RequestRefused};
 pub use reloaded::Reloaded;
 pub use serializable_key::SerializableKey;
 pub use server::{ControlSocket, PendingRequest};
