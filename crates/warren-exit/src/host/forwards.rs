@@ -7,9 +7,9 @@ use warren_host::exit_plan::leaves_too_few_ports;
 use warren_host::kill_switch::InboundProtocol;
 use warren_host::tracking::{self, SentOn};
 use warren_host::{ForwardedPorts, Ports, facts, published};
-use warren_session::clients::{Client, ClientRegistry, Forward, ForwardProtocol, PortRange};
+use warren_session::clients::{Client, ClientRegistry, Forward};
 
-use warren_config::{ExitSettings, WebListen};
+use warren_config::{ExitSettings, WebListen, ports_of};
 use warren_control::ForwardNotInForce;
 
 /// The ports of the exit's own sockets, and what they are.
@@ -110,14 +110,6 @@ fn common(wanted: Ports, taken: Ports) -> Option<u16> {
     let overlaps =
         wanted.protocol == taken.protocol && wanted.first <= taken.last && taken.first <= wanted.last;
     overlaps.then(|| wanted.first.max(taken.first))
-}
-
-fn ports_of(ports: PortRange) -> Ports {
-    let protocol = match ports.protocol() {
-        ForwardProtocol::Tcp => InboundProtocol::Tcp,
-        ForwardProtocol::Udp => InboundProtocol::Udp,
-    };
-    Ports { protocol, first: ports.first(), last: ports.last() }
 }
 
 /// A forward that is not in force, because this host needs a port of it by now.
