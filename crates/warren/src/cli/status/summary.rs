@@ -157,6 +157,7 @@ mod tests {
         });
         client.kill_switch = true;
         client.reconnects = 2;
+        client.dropped_queries = 7;
         status.device = Some(DeviceStatus { name: "warren0".to_owned(), mtu: 1_380, offload: true });
         status.host_changes = vec![String::new(); 23];
         status.drops.extend([("queue_full".to_owned(), 3), ("spoofed".to_owned(), 12)]);
@@ -177,7 +178,7 @@ mod tests {
                 "  out          0 bit/s, 0 packets/s; 0 B in total",
                 "  in           0 bit/s, 0 packets/s; 0 B in total",
                 "  loss         0 % now, 50.0 % in total",
-                "  dropped      spoofed 12, queue_full 3",
+                "  dropped      spoofed 12, dns_queries 7, queue_full 3",
             ]
         );
     }
