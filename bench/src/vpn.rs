@@ -40,9 +40,10 @@ use crate::{
 /// The tunnels, the tests and the duration.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Peers, separated by commas: veth, tun-copy, bare, warren, wireguard-go, openvpn, boringtun, gotatun, quincy.
-    /// warren:KEY=VALUE+KEY=VALUE sets keys of [transport]; section.KEY sets other keys, binary=PATH another program and
-    /// name=NAME the name in tables
+    /// Peers, separated by commas: veth, tun-copy, bare, warren, wireguard-go, wireguard-go-at-warren, openvpn, boringtun, gotatun,
+    /// quincy.
+    /// warren:KEY=VALUE+KEY=VALUE sets keys of [transport]; section.KEY sets other keys, binary=PATH another program,
+    /// forwards=N gives the exit N forwards, and name=NAME is the name in tables
     /// [default: veth,tun-copy,warren,wireguard-go,openvpn; with --full all]
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     peers: Vec<Peer>,

@@ -11,6 +11,7 @@ mod tunnel;
 mod veth;
 mod warren;
 mod wireguard;
+mod wireguard_at_warren;
 mod wireguard_go;
 mod wireguard_rust;
 
@@ -41,6 +42,7 @@ impl Installed {
             Kind::TunCopy | Kind::Bare => tun_copy::find()?,
             Kind::Warren => warren::find(peer, interrupt)?,
             Kind::WireguardGo => wireguard_go::find(interrupt)?,
+            Kind::WireguardGoAtWarren => wireguard_at_warren::find(peer, interrupt)?,
             Kind::Openvpn => openvpn::find(interrupt)?,
             Kind::Boringtun => wireguard_rust::find_boringtun(interrupt)?,
             Kind::Gotatun => wireguard_rust::find_gotatun(interrupt)?,
@@ -58,6 +60,7 @@ impl Installed {
             Kind::Bare => bare::start(&start),
             Kind::Warren => warren::start(&start),
             Kind::WireguardGo => wireguard_go::start(&start),
+            Kind::WireguardGoAtWarren => wireguard_at_warren::start(&start),
             Kind::Openvpn => openvpn::start(&start),
             Kind::Boringtun | Kind::Gotatun => wireguard_rust::start(&start),
             Kind::Quincy => quincy::start(&start),

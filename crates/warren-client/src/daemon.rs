@@ -29,7 +29,6 @@ use self::health::{Health, Refusal};
 use self::host_upkeep::HostUpkeep;
 use self::session::CurrentSession;
 use super::exec_upkeep::ExecUpkeep;
-use super::exec_users::ExecUsers;
 use super::exits::Exits;
 use super::host::HostSetup;
 use super::kill_switch::{self, Lockdown};
@@ -39,6 +38,7 @@ use super::stub::{Stub, StubSockets};
 use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;
+use warren_control::exec_socket::ExecSocket;
 use warren_control::status::{RateMeter, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::deadline::until;
@@ -78,7 +78,7 @@ pub(crate) struct ClientStart {
 ///
 /// # Errors
 /// [`warren_daemon::exit_code::Failure`] with the exit code and the message for the user.
-pub(crate) async fn run(start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<()> {
+pub(crate) async fn run(start: ClientStart, control: ControlSocket, users: ExecSocket) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(start, control, users).await?;
     let outcome = daemon.serve().await;
     daemon.end(outcome).await
@@ -91,7 +91,7 @@ struct Daemon {
     worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
-    exec_users: ExecUsers,
+    exec_users: ExecSocket,
     network: NetworkEvents,
     session: CurrentSession,
     connections: Connections,
@@ -102,7 +102,11 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(mut start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<Self> {
+    async fn start(
+        mut start: ClientStart,
+        control: ControlSocket,
+        users: ExecSocket,
+    ) -> anyhow::Result<Self> {
         let profile = &start.profile;
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };

@@ -1,52 +1,32 @@
 //! The users beside root who may put their own programs inside or outside of the tunnel.
 
 use warren_config::ClientProfile;
-use warren_control::exec_socket::{self, ExecAsked, ExecSocket};
+use warren_control::exec_socket::ExecSocket;
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::output;
 
-/// The users that the profile names, and the socket on which they ask.
-pub(crate) struct ExecUsers {
-    socket: ExecSocket,
-    allowed: Vec<u32>,
-}
-
-impl ExecUsers {
-    /// Binds the socket if the profile allows any user. The sandbox would forbid that.
-    ///
-    /// # Errors
-    /// When the socket cannot be bound.
-    pub(crate) fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
-        let users = &profile.exec.users;
-        if users.is_empty() {
-            return Ok(Self { socket: ExecSocket::none(), allowed: Vec::new() });
+/// Binds the socket on which the users that the profile names ask, if it names any. The sandbox would forbid that.
+///
+/// # Errors
+/// When the socket cannot be bound.
+pub(crate) fn socket(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<ExecSocket> {
+    let users = &profile.exec.users;
+    if users.is_empty() {
+        return Ok(ExecSocket::none());
+    }
+    let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut allowed = Vec::new();
+    for user in users {
+        match number_of(user, &accounts) {
+            Some(number) => allowed.push(number),
+            None => output::warn(format!(
+                "users in [exec] of {} has {user:?}, whom /etc/passwd does not list; write the user's number, which `id -u {user}` \
+                 prints, if another directory has the account",
+                profile.name
+            )),
         }
-        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let mut allowed = Vec::new();
-        for user in users {
-            match number_of(user, &accounts) {
-                Some(number) => allowed.push(number),
-                None => output::warn(format!(
-                    "users in [exec] of {} has {user:?}, whom /etc/passwd does not list; write the user's number, which `id -u {user}` \
-                     prints, if another directory has the account",
-                    profile.name
-                )),
-            }
-        }
-        let runtime_dir = directory.path().parent().unwrap_or(directory.path());
-        let socket = ExecSocket::bind(&exec_socket::path(runtime_dir, profile.name.as_str()))?;
-        Ok(Self { socket, allowed })
     }
-
-    /// Waits for the next wish.
-    pub(crate) async fn next(&mut self) -> ExecAsked {
-        self.socket.next().await
-    }
-
-    /// Whether a user may put programs inside or outside.
-    pub(crate) fn allows(&self, user: u32) -> bool {
-        user == 0 || self.allowed.contains(&user)
-    }
+    ExecSocket::bind(directory.runtime_dir(), profile.name.as_str(), allowed)
 }
 
 /// The number of a user according to the lines of passwd(5).

@@ -113,6 +113,11 @@ impl HostSetup {
         }
     }
 
+    /// How many queries the stub resolver has dropped, if there is one.
+    pub(crate) fn dropped_queries(&self) -> u64 {
+        self.stub.as_ref().map_or(0, Stub::dropped)
+    }
+
     /// Takes the stub resolver of a profile that limits its resolvers to domains.
     pub(crate) fn with_stub(self, stub: Option<Stub>) -> Self {
         Self { stub, ..self }

@@ -118,10 +118,9 @@ impl Lockdown {
     /// # Errors
     /// When nft fails. The kill switch then blocks the carrier.
     pub(crate) async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
-        if self.exits.contains(&exit) {
-            return Ok(());
+        if !self.exits.contains(&exit) {
+            self.exits.push(exit);
         }
-        self.exits.push(exit);
         if self.exits.len() > MOST_EXITS {
             self.exits.remove(0);
         }
@@ -137,15 +136,10 @@ impl Lockdown {
         if self.query_mark.is_none() {
             return Ok(());
         }
-        let known = self.resolvers.len();
         let mut found = name_servers(listed);
         found.retain(|server| !self.resolvers.contains(server));
         self.resolvers.append(&mut found);
         self.resolvers.truncate(MOST_RESOLVERS);
-        // Each change of the table takes a while, so it is changed only for a resolver that is new.
-        if self.resolvers.len() == known {
-            return Ok(());
-        }
         self.update().await
     }
 
@@ -170,9 +164,6 @@ impl Lockdown {
     /// # Errors
     /// When nft fails.
     pub(crate) async fn allow_exec(&mut self, exec: ExecLetOut) -> anyhow::Result<()> {
-        if self.exec == Some(exec) {
-            return Ok(());
-        }
         self.exec = Some(exec);
         self.update().await
     }
@@ -187,6 +178,7 @@ impl Lockdown {
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
     }
 
+    /// Changes the table if the rules in force differ, as they still do after nft has failed.
     async fn update(&mut self) -> anyhow::Result<()> {
         let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
             return Ok(());

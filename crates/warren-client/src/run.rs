@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
-use super::exec_users::ExecUsers;
+use super::exec_users;
 use super::kill_switch::{self, Lockdown};
 use super::leftover_dns;
 use super::stub::StubSockets;
@@ -159,7 +159,7 @@ fn bind_stub(profile: &ClientProfile) -> anyhow::Result<Option<StubSockets>> {
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
     // Made before the sandbox, which allows no new listening socket.
     let control = ControlSocket::bind_for(&start.directory.socket(), members::admit(&start.directory))?;
-    let users = ExecUsers::of(&start.profile, &start.directory)?;
+    let users = exec_users::socket(&start.profile, &start.directory)?;
     sandbox::enter(&files_of(&start))?;
     daemon::run(start, control, users).await
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::net::{
     IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use self::message::{Question, failure};
 pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
 const ADDRESSES: u8 = 16;
 const PORT: u16 = 53;
-/// Queries at once. Programs ask again when one is not answered.
+/// Queries at once. Programs ask again when one is not answered. The status counts those that are dropped.
 const MOST_QUERIES: usize = 256;
 const MOST_CONNECTIONS: usize = 32;
 /// How often each resolver is asked, and how long it may take. Programs give up after 5 s, and then ask once more.
@@ -78,6 +79,8 @@ impl StubSockets {
 pub(crate) struct Stub {
     address: IpAddr,
     routing: Arc<Routing>,
+    /// Queries that were dropped because there were [`MOST_QUERIES`] at once.
+    dropped: Arc<AtomicU64>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -91,16 +94,22 @@ impl Stub {
         let (udp, tcp) = (UdpSocket::from_std(udp)?, TcpListener::from_std(tcp)?);
         let routing =
             Arc::new(Routing { helper, tunnel: Mutex::default(), known: tokio::sync::Mutex::default() });
+        let dropped = Arc::new(AtomicU64::new(0));
         let tasks = [
-            tokio::spawn(serve_datagrams(udp, routing.clone())),
+            tokio::spawn(serve_datagrams(udp, routing.clone(), dropped.clone())),
             tokio::spawn(serve_connections(tcp, routing.clone())),
         ];
-        Ok(Self { address, routing, tasks })
+        Ok(Self { address, routing, dropped, tasks })
     }
 
     /// Where programs are to ask.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// How many queries were dropped because there were too many at once.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Asks `servers` for names below `domains` from now on.
@@ -177,7 +186,7 @@ impl Routing {
     }
 }
 
-async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>) {
+async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>, dropped: Arc<AtomicU64>) {
     let socket = Arc::new(socket);
     let mut queries = JoinSet::new();
     let mut buffer = [0; 4096];
@@ -189,6 +198,7 @@ async fn serve_datagrams(socket: UdpSocket, routing: Arc<Routing>) {
         };
         while queries.try_join_next().is_some() {}
         if queries.len() >= MOST_QUERIES {
+            dropped.fetch_add(1, Ordering::Relaxed);
             continue;
         }
         let query = buffer.get(..length).unwrap_or_default().to_owned();

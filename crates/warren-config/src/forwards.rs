@@ -24,9 +24,14 @@ fn ports(value: Value<'_>) -> Result<Ports, Problem> {
     let text = value.text(EXPECTED)?;
     let ports: PortRange =
         text.parse().map_err(|_| value.problem(format!("is {}, but must be {EXPECTED}", quoted(text))))?;
+    Ok(ports_of(ports))
+}
+
+/// A forward's ports as the host's firewall has them.
+pub fn ports_of(ports: PortRange) -> Ports {
     let protocol = match ports.protocol() {
         ForwardProtocol::Tcp => InboundProtocol::Tcp,
         ForwardProtocol::Udp => InboundProtocol::Udp,
     };
-    Ok(Ports { protocol, first: ports.first(), last: ports.last() })
+    Ports { protocol, first: ports.first(), last: ports.last() }
 }

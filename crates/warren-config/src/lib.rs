@@ -55,6 +55,7 @@ pub use exec::ExecSettings;
 pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
+pub use forwards::ports_of;
 pub use key::ExitKeys;
 pub use kill_switch::KillSwitchOpener;
 pub use metrics::MetricsSettings;
@@ -63,7 +64,9 @@ pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, Wh
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with, with_private_key};
 pub use transport::Transport;
 pub use web::WebListen;
-pub use wireguard::{WireGuardSettings, read_wireguard_key, wireguard_key_path, write_wireguard_key};
+pub use wireguard::{
+    WireGuardSettings, read_wireguard_key, replace_wireguard_key, wireguard_key_path, write_wireguard_key,
+};
 pub use wording::{describe, quoted, suggestion};
 
 #[cfg(test)]

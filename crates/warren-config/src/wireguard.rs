@@ -90,8 +90,24 @@ pub fn read_wireguard_key(path: &Path) -> Result<Option<PrivateKey>, ConfigError
 /// # Errors
 /// When there is a file already, or it cannot be written.
 pub fn write_wireguard_key(path: &Path, key: &PrivateKey) -> Result<(), ConfigError> {
+    write_key(path, key, storage::create_new)
+}
+
+/// As [`write_wireguard_key`], but also in place of a key that is there.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn replace_wireguard_key(path: &Path, key: &PrivateKey) -> Result<(), ConfigError> {
+    write_key(path, key, storage::write_atomic)
+}
+
+fn write_key(
+    path: &Path,
+    key: &PrivateKey,
+    write: fn(&Path, &[u8], u32) -> std::io::Result<()>,
+) -> Result<(), ConfigError> {
     let text = Zeroizing::new(format!("{}\n", *key.to_base64()));
-    storage::create_new(path, text.as_bytes(), 0o600).map_err(|error| {
+    write(path, text.as_bytes(), 0o600).map_err(|error| {
         ConfigError::of_file(path, format!("cannot be written: {}; check its directory", describe(&error)))
     })
 }

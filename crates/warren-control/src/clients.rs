@@ -110,6 +110,18 @@ pub struct LiveView {
     pub sent_bytes: u64,
     /// Packets in both directions that its rate limit dropped.
     pub rate_limited_packets: u64,
+    /// Its forwards that are not in force, because the exit's host needs their ports itself.
+    #[serde(default)]
+    pub forwards_not_in_force: Vec<ForwardNotInForce>,
+}
+
+/// A forward that is not in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardNotInForce {
+    /// Its ports of the exit.
+    pub ports: PortRange,
+    /// Which port is taken, and by what.
+    pub reason: String,
 }
 
 impl ClientView {

@@ -1,23 +1,27 @@
 //! The socket of users who may put their own programs inside or outside of a tunnel, and may ask nothing else.
 //!
 //! A connection carries one line of JSON in each direction: a side, and the answer. Every user of the host may connect. The
-//! kernel says who does (SO_PEERCRED), and the daemon decides. The asking process is the one that is moved, so a request
+//! kernel says who does (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read, and each
+//! user has places of its own, so nobody keeps another one out. The asking process is the one that is moved, so a request
 //! names no process.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::ask::AskError;
-use super::protocol::{ExecSide, RequestRefused};
+use super::protocol::RequestRefused;
 use crate::private_socket;
+use warren_host::exec_groups::Side;
 
 /// A user's wish for one of its processes.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ pub struct ExecAsked {
     /// Its user.
     pub user: u32,
     /// Where it wants to be.
-    pub side: ExecSide,
+    pub side: Side,
     /// The channel for the answer.
     pub answer: oneshot::Sender<Result<(), RequestRefused>>,
 }
@@ -44,18 +48,22 @@ impl ExecSocket {
         Self { asked: None }
     }
 
-    /// Binds the socket in place of one that is left over.
+    /// Binds the socket of the profile `name` in place of one that is left over. It serves root and `users`.
     ///
     /// # Errors
     /// When its directory cannot be written to.
-    pub fn bind(path: &Path) -> anyhow::Result<Self> {
-        drop(std::fs::remove_file(path));
+    pub fn bind(runtime_dir: &Path, name: &str, users: Vec<u32>) -> anyhow::Result<Self> {
+        let path = &path(runtime_dir, name);
+        remove(runtime_dir, name);
         let cannot = || format!("cannot bind {}; check that its directory can be written to", path.display());
         let listener = private_socket::listen(path).with_context(cannot)?;
-        // Every user may ask; the daemon looks at who it is. The directory belongs to root, so nobody can put a link there.
+        // Every user may ask, and learns why not. The directory belongs to root, so nobody can put a link there.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).with_context(cannot)?;
-        let (sender, asked) = mpsc::channel(MOST_AT_ONCE);
-        let accepting = tokio::spawn(accept(UnixListener::from_std(listener).with_context(cannot)?, sender));
+        let (sender, asked) = mpsc::channel(WAITING);
+        let listener = UnixListener::from_std(listener).with_context(cannot)?;
+        let door =
+            Door { name: name.to_owned(), users, places: HashMap::new(), refusals: Refusals::default() };
+        let accepting = tokio::spawn(accept(listener, door, sender));
         Ok(Self { asked: Some((asked, accepting)) })
     }
 
@@ -83,18 +91,26 @@ pub fn path(runtime_dir: &Path, name: &str) -> PathBuf {
     runtime_dir.join(format!(".{name}{SUFFIX}"))
 }
 
-/// The profiles that have a socket.
+/// Removes the socket of the profile `name`, whose daemon does not run, so that [`names`] no longer has it.
+pub fn remove(runtime_dir: &Path, name: &str) {
+    // Most profiles have none.
+    drop(std::fs::remove_file(path(runtime_dir, name)));
+}
+
+/// The profiles whose daemons listen on a socket.
 pub fn names(runtime_dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(runtime_dir).into_iter().flatten().flatten();
     let name = |file: String| Some(file.strip_prefix('.')?.strip_suffix(SUFFIX)?.to_owned());
-    entries.filter_map(|entry| name(entry.file_name().into_string().ok()?)).collect()
+    let names = entries.filter_map(|entry| name(entry.file_name().into_string().ok()?));
+    // The sandbox keeps a daemon from removing its socket, so one may be left over.
+    names.filter(|name| std::os::unix::net::UnixStream::connect(path(runtime_dir, name)).is_ok()).collect()
 }
 
 /// Asks to be moved to a side of the profile `name`.
 ///
 /// # Errors
 /// As [`super::ask`]. [`AskError::Forbidden`] also if another user than root or this one answers.
-pub async fn ask_side(runtime_dir: &Path, name: &str, side: ExecSide) -> Result<(), AskError> {
+pub async fn ask_side(runtime_dir: &Path, name: &str, side: Side) -> Result<(), AskError> {
     let exchange = async {
         let mut stream = UnixStream::connect(path(runtime_dir, name)).await?;
         let peer = stream.peer_cred()?.uid();
@@ -102,10 +118,12 @@ pub async fn ask_side(runtime_dir: &Path, name: &str, side: ExecSide) -> Result<
             return Err(AskError::Forbidden);
         }
         let line = serde_json::to_string(&side).map_err(io::Error::other)? + "\n";
-        stream.write_all(line.as_bytes()).await?;
+        // The daemon refuses strangers without reading what they send. The kernel reports that as an error, behind the answer.
+        let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = Vec::new();
-        stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+        let received = BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).await;
         if answer.is_empty() {
+            sent.and(received.map(drop))?;
             return Err(AskError::NotRunning);
         }
         let answer: Result<(), RequestRefused> = serde_json::from_slice(&answer).map_err(io::Error::other)?;
@@ -115,25 +133,97 @@ pub async fn ask_side(runtime_dir: &Path, name: &str, side: ExecSide) -> Result<
     tokio::time::timeout(TIMEOUT, exchange).await.map_err(timed_out)?
 }
 
-async fn accept(listener: UnixListener, sender: mpsc::Sender<ExecAsked>) {
-    // Any user may connect, so the connections are few at a time.
-    let places = std::sync::Arc::new(Semaphore::new(MOST_AT_ONCE));
+async fn accept(listener: UnixListener, mut door: Door, sender: mpsc::Sender<ExecAsked>) {
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let sender = sender.clone();
-                tokio::spawn(async move {
-                    // A peer that is silent or has gone gets no answer.
-                    drop(tokio::time::timeout(TIMEOUT, serve(stream, sender)).await);
-                    drop(place);
-                });
-            }
+            Ok((stream, _)) => match door.admit(&stream, Instant::now()) {
+                Ok(place) => {
+                    let sender = sender.clone();
+                    tokio::spawn(async move {
+                        // A peer that is silent or has gone gets no answer.
+                        drop(tokio::time::timeout(TIMEOUT, serve(stream, sender)).await);
+                        drop(place);
+                    });
+                }
+                Err(refusal) => refuse(&stream, &refusal),
+            },
             Err(error) => {
                 tracing::warn!("cannot accept on the socket of `warren exec`: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
+    }
+}
+
+/// Answers without reading or waiting.
+fn refuse(stream: &UnixStream, refusal: &RequestRefused) {
+    let answer: Result<(), &RequestRefused> = Err(refusal);
+    if let Ok(line) = serde_json::to_string(&answer) {
+        // A new socket has room for the whole line. A peer that has gone needs none.
+        drop(stream.try_write((line + "\n").as_bytes()));
+    }
+}
+
+/// Decides who is served.
+struct Door {
+    name: String,
+    users: Vec<u32>,
+    /// The connections of each user. Each holds a reference.
+    places: HashMap<u32, Weak<()>>,
+    refusals: Refusals,
+}
+
+impl Door {
+    /// Returns a place, which the connection keeps as long as it is served.
+    fn admit(&mut self, stream: &UnixStream, now: Instant) -> Result<Arc<()>, RequestRefused> {
+        let user =
+            stream.peer_cred().map_err(|_| RequestRefused::new("the kernel does not say who asks"))?.uid();
+        let admitted = self.place_of(user);
+        if let Err(refusal) = &admitted
+            && let Some(times) = self.refusals.add(now)
+        {
+            let since = format!("{times} times since this was last said");
+            tracing::info!(user, "`warren exec` was refused ({since}): {refusal}");
+        }
+        admitted
+    }
+
+    fn place_of(&mut self, user: u32) -> Result<Arc<()>, RequestRefused> {
+        let Self { name, users, .. } = self;
+        if user != 0 && !users.contains(&user) {
+            return Err(RequestRefused::new(format!(
+                "user {user} may not use `warren exec {name}`; run it as root, or have root name the user under users in [exec] of \
+                 the profile and run `warren down {name}` and `warren up {name}`"
+            )));
+        }
+        let place = self.places.get(&user).and_then(Weak::upgrade).unwrap_or_default();
+        // One is in this function.
+        if Arc::strong_count(&place) > MOST_OF_A_USER {
+            return Err(RequestRefused::new(format!(
+                "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
+            )));
+        }
+        self.places.insert(user, Arc::downgrade(&place));
+        Ok(place)
+    }
+}
+
+/// Counts refusals, so that one log line a minute tells of all of them.
+#[derive(Default)]
+struct Refusals {
+    said: Option<Instant>,
+    untold: u64,
+}
+
+impl Refusals {
+    /// Adds one. Returns how many there are to tell of, if it is time to.
+    fn add(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        if self.said.is_some_and(|said| now.duration_since(said) < BETWEEN_LINES) {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.untold))
     }
 }
 
@@ -152,7 +242,11 @@ async fn serve(stream: UnixStream, sender: mpsc::Sender<ExecAsked>) -> anyhow::R
 }
 
 const SUFFIX: &str = ".exec";
-const MOST_AT_ONCE: usize = 8;
+/// Requests that may wait for the daemon.
+const WAITING: usize = 8;
+/// Connections of one user at a time. Each takes a descriptor of the daemon.
+const MOST_OF_A_USER: usize = 32;
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
 const LONGEST_REQUEST: u64 = 64;
 const LONGEST_ANSWER: u64 = 64 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -164,23 +258,28 @@ mod tests {
     #[tokio::test]
     async fn asking_process_and_its_user_are_the_kernels_word() {
         let directory = tempfile::tempdir().unwrap();
-        let mut socket = ExecSocket::bind(&path(directory.path(), "home")).unwrap();
+        let mut socket = ExecSocket::bind(directory.path(), "home", vec![me()]).unwrap();
         assert_eq!(names(directory.path()), ["home"]);
         let serving = async {
             let asked = socket.next().await;
-            assert_eq!((asked.process, asked.side), (std::process::id(), ExecSide::Outside));
-            assert_eq!(asked.user, rustix::process::geteuid().as_raw());
+            assert_eq!((asked.process, asked.side), (std::process::id(), Side::Outside));
+            assert_eq!(asked.user, me());
             asked.answer.send(Err(RequestRefused::new("no"))).unwrap();
         };
-        let (answer, ()) = tokio::join!(ask_side(directory.path(), "home", ExecSide::Outside), serving);
+        let (answer, ()) = tokio::join!(ask_side(directory.path(), "home", Side::Outside), serving);
         assert!(matches!(answer, Err(AskError::Refused(refused)) if refused.message == "no"));
+        drop(socket);
+        tokio::task::yield_now().await;
+        assert!(names(directory.path()).is_empty(), "a socket that is left over");
+        remove(directory.path(), "home");
+        assert!(!path(directory.path(), "home").exists());
     }
 
     #[tokio::test]
     async fn nonsense_reaches_nobody() {
         let directory = tempfile::tempdir().unwrap();
         let at = path(directory.path(), "home");
-        let mut socket = ExecSocket::bind(&at).unwrap();
+        let mut socket = ExecSocket::bind(directory.path(), "home", vec![me()]).unwrap();
         for text in ["\"sideways\"\n".to_owned(), "x".repeat(100_000)] {
             let mut stream = UnixStream::connect(&at).await.unwrap();
             drop(stream.write_all(text.as_bytes()).await);
@@ -190,5 +289,35 @@ mod tests {
         }
         let nobody = tokio::time::timeout(Duration::from_millis(50), socket.next()).await;
         assert!(nobody.is_err());
+    }
+
+    #[test]
+    fn each_user_has_places_of_its_own_and_gets_them_back() {
+        let mut door = door(&[1000, 1001]);
+        let mut places: Vec<_> = (0..MOST_OF_A_USER).map(|_| door.place_of(1000).unwrap()).collect();
+        assert!(door.place_of(1000).unwrap_err().message.contains("user 1000 are asking"));
+        assert!(door.place_of(1001).is_ok() && door.place_of(0).is_ok());
+        assert!(door.place_of(1002).unwrap_err().message.contains("may not use"));
+        places.pop();
+        assert!(door.place_of(1000).is_ok());
+    }
+
+    #[test]
+    fn one_line_a_minute_tells_of_all_refusals() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        assert_eq!(refusals.add(start), Some(1));
+        for second in 0..59 {
+            assert_eq!(refusals.add(start + Duration::from_secs(second)), None);
+        }
+        assert_eq!(refusals.add(start + BETWEEN_LINES), Some(60));
+    }
+
+    fn door(users: &[u32]) -> Door {
+        let refusals = Refusals::default();
+        Door { name: "home".into(), users: users.to_vec(), places: HashMap::new(), refusals }
+    }
+
+    fn me() -> u32 {
+        rustix::process::geteuid().as_raw()
     }
 }

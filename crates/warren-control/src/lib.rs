@@ -27,13 +27,13 @@ pub mod status;
 pub use ask::{AskError, ask, ask_status};
 pub use change::{Change, UncheckedChange};
 pub use clients::{
-    AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ImportSummary, InvitationView,
-    LiveView, Named, NewClient, PortRange, RateChoice, RemovedView, timestamp,
+    AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ForwardNotInForce, ImportSummary,
+    InvitationView, LiveView, Named, NewClient, PortRange, RateChoice, RemovedView, timestamp,
 };
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
-pub use protocol::{ExecSide, Request, RequestRefused};
+pub use protocol::{Request, RequestRefused};
 pub use reloaded::Reloaded;
 pub use serializable_key::SerializableKey;
 pub use server::{ControlSocket, PendingRequest};

@@ -1,6 +1,7 @@
 //! Requests and answers.
 
 use serde::{Deserialize, Serialize};
+use warren_host::exec_groups::Side;
 
 use warren_session::clients::Invitation;
 
@@ -24,7 +25,7 @@ pub enum Request {
     Reload,
     /// Client: make this host ready for programs inside or outside of the tunnel, of which `warren exec` makes one.
     /// The answer is the resolvers of that side.
-    Exec { side: ExecSide },
+    Exec { side: Side },
     /// Client: read the profile again, and ask once more the exits that have refused.
     Retry,
     /// Exit: the public keys that it serves. They identify the exit.
@@ -59,16 +60,6 @@ pub enum Request {
     /// Make a part of the daemon panic, to test the rest.
     #[cfg(debug_assertions)]
     BreakDown { part: Part },
-}
-
-/// A side of the tunnel for a single program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExecSide {
-    /// In the tunnel.
-    Inside,
-    /// Outside of it.
-    Outside,
 }
 
 /// Parts of a daemon that a test can make panic. Release builds do not have them.

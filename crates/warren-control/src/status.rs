@@ -288,6 +288,7 @@ mod tests {
             last_error: None,
             kill_switch: false,
             reconnects: 2,
+            dropped_queries: 0,
         };
         Status::client(client, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
     }

@@ -1,5 +1,6 @@
 //! A daemon's own directory below the runtime directory: lock, control socket, journal and log.
 
+use std::borrow::Cow;
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -17,7 +18,7 @@ use crate::exit_code::{ExitCode, Failure};
 use crate::output;
 use warren_config::find_profile;
 use warren_config::storage::make_directory;
-use warren_control::{AskError, Request, SOCKET_NAME, ask};
+use warren_control::{AskError, Request, SOCKET_NAME, ask, exec_socket};
 
 /// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
@@ -90,6 +91,11 @@ impl DaemonDirectory {
         &self.path
     }
 
+    /// The directory of all daemons' directories.
+    pub fn runtime_dir(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
     /// Whether a daemon ran here since the last boot.
     pub fn exists(&self) -> bool {
         self.path.exists()
@@ -160,6 +166,10 @@ impl DaemonDirectory {
     pub fn forget_guard(&self) {
         // If the note stayed, the next process would take this one for killed, and not close the kill switch.
         drop(std::fs::remove_file(self.guard()));
+    }
+
+    fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
     fn guard(&self) -> PathBuf {
@@ -321,7 +331,7 @@ impl DaemonDirectory {
     /// # Errors
     /// When nft fails.
     pub async fn release_exec(&self) -> anyhow::Result<bool> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let name = self.name();
         let released = warren_host::exec_groups::release(self.exec(), &name).await?;
         if released == Released::CutOff {
             output::warn(format!(
@@ -336,6 +346,7 @@ impl DaemonDirectory {
     pub fn clear(&self, _lock: &DaemonLock) {
         // The socket may never have been made.
         drop(std::fs::remove_file(self.socket()));
+        exec_socket::remove(self.runtime_dir(), &self.name());
     }
 }
 
@@ -490,13 +501,15 @@ mod tests {
         directory.create().unwrap();
         let _starter = directory.start_lock().unwrap().unwrap();
         drop(directory.lock().unwrap());
-        for path in [directory.socket(), directory.notify_socket()] {
+        let for_users = exec_socket::path(runtime.path(), "home");
+        for path in [directory.socket(), directory.notify_socket(), for_users.clone()] {
             std::fs::write(path, "").unwrap();
         }
 
         clean_up(runtime.path(), ForSuccessor::Keep).await.unwrap();
 
         assert!(!directory.socket().exists(), "no daemon runs that could answer there");
+        assert!(!for_users.exists(), "nor there");
         assert!(directory.notify_socket().exists(), "its starter still listens there");
         assert!(directory.start_lock().unwrap().is_none());
     }

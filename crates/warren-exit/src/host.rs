@@ -15,6 +15,7 @@ use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
 use warren_session::clients::{ClientRegistry, Forward};
 
+pub(crate) use self::forwards::Waiting;
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
 use warren_config::{ExitSettings, NatInterface};
@@ -102,7 +103,7 @@ pub(crate) struct HostSetup {
     /// The forwards in force. Unset until connections of a predecessor's forwards have ended.
     forwards: Option<Vec<ForwardedPorts>>,
     /// Forwards that are not in force, as they were logged.
-    waiting: Vec<String>,
+    waiting: Vec<Waiting>,
 }
 
 impl HostSetup {
@@ -165,12 +166,14 @@ impl HostSetup {
         forwards::refuse_taken(forward, &host, registry).map_err(anyhow::Error::msg)
     }
 
+    /// The forwards that are not in force, because this host needs their ports.
+    pub(crate) fn waiting(&self) -> &[Waiting] {
+        &self.waiting
+    }
+
     /// Logs each forward once that is not in force.
-    fn log_waiting(&mut self, waiting: Vec<String>) {
-        waiting
-            .iter()
-            .filter(|sentence| !self.waiting.contains(sentence))
-            .for_each(|sentence| tracing::warn!("{sentence}"));
+    fn log_waiting(&mut self, waiting: Vec<Waiting>) {
+        waiting.iter().filter(|one| !self.waiting.contains(one)).for_each(|one| tracing::warn!("{one}"));
         self.waiting = waiting;
     }
 

@@ -73,7 +73,7 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
         // Before connection tracking, which recognizes the answer by its address. The chain type `route` repeats the
         // routing decision for the new address.
         let answered = |(family, address): &(Family, IpAddr)| {
-            let (keyword, set) = (keyword(*family), visitors(*family));
+            let (keyword, set) = (family.keyword(), visitors(*family));
             format!(
                 "{keyword} saddr != {address} {keyword} daddr . udp dport . udp sport @{set} {keyword} saddr set {address}"
             )
@@ -87,7 +87,7 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
 /// Matches packets to the inner addresses that came out of the tunnel, which [`chains`] judge.
 pub(crate) fn arrivals(host: &ClientPlanFacts) -> impl Iterator<Item = String> {
     inner(host).map(|(family, address)| {
-        format!("iifname \"{}\" {} daddr {address} jump from_tunnel", host.device, keyword(family))
+        format!("iifname \"{}\" {} daddr {address} jump from_tunnel", host.device, family.keyword())
     })
 }
 
@@ -106,7 +106,7 @@ fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
     ];
     let mark = if split(host).is_empty() { String::new() } else { format!("ct mark set {:#x} ", mark(host)) };
     for (family, _) in split(host).iter().filter(|_| visited.is_some()) {
-        let (keyword, set, ports) = (keyword(*family), visitors(*family), visited.unwrap_or_default());
+        let (keyword, set, ports) = (family.keyword(), visitors(*family), visited.unwrap_or_default());
         // Also for connections that are known: the answers are recognized by this as long as packets come.
         rules.insert(
             0,
@@ -144,13 +144,6 @@ fn everything(family: Family) -> ipnet::IpNet {
     match family {
         Family::Ipv4 => ipnet::Ipv4Net::default().into(),
         Family::Ipv6 => ipnet::Ipv6Net::default().into(),
-    }
-}
-
-fn keyword(family: Family) -> &'static str {
-    match family {
-        Family::Ipv4 => "ip",
-        Family::Ipv6 => "ip6",
     }
 }
 

@@ -51,9 +51,17 @@ pub struct ExecTable {
     path: PathBuf,
     journal: Journal,
     table: String,
+    /// None if the last load has failed.
+    loaded: Option<Loaded>,
+}
+
+/// What the kernel's table was made from.
+#[derive(Debug)]
+struct Loaded {
     rules: ExecRules,
-    /// The numbers of both cgroups when the table was loaded. nft refers to a cgroup by number.
+    /// The numbers of both cgroups. nft refers to a cgroup by number.
     groups: [Option<u64>; 2],
+    /// None if nft could not list the table. Nobody can tell then whether others have changed it.
     listing: Option<String>,
 }
 
@@ -77,9 +85,12 @@ impl ExecTable {
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
         // Listed before it is made, so that it is found if this process is killed in between.
         let entry = if is_new { Some(journal.begin(undo).map_err(failed)?) } else { None };
-        let mut made = Self { path: path.to_owned(), journal, table, rules, groups, listing: None };
-        if let Err(error) = made.load().await {
-            if let Some(entry) = entry {
+        let mut made = Self { path: path.to_owned(), journal, table, loaded: None };
+        if let Err(error) = made.load(groups, rules).await {
+            // An nft that fails may have made the table nevertheless. It stays listed unless it is surely gone.
+            if let Some(entry) = entry
+                && nft::delete(FAMILY, &made.table).await.is_ok()
+            {
                 made.journal.end(entry).map_err(failed)?;
             }
             return Err(error);
@@ -92,17 +103,18 @@ impl ExecTable {
     /// # Errors
     /// If nft fails. The old table stays then.
     pub async fn follow(&mut self, groups: [Option<u64>; 2], rules: ExecRules) -> Result<bool, ExecError> {
-        if rules != self.rules || groups != self.groups {
-            self.rules = rules;
-            self.groups = groups;
-            self.load().await?;
+        let listing = match &self.loaded {
+            Some(loaded) if loaded.rules == rules && loaded.groups == groups => loaded.listing.as_ref(),
+            _ => None,
+        };
+        if let Some(listing) = listing
+            && nft::listing(FAMILY, &self.table).await?.as_ref() == Some(listing)
+        {
             return Ok(false);
         }
-        if self.listing.is_some() && nft::listing(FAMILY, &self.table).await? == self.listing {
-            return Ok(false);
-        }
-        self.load().await?;
-        Ok(true)
+        let was_changed = listing.is_some();
+        self.load(groups, rules).await?;
+        Ok(was_changed)
     }
 
     /// Its change to this host, in a few words.
@@ -110,12 +122,14 @@ impl ExecTable {
         undo(&self.table).to_string()
     }
 
-    async fn load(&mut self) -> Result<(), ExecError> {
+    async fn load(&mut self, groups: [Option<u64>; 2], rules: ExecRules) -> Result<(), ExecError> {
         let failed = |source| HostError::Journal { path: self.path.clone(), source };
-        let text = table_text(FAMILY, &self.table, &ruleset::ruleset(&self.rules), false);
-        self.listing = None;
+        let text = table_text(FAMILY, &self.table, &ruleset::ruleset(&rules), false);
+        self.loaded = None;
         nft::replace(FAMILY, &self.table, &text, self.journal.share_lock().map_err(failed)?).await?;
-        self.listing = nft::listing(FAMILY, &self.table).await?;
+        // The table is in force even if it cannot be listed. The next look at it makes it again then.
+        let listing = nft::listing(FAMILY, &self.table).await.unwrap_or(None);
+        self.loaded = Some(Loaded { rules, groups, listing });
         Ok(())
     }
 }

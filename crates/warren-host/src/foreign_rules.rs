@@ -132,11 +132,7 @@ impl Bypass {
 
 impl fmt::Display for Bypass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let version = match self.family {
-            Family::Ipv4 => "IPv4",
-            Family::Ipv6 => "IPv6",
-        };
-        write!(f, "the {version} policy rule `{}` of another program ", self.listed)?;
+        write!(f, "the {} policy rule `{}` of another program ", self.family, self.listed)?;
         match self.how {
             How::Leads(network) => write!(f, "leads {network} around the tunnel"),
             How::Skips(_) => f.write_str("skips the tunnel's rules"),

@@ -1,6 +1,9 @@
 //! The changes to make on the host, as data.
 
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -126,6 +129,15 @@ pub enum Family {
     Ipv6,
 }
 
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
 /// A firewall mark and its significant bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirewallMark {
@@ -198,6 +210,22 @@ impl Family {
         match network {
             IpNet::V4(_) => Self::Ipv4,
             IpNet::V6(_) => Self::Ipv6,
+        }
+    }
+
+    /// The word of nft for this family's headers.
+    pub(crate) fn keyword(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "ip",
+            Self::Ipv6 => "ip6",
+        }
+    }
+
+    /// The address of which every bit is 0.
+    pub(crate) fn unspecified(self) -> IpAddr {
+        match self {
+            Self::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),
+            Self::Ipv6 => Ipv6Addr::UNSPECIFIED.into(),
         }
     }
 

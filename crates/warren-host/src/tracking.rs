@@ -22,13 +22,7 @@ use crate::{
 /// # Errors
 /// If the kernel cannot be asked. A kernel without connection tracking has nothing to remove.
 pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
-    let mut forgotten = 0;
-    for family in [AddressFamily::INET, AddressFamily::INET6] {
-        for flow in flows(family)?.iter().filter(|flow| flow.is_of(addresses)) {
-            forgotten += usize::from(flow.forget(family)?);
-        }
-    }
-    Ok(forgotten)
+    forget_those(|flow| flow.is_of(addresses))
 }
 
 /// A flow that began at a port of this host and was sent on to another address.
@@ -47,9 +41,13 @@ pub struct SentOn {
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn forget_sent_on(is_over: impl Fn(&SentOn) -> bool) -> io::Result<usize> {
+    forget_those(|flow| flow.sent_on.as_ref().is_some_and(&is_over))
+}
+
+fn forget_those(is_one: impl Fn(&Flow) -> bool) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [AddressFamily::INET, AddressFamily::INET6] {
-        for flow in flows(family)?.iter().filter(|flow| flow.sent_on.is_some_and(|flow| is_over(&flow))) {
+        for flow in flows(family)?.iter().filter(|flow| is_one(flow)) {
             forgotten += usize::from(flow.forget(family)?);
         }
     }

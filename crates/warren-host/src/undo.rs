@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceName, Family, Route, Rule, Step, TableFamily,
+    DeviceName, Route, Rule, Step, TableFamily,
     netlink::{LinkChange, Netlink},
     nft,
     step::StepError,
@@ -128,10 +128,7 @@ impl Undo {
         match self {
             Self::Sysctl { key, set, previous, .. } => format!("sysctl {key} = {set}, was {previous}"),
             // Rules of both versions print the same.
-            Self::Rule(rule) => match rule.family {
-                Family::Ipv4 => format!("IPv4 rule {rule}"),
-                Family::Ipv6 => format!("IPv6 rule {rule}"),
-            },
+            Self::Rule(rule) => format!("{} rule {rule}", rule.family),
             Self::Address { .. } | Self::Link { .. } | Self::Route { .. } | Self::Nftables { .. } => {
                 self.to_string()
             }

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::dns::{CountsQueries as _, ask_every_way, asks, exit_with_resolver, local_resolver};
 use crate::support::counters::packets_of_one;
-use crate::support::{Attempts, Client, LeakCounter, Net, eventually, seconds};
+use crate::support::{Attempts, Client, Exit, LeakCounter, Net, eventually, seconds};
 
 /// The attempts that a side is tried with.
 const MANY: usize = 1_000;
@@ -186,6 +186,132 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     std::fs::remove_dir(unit).unwrap();
     client.down();
 }
+
+#[test]
+fn strangers_neither_keep_users_out_nor_fill_the_log_and_a_profile_that_is_down_is_not_named() {
+    let Some(net) = Net::new() else { return };
+    if net.client.own_cgroups().is_none() {
+        return;
+    }
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop").with("routes", "include", vec!["10.9.0.0/16"]);
+    let client = Client::with(&net, &profile.with("exec", "users", vec!["nobody"]));
+    client.sh(&format!("chmod 755 {}", client.warren.config("..").display()));
+    let daemon = client.run("info");
+    let socket = client.warren.config("../runtime/.home.exec");
+    assert!(socket.exists(), "{}", socket.display());
+    let connect = |user: u32, times: usize| {
+        let (user, times) = (user.to_string(), times.to_string());
+        net.client.start(&["python3", "-uc", CONNECT, socket.to_str().unwrap(), &user, &times])
+    };
+
+    let mut stranger = connect(4_711, 200);
+    stranger.wait_for_output("connected");
+    assert_eq!(client.warren.run_as_nobody("exec home -- id -u").ok(), "65534");
+    assert!(stranger.is_running(), "it still has its connections");
+    let said = stranger.output();
+    assert!(said.contains("200 answers") && said.contains("user 4711 may not use"), "{said}");
+    let lines = daemon.output().matches("was refused").count();
+    assert_eq!(lines, 1, "{}", daemon.output());
+
+    // One user that is allowed keeps nobody else out.
+    let mut other = connect(65_534, 40);
+    other.wait_for_output("connected");
+    assert!(other.output().contains("user 65534 are asking at this moment"), "{}", other.output());
+    assert_eq!(client.warren.run("exec home -- id -u").ok(), "0");
+    drop((stranger, other));
+
+    client.warren.run("down home").ok();
+    assert!(!socket.exists());
+    let nothing = client.warren.run_as_nobody("exec -- true");
+    assert!(nothing.stderr.contains("no profile allows users"), "{nothing:?}");
+}
+
+/// Connects often, says nothing, and keeps the connections. Prints how many are answered.
+const CONNECT: &str = r#"
+import os, socket, sys, time
+held = []
+os.setgroups([])
+os.setuid(int(sys.argv[2]))
+for number in range(int(sys.argv[3])):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(sys.argv[1])
+    one.settimeout(0.05)
+    held.append(one)
+answers = []
+for one in held:
+    try:
+        answers.append(one.recv(4096))
+    except TimeoutError:
+        pass
+print(len(answers), "answers", answers[-1])
+print("connected")
+time.sleep(60)
+"#;
+
+#[test]
+fn an_nft_that_fails_leaves_nothing_behind_accuses_nobody_and_is_tried_again() {
+    let Some(net) = Net::new() else { return };
+    let Some(cgroups) = net.client.own_cgroups() else { return };
+    let exit = Exit::start(&net);
+    let files = net.client.own_files();
+    files.program("nft", FAILING);
+    let fails = |what: &str| std::fs::write(files.run().join("nft-fails"), what).unwrap();
+    let profile = exit.enrol("laptop").with("routes", "include", vec!["10.9.0.0/16"]);
+    let client = Client::with(&net, &profile);
+    let tables = || client.sh("/usr/sbin/nft list tables");
+
+    // It cannot be listed, and is there nevertheless. So it has to be known.
+    fails("list table inet warren-exec_home");
+    let daemon = client.run("info");
+    client.warren.run("exec home -- true").ok();
+    assert!(tables().contains("warren-exec_home"), "the control: the table is there");
+    fails("nothing");
+    client.warren.run("down home").ok();
+    assert!(!tables().contains("warren-exec_home"), "{}", tables());
+    drop(daemon);
+
+    // It cannot be loaded, when its cgroup has been made anew.
+    let daemon = client.run("info");
+    assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
+    fails("table inet warren-exec_home {");
+    std::fs::remove_dir(cgroups.path("warren.slice/warren-home.slice/exec")).unwrap();
+    std::fs::remove_dir(cgroups.path("warren.slice/warren-home.slice")).unwrap();
+    eventually(seconds(20), "the load fails", || daemon.output().contains("nft cannot load the table"));
+    fails("nothing");
+    assert_eq!(client.warren.run(&format!("exec home -- {ADDRESS}")).ok(), Net::EXIT_V4);
+    std::thread::sleep(seconds(2));
+    assert!(!daemon.output().contains("somebody has changed"), "{}", daemon.output());
+    // The control: somebody does.
+    client.sh("/usr/sbin/nft flush table inet warren-exec_home");
+    eventually(seconds(20), "that is said", || daemon.output().contains("somebody has changed the table"));
+    client.warren.run("down home").ok();
+    drop(daemon);
+
+    // The kill switch lets the program out at the second attempt.
+    let guarded = exit.enrol("guarded").with("kill_switch", "enabled", true);
+    let guarded = guarded.with("kill_switch", "allow_exec_outside", true);
+    client.warren.write("home.toml", 0o600, &guarded.text());
+    client.up();
+    fails("table inet warren-kill-switch_home {");
+    let failed = client.warren.run("exec --outside home -- true");
+    assert!(!failed.succeeded(), "the control: {failed:?}");
+    fails("nothing");
+    assert_eq!(client.warren.run(&format!("exec --outside home -- {ADDRESS}")).ok(), Net::CLIENT_V4);
+    client.warren.run("down home").ok();
+}
+
+/// An nft that fails if its options or its input have what is in a file.
+const FAILING: &str = r#"#!/bin/sh
+case " $* " in *' -i '*) echo 'This binary was built without it.'; exit 1;; esac
+what=$(cat /run/nft-fails 2>/dev/null)
+case "$*" in *"${what:-nothing}"*) echo 'Error: no'; exit 1;; esac
+case " $* " in *' -f '*) ;; *) exec /usr/sbin/nft "$@";; esac
+input=$(cat)
+case "$input" in *"${what:-nothing}"*) echo 'Error: no'; exit 1;; esac
+printf '%s
+' "$input" | /usr/sbin/nft "$@"
+"#;
 
 /// Tries every way out inside, and fails if any packet leaves outside.
 #[track_caller]

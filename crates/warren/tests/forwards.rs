@@ -222,8 +222,21 @@ fn a_port_that_the_exits_host_begins_to_use_is_its_own_again() {
         own.visitors() > 0
     });
     assert!(exit.daemon().output().contains("the forward tcp/8443 to 443 of home is not in force"));
+    let listed = || exit.warren.run("exit client forward list").ok();
+    let taken = "not in force: tcp/8443: a program on this host waits for others there";
+    assert!(listed().contains(taken), "{}", listed());
+    let json = exit.warren.run("exit client forward list home --json").ok();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json[0]["not_in_force"].as_str().unwrap().starts_with("tcp/8443: "), "{json}");
     // The other forward goes on.
     assert!(visit_udp(&net.internet.host, at_exit(0, UDP)).is_some());
+    assert!(
+        listed().lines().any(|line| line.starts_with("udp/5000 ") && line.ends_with(" in force")),
+        "{}",
+        listed()
+    );
+    exit.warren.run("exit client disable home").ok();
+    assert!(listed().contains("not in force: the client is disabled"), "{}", listed());
     client.down();
 }
 

@@ -147,6 +147,74 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
 }
 
 #[test]
+fn a_unit_with_the_drop_in_of_the_guide_is_inside_as_is_a_user_that_the_profile_names() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let exit = support::Exit::start(&net);
+    let profile = exit.enrol("laptop").with("routes", "include", vec!["10.9.0.0/16"]);
+    let files = units();
+    files.write_private("etc/warren/home.toml", &profile.with("exec", "users", vec!["nobody"]).text());
+    let ask = "curl -sS --max-time 10 http://203.0.113.2/address";
+    files.write(
+        "etc/systemd/system/web.service",
+        &format!(
+            "[Service]\nExecStart=/bin/sh -c 'while :; do {ask} >>/run/web; echo >>/run/web; sleep 0.2; done'\n"
+        ),
+    );
+    let drop_in = guide_drop_in();
+    let client = Systemd::boot(&net.client, files);
+    let seen = || client.sh("cat /run/web").stdout;
+    let clear = || client.sh("true >/run/web").ok();
+
+    // Control: without the drop-in, the unit is outside.
+    client.sh("warren up home").ok();
+    client.sh("systemctl start web").ok();
+    eventually(seconds(20), "the unit has asked", || seen().contains(Net::CLIENT_V4));
+    client.sh("systemctl stop web").ok();
+    clear();
+
+    let write =
+        "mkdir -p /etc/systemd/system/web.service.d && cat >/etc/systemd/system/web.service.d/override.conf";
+    client.sh(&format!("{write} <<'END'\n{drop_in}END\nsystemctl daemon-reload && systemctl start web")).ok();
+    eventually(seconds(20), "the unit is inside", || seen().contains(Net::EXIT_V4));
+    assert!(!seen().contains(Net::CLIENT_V4), "{}", seen());
+
+    // Also after the daemon was killed and started again, and never outside meanwhile.
+    let pid = client.main_pid("warren@home").expect("the daemon runs");
+    support::signal(pid, Signal::KILL);
+    eventually(seconds(30), "systemd starts the daemon again", || {
+        client.main_pid("warren@home").is_some_and(|other| other != pid) && client.is_active("warren@home")
+    });
+    client.sh("systemctl restart web").ok();
+    clear();
+    eventually(seconds(30), "the unit is inside again", || seen().contains(Net::EXIT_V4));
+    assert!(!seen().contains(Net::CLIENT_V4), "{}", seen());
+
+    // The unit's daemon may look at other users' processes, and moves them.
+    let user = format!("setpriv --reuid=65534 --regid=65534 --clear-groups warren exec home -- {ask}");
+    assert_eq!(client.sh(&user).ok(), Net::EXIT_V4);
+
+    // If the profile cannot come up, the unit does not start.
+    client.sh("systemctl stop web && warren down home").ok();
+    client.sh("mv /etc/warren/home.toml /etc/warren/none").ok();
+    assert!(!client.sh("systemctl start web").succeeded());
+    clear();
+    std::thread::sleep(seconds(1));
+    assert_eq!(seen(), "");
+}
+
+/// The drop-in in docs/exec.md.
+fn guide_drop_in() -> String {
+    let guide = support::daemon::repository().join("docs/exec.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let (_, behind) = guide.split_once("```ini\n[Unit]\n").expect("the guide has a drop-in");
+    let (drop_in, _) = behind.split_once("```").unwrap();
+    format!("[Unit]\n{drop_in}")
+}
+
+#[test]
 fn a_restarted_journal_hears_the_daemon_again() {
     let Some(net) = Net::new() else { return };
     if !Systemd::is_here() {

@@ -83,6 +83,35 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
 }
 
 #[test]
+fn a_second_implementation_connects_over_both_versions_and_is_cut_off() {
+    let Some(net) = Net::new() else { return };
+    let Some(program) = wireguard_go::gotatun() else {
+        println!(
+            "skipped: this test needs gotatun; run `cargo install --locked gotatun-cli --root ~/.cache/warren-peers/gotatun`"
+        );
+        return;
+    };
+    let exit = exit_with_wireguard(&net);
+    let line = [program.to_str().unwrap(), "--foreground", "--disable-drop-privileges"];
+
+    let phone = WireGuardGo::up_by(&line, &net.client, &enrol(&exit, "phone"));
+
+    let seen = |of| phone.sh(&format!("curl -sS --max-time 20 http://{of}/address"));
+    assert_eq!((seen("203.0.113.2"), seen("[2001:db8:3::2]")), (Net::EXIT_V4.into(), Net::EXIT_V6.into()));
+    assert_eq!(connected(&exit), 1);
+    let _server = net.internet.iperf3(5_201);
+    for way in ["", "--reverse"] {
+        phone.sh(&format!("iperf3 --client {} --bytes 10M {way}", Net::INTERNET_V4));
+    }
+
+    exit.warren.run("exit client remove phone").ok();
+    let removed = Instant::now();
+    eventually(seconds(10), "it is cut off", || !phone.pings(Net::INTERNET_V4));
+    assert!(removed.elapsed() < Duration::from_secs(4), "after {:?}", removed.elapsed());
+    assert!(!phone.pings(Net::INTERNET_V6) && connected(&exit) == 0);
+}
+
+#[test]
 fn a_client_that_changes_its_address_is_answered_there_and_keeps_its_session() {
     let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);

@@ -17,17 +17,19 @@ pub(crate) enum Kind {
     Bare,
     Warren,
     WireguardGo,
+    /// A wireguard-go client at a Warren exit.
+    WireguardGoAtWarren,
     Openvpn,
     Boringtun,
     Gotatun,
     Quincy,
 }
 
-/// A peer and, for Warren, its settings.
+/// A peer and, where Warren is part of it, its settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
     pub(crate) kind: Kind,
-    /// `key=value` of `[transport]`, or `section.key=value`; `binary=PATH`; `name=NAME` in tables.
+    /// `key=value` of `[transport]`, or `section.key=value`; `binary=PATH`; `name=NAME` in tables; `forwards=N` of the exit.
     pub(super) settings: Vec<(String, String)>,
 }
 
@@ -81,8 +83,8 @@ impl FromStr for Peer {
         };
         let settings: Vec<_> =
             settings.split('+').filter(|setting| !setting.is_empty()).map(pair).collect::<Result<_, _>>()?;
-        if !settings.is_empty() && kind != Kind::Warren {
-            return Err(format!("{name} takes no settings; only warren does"));
+        if !settings.is_empty() && ![Kind::Warren, Kind::WireguardGoAtWarren].contains(&kind) {
+            return Err(format!("{name} takes no settings; only warren and wireguard-go-at-warren do"));
         }
         Ok(Self { kind, settings })
     }
@@ -121,6 +123,7 @@ mod tests {
         assert_eq!(peer.to_string(), "warren:congestion=bbr3+tun.mtu=1400");
         assert_eq!("warren:name=new+binary=/x".parse::<Peer>().unwrap().to_string(), "new");
         assert!("warren:bbr3".parse::<Peer>().unwrap_err().contains("KEY=VALUE"));
+        assert!("wireguard-go-at-warren:binary=/x".parse::<Peer>().is_ok());
         assert!("veth:a=b".parse::<Peer>().unwrap_err().contains("no settings"));
     }
 }

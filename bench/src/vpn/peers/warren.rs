@@ -29,6 +29,11 @@ use crate::{
 const BUILD: Duration = Duration::from_secs(30 * 60);
 const COMMAND: Duration = Duration::from_secs(20);
 const PROFILE: &str = "home";
+/// The setting for the number of forwards of the exit.
+const FORWARDS: &str = "forwards";
+const FIRST_FORWARD: u16 = 10_001;
+/// Settings that are not for Warren's configuration.
+const OWN_SETTINGS: [&str; 3] = ["binary", "name", FORWARDS];
 
 /// Builds the binary that this repository ships, unless a setting names another one.
 pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf>)> {
@@ -60,30 +65,16 @@ fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
 
 pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     let Start { topology, .. } = start;
-    let (exit, client) =
-        (End::new(start, &topology.exit, "exit")?, End::new(start, &topology.client, "client")?);
-
-    let endpoint = format!("{}:443", Topology::EXIT);
-    exit.warren(&["exit", "init", "--endpoint", &endpoint, "--ipv4", "10.98.0.0/24", "--ipv6", "fd98::/64"])?;
-    exit.change("exit.toml", &["transport"])?;
-    let mut profile = exit.warren(&["exit", "client", "add", "bench"])?;
+    let client = End::new(start, &topology.client, "client")?;
+    let exit = Exit::start(start, "", &[])?;
+    let mut profile = exit.client;
     // Some tests' servers are on the client's host. Earlier builds do not know the setting, and let everybody in.
-    if exit.warren(&["exit", "client", "forward", "list"]).is_ok() {
+    if exit.knows_forwards {
         profile.push_str("\n[forwards]\nallow = [\"tcp/1-65535\", \"udp/1-65535\"]\n");
     }
-    let mut daemon = Process::start(
-        "warren-exit",
-        topology.path(),
-        exit.host.command(exit.program).args(exit.line(&["exit", "run"])),
-    )?;
-    // `status` fails until the exit is up.
-    wait_for("the start of Warren's exit", UP, start.interrupt, || {
-        daemon.check()?;
-        Ok(exit.status().ok())
-    })?;
 
     start.write(&format!("client/config/{PROFILE}.toml"), &profile)?;
-    client.change(&format!("{PROFILE}.toml"), &["transport", "tun", "dns", "routes"])?;
+    client.change(&format!("{PROFILE}.toml"), "", &["transport", "tun", "dns", "routes"])?;
     // Setup time starts with `warren up`. Making the profile is not part of it.
     let began = Instant::now();
     client.warren(&["up", PROFILE])?;
@@ -99,11 +90,56 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
         exit_address: EXIT.to_owned(),
         // The daemon is not our child. It ends with the other processes of its namespace.
         client_pids: vec![process_id(&status)?],
-        exit_pids: vec![daemon.id()],
+        exit_pids: vec![exit.daemon.id()],
         setup: Some(setup),
-        _processes: vec![daemon],
+        _processes: vec![exit.daemon],
         _files: Vec::new(),
     })
+}
+
+/// A running exit with one client.
+pub(super) struct Exit {
+    pub(super) daemon: Process,
+    /// The client's profile, or its configuration for WireGuard.
+    pub(super) client: String,
+    knows_forwards: bool,
+}
+
+impl Exit {
+    /// Starts an exit whose configuration ends with `configuration`. Its client is added with `options`.
+    pub(super) fn start(start: &Start<'_>, configuration: &str, options: &[&str]) -> anyhow::Result<Self> {
+        let exit = End::new(start, &start.topology.exit, "exit")?;
+        let endpoint = format!("{}:443", Topology::EXIT);
+        let networks = ["--ipv4", "10.98.0.0/24", "--ipv6", "fd98::/64"];
+        exit.warren(&[&["exit", "init", "--endpoint", &endpoint], &networks[..]].concat())?;
+        exit.change("exit.toml", configuration, &["transport"])?;
+        let client = exit.warren(&[&["exit", "client", "add", "bench"], options].concat())?;
+        let knows_forwards = exit.warren(&["exit", "client", "forward", "list"]).is_ok();
+        let forwards = start.installed.peer.setting(FORWARDS).unwrap_or("0");
+        let forwards: u16 = forwards.parse().context("forwards=N needs a number")?;
+        // To clients that are never there, because one client has at most 64. Their addresses are fixed, so the rules exist.
+        for number in 0..forwards {
+            let (name, at) = (format!("other-{}", number / 50), 100 + number / 50);
+            if number % 50 == 0 {
+                let addresses = [format!("10.98.0.{at}"), format!("fd98::{at}")];
+                let [ipv4, ipv6] = &addresses;
+                exit.warren(&["exit", "client", "add", &name, "--ipv4", ipv4, "--ipv6", ipv6])?;
+            }
+            let port = format!("tcp/{}", FIRST_FORWARD + number);
+            exit.warren(&["exit", "client", "forward", "add", &name, &port])?;
+        }
+        let mut daemon = Process::start(
+            "warren-exit",
+            start.topology.path(),
+            exit.host.command(exit.program).args(exit.line(&["exit", "run"])),
+        )?;
+        // `status` fails until the exit is up.
+        wait_for("the start of Warren's exit", UP, start.interrupt, || {
+            daemon.check()?;
+            Ok(exit.status().ok())
+        })?;
+        Ok(Self { daemon, client, knows_forwards })
+    }
 }
 
 /// Takes the tunnel down and brings it up again.
@@ -153,12 +189,12 @@ impl<'a> End<'a> {
         serde_json::from_str(&self.warren(&["status", "--json"])?).context("warren status printed no JSON")
     }
 
-    /// Writes those of the peer's settings that belong to these sections into a file that Warren has made.
-    fn change(&self, file: &str, sections: &[&str]) -> anyhow::Result<()> {
+    /// Adds lines, and those of the peer's settings that belong to these sections, to a file that Warren has made.
+    fn change(&self, file: &str, lines: &str, sections: &[&str]) -> anyhow::Result<()> {
         let path = self.directory.join("config").join(file);
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let changed = with_settings(&text, &self.start.installed.peer.settings, sections)?;
+        let changed = with_settings(&(text + lines), &self.start.installed.peer.settings, sections)?;
         // Writing in place keeps the file's mode, which keeps the key secret.
         std::fs::write(&path, changed).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -171,7 +207,7 @@ fn with_settings(text: &str, settings: &[(String, String)], sections: &[&str]) -
         // The tests need no DNS, and the host's resolver must stay as it is.
         set(&mut table, "dns", "servers", toml::Value::Array(Vec::new()))?;
     }
-    for (key, value) in settings.iter().filter(|(key, _)| key != "binary" && key != "name") {
+    for (key, value) in settings.iter().filter(|(key, _)| !OWN_SETTINGS.contains(&key.as_str())) {
         let (section, key) = key.split_once('.').unwrap_or(("transport", key));
         if sections.contains(&section) {
             set(&mut table, section, key, toml_value(value))?;

@@ -15,6 +15,8 @@ use aws_lc_rs::{
     rand,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
 use super::tunnel::{CLIENT, EXIT, RemovedFile, Start, Tunnel, UP};
 use crate::{
     namespace::Namespace,
@@ -35,19 +37,54 @@ pub(super) fn start(start: &Start<'_>, arguments: &[&str]) -> anyhow::Result<Tun
 
     let exit = End::start(start, &topology.exit, 'e', arguments)?;
     exit.configure(&configuration(&exit_key, Some(PORT), &client_key, None, &format!("{CLIENT}/32")))?;
-    exit.up(EXIT)?;
+    exit.up(EXIT, MTU)?;
 
     // As with all peers, the exit's start does not count as setup time.
     let began = Instant::now();
     let client = End::start(start, &topology.client, 'c', arguments)?;
     let endpoint = format!("{}:{PORT}", Topology::EXIT);
     client.configure(&configuration(&client_key, None, &exit_key, Some(&endpoint), "0.0.0.0/0"))?;
-    client.up(CLIENT)?;
+    client.up(CLIENT, MTU)?;
     interrupt.check()?;
 
     let files = vec![RemovedFile(exit.socket.clone()), RemovedFile(client.socket.clone())];
     let tunnel = start.tunnel(began, client.process, exit.process)?;
     Ok(Tunnel { _files: files, ..tunnel })
+}
+
+/// Brings up a client of another program's server by its configuration for wg-quick. It has one IPv4 address.
+pub(super) fn start_client(
+    start: &Start<'_>,
+    program: &str,
+    arguments: &[&str],
+    file: &str,
+) -> anyhow::Result<(Process, RemovedFile)> {
+    let client = End::of(start, program, &start.topology.client, 'c', arguments)?;
+    client.configure(&set_operation(file)?)?;
+    client.up(CLIENT, value(file, "MTU").and_then(|mtu| Ok(mtu.parse()?))?)?;
+    Ok((client.process, RemovedFile(client.socket)))
+}
+
+/// Formats a `set` operation from a configuration for wg-quick. All IPv4 traffic of the peer is allowed.
+fn set_operation(file: &str) -> anyhow::Result<String> {
+    let key = |name| {
+        let bytes = STANDARD.decode(value(file, name)?);
+        anyhow::Ok(hex(&bytes.with_context(|| format!("{name} is not in Base64"))?))
+    };
+    let (private, public) = (key("PrivateKey")?, key("PublicKey")?);
+    let preshared = key("PresharedKey").map_or(String::new(), |key| format!("preshared_key={key}\n"));
+    let endpoint = value(file, "Endpoint")?;
+    Ok(format!(
+        "set=1\nprivate_key={private}\nreplace_peers=true\npublic_key={public}\n{preshared}endpoint={endpoint}\n\
+         replace_allowed_ips=true\nallowed_ip=0.0.0.0/0\n\n"
+    ))
+}
+
+/// Returns the value of a key that a configuration for wg-quick has once.
+fn value<'a>(file: &'a str, name: &str) -> anyhow::Result<&'a str> {
+    let pairs = file.lines().filter_map(|line| line.split_once('='));
+    let found = pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name);
+    found.map(|(_, value)| value).with_context(|| format!("the configuration of WireGuard has no {name}"))
 }
 
 /// One end, before it belongs to a tunnel.
@@ -60,11 +97,21 @@ struct End<'a> {
 
 impl<'a> End<'a> {
     fn start(start: &Start<'_>, host: &'a Namespace, end: char, arguments: &[&str]) -> anyhow::Result<Self> {
+        Self::of(start, start.installed.program(0)?, host, end, arguments)
+    }
+
+    fn of(
+        start: &Start<'_>,
+        program: &str,
+        host: &'a Namespace,
+        end: char,
+        arguments: &[&str],
+    ) -> anyhow::Result<Self> {
         let device = device_name(end);
         let socket = Path::new(WIREGUARD_SOCKETS).join(format!("{device}.sock"));
         // The previous visit used the same name, and may have left its socket.
         let _ = std::fs::remove_file(&socket);
-        let mut command = host.command(start.installed.program(0)?);
+        let mut command = host.command(program);
         // wireguard-go reads the first variable, boringtun the second.
         command.args(arguments).arg(&device).env("LOG_LEVEL", "error").env("WG_LOG_LEVEL", "error");
         let mut process = Process::start(&device, start.topology.path(), &mut command)?;
@@ -95,9 +142,9 @@ impl<'a> End<'a> {
         check(&ask().with_context(|| format!("cannot configure {}", self.device))?)
     }
 
-    fn up(&self, address: &str) -> anyhow::Result<()> {
+    fn up(&self, address: &str, mtu: u16) -> anyhow::Result<()> {
         self.host.ip(&format!("address add {address}/24 dev {}", self.device))?;
-        self.host.ip(&format!("link set {} mtu {MTU} up", self.device))
+        self.host.ip(&format!("link set {} mtu {mtu} up", self.device))
     }
 }
 
@@ -182,6 +229,22 @@ mod tests {
             configuration(&key(1), Some(51_820), &key(3), None, "10.0.0.2/32")
                 .contains("listen_port=51820\n")
         );
+    }
+
+    #[test]
+    fn file_for_wg_quick_becomes_a_set_operation() {
+        let (private, public) = (STANDARD.encode([1; 32]), STANDARD.encode([2; 32]));
+        let file = format!(
+            "[Interface]\nPrivateKey = {private}\nAddress = 10.98.0.2/32\nMTU = 1380\n[Peer]\nPublicKey = {public}\n\
+             Endpoint = 192.0.2.1:51820\n"
+        );
+        let text = set_operation(&file).unwrap();
+        assert!(text.starts_with(&format!("set=1\nprivate_key={}\n", "01".repeat(32))), "{text}");
+        let peer = format!("public_key={}\nendpoint=192.0.2.1:51820\n", "02".repeat(32));
+        assert!(text.contains(&peer), "{text}");
+        let keyed = set_operation(&(file + "PresharedKey = " + &private + "\n")).unwrap();
+        assert!(keyed.contains(&format!("preshared_key={}\nendpoint=", "01".repeat(32))), "{keyed}");
+        assert!(set_operation("").unwrap_err().to_string().contains("PrivateKey"));
     }
 
     #[test]

@@ -21,8 +21,10 @@ pub(super) fn find(interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf
 }
 
 pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
-    wireguard::start(start, &["--foreground"])
+    wireguard::start(start, ARGUMENTS)
 }
+
+pub(super) const ARGUMENTS: &[&str] = &["--foreground"];
 
 /// Returns the module's version from the output of `go version -m`.
 fn module_version(text: &str) -> Option<&str> {

@@ -111,6 +111,7 @@ impl Daemon {
                 .collect(),
             last_error: self.health.last_error.clone(),
             reconnects: self.health.reconnects,
+            dropped_queries: self.host.setup.dropped_queries(),
         };
         let (state, since) = self.health.shown_state();
         let observed = Observed {

@@ -3,18 +3,18 @@
 use std::net::IpAddr;
 
 use super::Daemon;
+use warren_control::RequestRefused;
 use warren_control::exec_socket::ExecAsked;
-use warren_control::{ExecSide, RequestRefused};
 use warren_host::exec_groups::Side;
 
 impl Daemon {
     /// Makes this host ready for programs on a side. Returns the resolvers that they use.
-    pub(super) async fn prepare_exec(&mut self, side: ExecSide) -> Result<Vec<IpAddr>, RequestRefused> {
-        let ready = self.host.prepare_exec(on(side)).await;
+    pub(super) async fn prepare_exec(&mut self, side: Side) -> Result<Vec<IpAddr>, RequestRefused> {
+        let ready = self.host.prepare_exec(side).await;
         ready.map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
-    /// Moves a user's process, if the profile allows the user.
+    /// Moves a process of a user whom the profile allows.
     pub(super) async fn answer_user(&mut self, asked: ExecAsked) {
         let ExecAsked { process, user, side, answer } = asked;
         let moved = self.move_process(process, user, side).await;
@@ -26,23 +26,9 @@ impl Daemon {
         drop(answer.send(moved));
     }
 
-    async fn move_process(&mut self, process: u32, user: u32, side: ExecSide) -> Result<(), RequestRefused> {
-        let name = &self.start.name;
-        if !self.exec_users.allows(user) {
-            return Err(RequestRefused::new(format!(
-                "user {user} may not use `warren exec {name}`; run it as root, or have root name the user under users in [exec] of \
-                 the profile and run `warren down {name}` and `warren up {name}`"
-            )));
-        }
+    async fn move_process(&mut self, process: u32, user: u32, side: Side) -> Result<(), RequestRefused> {
         drop(self.prepare_exec(side).await?);
-        let moved = self.start.helper.take_in(process, user, on(side)).await;
+        let moved = self.start.helper.take_in(process, user, side).await;
         moved.map_err(|error| RequestRefused::new(format!("{error:#}")))
-    }
-}
-
-fn on(side: ExecSide) -> Side {
-    match side {
-        ExecSide::Inside => Side::Inside,
-        ExecSide::Outside => Side::Outside,
     }
 }

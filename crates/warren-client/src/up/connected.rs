@@ -84,6 +84,7 @@ mod tests {
             last_error: None,
             kill_switch: false,
             reconnects: 0,
+            dropped_queries: 0,
         };
         let observed = Observed {
             state: State::Up,

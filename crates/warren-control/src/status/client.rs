@@ -30,6 +30,9 @@ pub struct ClientStatus {
     pub host_outside: bool,
     /// How often all connections were lost since the start.
     pub reconnects: u64,
+    /// Queries that the stub resolver dropped, because it had too many at once. 0 without a stub.
+    #[serde(default)]
+    pub dropped_queries: u64,
 }
 
 /// A refusal by an exit that has proven its key.

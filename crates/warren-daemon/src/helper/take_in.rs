@@ -1,6 +1,7 @@
 //! Makes the cgroups of both sides of the tunnel, and moves users' processes into them.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -22,6 +23,18 @@ pub(super) fn make_groups(name: &str) -> io::Result<()> {
 /// # Errors
 /// If it is another user's process, or has ended, or the kernel refuses.
 pub(super) fn take_in(name: &str, process: u32, user: u32, side: Side) -> io::Result<()> {
+    let group = ExecGroup::of(name, side)?;
+    move_only(process, user, || group.take_in(process), || group.put_back(process))
+}
+
+/// Moves a process that is `user`'s alone. The kernel moves processes by number, and the asker may have ended just before.
+/// What has been moved in its place is then put back.
+fn move_only(
+    process: u32,
+    user: u32,
+    take_in: impl FnOnce() -> io::Result<()>,
+    put_back: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let gone = || io::Error::other("the process that asked has ended");
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
     // Refers to this process for good, even after its number is used again.
@@ -32,11 +45,22 @@ pub(super) fn take_in(name: &str, process: u32, user: u32, side: Side) -> io::Re
             "process {process} does not belong to user {user} alone; a program that has changed its user cannot be moved"
         )));
     }
-    ExecGroup::of(name, side)?.take_in(process)?;
-    // The handle of a process that has ended can be read. The asker is waiting for the answer, so it has not.
+    // While it lives, its number is its own. So the status was its own too.
+    if has_ended(&handle)? {
+        return Err(gone());
+    }
+    take_in()?;
+    if has_ended(&handle)? {
+        put_back()?;
+        return Err(gone());
+    }
+    Ok(())
+}
+
+/// Whether a process has ended: its handle can be read then.
+fn has_ended(handle: &OwnedFd) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&now))?;
-    if ended == 0 { Ok(()) } else { Err(gone()) }
+    Ok(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now))? != 0)
 }
 
 /// Whether all of a process's users are this one, according to its `/proc/PID/status`.
@@ -56,5 +80,32 @@ mod tests {
         assert!(!is_of(1000, "Uid:\t1000\t0\t0\t0\n"));
         assert!(!is_of(1000, "Uid:\t1000\n"));
         assert!(!is_of(0, "Name:\tx\n"));
+    }
+
+    #[test]
+    fn what_takes_an_ended_askers_number_is_put_back() {
+        let me = rustix::process::geteuid().as_raw();
+        for ends in [true, false] {
+            let mut asker = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+            let process = asker.id();
+            let was_put_back = std::cell::Cell::new(false);
+            let take_in = || {
+                if ends {
+                    asker.kill()?;
+                    // From here on, another process may get its number.
+                    asker.wait()?;
+                }
+                Ok(())
+            };
+            let put_back = || {
+                was_put_back.set(true);
+                Ok(())
+            };
+            assert_eq!(move_only(process, me, take_in, put_back).is_err(), ends);
+            assert_eq!(was_put_back.get(), ends);
+            // The first one has ended already.
+            drop(asker.kill());
+            asker.wait().unwrap();
+        }
     }
 }

@@ -9,6 +9,7 @@ use warren_session::clients::{Client, Invitation, RegistryError};
 use warren_session::exit::{SessionId, StoreRequestId};
 
 use super::{Clients, Watched};
+use crate::host::Waiting;
 use crate::list;
 use warren_control::{
     ClientChange, ClientView, LiveView, NewClient, Page, PageQuery, RequestRefused, timestamp,
@@ -34,25 +35,30 @@ impl Proposed {
 
 impl Clients {
     /// A page of the clients, with their traffic as the workers have counted it.
-    pub(crate) fn list(&self, query: &PageQuery, snapshot: &Snapshot) -> Page<ClientView> {
+    pub(crate) fn list(
+        &self,
+        query: &PageQuery,
+        snapshot: &Snapshot,
+        waiting: &[Waiting],
+    ) -> Page<ClientView> {
         let remote_of = remotes(snapshot);
-        list::clients(self.registry(), query, |client| self.view(client, snapshot, &remote_of))
+        let live = |client: &Client| self.live_view(client, snapshot, &remote_of, waiting);
+        list::clients(self.registry(), query, |client| self.view(client, live(client)))
     }
 
     /// One client.
-    pub(crate) fn show(&self, name: &str, snapshot: &Snapshot) -> Result<ClientView, RegistryError> {
+    pub(crate) fn show(
+        &self,
+        name: &str,
+        snapshot: &Snapshot,
+        waiting: &[Waiting],
+    ) -> Result<ClientView, RegistryError> {
         let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
         let client = self.registry().by_name(name).ok_or_else(no_such_client)?;
-        Ok(self.view(client, snapshot, &remotes(snapshot)))
+        Ok(self.view(client, self.live_view(client, snapshot, &remotes(snapshot), waiting)))
     }
 
-    fn view(
-        &self,
-        client: &Client,
-        snapshot: &Snapshot,
-        remote_of: &HashMap<SessionId, SocketAddr>,
-    ) -> ClientView {
-        let live = self.live_view(client, snapshot, remote_of);
+    fn view(&self, client: &Client, live: LiveView) -> ClientView {
         ClientView { last_seen: self.last_seen(client).map(timestamp), ..ClientView::of(client, Some(live)) }
     }
 
@@ -61,6 +67,7 @@ impl Clients {
         client: &Client,
         snapshot: &Snapshot,
         remote_of: &HashMap<SessionId, SocketAddr>,
+        waiting: &[Waiting],
     ) -> LiveView {
         let key = client.public_key;
         let session = self.by_key.get(&key);
@@ -71,6 +78,7 @@ impl Clients {
             received_bytes: traffic.bytes_in,
             sent_bytes: traffic.bytes_out,
             rate_limited_packets: self.limits.refused(key),
+            forwards_not_in_force: Waiting::of(waiting, &client.name),
         }
     }
 

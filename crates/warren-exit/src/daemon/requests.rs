@@ -72,11 +72,15 @@ impl Daemon<'_> {
             Request::ClientInvite { invitation } => self.invite(invitation).await,
             Request::ClientImport { dry_run } => self.import(dry_run).await,
             Request::ClientList { page } => {
-                value(self.clients.list(&page, &self.worker.snapshot().await.unwrap_or_default()))
+                let snapshot = self.worker.snapshot().await.unwrap_or_default();
+                value(self.clients.list(&page, &snapshot, self.host.waiting()))
             }
             Request::ClientShow { name } => {
                 let snapshot = self.worker.snapshot().await.unwrap_or_default();
-                self.clients.show(&name, &snapshot).map_err(RequestRefused::new).and_then(value)
+                self.clients
+                    .show(&name, &snapshot, self.host.waiting())
+                    .map_err(RequestRefused::new)
+                    .and_then(value)
             }
             Request::InvitationList { page } => value(list::invitations(self.clients.registry(), &page)),
             Request::IsInvited { name } => value(list::is_invited(self.clients.registry(), &name)),

@@ -1,15 +1,16 @@
 //! Forwards of clients on this host: which ports of it they may have, and which are in force.
 
-use std::ops::RangeInclusive;
+use std::{fmt, ops::RangeInclusive};
 
 use tokio::task::spawn_blocking;
 use warren_host::exit_plan::leaves_too_few_ports;
 use warren_host::kill_switch::InboundProtocol;
 use warren_host::tracking::{self, SentOn};
 use warren_host::{ForwardedPorts, Ports, facts, published};
-use warren_session::clients::{Client, ClientRegistry, Forward, ForwardProtocol, PortRange};
+use warren_session::clients::{Client, ClientRegistry, Forward};
 
-use warren_config::{ExitSettings, WebListen};
+use warren_config::{ExitSettings, WebListen, ports_of};
+use warren_control::ForwardNotInForce;
 
 /// The ports of the exit's own sockets, and what they are.
 pub(crate) type OwnPorts = Vec<(Ports, &'static str)>;
@@ -111,23 +112,43 @@ fn common(wanted: Ports, taken: Ports) -> Option<u16> {
     overlaps.then(|| wanted.first.max(taken.first))
 }
 
-fn ports_of(ports: PortRange) -> Ports {
-    let protocol = match ports.protocol() {
-        ForwardProtocol::Tcp => InboundProtocol::Tcp,
-        ForwardProtocol::Udp => InboundProtocol::Udp,
-    };
-    Ports { protocol, first: ports.first(), last: ports.last() }
+/// A forward that is not in force, because this host needs a port of it by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    client: String,
+    forward: Forward,
+    port: u16,
+    what: &'static str,
 }
 
-/// The forwards that are in force, and a sentence for each one that is not because this host needs a port of it by now.
-pub(super) fn in_force(registry: &ClientRegistry, host: &HostPorts) -> (Vec<ForwardedPorts>, Vec<String>) {
+impl Waiting {
+    /// Those of a client, as its view has them.
+    pub(crate) fn of(waiting: &[Self], client: &str) -> Vec<ForwardNotInForce> {
+        let of_client = waiting.iter().filter(|one| one.client == client);
+        let view = |one: &Self| {
+            let ports = one.forward.ports();
+            ForwardNotInForce { ports, reason: format!("{}/{}: {}", ports.protocol(), one.port, one.what) }
+        };
+        of_client.map(view).collect()
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, forward, port, what } = self;
+        write!(
+            f,
+            "the forward {forward} of {client} is not in force, because of port {port}: {what}; remove the forward, or free the port"
+        )
+    }
+}
+
+/// The forwards that are in force, and those that are not because this host needs a port of them by now.
+pub(super) fn in_force(registry: &ClientRegistry, host: &HostPorts) -> (Vec<ForwardedPorts>, Vec<Waiting>) {
     let (mut forwards, mut waiting) = (Vec::new(), Vec::new());
     for (forward, client) in registry.forwards().filter(|(_, client)| !client.disabled) {
         match host.taken(ports_of(forward.ports())) {
-            Some((port, what)) => waiting.push(format!(
-                "the forward {forward} of {} is not in force, because of port {port}: {what}; remove the forward, or free the port",
-                client.name
-            )),
+            Some((port, what)) => waiting.push(Waiting { client: client.name.clone(), forward, port, what }),
             None => forwards.push(of_client(forward, client)),
         }
     }

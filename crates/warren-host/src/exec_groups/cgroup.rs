@@ -89,6 +89,24 @@ impl ExecGroup {
         fs::write(&file, process.to_string()).map_err(|error| named(&file, &error))
     }
 
+    /// Moves a process that was taken in by mistake to its parent's cgroup, if it is still in this one.
+    ///
+    /// # Errors
+    /// If the kernel refuses. The error names the path.
+    pub fn put_back(&self, process: u32) -> io::Result<()> {
+        let listing = |process: &str| fs::read_to_string(format!("/proc/{process}/cgroup"));
+        let status = fs::read_to_string(format!("/proc/{process}/status"));
+        let (Ok(own), Ok(status)) = (listing(&process.to_string()), status) else { return Ok(()) };
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default().trim();
+        if !self.has_in(&own) {
+            return Ok(());
+        }
+        let parents = listing(parent)?;
+        let path = parents.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+        let file = self.root.join(path).join("cgroup.procs");
+        fs::write(&file, process.to_string()).map_err(|error| named(&file, &error))
+    }
+
     /// Whether `listing`, the content of a process's `/proc/PID/cgroup`, says that the process is in the cgroup.
     pub fn has_in(&self, listing: &str) -> bool {
         let own = format!("/{}/", self.slice);

@@ -1,9 +1,6 @@
 //! Rules and routes as the kernel reports them, and which of them lead around a tunnel.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
@@ -48,10 +45,7 @@ pub(super) enum Action {
 impl SeenRule {
     pub(super) fn of(message: &RuleMessage, family: Family) -> Self {
         let header = &message.header;
-        let unset = match family {
-            Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
+        let unset = family.unspecified();
         let network = |length: u8, address: Option<IpAddr>| {
             // The kernel leaves the attribute out if the address is zero.
             (length > 0).then(|| IpNet::new(address.unwrap_or(unset), length).ok()).flatten()

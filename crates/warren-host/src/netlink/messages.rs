@@ -129,11 +129,7 @@ pub(crate) fn destination(route: &RouteMessage, family: Family) -> Option<IpNet>
             None
         }
     });
-    let address = address.unwrap_or(match family {
-        Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    });
-    IpNet::new(address, route.header.destination_prefix_length).ok()
+    IpNet::new(address.unwrap_or(family.unspecified()), route.header.destination_prefix_length).ok()
 }
 
 pub(crate) fn table_of(route: &RouteMessage) -> u32 {

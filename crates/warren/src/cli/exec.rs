@@ -18,7 +18,7 @@ use super::one_daemon::refuse_invalid_name;
 use crate::runtime::block_on;
 use warren_client as client;
 use warren_config::{find_profile, load_profile};
-use warren_control::{AskError, ExecSide, Request, ask, exec_socket};
+use warren_control::{AskError, Request, ask, exec_socket};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -30,14 +30,14 @@ use warren_daemon::output;
 /// # Errors
 /// Why it cannot be there, or cannot be started. It does not run then.
 pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &ExecArgs) -> anyhow::Result<()> {
-    let side = if arguments.outside { ExecSide::Outside } else { ExecSide::Inside };
+    let side = if arguments.outside { Side::Outside } else { Side::Inside };
     let (name, shadowed) = match rustix::process::geteuid().is_root() {
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
     // Whoever moved this process, the kernel's word counts.
     let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
-    if !ExecGroup::of(&name, on(side))?.has_in(&listing) {
+    if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
     }
     let words = shadowed.around(&arguments.command);
@@ -54,11 +54,11 @@ async fn enter_as_root(
     directories: &Directories,
     log: &LogSettings,
     arguments: &ExecArgs,
-    side: ExecSide,
+    side: Side,
 ) -> anyhow::Result<(String, Shadowed)> {
     let (name, file) = profile(directories, arguments)?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
-    let group = ExecGroup::of(&name, on(side))?;
+    let group = ExecGroup::of(&name, side)?;
     let request = Request::Exec { side };
     let answer = match ask(&directory.socket(), &request).await {
         Err(AskError::NotRunning) if side == ExecSide::Outside => {
@@ -139,7 +139,7 @@ fn profile(directories: &Directories, arguments: &ExecArgs) -> anyhow::Result<(S
 async fn enter_as_user(
     directories: &Directories,
     arguments: &ExecArgs,
-    side: ExecSide,
+    side: Side,
 ) -> anyhow::Result<(String, Shadowed)> {
     let listening = exec_socket::names(&directories.runtime);
     let name = match (&arguments.profile, listening.as_slice()) {
@@ -164,13 +164,6 @@ async fn enter_as_user(
             Err(Failure::new(ExitCode::NotRunning, sentence).into())
         }
         asked => asked.map(|()| (name, shadowed)).map_err(Into::into),
-    }
-}
-
-fn on(side: ExecSide) -> Side {
-    match side {
-        ExecSide::Inside => Side::Inside,
-        ExecSide::Outside => Side::Outside,
     }
 }
 

@@ -1,6 +1,9 @@
 //! Split DNS: names below the profile's domains are asked of the tunnel's resolver, and all others of the host's own. By the stub of the
 //! client's daemon, by the real systemd-resolved, and beside the real openresolv.
 
+use std::net::UdpSocket;
+use std::time::Duration;
+
 use rustix::process::Signal;
 use toml::Value;
 
@@ -73,12 +76,29 @@ fn names_of_the_tunnel_are_asked_of_nobody_else_while_its_resolver_does_not_answ
     assert!(asks(host, "www.router.test"), "all other names are found");
     assert!(net.client_queries().udp > before.udp, "the control");
 
+    // What the stub has no room for is counted.
+    assert_eq!(client.status().number("/dropped_queries"), 0);
+    let flood = host.enter(|| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..400 {
+            socket.send_to(QUERY, "127.87.97.1:53").unwrap();
+            // The socket of the stub has room for some two hundred.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+    flood.join().unwrap();
+    eventually(seconds(5), "the drops are counted", || client.status().number("/dropped_queries") >= 100);
+    assert!(client.warren.run("status home").ok().contains("dns_queries"));
+
     // What a killed daemon left is undone as always.
     client.signal(Signal::KILL);
     eventually(seconds(5), "the daemon is gone", || client.warren.status().is_none());
     client.warren.run("cleanup").ok();
     client.assert_host_unchanged();
 }
+
+/// Asks for the address of www.internet.test.
+const QUERY: &[u8] = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x03www\x08internet\x04test\0\0\x01\0\x01";
 
 #[test]
 fn domains_follow_a_reload_and_a_profile_whose_exit_names_no_resolver_says_so() {

@@ -30,14 +30,18 @@ pub struct WireGuardGo<'net> {
 impl<'net> WireGuardGo<'net> {
     /// Starts the program and configures it by the file. What is for the internet host and for other clients goes through it.
     pub fn up(host: &'net Namespace, file: &str) -> Self {
+        let program = program().unwrap().to_str().unwrap();
+        Self::up_by(&["env", "LOG_LEVEL=verbose", program, "--foreground"], host, file)
+    }
+
+    /// Does [`Self::up`] with another program that has the same control socket. The device's name follows its arguments.
+    pub fn up_by(program: &[&str], host: &'net Namespace, file: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Control sockets of all hosts are in one directory.
         let device = format!("wg{}x{}", std::process::id() % 100_000, COUNT.fetch_add(1, Ordering::Relaxed));
-        let program = program().unwrap();
-        let process =
-            host.start(&["env", "LOG_LEVEL=verbose", program.to_str().unwrap(), "--foreground", &device]);
+        let process = host.start(&[program, &[device.as_str()]].concat());
         let this = Self { host, device, _process: process };
-        eventually(seconds(20), "wireguard-go has a control socket", || {
+        eventually(seconds(20), "the program has a control socket", || {
             UnixStream::connect(this.socket()).is_ok()
         });
         this.ask(&configuration(file));
@@ -122,6 +126,13 @@ fn program() -> Option<&'static Path> {
         Some(program)
     };
     PROGRAM.get_or_init(build).as_deref()
+}
+
+/// gotatun, if `warren-bench` has installed it. It is Mullvad's implementation of WireGuard in Rust.
+pub fn gotatun() -> Option<PathBuf> {
+    let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
+    let program = Path::new(&home).join(".cache/warren-peers/gotatun/bin/gotatun");
+    program.exists().then_some(program)
 }
 
 /// The file in the words of the control socket.

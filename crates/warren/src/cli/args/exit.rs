@@ -200,7 +200,7 @@ pub(crate) enum ForwardCommand {
                             warren exit client forward add home tcp/8443 --to 443\n  \
                             warren exit client forward add home udp/6881-6889")]
     Add(ForwardAddArgs),
-    /// List the forwards of all clients, or of one.
+    /// List the forwards of all clients, or of one, and whether they are in force.
     List(ForwardListArgs),
     /// Take a forward back. Its connections end at once.
     #[command(after_help = "Examples:\n  warren exit client forward remove home tcp/8443")]

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use warren_control::ExecSide;
 use warren_host::dns::nameservers;
+use warren_host::exec_groups::Side;
 
 /// What is mounted over which file, in a mount namespace of the program's own.
 #[derive(Debug, Default)]
@@ -22,12 +22,12 @@ impl Shadowed {
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub(super) fn for_root(side: ExecSide, servers: &[IpAddr], directory: &Path) -> anyhow::Result<Self> {
+    pub(super) fn for_root(side: Side, servers: &[IpAddr], directory: &Path) -> anyhow::Result<Self> {
         let mut shadowed: Vec<[PathBuf; 2]> =
             services().into_iter().map(|socket| [NOTHING.into(), socket]).collect();
         let resolv_conf = std::fs::canonicalize(RESOLV_CONF);
         // Inside, such queries are redirected. Outside, the kernel lets nothing from 127.0.0.1 out.
-        if let (ExecSide::Outside, Ok(resolv_conf)) = (side, resolv_conf)
+        if let (Side::Outside, Ok(resolv_conf)) = (side, resolv_conf)
             && asks_this_host()
         {
             let file = directory.join("outside-resolv.conf");
@@ -44,7 +44,7 @@ impl Shadowed {
     ///
     /// # Errors
     /// Which service that is, and what to do.
-    pub(super) fn for_user(side: ExecSide) -> anyhow::Result<Self> {
+    pub(super) fn for_user(side: Side) -> anyhow::Result<Self> {
         if let Some(socket) = services().first() {
             bail!(
                 "programs look names up through {}, which asks on the host's side, and only root can hide it from one of them; run \
@@ -52,7 +52,7 @@ impl Shadowed {
                 socket.display()
             );
         }
-        if side == ExecSide::Outside && asks_this_host() {
+        if side == Side::Outside && asks_this_host() {
             bail!(
                 "{RESOLV_CONF} names a resolver on this host, which asks inside the tunnel; run this with sudo"
             );

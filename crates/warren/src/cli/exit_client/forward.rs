@@ -58,6 +58,8 @@ struct ForwardRow {
     client: String,
     ports: PortRange,
     to: PortRange,
+    /// Null if it is in force.
+    not_in_force: Option<String>,
 }
 
 fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
@@ -69,6 +71,7 @@ fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<(
         client: client.name.clone(),
         ports: forward.ports(),
         to: forward.target(),
+        not_in_force: not_in_force(client, forward),
     };
     let rows: Vec<ForwardRow> = clients
         .iter()
@@ -82,9 +85,28 @@ fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<(
             "There is no forward; add one with: warren exit client forward add NAME tcp/PORT\n",
         );
     }
-    let cells = |row: &ForwardRow| vec![row.ports.to_string(), row.client.clone(), row.to.to_string()];
+    let state = |row: &ForwardRow| match &row.not_in_force {
+        Some(reason) => format!("not in force: {reason}"),
+        None => "in force".to_owned(),
+    };
+    let cells =
+        |row: &ForwardRow| vec![row.ports.to_string(), row.client.clone(), row.to.to_string(), state(row)];
     output::print(&output::table(
-        &["PORTS OF THE EXIT", "CLIENT", "ITS PORTS"],
+        &["PORTS OF THE EXIT", "CLIENT", "ITS PORTS", "STATE"],
         &rows.iter().map(cells).collect::<Vec<_>>(),
     ))
+}
+
+/// Why a forward is not in force, if it is not.
+fn not_in_force(client: &ClientView, forward: &Forward) -> Option<String> {
+    let Some(live) = &client.live else { return Some("the exit does not run".to_owned()) };
+    if client.disabled {
+        return Some("the client is disabled".to_owned());
+    }
+    let taken = live.forwards_not_in_force.iter().find(|taken| taken.ports == forward.ports());
+    if let Some(taken) = taken {
+        return Some(taken.reason.clone());
+    }
+    let was_never_here = client.ipv4.is_none() && client.ipv6.is_none();
+    was_never_here.then(|| "the client has not connected yet".to_owned())
 }

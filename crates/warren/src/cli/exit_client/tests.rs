@@ -309,6 +309,7 @@ fn a_running_exits_clients_have_limit_traffic_and_relative_times() {
             received_bytes: 1_500_000,
             sent_bytes: 2_300_000_000,
             rate_limited_packets: 0,
+            forwards_not_in_force: Vec::new(),
         });
     }
     let now = humantime::parse_rfc3339("2026-11-26T12:00:00Z").unwrap();

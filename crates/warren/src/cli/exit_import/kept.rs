@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use warren_session::clients::{PresharedKey, WireGuardClient};
 use warren_wireguard::{PrivateKey, parse_public_key};
 
@@ -11,7 +11,9 @@ use super::table::table;
 use super::wireguard::{KeyText, Peer, WireGuardServer};
 use crate::cli::args::ImportWireGuardArgs;
 use crate::cli::exit_client::ClientStore;
-use warren_config::{ExitSettings, make_clients_directory, read_wireguard_key, storage, wireguard_key_path};
+use warren_config::{
+    ExitSettings, make_clients_directory, read_wireguard_key, replace_wireguard_key, wireguard_key_path,
+};
 use warren_control::{ClientView, NewClient};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -110,10 +112,7 @@ fn key_change(path: &Path, key: &PrivateKey, enrolled: &[ClientView]) -> anyhow:
 
 fn write_key(clients: &Path, key: &PrivateKey) -> anyhow::Result<()> {
     make_clients_directory(clients)?;
-    let path = wireguard_key_path(clients);
-    let text = zeroize::Zeroizing::new(format!("{}\n", *key.to_base64()));
-    storage::write_atomic(&path, text.as_bytes(), 0o600)
-        .with_context(|| format!("cannot write {}; check its directory", path.display()))
+    replace_wireguard_key(&wireguard_key_path(clients), key).map_err(Into::into)
 }
 
 fn private_key(server: &WireGuardServer) -> Result<PrivateKey, Refused> {

@@ -5,6 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::label::Label;
+use crate::cli::wireguard_lists;
 use warren_config::quoted;
 use zeroize::Zeroizing;
 
@@ -121,8 +122,10 @@ fn take(
     line: usize,
 ) -> Result<(), Mistake> {
     let mistake = |sentence: String| Mistake { line, sentence };
-    let networks =
-        || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
+    let networks = || {
+        wireguard_lists::networks(value)
+            .map_err(|network| mistake(format!("{} is not a network", quoted(network))))
+    };
     let key_text = || Some(KeyText { line, text: Zeroizing::new(value.trim().to_owned()) });
     match (section, key.trim().to_ascii_lowercase().as_str()) {
         (Section::None, _) => return Err(mistake("this line is outside any [section]".to_owned())),
@@ -151,17 +154,6 @@ fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
     if let Some(peer) = server.peers.last_mut() {
         peer.name = label.map(|label| label.name.clone());
     }
-}
-
-/// Comma-separated networks. An address counts as a network of one. The error is the first item that is neither.
-fn networks(list: &str) -> Result<Vec<IpNet>, &str> {
-    let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items
-        .map(|item| {
-            let network = item.parse::<IpNet>().ok();
-            network.or_else(|| item.parse::<std::net::IpAddr>().ok().map(IpNet::from)).ok_or(item)
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -39,11 +39,12 @@ pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Transla
         list(&exclude)
     );
     settings.push_str(&resolvers(client, is_full, &mut notes));
-    if blocks_all_else(client) {
+    let blocks_all_else = blocks_all_else(client);
+    if blocks_all_else {
         settings.push_str("\n[kill_switch]\nenabled = true\n");
         notes.push("the commands that reject traffic outside the tunnel have become a kill switch; see `warren up --dry-run`".to_owned());
     }
-    commands(client, &mut notes);
+    commands(client, blocks_all_else, &mut notes);
     others(client, &mut notes);
     Ok(Translated { settings, notes })
 }
@@ -166,10 +167,11 @@ fn blocks_all_else(client: &WireGuardClient) -> bool {
     })
 }
 
-fn commands(client: &WireGuardClient, notes: &mut Vec<String>) {
+/// Notes the commands that are not taken over.
+fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<String>) {
     let mut keys: Vec<&str> = Vec::new();
     for (key, command) in &client.commands {
-        let is_kill_switch = blocks_all_else(client) && command.contains("! -o %i");
+        let is_kill_switch = blocks_all_else && command.contains("! -o %i");
         if !is_kill_switch && !keys.contains(key) {
             keys.push(key);
         }

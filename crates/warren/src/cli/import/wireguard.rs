@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
+use crate::cli::wireguard_lists::{self, items};
 use warren_config::{ConfigError, quoted, suggestion};
 
 /// The settings of a client's file that mean something to Warren, or that a user should hear of.
@@ -124,20 +125,9 @@ impl WireGuardClient {
     }
 }
 
-fn items(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',').map(str::trim).filter(|item| !item.is_empty())
-}
-
-/// Comma-separated networks. An address counts as a network of one.
+/// The error continues after the key.
 fn networks(list: &str) -> Result<Vec<IpNet>, String> {
-    let network = |item: &str| {
-        let address = || item.parse::<IpAddr>().ok().map(IpNet::from);
-        item.parse()
-            .ok()
-            .or_else(address)
-            .ok_or_else(|| format!("has {}, which is not a network", quoted(item)))
-    };
-    items(list).map(network).collect()
+    wireguard_lists::networks(list).map_err(|item| format!("has {}, which is not a network", quoted(item)))
 }
 
 #[cfg(test)]

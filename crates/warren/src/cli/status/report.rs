@@ -247,7 +247,7 @@ fn shortened(name: &str, most: usize) -> String {
 
 fn drops(status: &Status) -> String {
     // The JSON has all reasons. For people, those at zero are noise.
-    let dropped: Vec<(&String, &u64)> = status.drops.iter().filter(|(_, count)| **count > 0).collect();
+    let dropped = dropped_by_reason(status);
     if dropped.is_empty() {
         return "\ndropped: nothing\n".to_owned();
     }
@@ -256,11 +256,24 @@ fn drops(status: &Status) -> String {
     let mut text = "\ndropped, by reason\n".to_owned();
     for (reason, count) in dropped {
         let meaning = DropReason::ALL.into_iter().find(|known| known.name() == reason);
-        let meaning = meaning.map(DropReason::description).unwrap_or_default();
+        let meaning = match meaning {
+            _ if reason == QUERIES => "queries to Warren's stub resolver that came while 256 others waited",
+            meaning => meaning.map(DropReason::description).unwrap_or_default(),
+        };
         text += &hanging(&format!("  {reason:<width$}  {count:>digits$}  "), meaning);
     }
     text
 }
+
+/// What was dropped: packets by their reasons, and queries to the stub resolver.
+pub(super) fn dropped_by_reason(status: &Status) -> Vec<(&str, u64)> {
+    let packets = status.drops.iter().map(|(reason, count)| (reason.as_str(), *count));
+    let queries = status.client.as_ref().map(|client| (QUERIES, client.dropped_queries));
+    packets.chain(queries).filter(|(_, count)| *count > 0).collect()
+}
+
+/// Stands for queries to the stub resolver among the reasons.
+const QUERIES: &str = "dns_queries";
 
 /// The changes on this host alone.
 pub(super) fn changes(status: &Status) -> String {

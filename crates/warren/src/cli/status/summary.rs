@@ -2,7 +2,7 @@
 
 use super::condition::condition;
 use super::layout::{COLUMNS, Fields};
-use super::report::{add_trouble, headline};
+use super::report::{add_trouble, dropped_by_reason, headline};
 use super::units::{bit_rate, bytes, packet_rate, percent, round_trip};
 use warren_control::status::{
     ClientStatus, ConnectionStatus, ExitStatus, Rates, Status, percent as percent_of,
@@ -107,10 +107,9 @@ fn add_traffic(fields: &mut Fields, status: &Status) {
 }
 
 fn dropped(status: &Status) -> String {
-    let reasons = status.drops.iter().filter(|(_, count)| **count > 0);
-    let mut reasons: Vec<(&String, &u64)> = reasons.collect();
+    let mut reasons = dropped_by_reason(status);
     // The line may have no room for all of them.
-    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let named: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     if named.is_empty() { "nothing".to_owned() } else { fitting("", &named) }
 }
@@ -158,6 +157,7 @@ mod tests {
         });
         client.kill_switch = true;
         client.reconnects = 2;
+        client.dropped_queries = 7;
         status.device = Some(DeviceStatus { name: "warren0".to_owned(), mtu: 1_380, offload: true });
         status.host_changes = vec![String::new(); 23];
         status.drops.extend([("queue_full".to_owned(), 3), ("spoofed".to_owned(), 12)]);
@@ -178,7 +178,7 @@ mod tests {
                 "  out          0 bit/s, 0 packets/s; 0 B in total",
                 "  in           0 bit/s, 0 packets/s; 0 B in total",
                 "  loss         0 % now, 50.0 % in total",
-                "  dropped      spoofed 12, queue_full 3",
+                "  dropped      spoofed 12, dns_queries 7, queue_full 3",
             ]
         );
     }

@@ -117,6 +117,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         last_error: None,
         kill_switch: false,
         reconnects: 0,
+        dropped_queries: 0,
     };
     let observed = Observed {
         state: State::Up,
