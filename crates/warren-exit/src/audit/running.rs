@@ -1,178 +1,163 @@
-//! What operators do to clients, as lines of the exit's log: which client, what, and by which way.
+//! The audit log of a running exit: each change is written to its file and to the exit's log.
 
-use std::fmt::Display;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::path::Path;
 
-use warren_control::{
-    AddressChoice, ClientChange, ClientSettings, ImportSummary, InvitationView, RateChoice, Request,
-};
+use serde_json::{Value, json};
+use warren_control::{Peer, Users};
 
-/// How an operator has asked for a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// By a command on this host.
-    Command,
-    /// By the page for operators.
-    Page,
+use super::{AuditFile, Change, Entry, Found, Way, Who, read};
+use crate::web::AuditQuery;
+
+/// The entries that are kept in memory for the page.
+const RECENT: usize = 2_000;
+
+/// Entries of a page.
+const ROWS: usize = 50;
+
+/// The entries that the page shows about one client.
+const OF_CLIENT: usize = 10;
+
+/// The audit log, and what the page shows of it.
+#[derive(Debug)]
+pub(crate) struct Audit {
+    file: AuditFile,
+    /// The newest entries, the oldest first.
+    recent: VecDeque<Entry>,
+    /// Read before the sandbox, which has no access to `/etc/passwd`.
+    users: Users,
+    /// Whether the latest entry could not be written.
+    is_failing: bool,
 }
 
-impl By {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Page => "page",
+impl Audit {
+    /// The audit log beside the clients' store. Call it before the sandbox.
+    pub(crate) fn open(directory: &Path) -> Self {
+        let found = read(directory).unwrap_or_else(|error| {
+            tracing::error!("cannot read the audit log, so the page shows only what follows: {error}");
+            Found::default()
+        });
+        let skipped = found.entries.len().saturating_sub(RECENT);
+        let recent = found.entries.into_iter().skip(skipped).collect();
+        Self { file: AuditFile::of(directory), recent, users: Users::read(), is_failing: false }
+    }
+
+    /// The newest entries, the newest first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = &Entry> {
+        self.recent.iter().rev()
+    }
+
+    /// The newest entries about a client, which may have had another name before.
+    pub(crate) fn of_client(&self, name: &str) -> Vec<&Entry> {
+        let of = |entry: &&Entry| entry.change.client.as_deref() == Some(name);
+        self.newest().filter(of).take(OF_CLIENT).collect()
+    }
+
+    /// A page of the entries.
+    pub(crate) fn page(&self, query: &AuditQuery) -> Value {
+        let part = query.search.trim().to_lowercase();
+        let found: Vec<&Entry> = self.newest().filter(|entry| has(entry, &part)).collect();
+        let shown: Vec<&Entry> =
+            found.iter().skip(query.page.saturating_mul(ROWS)).take(ROWS).copied().collect();
+        json!({
+            "rows": shown,
+            "matching": found.len(),
+            "pages": found.len().div_ceil(ROWS).max(1),
+            "all": self.recent.len() < RECENT,
+            "failing": self.is_failing,
+        })
+    }
+
+    /// Writes down a change of which a command has asked.
+    pub(crate) fn note_command(&mut self, peer: &Peer, change: Change) {
+        let user = Some(self.users.name(peer.user));
+        self.note(Who { user, login: peer.login.clone(), ..Who::by(Way::Command) }, change);
+    }
+
+    /// Writes down a change that was made on the page.
+    pub(crate) fn note_page(&mut self, user: Option<u32>, from: Option<IpAddr>, change: Change) {
+        let user = user.map(|user| self.users.name(user));
+        let from = from.map(|address| address.to_string());
+        self.note(Who { user, from, ..Who::by(Way::Page) }, change);
+    }
+
+    /// Writes down that a client has used its invitation.
+    pub(crate) fn note_joined(&mut self, name: &str) {
+        self.note(Who::by(Way::Invitation), Change::joined(name));
+    }
+
+    fn note(&mut self, who: Who, change: Change) {
+        log(&who, &change);
+        let entry = Entry::now(who, change);
+        match self.file.add(&entry) {
+            Ok(()) if std::mem::take(&mut self.is_failing) => {
+                tracing::info!("the audit log is written again")
+            }
+            Ok(()) => {}
+            Err(error) => {
+                // Failures that last are logged once.
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::error!(
+                        "cannot write the audit log: {error}; changes are in this log alone until that works"
+                    );
+                }
+            }
         }
-    }
-}
-
-/// A change that an operator has asked for. It is logged once it is in force.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    client: String,
-    what: String,
-}
-
-impl Change {
-    /// The change that a request asks for. None if it changes no client, or many at once.
-    pub(super) fn of(request: &Request) -> Option<Self> {
-        if let Request::ClientAdd { client } = request {
-            let limit = client.rate_limit.map(|limit| format!(", rate limit {limit}")).unwrap_or_default();
-            return Some(Self::new(&client.name, format!("enrolled{limit}")));
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
         }
-        if let Request::ClientInvite { invitation } = request {
-            return Some(Self::invited(&InvitationView::of(invitation)));
-        }
-        if let Request::ClientRemove { name } = request {
-            return Some(Self::removed(name));
-        }
-        if let Request::ClientChange { name, change } = request {
-            return Some(Self::of_client(name, change));
-        }
-        None
-    }
-
-    pub(super) fn invited(invitation: &InvitationView) -> Self {
-        Self::new(&invitation.name, format!("invited until {}", invitation.expires))
-    }
-
-    pub(super) fn of_client(name: &str, change: &ClientChange) -> Self {
-        Self::new(name, text(change))
-    }
-
-    pub(super) fn removed(name: &str) -> Self {
-        Self::new(name, "removed".to_owned())
-    }
-
-    fn new(client: &str, what: String) -> Self {
-        Self { client: client.to_owned(), what }
-    }
-
-    /// Writes the line.
-    pub(super) fn log(&self, by: By) {
-        tracing::info!(client = self.client, by = by.name(), "{}", self.what);
+        self.recent.push_back(entry);
     }
 }
 
-/// Logs how many clients a command has enrolled at once.
-pub(super) fn log_enrolled(count: usize) {
-    tracing::info!(by = By::Command.name(), "{count} clients enrolled");
+fn has(entry: &Entry, part: &str) -> bool {
+    let Entry { who: Who { by, user, login, from }, change: Change { client, what }, .. } = entry;
+    let texts = [user, login, from, client].into_iter().flatten().map(String::as_str);
+    texts.chain([by.name(), what.as_str()]).any(|text| text.to_lowercase().contains(part))
 }
 
-/// Logs what an import has changed.
-pub(super) fn log_import(summary: &ImportSummary) {
-    let ImportSummary { added, removed, changed, withdrawn, .. } = summary;
-    tracing::info!(
-        by = By::Command.name(),
-        "clients imported: {} added, {} removed, {} changed, {} invitations withdrawn",
-        added.count,
-        removed.count,
-        changed.count,
-        withdrawn.count
-    );
-}
-
-fn text(change: &ClientChange) -> String {
-    match change {
-        ClientChange::Rename { to } => format!("renamed to {to}"),
-        ClientChange::Disable => "disabled".to_owned(),
-        ClientChange::Enable => "enabled".to_owned(),
-        ClientChange::Set(settings) => settings_text(settings),
-        ClientChange::AddForward { forward } => format!("forward {forward} added"),
-        ClientChange::RemoveForward { ports } => format!("forward {ports} removed"),
-    }
-}
-
-fn settings_text(settings: &ClientSettings) -> String {
-    let ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key, .. } = settings;
-    let prefixes = prefixes.as_ref().map(|prefixes| match prefixes.as_slice() {
-        [] => "no prefixes".to_owned(),
-        some => format!("prefixes {}", some.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
-    });
-    let rate_limit = rate_limit.map(|choice| match choice {
-        RateChoice::Limited(limit) => format!("rate limit {limit}"),
-        RateChoice::Off => "no rate limit".to_owned(),
-    });
-    let parts = [
-        ipv4.map(|choice| address("IPv4", choice)),
-        ipv6.map(|choice| address("IPv6", choice)),
-        prefixes,
-        rate_limit,
-        public_key.map(|_| "a new key, from its first connection with it".to_owned()),
-    ];
-    format!("changed: {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
-}
-
-fn address<Address: Display>(family: &str, choice: AddressChoice<Address>) -> String {
-    match choice {
-        AddressChoice::Fixed(address) => format!("{family} address {address}"),
-        AddressChoice::Automatic => format!("automatic {family} address"),
-    }
+fn log(who: &Who, change: &Change) {
+    let Who { by, user, login, from } = who;
+    tracing::info!(client = change.client, by = by.name(), user, login, from, "{}", change.what);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn logged(request: &Request) -> Option<(String, String)> {
-        Change::of(request).map(|change| (change.client, change.what))
-    }
-
-    fn changed(change: ClientChange) -> String {
-        logged(&Request::ClientChange { name: "laptop".to_owned(), change }).unwrap().1
+    fn names(audit: &Audit) -> Vec<String> {
+        audit.newest().map(|entry| entry.change.client.clone().unwrap_or_default()).collect()
     }
 
     #[test]
-    fn each_change_of_a_client_has_a_line_with_its_values() {
-        assert_eq!(changed(ClientChange::Rename { to: "desk".to_owned() }), "renamed to desk");
-        assert_eq!(changed(ClientChange::Disable), "disabled");
-        assert_eq!(changed(ClientChange::Enable), "enabled");
-        let forward = "tcp/8443-8450 to 443".parse().unwrap();
-        assert_eq!(changed(ClientChange::AddForward { forward }), "forward tcp/8443-8450 to 443 added");
-        let ports = forward.ports();
-        assert_eq!(changed(ClientChange::RemoveForward { ports }), "forward tcp/8443-8450 removed");
-        let settings = ClientSettings {
-            ipv4: Some(AddressChoice::Fixed("10.66.0.9".parse().unwrap())),
-            ipv6: Some(AddressChoice::Automatic),
-            prefixes: Some(vec!["192.168.7.0/24".parse().unwrap()]),
-            rate_limit: Some(RateChoice::Limited("20mbit".parse().unwrap())),
-            ..ClientSettings::default()
-        };
-        assert_eq!(
-            changed(ClientChange::Set(settings)),
-            "changed: IPv4 address 10.66.0.9, automatic IPv6 address, prefixes 192.168.7.0/24, rate limit 20mbit"
-        );
-        let off = ClientSettings {
-            prefixes: Some(Vec::new()),
-            rate_limit: Some(RateChoice::Off),
-            ..ClientSettings::default()
-        };
-        assert_eq!(changed(ClientChange::Set(off)), "changed: no prefixes, no rate limit");
-        let removed = logged(&Request::ClientRemove { name: "laptop".to_owned() });
-        assert_eq!(removed, Some(("laptop".to_owned(), "removed".to_owned())));
+    fn entries_survive_a_restart_and_a_file_that_cannot_be_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut audit = Audit::open(directory.path());
+        let peer = Peer { user: 0, login: Some("ann".to_owned()) };
+        audit.note_command(&peer, Change::removed("one"));
+        audit.note_joined("two");
+        assert_eq!(names(&audit), ["two", "one"]);
+
+        let mut audit = Audit::open(directory.path());
+        assert_eq!(names(&audit), ["two", "one"]);
+        let who = &audit.newest().last().unwrap().who;
+        assert_eq!(who.person(), "root (login ann)");
+
+        std::fs::remove_file(crate::audit::path(directory.path())).unwrap();
+        std::fs::create_dir(crate::audit::path(directory.path())).unwrap();
+        audit.note_joined("three");
+        assert_eq!(names(&audit), ["three", "two", "one"], "the page shows it all the same");
+        assert!(audit.is_failing);
     }
 
     #[test]
-    fn what_changes_no_client_has_no_line() {
-        assert_eq!(logged(&Request::Status), None);
-        assert_eq!(logged(&Request::ClientShow { name: "laptop".to_owned() }), None);
+    fn memory_is_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut audit = Audit::open(&directory.path().join("nowhere"));
+        for number in 0..RECENT + 5 {
+            audit.note_joined(&number.to_string());
+        }
+        assert_eq!((audit.recent.len(), names(&audit)[0].as_str()), (RECENT, "2004"));
     }
 }

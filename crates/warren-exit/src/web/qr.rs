@@ -12,11 +12,15 @@ pub(crate) struct DrawnQrCode {
     path: String,
 }
 
+/// Bytes of a module in the path. A side has at most 177 modules (ISO 18004).
+const LONGEST_MODULE: usize = "M177 177h1v1h-1z".len();
+
 /// The QR code of a text, or nothing if the text is too long for one.
 pub(crate) fn code(text: &str) -> Option<DrawnQrCode> {
     // The lowest level of error correction makes the smallest code.
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
-    let mut path = String::new();
+    // Room for every module: the code may be one of a private key, and a path that grows leaves its old buffers behind, unwiped.
+    let mut path = String::with_capacity(usize::try_from(code.size() * code.size()).ok()? * LONGEST_MODULE);
     for y in 0..code.size() {
         for x in (0..code.size()).filter(|x| code.get_module(*x, y)) {
             write!(path, "M{x} {y}h1v1h-1z").ok()?;
