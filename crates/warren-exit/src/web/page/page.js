@@ -109,7 +109,6 @@ function leave(sentence) {
   before = day = undefined;
   forgetToken();
   table = { ...ALL_CLIENTS };
-  at("find").reset();
   for (const id of ["figures", "leave", "state", "views"]) at(id).hidden = true;
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   for (const list of document.querySelectorAll("tbody")) list.replaceChildren();
@@ -120,7 +119,9 @@ function leave(sentence) {
   forgetClient();
   forgetAudit();
   trouble("");
-  at("endpoint").textContent = at("foot").textContent = at("token").value = at("said").textContent = "";
+  for (const form of document.forms) form.reset();
+  for (const place of document.querySelectorAll("[data-forget]")) place.replaceChildren();
+  at("token").value = "";
   document.title = "Warren exit";
   at("gate-said").textContent = sentence;
   at("gate").hidden = false;
