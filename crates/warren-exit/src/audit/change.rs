@@ -79,9 +79,19 @@ impl Change {
         Self::new(name, text(change))
     }
 
+    /// Whether a client has got this name.
+    pub(crate) fn is_rename_to(&self, name: &str) -> bool {
+        self.what.strip_prefix(RENAMED) == Some(name)
+    }
+
+    /// Whether its client no longer has its name.
+    pub(crate) fn frees_name(&self) -> bool {
+        self.what == REMOVED || self.what.starts_with(RENAMED)
+    }
+
     /// A client is removed, or an invitation withdrawn.
     pub fn removed(name: &str) -> Self {
-        Self::new(name, "removed".to_owned())
+        Self::new(name, REMOVED.to_owned())
     }
 
     /// Clients are imported.
@@ -101,9 +111,14 @@ impl Change {
         Self { client: None, what }
     }
 }
+const REMOVED: &str = "removed";
+
+/// What a rename begins with. The new name follows.
+const RENAMED: &str = "renamed to ";
+
 fn text(change: &ClientChange) -> String {
     match change {
-        ClientChange::Rename { to } => format!("renamed to {to}"),
+        ClientChange::Rename { to } => format!("{RENAMED}{to}"),
         ClientChange::Disable => "disabled".to_owned(),
         ClientChange::Enable => "enabled".to_owned(),
         ClientChange::Set(settings) => settings_text(settings),

@@ -48,10 +48,24 @@ impl Audit {
         self.recent.iter().rev()
     }
 
-    /// The newest entries about a client, which may have had another name before.
+    /// The newest entries about a client, those under its earlier names too.
     pub(crate) fn of_client(&self, name: &str) -> Vec<&Entry> {
-        let of = |entry: &&Entry| entry.change.client.as_deref() == Some(name);
-        self.newest().filter(of).take(OF_CLIENT).collect()
+        let (mut name, mut found) = (name, Vec::new());
+        for entry in self.newest() {
+            let Some(client) = entry.change.client.as_deref() else { continue };
+            if entry.change.is_rename_to(name) {
+                // What is older under the later name was about another client.
+                name = client;
+            } else if client != name {
+                continue;
+            } else if entry.change.frees_name() {
+                // Another client had the name before.
+                break;
+            }
+            found.push(entry);
+        }
+        found.truncate(OF_CLIENT);
+        found
     }
 
     /// A page of the entries.
@@ -124,6 +138,8 @@ fn log(who: &Who, change: &Change) {
 
 #[cfg(test)]
 mod tests {
+    use warren_control::ClientChange;
+
     use super::*;
 
     fn names(audit: &Audit) -> Vec<String> {
@@ -149,6 +165,29 @@ mod tests {
         audit.note_joined("three");
         assert_eq!(names(&audit), ["three", "two", "one"], "the page shows it all the same");
         assert!(audit.is_failing);
+    }
+
+    #[test]
+    fn a_client_has_the_entries_of_its_earlier_names_and_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut audit = Audit::open(directory.path());
+        let rename =
+            |from: &str, to: &str| Change::of_client(from, &ClientChange::Rename { to: to.to_owned() });
+        let peer = Peer { user: 0, login: None };
+        for change in [
+            Change::removed("desk"),
+            Change::joined("laptop"),
+            rename("laptop", "desk"),
+            Change::joined("laptop"),
+            Change::of_client("desk", &ClientChange::Disable),
+        ] {
+            audit.note_command(&peer, change);
+        }
+        let of = |name: &str| {
+            audit.of_client(name).iter().map(|entry| entry.change.what.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("desk"), ["disabled", "renamed to desk", "enrolled by invitation"]);
+        assert_eq!(of("laptop"), ["enrolled by invitation"]);
     }
 
     #[test]

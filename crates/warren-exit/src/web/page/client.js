@@ -90,7 +90,7 @@ function showFacts(client) {
   };
   for (const [id, list] of Object.entries(lines)) fillLines(at(id), list);
   const connections = client.session?.connections;
-  text("client-protocol", client.wireguard ? "WireGuard" : connections ? `Warren, ${connections} connections` : "Warren");
+  text("client-protocol", client.wireguard ? "WireGuard" : connections ? `Warren, ${connections} ${connections === 1 ? "connection" : "connections"}` : "Warren");
   text("client-limit", client.rate_limit ? limit(client.rate_limit) : "none");
   text("client-seen", client.last_seen ? `${when(client.last_seen)}, ${moment(client.last_seen)}` : "never");
   text("client-session", client.session ? time(client.session.since_seconds) : "not connected");
