@@ -51,12 +51,8 @@ pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let mut id = [0; ID];
     id[0..2].copy_from_slice(&own.port().to_be_bytes());
     id[2..4].copy_from_slice(&peer.port().to_be_bytes());
-    for (at, address) in [(ADDRESS_AT, own.ip()), (ADDRESS_AT + 16, peer.ip())] {
-        match address {
-            IpAddr::V4(address) => id[at..at + 4].copy_from_slice(&address.octets()),
-            IpAddr::V6(address) => id[at..at + 16].copy_from_slice(&address.octets()),
-        }
-    }
+    id[ADDRESS_AT..ADDRESS_AT + 16].copy_from_slice(&sixteen(own.ip()));
+    id[ADDRESS_AT + 16..ADDRESS_AT + 32].copy_from_slice(&sixteen(peer.ip()));
     // No interface, and INET_DIAG_NOCOOKIE: whichever socket it is.
     id[COOKIE_AT..].fill(0xff);
     // With an acknowledgement, the answer has an end that a single message lacks.
@@ -64,6 +60,17 @@ pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     asked
         .first(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
         .map(|socket| socket.map(|socket| socket.user))
+}
+
+/// An address as the kernel takes it: IPv4 uses the first four of sixteen bytes.
+fn sixteen(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 impl DiagSocket {
