@@ -4,12 +4,19 @@ use std::fmt::Write as _;
 
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
+use zeroize::Zeroize as _;
 
 /// A QR code: the number of modules on a side, and the dark modules as an SVG path in which a module is one unit wide.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DrawnQrCode {
     size: i32,
     path: String,
+}
+
+impl Drop for DrawnQrCode {
+    fn drop(&mut self) {
+        self.path.zeroize();
+    }
 }
 
 /// Bytes of a module in the path. A side has at most 177 modules (ISO 18004).
