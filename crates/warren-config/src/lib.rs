@@ -7,6 +7,7 @@
 //! - `profile`, `exit`: the two files
 //! - `transport`, `dns`, `kill_switch`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
+//! - `client_name`: names for clients, made from what people type
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
 //! - `document`, `value`: from TOML to typed values
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod client_name;
 mod clients;
 mod dns;
 mod document;
@@ -43,6 +45,7 @@ mod web;
 mod wireguard;
 mod wording;
 
+pub use client_name::{derived_name, free_name, proposed_name};
 pub use clients::{
     ClientStore, ClientsImport, clients_text, load_clients, lock_clients, make_clients_directory,
     staged_path, store_path,

@@ -9,7 +9,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use super::protocol::{Request, RequestRefused, Response};
+use super::operator::login;
+use super::protocol::{Asking, Request, RequestRefused, Response};
 use super::status::Status;
 
 /// A daemon that takes longer is stuck.
@@ -68,7 +69,9 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
     // Needed for the message that advises to end this process if it does not answer.
     *pid = stream.peer_cred()?.pid();
-    let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+    // Who reads only a status leaves no trace, so it need not be known.
+    let login = (!matches!(request, Request::Status)).then(login).flatten();
+    let mut line = serde_json::to_vec(&Asking { request, login }).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line).await?;
     let mut answer = Vec::new();

@@ -77,6 +77,12 @@ impl Change {
     }
 }
 
+impl fmt::Display for Change {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} = {}", self.key(), self.value)
+    }
+}
+
 impl Key {
     const ALL: [Self; 5] = [
         Self::MaxTransmitSegments,

@@ -7,7 +7,7 @@
 //! - `protocol`: the requests and answers. `change`, `clients`, `page` and `serializable_key` are parts of requests,
 //!   `reloaded` is part of an answer
 //! - [`exec_socket`]: the socket of users who may only put programs inside or outside
-//! - `ask`: the command line's side
+//! - `ask`: the command line's side. `operator` says who is behind a command
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod ask;
 mod change;
 mod clients;
 pub mod exec_socket;
+mod operator;
 mod page;
 pub mod private_socket;
 mod protocol;
@@ -30,13 +31,14 @@ pub use clients::{
     AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ForwardNotInForce, ImportSummary,
     InvitationView, LiveView, Named, NewClient, PortRange, RateChoice, RemovedView, timestamp,
 };
+pub use operator::{Users, login};
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
 pub use protocol::{Request, RequestRefused};
 pub use reloaded::Reloaded;
 pub use serializable_key::SerializableKey;
-pub use server::{ControlSocket, PendingRequest};
+pub use server::{ControlSocket, Peer, PendingRequest};
 
 /// The socket's name in a daemon's runtime directory.
 pub const SOCKET_NAME: &str = "control.sock";

@@ -62,6 +62,22 @@ pub enum Request {
     BreakDown { part: Part },
 }
 
+/// What the command line sends: a request, and who has logged in. A daemon that does not know the login ignores it.
+#[derive(Serialize)]
+pub(crate) struct Asking<'a> {
+    #[serde(flatten)]
+    pub(crate) request: &'a Request,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) login: Option<String>,
+}
+
+/// The part of [`Asking`] beside the request. It is read apart, so that no second copy is made of what the request holds.
+#[derive(Default, Deserialize)]
+pub(crate) struct AskedBy {
+    #[serde(default)]
+    pub(crate) login: Option<String>,
+}
+
 /// Parts of a daemon that a test can make panic. Release builds do not have them.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]

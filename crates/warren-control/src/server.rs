@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
-use super::protocol::{Request, RequestRefused, Response};
+use super::operator::login_name;
+use super::protocol::{AskedBy, Request, RequestRefused, Response};
 use crate::private_socket;
 
 /// A longer request is refused.
@@ -29,8 +30,19 @@ const WAITING: usize = 16;
 pub struct PendingRequest {
     /// The request.
     pub request: Request,
+    /// Who sent it.
+    pub peer: Peer,
     /// The channel for the answer.
     pub answer: oneshot::Sender<Response>,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user's number, from the kernel (SO_PEERCRED).
+    pub user: u32,
+    /// The user who logged in before, as the command says.
+    pub login: Option<String>,
 }
 
 /// A bound control socket. Dropping it removes the file.
@@ -118,9 +130,9 @@ async fn serve(
     sender: mpsc::Sender<PendingRequest>,
     has_group: bool,
 ) -> anyhow::Result<()> {
-    let peer = stream.peer_cred()?.uid();
+    let user = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
-    let may_change = peer == 0 || peer == own;
+    let may_change = user == 0 || user == own;
     // The file's mode already keeps others out. This check holds even if somebody changes the mode.
     let response = if !may_change && !has_group {
         // Nothing that such a peer sends is read.
@@ -129,12 +141,14 @@ async fn serve(
         ))
     } else {
         match read_request(&mut stream).await? {
-            Ok(request) if !may_change && !matches!(request, Request::Status) => Err(RequestRefused::new(
-                "only root may ask the daemon for more than its status; run this as root",
-            )),
-            Ok(request) => {
+            Ok((request, _)) if !may_change && !matches!(request, Request::Status) => {
+                Err(RequestRefused::new(
+                    "only root may ask the daemon for more than its status; run this as root",
+                ))
+            }
+            Ok((request, login)) => {
                 let (answer, answered) = oneshot::channel();
-                sender.send(PendingRequest { request, answer }).await?;
+                sender.send(PendingRequest { request, peer: Peer { user, login }, answer }).await?;
                 // A daemon that is ending drops the channel. Then the peer sees the end of the stream and no answer.
                 answered.await?
             }
@@ -148,14 +162,21 @@ async fn serve(
     Ok(())
 }
 
-async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request, RequestRefused>> {
+/// The request, and who has logged in before sending it.
+type Read = (Request, Option<String>);
+
+async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, RequestRefused>> {
     let line = read_line(stream).await?;
     if line.last() != Some(&b'\n') {
         return Ok(Err(RequestRefused::new(
             "the request is longer than 4 MiB or not a line; use the daemon's own version of warren",
         )));
     }
+    // A command without a login, or one that says it in another way, is as good.
+    let by: AskedBy = serde_json::from_slice(&line).unwrap_or_default();
+    let login = by.login.and_then(|login| login_name(&login));
     Ok(serde_json::from_slice(&line)
+        .map(|request| (request, login))
         .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon has another version than this command, so restart it"))))
 }
 
@@ -195,6 +216,24 @@ mod tests {
         let mut socket = ControlSocket::bind(&path).unwrap();
         let (answer, ()) = tokio::join!(ask(&path, &Request::Status), answering(&mut socket, 7.into()));
         assert_eq!(answer.unwrap(), serde_json::Value::from(7));
+    }
+
+    #[tokio::test]
+    async fn daemon_learns_the_users_number_from_the_kernel_and_the_login_from_the_command() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let mut socket = ControlSocket::bind(&path).unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        for (line, login) in [
+            (&b"{\"request\":\"retry\",\"login\":\"a\\nnn\"}\n"[..], Some("ann")),
+            (b"{\"request\":\"retry\"}\n", None),
+            (b"{\"request\":\"retry\",\"login\":7,\"user\":4711}\n", None),
+        ] {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            stream.write_all(line).await.unwrap();
+            let asked = socket.next().await.unwrap();
+            assert_eq!(asked.peer, Peer { user: own, login: login.map(str::to_owned) });
+        }
     }
 
     #[tokio::test]

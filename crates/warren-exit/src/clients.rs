@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
+use warren_packet::reason::DropCounters;
 use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::strangers::Network;
 use warren_session::PublicKey;
@@ -43,6 +44,8 @@ pub(crate) struct Clients {
     events: EventCounts,
     /// The datagrams that each connection had received at the latest call of [`Clients::hear`].
     received: HashMap<ConnectionId, u64>,
+    /// The clients that have used their invitations since the latest question.
+    joined: Vec<String>,
     /// Whether a client with forwards has opened a session since the latest question. It may have another address.
     has_moved: bool,
 }
@@ -80,6 +83,7 @@ impl Clients {
             limits: ClientLimits::default(),
             events: EventCounts::default(),
             received: HashMap::new(),
+            joined: Vec::new(),
             has_moved: false,
         }
     }
@@ -110,6 +114,16 @@ impl Clients {
     /// Whether forwards may lead to other addresses than at the latest question.
     pub(crate) fn have_forwards_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
+    }
+
+    /// The names of the clients that have used their invitations since the latest question.
+    pub(crate) fn take_joined(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.joined)
+    }
+
+    /// What was dropped of a client's packets since the exit started, by reason.
+    pub(crate) fn drops_of(&self, client: &Client) -> DropCounters {
+        self.limits.drops(client.public_key)
     }
 
     /// The registry of all enrolled clients.

@@ -1,7 +1,7 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
 
-mod audit;
 mod keys;
+mod page;
 mod reload;
 mod requests;
 
@@ -17,6 +17,7 @@ use warren_quic::key::PublicKey;
 use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
+use crate::audit::Audit;
 use crate::clients::Clients;
 use crate::ending::Ending;
 use crate::host::{HostSetup, INNER_MTU};
@@ -101,6 +102,7 @@ struct Daemon<'host> {
     host: &'host mut HostSetup,
     reporting: Reporting,
     reloads: Reloads,
+    audit: Audit,
     spare_memory: SpareMemory,
     helper: Helper,
     /// Set once the daemon is to end.
@@ -131,6 +133,7 @@ impl<'host> Daemon<'host> {
         // Both sockets are made here because the sandbox lets nobody make one that listens.
         let control = ControlSocket::bind(&control)?;
         let web_socket = web::unix_socket(config.web.as_ref())?;
+        let audit = Audit::open(state_directory(&clients)?);
         sandbox::enter(&files)?;
         let identities = config.private_keys();
         let wireguard_key = wireguard.as_ref().map(|wireguard| wireguard.key.public());
@@ -157,6 +160,7 @@ impl<'host> Daemon<'host> {
             host,
             reporting,
             reloads: Reloads::default(),
+            audit,
             spare_memory: SpareMemory::new(Instant::now()),
             helper,
             stopping: None,
@@ -177,6 +181,7 @@ impl<'host> Daemon<'host> {
             }
             // Any event of the last round may have led to decisions.
             self.clients.carry_out_all(&self.worker).await;
+            self.clients.take_joined().iter().for_each(|name| self.audit.note_joined(name));
             self.follow_forwards().await;
             // Every client has moved to another exit.
             if self.drained_by.is_some() && !self.clients.has_sessions() {

@@ -3,11 +3,13 @@
 //! A [`Site`] answers requests. A [`Server`] serves the site on a [`Socket`], and bounds connections, times and sizes.
 
 mod answer;
+mod peer;
 mod request;
 mod server;
 mod socket;
 
 pub(crate) use answer::Answer;
+pub(crate) use peer::Peer;
 pub(crate) use request::{BadHead, Head};
 pub(crate) use server::{Body, Server, Site, next_question};
 pub(crate) use socket::{Socket, UnixSocket};

@@ -6,9 +6,11 @@
 //! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
 //! - `import.rs` takes over an edited `clients.toml`. `stopped.rs` has the clients of an exit that does not run.
 //! - `wireguard.rs` has the key and the sockets for WireGuard clients.
-//! - `list.rs`, `stopped.rs`, `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
+//! - `audit.rs` is the log of what operators do.
+//! - `audit.rs`, `list.rs`, `stopped.rs`, `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 mod clients;
 mod daemon;
 mod ending;

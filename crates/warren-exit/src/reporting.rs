@@ -1,5 +1,6 @@
 //! What a running exit tells about itself: its status, its metrics, and the page for operators.
 
+mod client_page;
 mod client_table;
 mod overview;
 
@@ -15,8 +16,8 @@ use warren_control::status::{
     ClientCounts, DeviceStatus, ExitStatus, Observed, RateMeter, State, Status, WireGuardStatus, turned_away,
 };
 use warren_session::PublicKey;
+use warren_tunnel::Snapshot;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Snapshot, Traffic};
 
 /// The servers for metrics and page, and the meter for the rates in reports.
 pub(crate) struct Reporting {
@@ -168,9 +169,7 @@ impl Reporting {
     pub(crate) fn measure(&mut self, now: Instant, snapshot: &Snapshot) {
         self.meter.take(now, snapshot);
         if let Some(web) = &mut self.web {
-            let mut total = Traffic::default();
-            snapshot.clients.values().for_each(|traffic| total.add(traffic));
-            web.history.take(now, total);
+            web.history.take(now, &snapshot.clients);
         }
     }
 

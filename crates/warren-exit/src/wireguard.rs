@@ -1,21 +1,31 @@
-//! What an exit needs to serve WireGuard clients: its key for that, its sockets, and what clients write down of it.
+//! What an exit needs to serve WireGuard clients: its key for that, its sockets, and the configurations of new clients.
 
-use std::net::SocketAddr;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use warren_config::{
     Endpoint, ExitSettings, WireGuardSettings, make_clients_directory, read_wireguard_key,
     wireguard_key_path, write_wireguard_key,
 };
+use warren_control::NewClient;
+use warren_daemon::entropy;
+use warren_session::PublicKey;
+use warren_session::clients::{PresharedKey, WireGuardClient};
 use warren_tunnel::WireGuardCarrier;
 use warren_wireguard::PrivateKey;
+use zeroize::Zeroizing;
 
 use crate::host::INNER_MTU;
 use crate::{invitation, sockets};
 
+/// Bytes that a configuration has room for. It is far shorter.
+const LONGEST: usize = 4_096;
+
 /// The MTU that new clients' configurations name.
-pub const MTU: u16 = INNER_MTU;
+const MTU: u16 = INNER_MTU;
 
 /// The sockets and the key, if the exit serves WireGuard.
 ///
@@ -37,7 +47,7 @@ pub fn key(clients: &Path) -> anyhow::Result<PrivateKey> {
         return Ok(key);
     }
     make_clients_directory(clients)?;
-    let key = PrivateKey::new(warren_daemon::entropy::bytes()?);
+    let key = PrivateKey::new(entropy::bytes()?);
     match write_wireguard_key(&path, &key) {
         Ok(()) => Ok(key),
         // A command and the exit may both make it.
@@ -61,4 +71,73 @@ pub fn endpoint(config: &ExitSettings) -> anyhow::Result<Endpoint> {
     }
     let port = wireguard.listen.first().map_or(51_820, SocketAddr::port);
     Ok(invitation::endpoint(config)?.with_port(port))
+}
+
+/// A new client with keys of its own, and the configuration that has them. Nobody else ever has the private key.
+///
+/// # Errors
+/// When the exit serves no WireGuard, or exit.toml has no endpoint.
+pub fn new_client(
+    config: &ExitSettings,
+    exit_key: PublicKey,
+    name: &str,
+    (ipv4, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
+) -> anyhow::Result<(NewClient, Zeroizing<String>)> {
+    let endpoint = endpoint(config)?;
+    let key = PrivateKey::new(*Zeroizing::new(entropy::bytes()?));
+    let preshared = PresharedKey::new(entropy::bytes()?);
+    let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
+    addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
+    // With room for all of it: a string that grows leaves its old buffer behind, unwiped.
+    let mut text = Zeroizing::new(String::with_capacity(LONGEST));
+    write!(
+        text,
+        "# {name}, a client of {endpoint}\n[Interface]\nPrivateKey = {key}\nAddress = {addresses}\n",
+        key = *key.to_base64(),
+        addresses = addresses.join(", "),
+    )?;
+    if !config.dns.is_empty() {
+        let servers: Vec<String> = config.dns.iter().map(IpAddr::to_string).collect();
+        writeln!(text, "DNS = {}", servers.join(", "))?;
+    }
+    write!(
+        text,
+        "MTU = {MTU}\n\n[Peer]\nPublicKey = {exit_key}\nPresharedKey = {preshared}\n\
+         AllowedIPs = 0.0.0.0/0, ::/0\nEndpoint = {endpoint}\nPersistentKeepalive = 25\n",
+        preshared = preshared.to_base64(),
+    )?;
+    let client = NewClient {
+        wireguard: Some(WireGuardClient { preshared_key: Some(preshared) }),
+        ..NewClient::new(name.to_owned(), key.public(), ipv4, ipv6)
+    };
+    Ok((client, text))
+}
+
+/// The addresses that were asked for, or the lowest ones that nobody has. They stay the client's, because its configuration names them.
+///
+/// # Errors
+/// When no address is left.
+pub fn free_addresses(
+    config: &ExitSettings,
+    taken: &HashSet<IpAddr>,
+    asked: (Option<Ipv4Addr>, Option<Ipv6Addr>),
+) -> anyhow::Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+    let is_free = |address: &IpAddr| {
+        !taken.contains(address) && warren_config::client_address(*address, config.ipv4, config.ipv6).is_ok()
+    };
+    let full = || {
+        anyhow!(
+            "every address of [addresses] in exit.toml is a client's; remove clients, or set --ipv4 and --ipv6"
+        )
+    };
+    let mut addresses = asked;
+    if let (None, Some(pool)) = (asked.0, config.ipv4) {
+        let free = pool.hosts().find(|address| is_free(&IpAddr::V4(*address)));
+        addresses.0 = Some(free.with_context(full)?);
+    }
+    if let (None, Some(pool)) = (asked.1, config.ipv6) {
+        let free = pool.hosts().find(|address| is_free(&IpAddr::V6(*address)));
+        addresses.1 = Some(free.with_context(full)?);
+    }
+    Ok(addresses)
 }

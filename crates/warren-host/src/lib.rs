@@ -73,6 +73,7 @@ pub use nft::{
 };
 pub use plain_file::{directory_of, follows_links_at, open_plain, open_plain_to_write, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
+pub use sock_diag::owner as socket_owner;
 pub use step::StepError;
 pub use surroundings::{OnLink, Surroundings};
 pub use table_names::TableFamily;

@@ -52,6 +52,18 @@ impl Asked {
         Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
     }
 
+    /// Applies `parse` to the message that answers a request for one object. `None` if there is no such object, or the kernel lacks
+    /// its kind.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub(crate) fn first<T>(&self, parse: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Option<T>> {
+        let mut buffer = [0; 4096];
+        let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;
+        let answer = Messages(buffer.get(..length).unwrap_or_default()).next();
+        Ok(answer.and_then(|(kind, message)| parse(kind, message)))
+    }
+
     /// Applies `parse` to the types and contents of the messages that answer a request with [`NLM_F_DUMP`], and
     /// returns the results. `None` if the kernel lacks the object or the family.
     ///

@@ -1,6 +1,9 @@
 //! Sockets of this host as the kernel's socket diagnosis lists them (sock_diag(7)).
 
-use std::{io, net::IpAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use rustix::net::{AddressFamily, netlink};
 
@@ -37,6 +40,37 @@ pub(crate) fn sockets(
 ) -> io::Result<Option<Vec<DiagSocket>>> {
     ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, (family, protocol), states, &[0; ID])?
         .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
+}
+
+/// The user that owns this host's TCP socket with these addresses. `None` if there is no such socket, or this kernel cannot tell.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
+    let family = if own.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let mut id = [0; ID];
+    id[0..2].copy_from_slice(&own.port().to_be_bytes());
+    id[2..4].copy_from_slice(&peer.port().to_be_bytes());
+    id[ADDRESS_AT..ADDRESS_AT + 16].copy_from_slice(&sixteen(own.ip()));
+    id[ADDRESS_AT + 16..ADDRESS_AT + 32].copy_from_slice(&sixteen(peer.ip()));
+    // No interface, and INET_DIAG_NOCOOKIE: whichever socket it is.
+    id[COOKIE_AT..].fill(0xff);
+    // With an acknowledgement, the answer has an end that a single message lacks.
+    let asked = ask(SOCK_DIAG_BY_FAMILY, NLM_F_ACK, (family, TCP), u32::MAX, &id)?;
+    asked
+        .first(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
+        .map(|socket| socket.map(|socket| socket.user))
+}
+
+/// An address as the kernel takes it: IPv4 uses the first four of sixteen bytes.
+fn sixteen(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 impl DiagSocket {
@@ -113,3 +147,26 @@ const ATTRIBUTE_HEADER: usize = 4;
 const CGROUP_ID: u16 = 21;
 /// Where the socket's own address is in `struct inet_diag_sockid`, after both ports.
 const ADDRESS_AT: usize = 4;
+/// Where the kernel's cookie of a socket is, at the end of `struct inet_diag_sockid`.
+const COOKIE_AT: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_connection_is_the_user_that_made_it() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            // A container may lack IPv6.
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (own, peer) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+            assert_eq!(owner(own, peer).unwrap(), Some(rustix::process::geteuid().as_raw()));
+            let mut other = own;
+            other.set_port(1);
+            assert_eq!(owner(other, peer).unwrap(), None, "no such socket");
+        }
+    }
+}

@@ -1,9 +1,11 @@
-//! What one client of an exit may send and receive; the control plane sets it, and every worker that carries packets of the
-//! client asks it.
+//! What one client of an exit may send and receive, and what was dropped of it. The control plane sets the limits and reads the drops;
+//! every worker that carries packets of the client asks the limits and counts the drops.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use warren_packet::rate_limit::RateLimiter;
+use warren_packet::reason::{DropCounters, DropReason};
 use warren_session::clients::RateLimit;
 
 /// A client's limits, one for each direction. They outlive its sessions.
@@ -13,12 +15,16 @@ pub struct ClientLimit {
     pub from_client: RateLimiter,
     /// The limit for packets to the client.
     pub to_client: RateLimiter,
+    /// Drops of the client's packets by reason. On memory of their own: a drop must not slow down other workers that ask the limits.
+    drops: Box<[AtomicU64; DropReason::ALL.len()]>,
 }
 
 impl ClientLimit {
     /// Creates limits of the same rate in both directions, or without a limit.
     pub fn new(rate: Option<RateLimit>, now: Instant) -> Self {
-        let limit = Self { from_client: RateLimiter::new(now), to_client: RateLimiter::new(now) };
+        let (from_client, to_client) = (RateLimiter::new(now), RateLimiter::new(now));
+        let limit =
+            Self { from_client, to_client, drops: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) };
         limit.set(rate);
         limit
     }
@@ -33,5 +39,44 @@ impl ClientLimit {
     /// Packets that were dropped, in both directions together.
     pub fn refused(&self) -> u64 {
         self.from_client.refused() + self.to_client.refused()
+    }
+
+    /// Counts drops of the client's packets. Those of the limits are counted by the limits themselves.
+    pub fn count_drops(&self, reason: DropReason, packets: u64) {
+        if reason != DropReason::RateLimit
+            && let Some(count) = self.drops.get(reason as usize)
+        {
+            // Each counter stands alone, so no order between them is needed.
+            count.fetch_add(packets, Ordering::Relaxed);
+        }
+    }
+
+    /// What was dropped of the client's packets, in both directions together.
+    pub fn drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        for (reason, count) in DropReason::ALL.into_iter().zip(self.drops.iter()) {
+            drops.add_many(reason, count.load(Ordering::Relaxed));
+        }
+        drops.add_many(DropReason::RateLimit, self.refused());
+        drops
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_counted_by_reason_and_those_of_the_limit_once() {
+        let now = Instant::now();
+        let limit = ClientLimit::new(Some("64kbit".parse().unwrap()), now);
+        limit.count_drops(DropReason::QueueFull, 3);
+        limit.count_drops(DropReason::QueueFull, 1);
+        while limit.to_client.admits(1_000, now) {}
+        limit.count_drops(DropReason::RateLimit, 1);
+
+        let drops = limit.drops();
+        assert_eq!((drops.get(DropReason::QueueFull), drops.get(DropReason::RateLimit)), (4, 1));
+        assert_eq!(drops.total(), 5);
     }
 }

@@ -215,6 +215,25 @@ impl Sessions {
         Ok((place, session.route.limit.as_deref()))
     }
 
+    /// Counts drops of packets that a session's client sent.
+    pub(crate) fn count_drops_of(&self, session: SessionId, reason: DropReason, packets: u64) {
+        if let Some(limit) = self.limit_of(session) {
+            limit.count_drops(reason, packets);
+        }
+    }
+
+    /// Counts drops of packets from the TUN at the client that holds their destination.
+    pub(crate) fn count_drops_to(&self, destination: IpAddr, reason: DropReason, packets: u64) {
+        if let Some(session) = self.session_of(destination) {
+            self.count_drops_of(session, reason, packets);
+        }
+    }
+
+    /// The limit of a session's client.
+    pub(crate) fn limit_of(&self, session: SessionId) -> Option<&Arc<ClientLimit>> {
+        self.by_id.get(&session)?.route.limit.as_ref()
+    }
+
     fn session_of(&self, address: IpAddr) -> Option<SessionId> {
         self.by_address.get(&address).copied().or_else(|| self.by_prefix.owner_of(address))
     }

@@ -1,6 +1,7 @@
 //! A pump: one connection's queue towards the carrier, and the reassembly of what arrives on the connection.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -15,6 +16,7 @@ use warren_quic::driver::{ConnectionId, Endpoint, SendError};
 use warren_session::exit::SessionId;
 
 use super::arena::Arena;
+use super::client_limit::ClientLimit;
 use super::counters::{Drops, RepairSnapshot, Totals};
 use super::repair::{Outgoing, Repair, RepairCounts, lane_of};
 use super::traffic::Traffic;
@@ -47,11 +49,13 @@ const HOLD: Duration = Duration::from_millis(100);
 /// copy.
 const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
-/// One connection's state on the packet path. It has 19 fields because each step of a packet's way owns one or two.
+/// One connection's state on the packet path. It has 20 fields because each step of a packet's way owns one or two.
 pub(crate) struct Pump {
     pub connection: ConnectionId,
     /// The session and the connection's index in it, once attached.
     pub attached: Option<(SessionId, u32)>,
+    /// At an exit: where drops of the session's client are counted.
+    pub client: Option<Arc<ClientLimit>>,
     pub assembler: Assembler,
     /// Puts what the peer numbered in order.
     pub resequencer: Resequencer,
@@ -89,6 +93,7 @@ impl Pump {
         Self {
             connection,
             attached: None,
+            client: None,
             assembler: Assembler::new(Limits::default()),
             resequencer: Resequencer::new(HeldLimits::default()),
             held_noted: 0,
@@ -116,7 +121,17 @@ impl Pump {
             self.last_progress = now;
         }
         let dropped = self.queue.push(flow_hash, framed, now);
-        drops.to_carrier.add_many(DropReason::QueueFull, dropped);
+        if dropped > 0 {
+            self.count_drops(DropReason::QueueFull, dropped, drops);
+        }
+    }
+
+    /// Counts packets that will not be sent, at the client too.
+    fn count_drops(&self, reason: DropReason, packets: u64, drops: &mut Drops) {
+        drops.to_carrier.add_many(reason, packets);
+        if let Some(client) = &self.client {
+            client.count_drops(reason, packets);
+        }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -239,12 +254,14 @@ impl Pump {
                     self.repair.take_back(&mut framed);
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
                 }
-                Err((SendError::Closed(_), _)) => drops.count_to_carrier(DropReason::ConnectionLost),
+                Err((SendError::Closed(_), _)) => self.count_drops(DropReason::ConnectionLost, 1, drops),
             }
         }
         // The first packets may belong to a flow that never waits, so the longest wait counts.
         self.wait = self.queue.take_longest_wait().max(self.wait / 2);
-        drops.to_carrier.add_many(DropReason::QueueDelay, signals.dropped);
+        if signals.dropped > 0 {
+            self.count_drops(DropReason::QueueDelay, signals.dropped, drops);
+        }
         totals.marked_packets += signals.marked;
         totals.waits.add(&signals.waits);
     }
@@ -285,7 +302,9 @@ impl Pump {
     /// Drops and counts everything that the connection will not send any more.
     pub(crate) fn abandon(&mut self, drops: &mut Drops) {
         let packets = self.queued_packets() as u64;
-        drops.to_carrier.add_many(DropReason::ConnectionLost, packets);
+        if packets > 0 {
+            self.count_drops(DropReason::ConnectionLost, packets, drops);
+        }
         self.queue.clear();
         self.held = None;
         self.fragments.clear();
@@ -319,11 +338,11 @@ impl Pump {
                 for rest in self.fragments.drain(..) {
                     self.repair.refused(rest.datagram);
                 }
-                drops.count_to_carrier(DropReason::TooLarge);
+                self.count_drops(DropReason::TooLarge, 1, drops);
             }
             Err((SendError::Closed(_), _)) => {
                 self.fragments.clear();
-                drops.count_to_carrier(DropReason::ConnectionLost);
+                self.count_drops(DropReason::ConnectionLost, 1, drops);
             }
         }
     }
@@ -334,7 +353,7 @@ impl Pump {
         let (Ok(Datagram::Packet { flags, packet }), Some(max_datagram)) =
             (Datagram::parse_without_trailer(framed), max_datagram)
         else {
-            drops.count_to_carrier(DropReason::TooLarge);
+            self.count_drops(DropReason::TooLarge, 1, drops);
             return;
         };
         // From the whole packet, because only its first fragment has ports.
@@ -346,7 +365,7 @@ impl Pump {
             self.fragments.push_back(self.repair.prepare(with_room(buffer), |_| lane));
         }
         if self.fragments.is_empty() {
-            drops.count_to_carrier(DropReason::TooLarge);
+            self.count_drops(DropReason::TooLarge, 1, drops);
         } else {
             self.traffic.bytes_out += packet.len() as u64;
         }

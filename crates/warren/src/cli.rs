@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub(crate) mod complete;
 pub(crate) mod drain;
 pub(crate) mod exec;
+pub(crate) mod exit_audit;
 pub(crate) mod exit_client;
 pub(crate) mod exit_import;
 pub(crate) mod exit_init;

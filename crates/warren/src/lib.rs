@@ -86,6 +86,7 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
                 cli::exit_client::open(directories, config)
             })
         }
+        Command::Exit(ExitCommand::Audit(arguments)) => cli::exit_audit::run(directories, &arguments),
         Command::Exit(ExitCommand::Drain(arguments)) => {
             block_on(cli::drain::drain(directories, arguments.timeout, arguments.yes))
         }

@@ -42,7 +42,7 @@ impl Clients {
                 let (code, reason) = (reason.code(), reason.to_string());
                 worker.send(ConnectionCommand::Close { connection, code, reason }).await;
             }
-            ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
+            ExitAction::Enrolled { name } => self.joined.push(name),
             ExitAction::Open { session, key, name, lease, prefixes, connections, features } => {
                 // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
                 // not.

@@ -146,9 +146,14 @@ impl Clients {
         let Some(error) = self.watched.take().and_then(|watched| watched.failure) else { return Ok(()) };
         Err(RequestRefused::new(match proposed.in_force {
             None => format!("{error}; nothing was changed"),
-            Some(what) => format!(
-                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must keep running until the change is saved"
-            ),
+            Some(what) => {
+                let sentence = format!(
+                    "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must keep running until the change is saved"
+                );
+                // The audit log has only changes that are saved.
+                tracing::error!("{sentence}");
+                sentence
+            }
         }))
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use warren_packet::reason::DropCounters;
 use warren_session::PublicKey;
 use warren_session::clients::ClientRegistry;
 
@@ -34,6 +35,11 @@ impl ClientLimits {
     pub(super) fn follow_all(&mut self, registry: &ClientRegistry) {
         let keys: Vec<PublicKey> = self.0.keys().copied().collect();
         keys.into_iter().for_each(|key| self.follow(registry, key));
+    }
+
+    /// What was dropped of a client's packets, by reason.
+    pub(super) fn drops(&self, key: PublicKey) -> DropCounters {
+        self.0.get(&key).map(|limit| limit.drops()).unwrap_or_default()
     }
 
     /// How many packets of a client its limit has dropped.

@@ -1,11 +1,14 @@
 //! An answer of HTTP/1.1.
 
+use zeroize::Zeroizing;
+
 /// An answer, after which the connection is closed.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// Everything before the blank line, with a line break after each field.
     head: String,
-    body: String,
+    /// It may hold a secret.
+    body: Zeroizing<String>,
     with_body: bool,
 }
 
@@ -17,7 +20,7 @@ impl Answer {
             "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
         );
-        Self { head, body, with_body: true }
+        Self { head, body: Zeroizing::new(body), with_body: true }
     }
 
     /// The answer with one more field.
@@ -32,9 +35,10 @@ impl Answer {
     }
 
     /// The answer as it is sent.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Zeroizing<Vec<u8>> {
         let body = if self.with_body { self.body.as_str() } else { "" };
-        [&self.head, "\r\n", body].concat().into_bytes()
+        // Makes room for all of it at once, so that no copy stays behind.
+        Zeroizing::new([&self.head, "\r\n", body].concat().into_bytes())
     }
 }
 
@@ -45,10 +49,10 @@ mod tests {
     #[test]
     fn answers_say_how_long_they_are() {
         let answer = || Answer::new("200 OK", "text/plain", "abc\n".to_owned()).with("Allow", "GET");
-        let text = String::from_utf8(answer().into_bytes()).unwrap();
+        let text = String::from_utf8(answer().into_bytes().to_vec()).unwrap();
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nabc\n"), "{text}");
         assert!(text.contains("\r\nContent-Length: 4\r\n") && text.contains("\r\nAllow: GET\r\n"), "{text}");
-        let head = String::from_utf8(answer().without_body().into_bytes()).unwrap();
+        let head = String::from_utf8(answer().without_body().into_bytes().to_vec()).unwrap();
         assert!(head.contains("Content-Length: 4\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::answer::Answer;
+use super::peer::Peer;
 use super::request::{BadHead, Head, MAX_HEAD};
 use super::socket::{Socket, Stream};
 
@@ -44,6 +45,8 @@ pub(crate) struct Body<'a> {
     /// The bytes that arrived together with the head.
     begun: Vec<u8>,
     stream: &'a mut Stream,
+    /// Who sends it.
+    pub(crate) peer: Peer,
 }
 
 impl Body<'_> {
@@ -57,7 +60,7 @@ impl Body<'_> {
 }
 
 /// Reads the head of a request. Bytes that arrived behind the head are the beginning of the body.
-async fn read_head(stream: &mut Stream) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
+async fn read_head(stream: &mut Stream, peer: Peer) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
     let mut begun = Vec::new();
     let head = loop {
         // In small pieces, so that a head can exceed `MAX_HEAD` by less than one piece.
@@ -74,7 +77,7 @@ async fn read_head(stream: &mut Stream) -> io::Result<(Result<Head, BadHead>, Bo
             Err(bad) => break Err(bad),
         }
     };
-    Ok((head, Body { begun, stream }))
+    Ok((head, Body { begun, stream, peer }))
 }
 
 /// A server, and the questions that its site has for the daemon. Dropping the server closes its socket and ends every connection.
@@ -127,10 +130,10 @@ async fn accept<S: Site>(socket: Socket, site: Arc<S>) {
     let mut connections = Connections::default();
     loop {
         match socket.accept().await {
-            Ok(stream) => {
+            Ok((stream, peer)) => {
                 let site = Arc::clone(&site);
                 let connection = tokio::spawn(async move {
-                    match tokio::time::timeout(TIME, serve(stream, &*site)).await {
+                    match tokio::time::timeout(TIME, serve(stream, peer, &*site)).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => tracing::debug!("a connection for {} failed: {error}", S::NAME),
                         Err(_) => tracing::debug!("a connection for {} took more than {TIME:?}", S::NAME),
@@ -146,9 +149,9 @@ async fn accept<S: Site>(socket: Socket, site: Arc<S>) {
     }
 }
 
-async fn serve(mut stream: Stream, site: &impl Site) -> io::Result<()> {
+async fn serve(mut stream: Stream, peer: Peer, site: &impl Site) -> io::Result<()> {
     // One request on each connection, so that no second request can hide behind the first (request smuggling).
-    let (head, body) = read_head(&mut stream).await?;
+    let (head, body) = read_head(&mut stream, peer).await?;
     let answer = site.answer(head, body).await?;
     stream.write_all(&answer.into_bytes()).await?;
     // Tells the client that the answer is complete, before the rest of its request is discarded.

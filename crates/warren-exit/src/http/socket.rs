@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
+use super::peer::Peer;
 use warren_control::private_socket;
 
 /// A connection, over TCP or a Unix socket.
@@ -57,10 +58,18 @@ impl Socket {
     }
 
     /// Takes the next connection.
-    pub(super) async fn accept(&self) -> io::Result<Stream> {
+    pub(super) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         Ok(match self {
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Tcp(listener) => {
+                let (stream, remote) = listener.accept().await?;
+                let peer = Peer::Tcp { remote, local: stream.local_addr()? };
+                (Box::new(stream), peer)
+            }
+            Self::Unix(listener) => {
+                let stream = listener.accept().await?.0;
+                let user = stream.peer_cred().ok().map(|peer| peer.uid());
+                (Box::new(stream), Peer::Unix { user })
+            }
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A page of the table of clients. It never shows where a client's QUIC connection comes from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
@@ -10,8 +10,9 @@ use warren_session::clients::Client;
 use warren_session::exit::SessionId;
 
 use super::{Observations, Reporting};
-use crate::web::{Sort, TableQuery};
-use warren_control::status::Rates;
+use crate::clients::Clients;
+use crate::web::{Sort, TableQuery, Which};
+use warren_control::status::{RateMeter, Rates};
 use warren_control::{ClientView, timestamp};
 use warren_tunnel::Snapshot;
 
@@ -20,7 +21,7 @@ const ROWS: usize = 50;
 
 /// A client as the page shows it.
 #[derive(Debug, Serialize)]
-struct ClientRow {
+pub(super) struct ClientRow {
     #[serde(flatten)]
     client: ClientView,
     connected: bool,
@@ -48,47 +49,73 @@ impl Reporting {
     /// A page of the clients.
     pub(crate) fn client_table(&self, seen: &Observations<'_>, query: &TableQuery) -> Value {
         let Observations { clients, snapshot, .. } = seen;
-        let (matching, shown) = rows_of(seen, query);
-        let session_rates = self.meter.sessions(Instant::now(), snapshot);
-        let round_trips = shortest_round_trips(snapshot);
-        let row = |client: &Client| {
-            let session = clients.session_of(client.public_key);
-            let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
-            ClientRow {
-                client: ClientView {
-                    last_seen: clients.last_seen(client).map(timestamp),
-                    ..ClientView::of(client, None)
-                },
-                connected: session.is_some(),
-                traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
-                session: session.map(|(session, live)| SessionRow {
-                    since_seconds: live.since.elapsed().as_secs_f64(),
-                    connections: live.connections.len(),
-                    rates: session_rates.get(&session).copied().unwrap_or_default(),
-                    rtt_ms: round_trips.get(&session).copied(),
-                }),
-            }
-        };
-        let rows: Vec<ClientRow> = shown.into_iter().map(row).collect();
+        let sessions = SessionFigures::of(&self.meter, snapshot);
+        let (matching, shown) = rows_of(seen, query, &sessions);
+        let rows: Vec<ClientRow> =
+            shown.into_iter().map(|client| ClientRow::of(client, clients, snapshot, &sessions)).collect();
         json!({ "rows": rows, "matching": matching, "pages": matching.div_ceil(ROWS).max(1) })
     }
 }
 
+/// The rates and round-trip times of all sessions.
+pub(super) struct SessionFigures {
+    rates: BTreeMap<SessionId, Rates>,
+    round_trips: HashMap<SessionId, f64>,
+}
+
+impl SessionFigures {
+    pub(super) fn of(meter: &RateMeter, snapshot: &Snapshot) -> Self {
+        let rates = meter.sessions(Instant::now(), snapshot);
+        Self { rates, round_trips: shortest_round_trips(snapshot) }
+    }
+}
+
+impl ClientRow {
+    pub(super) fn of(
+        client: &Client,
+        clients: &Clients,
+        snapshot: &Snapshot,
+        sessions: &SessionFigures,
+    ) -> Self {
+        let session = clients.session_of(client.public_key);
+        let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
+        Self {
+            client: ClientView {
+                last_seen: clients.last_seen(client).map(timestamp),
+                ..ClientView::of(client, None)
+            },
+            connected: session.is_some(),
+            traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
+            session: session.map(|(session, live)| SessionRow {
+                since_seconds: live.since.elapsed().as_secs_f64(),
+                connections: live.connections.len(),
+                rates: sessions.rates.get(&session).copied().unwrap_or_default(),
+                rtt_ms: sessions.round_trips.get(&session).copied(),
+            }),
+        }
+    }
+}
+
 /// How many clients match, and the matching clients on the requested page, in order.
-fn rows_of<'a>(seen: &'a Observations<'_>, query: &TableQuery) -> (usize, Vec<&'a Client>) {
+fn rows_of<'a>(
+    seen: &'a Observations<'_>,
+    query: &TableQuery,
+    sessions: &SessionFigures,
+) -> (usize, Vec<&'a Client>) {
     let registry = seen.clients.registry();
     let address = query.search.parse::<IpAddr>().ok();
     // A search for an address does not match names.
     let part = if address.is_some() { "" } else { query.search.as_str() };
     let matches = |client: &&Client| address.is_none_or(|address| client.lease().contains(address));
     let start = query.page.saturating_mul(ROWS);
-    if query.sort == Sort::Name && query.search.is_empty() {
+    if query.sort == Sort::Name && query.state == Which::All && query.search.is_empty() {
         return (registry.len(), registry.iter().skip(start).take(ROWS).collect());
     }
     let mut found: Vec<(u64, &Client)> = registry
         .page(None, part)
         .filter(matches)
-        .map(|client| (rank(seen, query.sort, client), client))
+        .filter(|client| is_of(seen, query.state, client))
+        .map(|client| (rank(seen, query.sort, client, sessions), client))
         .collect();
     let matching = found.len();
     let end = start.saturating_add(ROWS);
@@ -99,12 +126,30 @@ fn rows_of<'a>(seen: &'a Observations<'_>, query: &TableQuery) -> (usize, Vec<&'
     (matching, found.into_iter().take(end).skip(start).map(|(_, client)| client).collect())
 }
 
+fn is_of(seen: &Observations<'_>, which: Which, client: &Client) -> bool {
+    let has_session = || seen.clients.session_of(client.public_key).is_some();
+    match which {
+        Which::All => true,
+        Which::Connected => has_session(),
+        Which::Offline => !client.disabled && !has_session(),
+        Which::Never => seen.clients.last_seen(client).is_none(),
+        Which::Disabled => client.disabled,
+        Which::Limited => client.rate_limit.is_some(),
+    }
+}
+
 /// Lower ranks come first.
-fn rank(seen: &Observations<'_>, sort: Sort, client: &Client) -> u64 {
+fn rank(seen: &Observations<'_>, sort: Sort, client: &Client, sessions: &SessionFigures) -> u64 {
     let session = seen.clients.session_of(client.public_key);
     match sort {
         Sort::Name => 0,
         Sort::Connected => u64::from(session.is_none()),
+        Sort::Rate => {
+            let rates = session.and_then(|(session, _)| sessions.rates.get(&session));
+            let bits = rates.map(|rates| rates.bits_per_second_out + rates.bits_per_second_in);
+            // A rate is never negative, and then its bits are in the order of its values (IEEE 754).
+            u64::MAX - bits.unwrap_or_default().to_bits()
+        }
         Sort::Traffic => {
             let traffic = seen.snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
             u64::MAX - traffic.bytes_out.saturating_add(traffic.bytes_in)

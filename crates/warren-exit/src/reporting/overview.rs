@@ -29,6 +29,8 @@ impl Reporting {
         json!({
             "version": status.version,
             "endpoint": config.endpoint.as_ref().map(ToString::to_string),
+            // Why no phone can be added, if none can.
+            "no_wireguard": crate::wireguard::endpoint(config).err().map(|error| format!("{error:#}")),
             "stopping": matches!(status.state, State::Stopping),
             "since_seconds": status.since_seconds,
             "reload_error": seen.reloads.error,

@@ -1,17 +1,21 @@
-//! The rates of the last minutes and of the last day, kept in memory for the page's chart.
+//! The rates of the last minutes and of the last day, kept in memory for the page's charts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
+use warren_session::PublicKey;
 use warren_tunnel::Traffic;
+
+use super::client_history::ClientHistory;
+use super::rate_series::RateSeries;
 
 /// The rates of all clients together.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) minutes: Ring,
     pub(crate) day: Ring,
+    /// The day of each client.
+    pub(crate) clients: ClientHistory,
 }
 
 impl History {
@@ -20,13 +24,17 @@ impl History {
         Self {
             minutes: Ring::new(Duration::from_secs(2), 300),
             day: Ring::new(Duration::from_secs(60), 1440),
+            clients: ClientHistory::default(),
         }
     }
 
-    /// Takes the current totals. Call it about once a second.
-    pub(crate) fn take(&mut self, now: Instant, total: Traffic) {
+    /// Takes the current totals of the clients. Call it about once a second.
+    pub(crate) fn take(&mut self, now: Instant, clients: &BTreeMap<PublicKey, Traffic>) {
+        let mut total = Traffic::default();
+        clients.values().for_each(|traffic| total.add(traffic));
         self.minutes.take(now, total);
         self.day.take(now, total);
+        self.clients.take(now, clients);
     }
 }
 
@@ -62,17 +70,6 @@ impl Rate {
             from_clients: per_second(after.bytes_in, before.bytes_in),
         }
     }
-}
-
-/// A ring in the form in which the page draws it.
-#[derive(Debug, Serialize)]
-pub(crate) struct RateSeries {
-    /// Seconds from one value to the next.
-    every: u64,
-    /// The most values that there can be.
-    places: usize,
-    to_clients: Vec<u64>,
-    from_clients: Vec<u64>,
 }
 
 impl Ring {
@@ -133,6 +130,10 @@ mod tests {
         Traffic { packets_out: 0, bytes_out: bytes, packets_in: 0, bytes_in: bytes / 2 }
     }
 
+    fn one(bytes: u64) -> BTreeMap<PublicKey, Traffic> {
+        BTreeMap::from([(PublicKey([1; 32]), total(bytes))])
+    }
+
     #[test]
     fn rates_are_those_between_two_looks_and_the_oldest_make_room() {
         let start = Instant::now();
@@ -151,7 +152,7 @@ mod tests {
         let mut history = History::new();
         let looks = |history: &mut History, from: u64, to: u64| {
             (from..=to)
-                .for_each(|second| history.take(start + Duration::from_secs(second), total(1_000 * second)));
+                .for_each(|second| history.take(start + Duration::from_secs(second), &one(1_000 * second)));
         };
 
         looks(&mut history, 0, 0);
@@ -187,8 +188,8 @@ mod tests {
     fn an_exit_that_begins_to_count_anew_shows_no_rate_below_zero() {
         let start = Instant::now();
         let mut history = History::new();
-        history.take(start, total(5_000));
-        history.take(start + Duration::from_secs(60), total(0));
+        history.take(start, &one(5_000));
+        history.take(start + Duration::from_secs(60), &one(0));
         assert_eq!(history.day.series().to_clients, [0]);
         assert_eq!(history.minutes.series().from_clients, [0; 30]);
     }

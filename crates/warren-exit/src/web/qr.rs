@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
+use zeroize::Zeroize as _;
 
 /// A QR code: the number of modules on a side, and the dark modules as an SVG path in which a module is one unit wide.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -12,11 +13,21 @@ pub(crate) struct DrawnQrCode {
     path: String,
 }
 
+impl Drop for DrawnQrCode {
+    fn drop(&mut self) {
+        self.path.zeroize();
+    }
+}
+
+/// Bytes of a module in the path. A side has at most 177 modules (ISO 18004).
+const LONGEST_MODULE: usize = "M177 177h1v1h-1z".len();
+
 /// The QR code of a text, or nothing if the text is too long for one.
 pub(crate) fn code(text: &str) -> Option<DrawnQrCode> {
     // The lowest level of error correction makes the smallest code.
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
-    let mut path = String::new();
+    // Room for every module: the code may be one of a private key, and a path that grows leaves its old buffers behind, unwiped.
+    let mut path = String::with_capacity(usize::try_from(code.size() * code.size()).ok()? * LONGEST_MODULE);
     for y in 0..code.size() {
         for x in (0..code.size()).filter(|x| code.get_module(*x, y)) {
             write!(path, "M{x} {y}h1v1h-1z").ok()?;

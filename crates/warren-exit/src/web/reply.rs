@@ -1,5 +1,10 @@
 //! The answers to a browser. Each has the fields that keep the browser from doing more with it than showing it.
 
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use zeroize::Zeroize as _;
+
 use super::page_request::Refusal;
 use crate::http::Answer;
 
@@ -14,9 +19,43 @@ pub(super) fn file(content_type: &str, body: &str) -> Answer {
     answer("200 OK", content_type, body.to_owned())
 }
 
-/// The value that was asked for.
-pub(super) fn value(value: &serde_json::Value) -> Answer {
-    answer("200 OK", JSON, value.to_string())
+/// The value that was asked for. It may hold a client's private key, so no copy of it stays in memory.
+pub(super) fn value(mut value: Value) -> Answer {
+    let mut body = String::with_capacity(longest(&value));
+    // Into a string that has room for all of it. A string that grows leaves its old buffer behind, unwiped.
+    let written = write!(body, "{value}");
+    wipe(&mut value);
+    match written {
+        Ok(()) => answer("200 OK", JSON, body),
+        Err(_) => not_done("the answer cannot be written"),
+    }
+}
+
+/// At least as many bytes as the value takes.
+fn longest(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 5,
+        // The longest is that of a float, such as -1.7976931348623157e+308.
+        Value::Number(_) => 32,
+        Value::String(text) => text.len() + 2 + 5 * text.bytes().filter(|byte| is_escaped(*byte)).count(),
+        Value::Array(values) => 2 + values.iter().map(|value| longest(value) + 1).sum::<usize>(),
+        Value::Object(values) => {
+            2 + values.iter().map(|(key, value)| key.len() + longest(value) + 4).sum::<usize>()
+        }
+    }
+}
+
+fn is_escaped(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+fn wipe(value: &mut Value) {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::String(text) => text.zeroize(),
+        Value::Array(values) => values.iter_mut().for_each(wipe),
+        Value::Object(values) => values.values_mut().for_each(wipe),
+    }
 }
 
 /// An answer that tells the operator why a change was not made.
@@ -77,4 +116,28 @@ fn answer(status: &str, content_type: &str, body: String) -> Answer {
         // Pages of other sites get no handle on this page's window, and cannot embed its answers.
         .with("Cross-Origin-Opener-Policy", "same-origin")
         .with("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_wiped_in_all_its_depth() {
+        let mut value = json!({ "file": "secret", "rows": [{ "key": "secret" }], "size": 7 });
+        wipe(&mut value);
+        assert!(!value.to_string().contains("secret"), "{value}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_never_outgrows_its_room(texts in prop::collection::vec(".{0,40}", 0..6), number in any::<f64>(), whole in any::<i64>()) {
+            let value = json!({ "texts": texts, "a\"b": [number, whole, null, true], "control": "\u{1}\n\"\\" });
+            // A key may need escapes, too. The keys of this page need none.
+            prop_assert!(value.to_string().len() <= longest(&value) + 2);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::page_request::{Method, PageRequest, Refusal};
 use super::table_query::TableQuery;
 use super::token::{self, Token};
 use super::{page, reply};
-use crate::http::{Answer, BadHead, Body, Head, Server, Site, Socket, UnixSocket};
+use crate::http::{Answer, BadHead, Body, Head, Peer, Server, Site, Socket, UnixSocket};
 use warren_config::WebListen;
 
 const SECTION: &str = "[web]";
@@ -21,6 +21,8 @@ const SECTION: &str = "[web]";
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) asked: ApiCall,
+    /// Whose browser or program asks.
+    pub(crate) visitor: Peer,
     pub(crate) answer: oneshot::Sender<Result<serde_json::Value, String>>,
 }
 
@@ -30,9 +32,28 @@ pub(crate) enum ApiCall {
     Overview,
     /// A page of the table of clients.
     Clients(TableQuery),
+    /// Everything about one client.
+    Client(Named),
     /// The rates of the last day.
     Day,
+    /// A page of the audit log.
+    Audit(AuditQuery),
+    /// The name that what a person has typed gives.
+    Name(Typed),
+    /// A change.
+    Change(Change),
+}
+
+/// A change that an operator makes on the page.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
     Invite(NewInvitation),
+    /// Enrol a client that uses WireGuard.
+    AddWireGuard(Named),
+    Rename(Renaming),
+    Disable(Named),
+    Enable(Named),
+    Limit(NewLimit),
     /// Remove a client for good, or withdraw an invitation.
     Remove(Named),
     /// Let ports of the exit lead to a client.
@@ -53,6 +74,42 @@ pub(crate) struct NewInvitation {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Named {
     pub(crate) name: String,
+}
+
+/// A name as a person types it.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Typed {
+    pub(crate) text: String,
+    /// The client that is to be renamed, if it is about one. Its own name is free.
+    pub(crate) of: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Renaming {
+    pub(crate) name: String,
+    pub(crate) to: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewLimit {
+    pub(crate) name: String,
+    /// A rate such as `20mbit`. Null for no limit.
+    pub(crate) rate: Option<String>,
+}
+
+/// A request for one page of the audit log.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AuditQuery {
+    /// Part of a client's name, of a user's name, or of what was done.
+    #[serde(default)]
+    pub(crate) search: String,
+    /// The page's number, from 0: the newest entries.
+    #[serde(default)]
+    pub(crate) page: usize,
 }
 
 #[derive(Debug, PartialEq, Eq, Deserialize)]
@@ -170,43 +227,63 @@ impl PageSite {
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }
+        let visitor = body.peer;
         // Only now, so that a stranger cannot make the exit read and store a body.
         let Some(body) = body.read(request.body_length).await? else {
             return Ok(Err(Refusal::Malformed));
         };
         Ok(match understand(&request, &body) {
-            Ok(asked) => self.ask(asked).await,
+            Ok(asked) => self.ask(asked, visitor).await,
             Err(refusal) => Err(refusal),
         })
     }
 
     /// Passes a question to the daemon, and returns its answer.
-    async fn ask(&self, asked: ApiCall) -> Result<Answer, Refusal> {
+    async fn ask(&self, asked: ApiCall, visitor: Peer) -> Result<Answer, Refusal> {
         let (answer, answered) = oneshot::channel();
-        self.questions.send(Question { asked, answer }).await.map_err(|_| Refusal::Unavailable)?;
+        let question = Question { asked, visitor, answer };
+        self.questions.send(question).await.map_err(|_| Refusal::Unavailable)?;
         Ok(match answered.await.map_err(|_| Refusal::Unavailable)? {
-            Ok(value) => reply::value(&value),
+            Ok(value) => reply::value(value),
             Err(sentence) => reply::not_done(&sentence),
         })
     }
 }
 
 fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<ApiCall, Refusal> {
-    const WITH_BODY: [&str; 5] =
-        ["/api/clients", "/api/invite", "/api/remove", "/api/forward", "/api/unforward"];
-    let takes_body = WITH_BODY.contains(&request.path);
-    match (request.method, request.path) {
-        (Method::Get, "/api/overview") => Ok(ApiCall::Overview),
-        (Method::Get, "/api/day") => Ok(ApiCall::Day),
-        (Method::Post, _) if takes_body && !request.body_is_json => Err(Refusal::NotJson),
-        (Method::Post, "/api/clients") => parse(body).map(ApiCall::Clients),
-        (Method::Post, "/api/invite") => parse(body).map(ApiCall::Invite),
-        (Method::Post, "/api/remove") => parse(body).map(ApiCall::Remove),
-        (Method::Post, "/api/forward") => parse(body).map(ApiCall::Forward),
-        (Method::Post, "/api/unforward") => parse(body).map(ApiCall::Unforward),
-        (Method::Get, _) if takes_body => Err(Refusal::Method),
-        _ => Err(Refusal::NotFound),
+    let of_body = match request.path {
+        "/api/overview" | "/api/day" => None,
+        path => Some(OF_BODY.iter().find(|(known, _)| *known == path).ok_or(Refusal::NotFound)?.1),
+    };
+    match (request.method, of_body) {
+        (Method::Get, None) if request.path == "/api/day" => Ok(ApiCall::Day),
+        (Method::Get, None) => Ok(ApiCall::Overview),
+        (Method::Post, Some(_)) if !request.body_is_json => Err(Refusal::NotJson),
+        (Method::Post, Some(read)) => read(body),
+        (Method::Get, Some(_)) => Err(Refusal::Method),
+        (Method::Post, None) => Err(Refusal::NotFound),
     }
+}
+
+/// The paths of questions that have a body, and how to read it.
+const OF_BODY: [(&str, fn(&[u8]) -> Result<ApiCall, Refusal>); 13] = [
+    ("/api/clients", |body| parse(body).map(ApiCall::Clients)),
+    ("/api/client", |body| parse(body).map(ApiCall::Client)),
+    ("/api/audit", |body| parse(body).map(ApiCall::Audit)),
+    ("/api/name", |body| parse(body).map(ApiCall::Name)),
+    ("/api/invite", |body| change(body, Change::Invite)),
+    ("/api/wireguard", |body| change(body, Change::AddWireGuard)),
+    ("/api/rename", |body| change(body, Change::Rename)),
+    ("/api/disable", |body| change(body, Change::Disable)),
+    ("/api/enable", |body| change(body, Change::Enable)),
+    ("/api/limit", |body| change(body, Change::Limit)),
+    ("/api/remove", |body| change(body, Change::Remove)),
+    ("/api/forward", |body| change(body, Change::Forward)),
+    ("/api/unforward", |body| change(body, Change::Unforward)),
+];
+
+fn change<'a, T: Deserialize<'a>>(body: &'a [u8], made: fn(T) -> Change) -> Result<ApiCall, Refusal> {
+    parse(body).map(|asked| ApiCall::Change(made(asked)))
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {

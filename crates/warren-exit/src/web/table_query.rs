@@ -10,6 +10,8 @@ pub(crate) struct TableQuery {
     #[serde(default)]
     pub(crate) search: String,
     #[serde(default)]
+    pub(crate) state: Which,
+    #[serde(default)]
     pub(crate) sort: Sort,
     /// The page's number, from 0.
     #[serde(default)]
@@ -23,8 +25,27 @@ pub(crate) enum Sort {
     Name,
     /// Clients with a session first.
     Connected,
+    /// Clients with the highest rates now first.
+    Rate,
     /// Clients with the most traffic first.
     Traffic,
     /// Clients that were seen most recently first.
     Seen,
+}
+
+/// Which clients are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Which {
+    #[default]
+    All,
+    /// With a session.
+    Connected,
+    /// Admitted, and without a session.
+    Offline,
+    /// Never connected yet.
+    Never,
+    Disabled,
+    /// With a rate limit.
+    Limited,
 }

@@ -154,8 +154,10 @@ impl Worker {
             return;
         }
         let repairs = self.sessions.repairs(session) && self.endpoint.keeps_datagrams();
+        let client = self.sessions.limit_of(session).cloned();
         if let Some(pump) = self.pumps.get_mut(slot) {
             pump.attached = Some((session, index));
+            pump.client = client;
             pump.repair.is_agreed = repairs;
         }
     }
@@ -178,6 +180,7 @@ impl Worker {
         let pump = self.pumps.get_mut(slot)?;
         pump.abandon(&mut self.drops);
         let (session, _) = pump.attached.take()?;
+        pump.client = None;
         let traffic = std::mem::take(&mut pump.traffic);
         self.keep_traffic(session, &traffic);
         self.see_again(slot);

@@ -171,7 +171,7 @@ impl Worker {
             Ok(Numbering::Unnumbered) => {}
             // The peer was told that this side does not know numbers.
             Ok(_) if !self.sessions.repairs(session) => {
-                self.refuse(DropReason::BadDatagram);
+                self.refuse_of(session, DropReason::BadDatagram);
                 return;
             }
             Ok(Numbering::Numbered(place)) => {
@@ -185,7 +185,7 @@ impl Worker {
                 self.note_repair_due(slot, due);
                 self.take_released(slot, session, now);
                 if let Err(reason) = taken {
-                    self.refuse(reason);
+                    self.refuse_of(session, reason);
                 }
                 return;
             }
@@ -196,7 +196,7 @@ impl Worker {
                 return;
             }
             Err(reason) => {
-                self.refuse(reason);
+                self.refuse_of(session, reason);
                 return;
             }
         }
@@ -258,13 +258,16 @@ impl Worker {
                 // The insert may have dropped older assemblies.
                 let expired = pump.assembler.expire(now);
                 self.count_expired(expired);
+                if expired > 0 {
+                    self.sessions.count_drops_of(session, DropReason::FragmentTimeout, expired);
+                }
                 match inserted {
                     Ok(None) => self.upkeep.note_assembly(),
                     Ok(Some(whole)) => self.deliver(slot, session, whole.flags, whole.packet.into(), now),
-                    Err(reason) => self.refuse(reason),
+                    Err(reason) => self.refuse_of(session, reason),
                 }
             }
-            Err(reason) => self.refuse(reason),
+            Err(reason) => self.refuse_of(session, reason),
         }
     }
 
@@ -280,11 +283,18 @@ impl Worker {
         self.drops.count_to_tun(reason);
     }
 
+    /// Counts one packet of a session that goes no further.
+    fn refuse_of(&mut self, session: SessionId, reason: DropReason) {
+        self.refuse(reason);
+        self.sessions.count_drops_of(session, reason, 1);
+    }
+
     /// Validates a packet from the peer and keeps it for the batch's writes.
     fn deliver(&mut self, slot: usize, session: SessionId, flags: Flags, packet: Bytes, now: Instant) {
         self.totals.carrier_received_packets += 1;
         if let Err(reason) = self.try_deliver(slot, session, flags, packet, now) {
             self.drops.count_to_tun(reason);
+            self.sessions.count_drops_of(session, reason, 1);
         }
     }
 

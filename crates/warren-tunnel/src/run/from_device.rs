@@ -115,11 +115,12 @@ impl Worker {
 
     /// Hands over the turn's reads that are for connections of other workers.
     pub(super) fn hand_over(&mut self) {
-        let (totals, drops) = (&mut self.totals, &mut self.drops);
+        let (totals, drops, sessions) = (&mut self.totals, &mut self.drops, &self.sessions);
         self.hand_over.send(|HandedOver { header, packet, .. }| {
             // The read was counted when it was put into the batch.
             totals.handed_over -= 1;
-            count_refused(header, &packet, DropReason::HandOverFull, totals, drops);
+            let packets = count_refused(header, &packet, DropReason::HandOverFull, totals, drops);
+            count_at_client(sessions, &packet, DropReason::HandOverFull, packets);
         });
     }
 
@@ -155,7 +156,8 @@ impl Worker {
         let before = self.totals.tun_read_packets;
         let taken = self.queue_super_packet(header, super_packet, named, now);
         let slot = taken.unwrap_or_else(|reason| {
-            count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
+            let packets = count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
+            count_at_client(&self.sessions, super_packet, reason, packets);
             None
         });
         let packets = self.totals.tun_read_packets - before;
@@ -222,6 +224,7 @@ impl Worker {
             self.totals.tun_read_packets += 1;
             self.totals.tun_read_bytes += super_packet.len() as u64;
             self.drops.count_to_carrier(DropReason::BadPacket);
+            count_at_client(&self.sessions, super_packet, DropReason::BadPacket, 1);
         }
         if let (Some(packet), Some(largest)) = (too_large, largest_whole) {
             self.answer_too_big(slot, &packet, largest, now);
@@ -308,14 +311,23 @@ impl Framing<'_> {
     }
 }
 
-/// Counts every packet of a super-packet that is dropped.
+/// Counts drops at the client that the packets were for. The reason [`DropReason::NoRoute`] says that there is none.
+fn count_at_client(sessions: &Sessions, super_packet: &[u8], reason: DropReason, packets: u64) {
+    if reason != DropReason::NoRoute
+        && let Ok(packet) = IpPacket::parse(super_packet)
+    {
+        sessions.count_drops_to(packet.destination(), reason, packets);
+    }
+}
+
+/// Counts every packet of a super-packet that is dropped, and returns how many there are.
 fn count_refused(
     header: VirtioNetHeader,
     super_packet: &[u8],
     reason: DropReason,
     totals: &mut Totals,
     drops: &mut Drops,
-) {
+) -> u64 {
     let mut packets = 0_u64;
     // Cut only to be counted: a drop counts as many packets as would have been sent.
     let cut = segment(header, super_packet, &mut |_| packets += 1);
@@ -323,6 +335,7 @@ fn count_refused(
     totals.tun_read_packets += packets;
     totals.tun_read_bytes += super_packet.len() as u64;
     drops.to_carrier.add_many(reason, packets);
+    packets
 }
 
 /// Whether the next read may succeed after this error. Such an error comes from a read without a valid header, or from

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use warren_packet::reason::DropReason;
+
 use super::Worker;
 use crate::upkeep::CONNECTIONS_PER_TURN;
 
@@ -13,7 +15,11 @@ impl Worker {
         let mut expired = 0;
         for slot in first..next.min(self.pumps.capacity()) {
             let Some(pump) = self.pumps.get_mut(slot) else { continue };
-            expired += pump.assembler.expire(now);
+            let given_up = pump.assembler.expire(now);
+            if let Some(client) = pump.client.as_ref().filter(|_| given_up > 0) {
+                client.count_drops(DropReason::FragmentTimeout, given_up);
+            }
+            expired += given_up;
             pump.note_datagram_size(&self.endpoint, now);
             pump.note_losses(&self.endpoint, now);
             if pump.assembler.pending() > 0 {

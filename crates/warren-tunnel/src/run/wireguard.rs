@@ -105,6 +105,7 @@ impl Worker {
         self.totals.carrier_received_packets += 1;
         if let Err(reason) = self.deliver_from_peer(session, packet, mtu, now) {
             self.drops.count_to_tun(reason);
+            self.sessions.count_drops_of(session, reason, 1);
         }
     }
 
@@ -238,6 +239,7 @@ impl Worker {
                 && let Err(reason) = receive::complete(&mut plain)
             {
                 drops.count_to_carrier(reason);
+                limit.into_iter().for_each(|limit| limit.count_drops(reason, 1));
                 return;
             }
             let (totals, drops) = (&mut *totals, &mut *drops);
@@ -246,6 +248,7 @@ impl Worker {
                 totals.carrier_sent_packets += 1;
             } else {
                 drops.count_to_carrier(DropReason::NoConnection);
+                limit.into_iter().for_each(|limit| limit.count_drops(DropReason::NoConnection, 1));
             }
         });
         cut.map_err(|_| DropReason::BadPacket)

@@ -17,9 +17,9 @@ use warren_daemon::directories::Directories;
 use warren_daemon::logging::{LogFormat, LogSettings};
 
 pub(crate) use exit::{
-    ClientAddArgs, ClientExportArgs, ClientImportArgs, ClientListArgs, ClientSetArgs, ExitClientCommand,
-    ExitCommand, ExitInitArgs, ForwardAddArgs, ForwardCommand, ForwardListArgs, ImportCommand,
-    ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
+    ClientAddArgs, ClientExportArgs, ClientImportArgs, ClientListArgs, ClientSetArgs, ExitAuditArgs,
+    ExitClientCommand, ExitCommand, ExitInitArgs, ForwardAddArgs, ForwardCommand, ForwardListArgs,
+    ImportCommand, ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
 };
 pub(crate) use generate::{COMPLETION_VARIABLE, completions, man_pages};
 

@@ -70,6 +70,7 @@ fn names_for(path: &str, argument: &Arg) -> Option<Names> {
         (_, "profile") | ("warren doctor", "path") | ("warren cleanup", "daemon") => Some(Names::Daemon),
         ("warren exit client add", _) => None,
         (path, "name") if path.starts_with("warren exit client ") => Some(Names::Client),
+        ("warren exit audit", "client") => Some(Names::Client),
         _ => None,
     }
 }
@@ -241,6 +242,7 @@ mod tests {
             (&["exit", "client", "rename"], "new_name", None),
             (&["exit", "client", "add"], "name", None),
             (&["exit", "invite"], "name", None),
+            (&["exit", "audit"], "client", Some(Names::Client)),
         ] {
             assert_eq!(found(line, argument), names, "{line:?} {argument}");
         }

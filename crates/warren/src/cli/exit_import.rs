@@ -19,7 +19,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
-use self::clash::{Renamed, free_name};
+use self::clash::Renamed;
 use self::refused::Refused;
 use self::table::table;
 use self::wireguard::{Peer, WireGuardServer};
@@ -28,7 +28,7 @@ use super::exit_client::{ClientStore, all};
 use warren_config::storage;
 use warren_config::{ClientKey, profile_text};
 use warren_config::{
-    ConfigError, ExitSettings, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
+    ConfigError, ExitSettings, ProfileName, RemoteExit, describe, free_name, load_exit, load_profile, utf8,
 };
 use warren_control::{ClientView, NewClient, PageQuery};
 use warren_daemon::directories::Directories;

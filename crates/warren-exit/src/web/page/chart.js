@@ -11,7 +11,8 @@ export function make(name, attributes, ...children) {
 }
 
 // `series` is { every, places, to_clients, from_clients }. `show` gets a text for the point under the pointer, or an empty one.
-export function draw(place, series, format, show) {
+// `whose` names one client or all.
+export function draw(place, series, format, show, whose) {
   const width = Math.max(place.clientWidth, 260);
   const height = 208;
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
@@ -19,7 +20,7 @@ export function draw(place, series, format, show) {
   const top = niceTop(Math.max(...series.to_clients, ...series.from_clients, 1000));
   const x = (index) => MARGIN.left + inner.width * (1 - (count - 1 - index) / (series.places - 1));
   const y = (value) => MARGIN.top + inner.height * (1 - value / top);
-  const chart = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(series, format) });
+  const chart = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(series, format, whose) });
 
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {
     const level = y(top * part);
@@ -27,7 +28,7 @@ export function draw(place, series, format, show) {
     if (part % 0.5 === 0) chart.append(make("text", { x: MARGIN.left - 8, y: level + 4, "text-anchor": "end" }, format(top * part)));
   }
   const span = series.every * (series.places - 1);
-  const parts = width < 500 ? [0, 0.5, 1] : span < 3600 ? [0, 0.2, 0.4, 0.6, 0.8, 1] : [0, 0.25, 0.5, 0.75, 1];
+  const parts = width < 640 ? [0, 0.5, 1] : span < 3600 ? [0, 0.2, 0.4, 0.6, 0.8, 1] : [0, 0.25, 0.5, 0.75, 1];
   for (const part of parts) {
     const anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
     const text = part === 1 ? "now" : ago(span * (1 - part));
@@ -47,7 +48,7 @@ export function draw(place, series, format, show) {
       make("path", { class: "rate out", d: `M${line(series.to_clients)}` }),
     );
   }
-  point(chart, series, { x, width, inner, height, count }, format, show);
+  point(chart, series, { x, width, inner, height, count }, format, (what) => show(what && `${what} from ${whose}`));
   place.replaceChildren(chart);
 }
 
@@ -62,7 +63,7 @@ function point(chart, series, { x, width, inner, height, count }, format, show) 
     mark.setAttribute("x2", x(index));
     mark.setAttribute("visibility", "visible");
     const when = index === count - 1 ? "now" : ago((count - 1 - index) * series.every);
-    show(`${when}: ${format(series.to_clients[index])} to, ${format(series.from_clients[index])} from clients`);
+    show(`${when}: ${format(series.to_clients[index])} to, ${format(series.from_clients[index])}`);
   });
   chart.addEventListener("pointerleave", () => {
     mark.setAttribute("visibility", "hidden");
@@ -70,9 +71,9 @@ function point(chart, series, { x, width, inner, height, count }, format, show) 
   });
 }
 
-function describe(series, format) {
+function describe(series, format, whose) {
   const told = (values) => (values.length ? `${format(values.at(-1))} now, ${format(Math.max(...values))} at most` : "nothing yet");
-  return `Rates over ${ago(series.every * series.places).replace(" ago", "")}. To clients: ${told(series.to_clients)}. From clients: ${told(series.from_clients)}.`;
+  return `Rates over ${ago(series.every * series.places).replace(" ago", "")}. To ${whose}: ${told(series.to_clients)}. From ${whose}: ${told(series.from_clients)}.`;
 }
 
 function ago(seconds) {

@@ -25,18 +25,20 @@ impl Page {
         let mut server = start(socket, token);
         tokio::spawn(async move {
             loop {
-                let Question { asked, answer } = server.next().await;
+                let Question { asked, visitor, answer } = server.next().await;
                 let reply = match &asked {
-                    ApiCall::Remove(Named { name }) if name == "nobody" => {
+                    ApiCall::Change(Change::Remove(Named { name })) if name == "nobody" => {
                         Err("there is no client".to_owned())
                     }
                     ApiCall::Overview
                     | ApiCall::Clients(_)
+                    | ApiCall::Client(_)
+                    | ApiCall::Audit(_)
+                    | ApiCall::Name(_)
                     | ApiCall::Day
-                    | ApiCall::Invite(_)
-                    | ApiCall::Remove(_)
-                    | ApiCall::Forward(_)
-                    | ApiCall::Unforward(_) => Ok(serde_json::json!({ "asked": format!("{asked:?}") })),
+                    | ApiCall::Change(_) => {
+                        Ok(serde_json::json!({ "asked": format!("{asked:?}"), "user": visitor.user() }))
+                    }
                 };
                 let _ = answer.send(reply);
             }
@@ -81,20 +83,14 @@ fn assert_status(answer: &str, status: &str) {
 async fn files_are_anybodys_and_figures_are_not() {
     let page = Page::serve().await;
     let anybody = |line: &str| format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
-    for path in ["/", "/page.css", "/page.js", "/chart.js", "/icon.svg"] {
+    for path in ["/", "/page.css", "/page.js", "/add.js", "/client.js", "/words.js", "/icon.svg"] {
         assert_status(&page.send(&anybody(&format!("GET {path}"))).await, "200");
     }
-    for line in [
-        "GET /api/overview",
-        "POST /api/clients",
-        "GET /api/day",
-        "POST /api/invite",
-        "POST /api/remove",
-        "POST /api/forward",
-        "POST /api/unforward",
-        "GET /api/nothing",
-    ] {
+    for line in ["GET /api/overview", "GET /api/day", "GET /api/nothing"] {
         assert_status(&page.send(&anybody(line)).await, "401");
+    }
+    for (path, _) in OF_BODY {
+        assert_status(&page.send(&anybody(&format!("POST {path}"))).await, "401");
     }
     let wrong = format!(
         "GET /api/overview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}x\r\n\r\n",
@@ -135,6 +131,46 @@ async fn changes_take_json_of_their_kind_and_say_why_not() {
     assert_status(&page.ask("GET /api/invite", "", "").await, "405");
     assert_status(&page.ask("DELETE /api/remove", json, "").await, "405");
     assert_status(&page.ask("POST /api/overview", json, "{}").await, "404");
+}
+
+#[tokio::test]
+async fn every_change_takes_its_own_json_and_nothing_that_a_page_elsewhere_can_send() {
+    let page = Page::serve().await;
+    let json = "Content-Type: application/json\r\n";
+    for (path, body, understood) in [
+        ("/api/client", r#"{"name":"laptop"}"#, "Client(Named"),
+        ("/api/audit", r#"{"search":"ann","page":1}"#, "Audit(AuditQuery"),
+        ("/api/name", r#"{"text":"Anna's phone"}"#, "Name(Typed"),
+        ("/api/wireguard", r#"{"name":"phone"}"#, "AddWireGuard(Named"),
+        ("/api/rename", r#"{"name":"laptop","to":"desk"}"#, "Rename(Renaming"),
+        ("/api/disable", r#"{"name":"laptop"}"#, "Disable(Named"),
+        ("/api/enable", r#"{"name":"laptop"}"#, "Enable(Named"),
+        ("/api/limit", r#"{"name":"laptop","rate":"20mbit"}"#, "Limit(NewLimit"),
+        ("/api/limit", r#"{"name":"laptop","rate":null}"#, "rate: None"),
+        ("/api/remove", r#"{"name":"laptop"}"#, "Remove(Named"),
+    ] {
+        let line = format!("POST {path}");
+        let made = page.ask(&line, json, body).await;
+        assert_status(&made, "200");
+        assert!(made.contains(understood), "{path}: {made}");
+        // The visitor's user is known, for the audit log.
+        let own = rustix::process::geteuid().as_raw();
+        assert!(made.contains(&format!("\"user\":{own}")), "{made}");
+
+        assert_status(&page.ask(&line, "", body).await, "415");
+        assert_status(
+            &page
+                .ask(
+                    &line,
+                    json,
+                    &body.replace("name", "nome").replace("text", "toxt").replace("search", "sarch"),
+                )
+                .await,
+            "415",
+        );
+        assert_status(&page.ask(&line, &format!("{json}Origin: http://evil.example\r\n"), body).await, "403");
+        assert_status(&page.ask(&format!("GET {path}"), "", "").await, "405");
+    }
 }
 
 #[tokio::test]

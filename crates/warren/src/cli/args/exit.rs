@@ -35,6 +35,11 @@ pub(crate) enum ExitCommand {
         after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
     )]
     Invite(InviteArgs),
+    /// Show what operators did, by command and on the page: when, who, and to which client.
+    ///
+    /// The exit keeps the last 1 to 2 MiB of it, some thousand changes, in audit.log beside its clients. Its log has the same lines.
+    #[command(after_help = "Examples:\n  warren exit audit --limit 20\n  warren exit audit --client laptop")]
+    Audit(ExitAuditArgs),
     /// Tell clients to move to another exit, wait until they have, and stop.
     ///
     /// Names the clients whose profiles have no other exit, and asks before it cuts them off.
@@ -79,6 +84,20 @@ pub(crate) struct InviteArgs {
     /// How long the line works.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::validity)]
     pub(crate) expires: Duration,
+}
+
+/// `warren exit audit`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExitAuditArgs {
+    /// Only what was done to the client of this name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client: Option<String>,
+    /// Only the newest ones, at most this many.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+    /// Print a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `warren exit drain`.

@@ -42,6 +42,8 @@ fn command_lines_of_the_contract_are_understood() {
         "warren exit client set laptop --prefix 10.1.0.0/16 --prefix fd00::/64",
         "warren exit client set laptop --no-prefixes",
         "warren exit drain --timeout 1min",
+        "warren exit audit",
+        "warren exit audit --client laptop --limit 20 --json",
         "warren reload",
         "warren reload home",
         "warren up",

@@ -16,6 +16,8 @@ use warren_control::{
 };
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
+use warren_daemon::output;
+use warren_exit::audit::{AuditFile, Change, Entry, Who};
 use warren_exit::list;
 use warren_exit::stopped::StoppedClients;
 
@@ -141,6 +143,8 @@ pub(crate) struct StoppedExit {
     clients: StoppedClients,
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
+    /// Where changes are written down.
+    audit: AuditFile,
     /// What was read for a list. Its other pages come from the same moment.
     read: Option<ClientRegistry>,
 }
@@ -152,7 +156,8 @@ impl StoppedExit {
     pub(crate) fn new(config: &ExitSettings, state_directory: &Path) -> Self {
         let path = config.clients_path(state_directory);
         let clients = StoppedClients::new(config, path.clone());
-        Self { path, clients, ipv4: config.ipv4, ipv6: config.ipv6, read: None }
+        let audit = AuditFile::of(path.parent().unwrap_or(state_directory));
+        Self { path, clients, ipv4: config.ipv4, ipv6: config.ipv6, audit, read: None }
     }
 
     fn registry(&mut self) -> anyhow::Result<&ClientRegistry> {
@@ -162,9 +167,11 @@ impl StoppedExit {
         Ok(self.read.get_or_insert_default())
     }
 
-    /// Reads, changes and writes the registry under its lock. Refuses a change that would keep the exit from starting.
+    /// Reads, changes and writes the registry under its lock, and writes the change down. Refuses a change that would keep the exit
+    /// from starting.
     fn edit(
         &mut self,
+        audited: Change,
         change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
     ) -> anyhow::Result<()> {
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
@@ -177,13 +184,22 @@ impl StoppedExit {
             check(&registry)?;
         }
         self.read = None;
-        Ok(store.save_difference(&before, &registry)?)
+        store.save_difference(&before, &registry)?;
+        self.note(audited);
+        Ok(())
+    }
+
+    /// Writes a change down. The caller holds the clients' lock, so nobody else does.
+    fn note(&self, change: Change) {
+        if let Err(error) = self.audit.add(&Entry::now(Who::this_command(), change)) {
+            output::warn(format!("the change is made, but the audit log cannot be written: {error}"));
+        }
     }
 }
 
 impl ClientStore for StoppedExit {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
-        self.edit(|registry| {
+        self.edit(Change::enrolled(client), |registry| {
             client.allowed_key().map(|key| registry.allow(key));
             registry.add(client.to_client(SystemTime::now()))
         })
@@ -191,7 +207,9 @@ impl ClientStore for StoppedExit {
 
     fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()> {
         let now = SystemTime::now();
-        self.edit(|registry| clients.iter().try_for_each(|client| registry.add(client.to_client(now))))
+        self.edit(Change::enrolled_many(clients.len()), |registry| {
+            clients.iter().try_for_each(|client| registry.add(client.to_client(now)))
+        })
     }
 
     fn clients(&mut self, page: &PageQuery) -> anyhow::Result<Page<ClientView>> {
@@ -204,7 +222,9 @@ impl ClientStore for StoppedExit {
     }
 
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
-        self.edit(|registry| registry.invite(invitation.clone(), SystemTime::now()))
+        self.edit(Change::invited(&InvitationView::of(invitation)), |registry| {
+            registry.invite(invitation.clone(), SystemTime::now())
+        })
     }
 
     fn invitations(&mut self, page: &PageQuery) -> anyhow::Result<Page<InvitationView>> {
@@ -220,7 +240,7 @@ impl ClientStore for StoppedExit {
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {
-        self.edit(|registry| registry.remove(name, SystemTime::now()).map(drop))
+        self.edit(Change::removed(name), |registry| registry.remove(name, SystemTime::now()).map(drop))
     }
 
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
@@ -228,12 +248,16 @@ impl ClientStore for StoppedExit {
             let registry = load_clients(&self.path)?;
             block_on(self.clients.refuse_taken(*forward, &registry))?;
         }
-        self.edit(|registry| registry.change(name, change))
+        self.edit(Change::of_client(name, change), |registry| registry.change(name, change))
     }
 
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
         self.read = None;
-        self.clients.import(dry_run)
+        let summary = self.clients.import(dry_run)?;
+        if !dry_run {
+            self.note(Change::imported(&summary));
+        }
+        Ok(summary)
     }
 }

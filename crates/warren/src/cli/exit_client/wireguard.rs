@@ -1,16 +1,12 @@
 //! `warren exit client add --wireguard`: enrols a client that uses WireGuard's own programs, and prints its configuration.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use qrcodegen::{QrCode, QrCodeEcc};
-use warren_session::clients::{PresharedKey, WireGuardClient};
-use warren_wireguard::PrivateKey;
-use zeroize::Zeroizing;
 
 use super::add::{check, to_file, to_stdout};
 use super::invite::EARLIER_IS_VOID;
@@ -18,7 +14,7 @@ use super::store::{ClientStore, all};
 use crate::cli::args::ClientAddArgs;
 use warren_config::ExitSettings;
 use warren_control::{NewClient, PageQuery};
-use warren_daemon::{entropy, output};
+use warren_daemon::output;
 use warren_exit::wireguard;
 
 /// Bright white on black, whatever the terminal's colours are.
@@ -34,37 +30,14 @@ pub(super) fn add(
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    let endpoint = wireguard::endpoint(config)?;
+    // First, because an exit that serves no WireGuard shall not get a key for it.
+    wireguard::endpoint(config)?;
     check(config, args, false)?;
     let exit_key = wireguard::key(clients)?.public();
-    let key = PrivateKey::new(*Zeroizing::new(entropy::bytes()?));
-    let preshared = PresharedKey::new(entropy::bytes()?);
-    let (ipv4, ipv6) = free_addresses(config, args, store)?;
-    let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
-    addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
-    let mut text = Zeroizing::new(format!(
-        "# {name}, a client of {endpoint}\n[Interface]\nPrivateKey = {key}\nAddress = {addresses}\n",
-        name = args.name,
-        key = *key.to_base64(),
-        addresses = addresses.join(", "),
-    ));
-    if !config.dns.is_empty() {
-        let servers: Vec<String> = config.dns.iter().map(IpAddr::to_string).collect();
-        writeln!(text, "DNS = {}", servers.join(", "))?;
-    }
-    write!(
-        text,
-        "MTU = {mtu}\n\n[Peer]\nPublicKey = {exit_key}\nPresharedKey = {preshared}\n\
-         AllowedIPs = 0.0.0.0/0, ::/0\nEndpoint = {endpoint}\nPersistentKeepalive = 25\n",
-        mtu = wireguard::MTU,
-        preshared = preshared.to_base64(),
-    )?;
-    let client = NewClient {
-        wireguard: Some(WireGuardClient { preshared_key: Some(preshared) }),
-        prefixes: args.prefixes.clone(),
-        rate_limit: args.rate_limit,
-        ..NewClient::new(args.name.clone(), key.public(), ipv4, ipv6)
-    };
+    let taken = taken_addresses(store)?;
+    let addresses = wireguard::free_addresses(config, &taken, (args.ipv4, args.ipv6))?;
+    let (client, text) = wireguard::new_client(config, exit_key, &args.name, addresses)?;
+    let client = NewClient { prefixes: args.prefixes.clone(), rate_limit: args.rate_limit, ..client };
     let is_invited = store.is_invited(&args.name)?;
     let is_terminal = io::stdout().is_terminal();
     match &args.output {
@@ -83,36 +56,13 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The addresses that were asked for, or the lowest ones that nobody has.
-fn free_addresses(
-    config: &ExitSettings,
-    args: &ClientAddArgs,
-    store: &mut dyn ClientStore,
-) -> anyhow::Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+fn taken_addresses(store: &mut dyn ClientStore) -> anyhow::Result<HashSet<IpAddr>> {
     let clients = all(&PageQuery::default(), |page| store.clients(page))?.rows;
-    let taken: HashSet<IpAddr> = clients
+    let addresses = clients
         .iter()
         .flat_map(|client| [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)])
-        .flatten()
-        .collect();
-    let is_free = |address: &IpAddr| {
-        !taken.contains(address) && warren_config::client_address(*address, config.ipv4, config.ipv6).is_ok()
-    };
-    let full = || {
-        anyhow!(
-            "every address of [addresses] in exit.toml is a client's; remove clients, or set --ipv4 and --ipv6"
-        )
-    };
-    let mut addresses = (args.ipv4, args.ipv6);
-    if let (None, Some(pool)) = (args.ipv4, config.ipv4) {
-        let free = pool.hosts().find(|address| is_free(&IpAddr::V4(*address)));
-        addresses.0 = Some(free.with_context(full)?);
-    }
-    if let (None, Some(pool)) = (args.ipv6, config.ipv6) {
-        let free = pool.hosts().find(|address| is_free(&IpAddr::V6(*address)));
-        addresses.1 = Some(free.with_context(full)?);
-    }
-    Ok(addresses)
+        .flatten();
+    Ok(addresses.collect())
 }
 
 /// Draws the QR code of a configuration, for the apps of phones to read.

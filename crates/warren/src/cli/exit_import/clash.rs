@@ -1,7 +1,5 @@
 //! Proposes other names for peers whose names are taken.
 
-use warren_config::ProfileName;
-
 /// A peer that gets another name, because its own name is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Renamed {
@@ -35,32 +33,9 @@ pub(super) fn sentence(renamed: &[Renamed]) -> Option<String> {
     ))
 }
 
-/// The first of `name-2`, `name-3` and so on that is free.
-pub(super) fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
-    let candidate = |number: usize| {
-        let suffix = format!("-{number}");
-        // The name is cut, so that name and suffix together stay within the limit. A cut name may end in a separator.
-        let room = ProfileName::LONGEST.saturating_sub(suffix.len());
-        let beginning: String = name.chars().take(room).collect();
-        format!("{}{suffix}", beginning.trim_end_matches(['-', '.', '_']))
-    };
-    // The search always ends, because there are more numbers than clients.
-    (2..).map(candidate).find(|candidate| !is_taken(candidate)).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_name_is_the_first_that_nobody_has_and_is_never_too_long() {
-        assert_eq!(free_name("laptop", |_| false), "laptop-2");
-        assert_eq!(free_name("laptop", |name| ["laptop-2", "laptop-3"].contains(&name)), "laptop-4");
-        let long = "a".repeat(ProfileName::LONGEST);
-        let free = free_name(&long, |name| name.ends_with("-2"));
-        assert_eq!((free.len(), free.ends_with("aa-3")), (ProfileName::LONGEST, true));
-        assert!(free.parse::<ProfileName>().is_ok());
-    }
 
     #[test]
     fn sentence_has_every_clash_and_both_ways_out() {

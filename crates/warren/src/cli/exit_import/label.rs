@@ -1,7 +1,6 @@
 //! Finds names of peers in the comments of a WireGuard file, in the forms that people and common set-up programs use.
 
-/// The client's name becomes a profile's name, which has this limit.
-const LONGEST_NAME: usize = 32;
+use warren_config::derived_name;
 
 /// A name that a comment may give to a peer.
 #[derive(Clone, Debug)]
@@ -42,7 +41,7 @@ impl Label {
             },
         };
         let marked = MARKERS.iter().find_map(|marker| name.strip_prefix(marker)).filter(|_| !is_explicit);
-        let name = client_name(marked.unwrap_or(name))?;
+        let name = derived_name(marked.unwrap_or(name))?;
         Some(Self { name, is_explicit: is_explicit || marked.is_some() })
     }
 
@@ -65,51 +64,6 @@ fn without_identifier(text: &str) -> &str {
     }
 }
 
-/// Rewrites the text with the characters that a client's name may have. None if no character is left.
-fn client_name(text: &str) -> Option<String> {
-    let mut name = String::new();
-    for c in text.chars().flat_map(char::to_lowercase) {
-        if c.is_ascii_lowercase() || c.is_ascii_digit() || (matches!(c, '.' | '_') && !name.is_empty()) {
-            name.push(c);
-        } else if let Some(letters) = latin_letters(c) {
-            name.push_str(letters);
-        } else if !name.is_empty() && !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    // Never within a character, because the name has only ASCII characters.
-    name.truncate(LONGEST_NAME);
-    let name = name.trim_end_matches(['-', '.', '_']);
-    (!name.is_empty()).then(|| name.to_owned())
-}
-
-/// How a lower-case letter of a European language is written in ASCII.
-fn latin_letters(letter: char) -> Option<&'static str> {
-    Some(match letter {
-        'ä' | 'æ' => "ae",
-        'ö' | 'ø' | 'œ' => "oe",
-        'ü' => "ue",
-        'ß' => "ss",
-        'þ' => "th",
-        'à' | 'á' | 'â' | 'ã' | 'å' | 'ā' | 'ă' | 'ą' => "a",
-        'ç' | 'ć' | 'č' => "c",
-        'ď' | 'đ' | 'ð' => "d",
-        'è' | 'é' | 'ê' | 'ë' | 'ē' | 'ė' | 'ę' | 'ě' => "e",
-        'ğ' => "g",
-        'ì' | 'í' | 'î' | 'ï' | 'ī' | 'ı' => "i",
-        'ł' | 'ľ' => "l",
-        'ñ' | 'ń' | 'ň' => "n",
-        'ò' | 'ó' | 'ô' | 'õ' | 'ő' => "o",
-        'ř' => "r",
-        'ś' | 'š' | 'ş' | 'ș' => "s",
-        'ť' | 'ț' | 'ţ' => "t",
-        'ù' | 'ú' | 'û' | 'ū' | 'ů' | 'ű' => "u",
-        'ý' | 'ÿ' => "y",
-        'ź' | 'ż' | 'ž' => "z",
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +76,7 @@ mod tests {
     fn comments_give_the_names_that_people_meant() {
         for (comment, name) in [
             (" Büro", "buero"),
-            (" Zoë's Straße 7", "zoe-s-strasse-7"),
+            (" Zoë's Straße 7", "zoes-strasse-7"),
             (" laptop: Anna's", "laptop"),
             ("## begin laptop ###", "laptop"),
             (" Client: laptop (3e7a0c50-6a4f-4c2e-9d0b-1f2e3d4c5b6a)", "laptop"),

@@ -177,7 +177,7 @@ mod tests {
         .unwrap();
         assert_eq!(server.networks, ["10.8.0.0/24".parse().unwrap(), "fd08::/64".parse().unwrap()]);
         let [laptop, other] = server.peers.try_into().unwrap();
-        assert_eq!((laptop.line, laptop.name.as_deref()), (7, Some("anna-s-laptop")));
+        assert_eq!((laptop.line, laptop.name.as_deref()), (7, Some("annas-laptop")));
         assert_eq!(laptop.allowed_ips, ["10.8.0.2/32".parse().unwrap(), "fd08::2/128".parse().unwrap()]);
         assert_eq!((other.line, other.name), (11, None));
         assert_eq!(other.allowed_ips, ["10.8.0.3/32".parse().unwrap(), "192.168.7.0/24".parse().unwrap()]);

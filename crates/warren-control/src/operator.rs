@@ -1,0 +1,76 @@
+//! The person behind a command: the user that runs it, and the one who logged in before becoming root.
+
+use std::collections::HashMap;
+
+/// The longest name that is passed on, in characters.
+const LONGEST: usize = 64;
+
+/// The users of this host, by number, as `/etc/passwd` lists them.
+#[derive(Debug, Default)]
+pub struct Users(HashMap<u32, String>);
+
+impl Users {
+    /// Reads them. Without the file, users have numbers alone.
+    pub fn read() -> Self {
+        Self::parse(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let user = |line: &str| {
+            let mut fields = line.split(':');
+            let name = login_name(fields.next()?)?;
+            Some((fields.nth(1)?.parse().ok()?, name))
+        };
+        // The first name of a number counts, as for getpwuid(3).
+        let mut users = HashMap::new();
+        for (number, name) in text.lines().filter_map(user) {
+            users.entry(number).or_insert(name);
+        }
+        Self(users)
+    }
+
+    /// A user's name, or its number if it has no name here.
+    pub fn name(&self, number: u32) -> String {
+        self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
+    }
+}
+
+/// The user who logged in, if that is another one than this process's: somebody has used `sudo` or `su`. Root could give any name, so
+/// this helps to tell operators apart, and proves nothing.
+pub fn login() -> Option<String> {
+    let own = rustix::process::getuid().as_raw();
+    let of_kernel =
+        std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
+    // The largest number means that nobody logged in, for instance in a service.
+    let logged_in = of_kernel.filter(|number: &u32| *number != u32::MAX && *number != own);
+    let name = match logged_in {
+        Some(number) => Some(Users::read().name(number)),
+        None => ["SUDO_USER", "DOAS_USER"].iter().find_map(|variable| std::env::var(variable).ok()),
+    };
+    name.and_then(|name| login_name(&name)).filter(|name| Some(name) != Users::read().0.get(&own))
+}
+
+/// A name without characters that could break a line of a log. None if nothing is left.
+pub(crate) fn login_name(text: &str) -> Option<String> {
+    let name: String = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_the_first_name_of_their_number() {
+        let users = Users::parse("root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/:\nann:x:1000:\n# note\nbad\n");
+        assert_eq!((users.name(0).as_str(), users.name(1000).as_str()), ("root", "ann"));
+        assert_eq!(users.name(7), "7");
+    }
+
+    #[test]
+    fn a_name_can_break_no_line() {
+        assert_eq!(login_name("ann\nroot").as_deref(), Some("annroot"));
+        assert_eq!(login_name("\u{1b}"), None);
+        assert_eq!(login_name(&"x".repeat(100)).map(|name| name.len()), Some(LONGEST));
+    }
+}

@@ -1,0 +1,96 @@
+//! The audit log: what operators do to the exit and its clients, who does it, and by which way. It is kept in a file beside the clients'
+//! store, and each line is in the exit's log too.
+
+mod change;
+mod file;
+mod running;
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use warren_control::{Users, login, timestamp};
+
+pub use change::Change;
+pub use file::{AuditFile, Found, path, read};
+pub(crate) use running::Audit;
+
+/// The way by which a change was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// A command on this host.
+    Command,
+    /// The page for operators.
+    Page,
+    /// A client that used an invitation.
+    Invitation,
+}
+
+impl Way {
+    /// The way as people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Page => "page",
+            Self::Invitation => "invitation",
+        }
+    }
+}
+
+/// Who asked for a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Who {
+    /// The way by which it was asked for.
+    pub by: Way,
+    /// The user on this host, by name or number. None if the kernel cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The user who logged in, if that is another one. A command says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
+    /// The address that the page was used from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+impl Who {
+    /// Somebody about whom nothing else is known yet.
+    pub fn by(way: Way) -> Self {
+        Self { by: way, user: None, login: None, from: None }
+    }
+
+    /// The user who runs this command.
+    pub fn this_command() -> Self {
+        let user = Users::read().name(rustix::process::getuid().as_raw());
+        Self { user: Some(user), login: login(), ..Self::by(Way::Command) }
+    }
+
+    /// User and login in one word or three.
+    pub fn person(&self) -> String {
+        let user = self.user.as_deref().unwrap_or("-");
+        match &self.login {
+            Some(login) => format!("{user} (login {login})"),
+            None => user.to_owned(),
+        }
+    }
+}
+
+/// A line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When it was done, in the format of RFC 3339.
+    pub time: String,
+    /// Who did it.
+    #[serde(flatten)]
+    pub who: Who,
+    /// What was done.
+    #[serde(flatten)]
+    pub change: Change,
+}
+
+impl Entry {
+    /// An entry of this moment.
+    pub fn now(who: Who, change: Change) -> Self {
+        Self { time: timestamp(SystemTime::now()), who, change }
+    }
+}

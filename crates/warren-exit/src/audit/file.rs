@@ -1,0 +1,192 @@
+//! The audit log's file. It only grows; when it is full, it is put aside as the older half, and the half before that goes.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use warren_host::durable_file::{self, Owner};
+use warren_host::{directory_of, make_lock_file, open_plain};
+
+use super::Entry;
+
+/// The most bytes of a half.
+pub(super) const HALF: u64 = 1024 * 1024;
+
+/// What the audit log holds.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The entries, the oldest first.
+    pub entries: Vec<Entry>,
+    /// Lines that are none.
+    pub damaged: usize,
+}
+
+/// The file that entries are added to. The exit has it open; commands open it while no exit runs.
+#[derive(Debug)]
+pub struct AuditFile {
+    path: PathBuf,
+    /// The most bytes of a half.
+    half: u64,
+}
+
+impl AuditFile {
+    /// The file of the exit whose clients' store is in this directory.
+    pub fn of(directory: &Path) -> Self {
+        Self { path: path(directory), half: HALF }
+    }
+
+    /// Adds an entry. It is on the disk when this returns.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add(&self, entry: &Entry) -> io::Result<()> {
+        let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
+        line.push(b'\n');
+        let mut file = self.open()?;
+        let mut length = file.metadata()?.len();
+        if length > 0 && length + line.len() as u64 > self.half {
+            durable_file::rename(&self.path, &older(&self.path))?;
+            file = self.open()?;
+            length = 0;
+        }
+        if length > 0 && !ends_with_line_break(&file, length)? {
+            // A power cut has torn the last line. It stays, and is told from this one.
+            line.insert(0, b'\n');
+        }
+        let written = file.write_all_at(&line, length).and_then(|()| file.sync_data());
+        // A full disk leaves no half of a line.
+        written.inspect_err(|_| drop(file.set_len(length)))
+    }
+
+    /// Opens the file, and makes it if it is missing. A link or another user's file is refused.
+    fn open(&self) -> io::Result<File> {
+        let (file, is_new) = make_lock_file(&self.path)?;
+        if is_new {
+            let directory = directory_of(&self.path);
+            // Root's command may make the file of a service.
+            if rustix::process::geteuid().is_root() {
+                Owner::of(&std::fs::metadata(directory)?).give(&file)?;
+            }
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(file)
+    }
+}
+
+/// The audit log's file in the directory of the clients' store.
+pub fn path(directory: &Path) -> PathBuf {
+    directory.join("audit.log")
+}
+
+fn older(path: &Path) -> PathBuf {
+    path.with_extension("log.1")
+}
+
+fn ends_with_line_break(file: &File, length: u64) -> io::Result<bool> {
+    let mut last = [0];
+    file.read_exact_at(&mut last, length.saturating_sub(1))?;
+    Ok(last == *b"\n")
+}
+
+/// Reads both halves.
+///
+/// # Errors
+/// When a file is there and cannot be read.
+pub fn read(directory: &Path) -> io::Result<Found> {
+    let path = path(directory);
+    let mut found = Found::default();
+    for half in [older(&path), path] {
+        let file = match open_plain(&half) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", half.display()))),
+        };
+        let mut text = Vec::new();
+        // Somebody may have written more into it.
+        file.take(2 * HALF).read_to_end(&mut text)?;
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            match serde_json::from_slice(line) {
+                Ok(entry) => found.entries.push(entry),
+                Err(_) => found.damaged += 1,
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+    use crate::audit::{Change, Way, Who};
+
+    fn entry(number: usize) -> Entry {
+        let who = Who { user: Some("root".to_owned()), ..Who::by(Way::Command) };
+        Entry::now(who, Change::removed(&format!("client-{number}")))
+    }
+
+    #[test]
+    fn entries_come_back_in_order_and_the_oldest_go_when_both_halves_are_full() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = AuditFile { half: 1_000, ..AuditFile::of(directory.path()) };
+        let entries: Vec<Entry> = (0..100).map(entry).collect();
+
+        for entry in &entries {
+            file.add(entry).unwrap();
+        }
+
+        let found = read(directory.path()).unwrap();
+        assert_eq!(found.damaged, 0);
+        assert_eq!(found.entries, entries[100 - found.entries.len()..]);
+        assert!((8..=20).contains(&found.entries.len()), "{}", found.entries.len());
+        for half in [path(directory.path()), older(&path(directory.path()))] {
+            let metadata = std::fs::metadata(half).unwrap();
+            assert!(metadata.len() <= 1_000);
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_torn_line_is_counted_and_harms_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = AuditFile::of(directory.path());
+        file.add(&entry(1)).unwrap();
+        let whole = std::fs::read(&file.path).unwrap();
+        std::fs::write(&file.path, &whole[..whole.len() - 9]).unwrap();
+
+        file.add(&entry(2)).unwrap();
+
+        let found = read(directory.path()).unwrap();
+        assert_eq!((found.entries.as_slice(), found.damaged), ([entry_at(&found, 2)].as_slice(), 1));
+    }
+
+    fn entry_at(found: &Found, number: usize) -> Entry {
+        Entry { time: found.entries[0].time.clone(), ..entry(number) }
+    }
+
+    #[test]
+    fn a_hostile_name_stays_within_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = AuditFile::of(directory.path());
+        let hostile = Entry::now(
+            Who { user: Some("a\n{\"time\":\"\"}".to_owned()), ..Who::by(Way::Page) },
+            Change::removed("x\",\"what\":\"y\n"),
+        );
+        file.add(&hostile).unwrap();
+        assert_eq!(std::fs::read_to_string(&file.path).unwrap().lines().count(), 1);
+        assert_eq!(read(directory.path()).unwrap().entries, [hostile]);
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("target");
+        std::fs::write(&target, "").unwrap();
+        let file = AuditFile::of(directory.path());
+        symlink(&target, &file.path).unwrap();
+        assert!(file.add(&entry(1)).is_err());
+        assert_eq!(std::fs::read(&target).unwrap(), b"");
+    }
+}

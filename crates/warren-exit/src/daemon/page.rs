@@ -1,0 +1,181 @@
+//! Answers to the page for operators: its questions, and the changes that operators make there.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+use warren_session::clients::{Forward, PortRange, RateLimit};
+
+use super::Daemon;
+use crate::audit::Change as Audited;
+use crate::http::Peer;
+use crate::web::{
+    self, ApiCall, Change, ForwardedPorts, NewForward, NewInvitation, NewLimit, Question, Typed,
+};
+use crate::{invitation, wireguard};
+use warren_config::proposed_name;
+use warren_control::{ClientChange, ClientSettings, InvitationView, RateChoice};
+
+/// The longest life of an invitation from the page.
+const MOST_HOURS: u32 = 8_760;
+
+/// The longest text that a name is made from, in bytes.
+const LONGEST_TYPED: usize = 400;
+
+/// A change that was made: its answer, and what the audit log says.
+type Made = (Value, Audited);
+
+impl Daemon<'_> {
+    /// Answers a question of the page.
+    pub(super) async fn answer_page(&mut self, question: Question) {
+        self.clients.look_at_clock();
+        let Question { asked, visitor, answer } = question;
+        let reply = match asked {
+            ApiCall::Overview => Ok(self.reporting.overview(&self.observe().await)),
+            ApiCall::Clients(query) => Ok(self.reporting.client_table(&self.observe().await, &query)),
+            ApiCall::Client(named) => {
+                let now = Instant::now();
+                self.reporting.client_page(&self.observe().await, &named.name, &self.audit, now)
+            }
+            ApiCall::Day => Ok(self.reporting.day()),
+            ApiCall::Audit(query) => Ok(self.audit.page(&query)),
+            ApiCall::Name(typed) => self.name_of(&typed),
+            ApiCall::Change(change) => self.change_by_page(change, visitor).await,
+        };
+        drop(answer.send(reply));
+    }
+
+    async fn change_by_page(&mut self, change: Change, visitor: Peer) -> Result<Value, String> {
+        // Before the change, because the visitor's connection may end meanwhile.
+        let user = visitor.user();
+        let (answer, audited) = match change {
+            Change::Invite(asked) => self.invite_by_page(&asked).await?,
+            Change::AddWireGuard(named) => self.add_wireguard(&named.name).await?,
+            Change::Rename(asked) => {
+                // The command line checks a name before it asks.
+                invitation::check_name(&asked.to).map_err(|error| format!("{error:#}"))?;
+                let to = asked.to.clone();
+                self.change_one(&asked.name, ClientChange::Rename { to }, &asked.to).await?
+            }
+            Change::Disable(named) => {
+                self.change_one(&named.name, ClientChange::Disable, &named.name).await?
+            }
+            Change::Enable(named) => self.change_one(&named.name, ClientChange::Enable, &named.name).await?,
+            Change::Limit(asked) => self.limit_by_page(&asked).await?,
+            Change::Remove(named) => {
+                let removed = self.change(|clients| clients.remove(&named.name)).await;
+                (removed.map_err(|refusal| refusal.message)?, Audited::removed(&named.name))
+            }
+            Change::Forward(forward) => self.forward_by_page(&forward).await?,
+            Change::Unforward(forward) => self.unforward_by_page(&forward).await?,
+        };
+        self.audit.note_page(user, visitor.address(), audited);
+        Ok(answer)
+    }
+
+    /// The name that what a person has typed gives, whether that is the plainest one, and who has that otherwise.
+    fn name_of(&self, typed: &Typed) -> Result<Value, String> {
+        if typed.text.len() > LONGEST_TYPED {
+            return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));
+        }
+        let registry = self.clients.registry();
+        let invitations = registry.open_invitations(SystemTime::now());
+        let invited: HashSet<&str> = invitations.iter().map(|open| open.name.as_str()).collect();
+        let own = typed.of.as_deref();
+        let is_taken =
+            |name: &str| own != Some(name) && (registry.by_name(name).is_some() || invited.contains(name));
+        let wanted = proposed_name(&typed.text, |_| false);
+        let holder = is_taken(&wanted)
+            .then(|| if invited.contains(wanted.as_str()) { "invitation" } else { "client" });
+        Ok(json!({ "name": proposed_name(&typed.text, is_taken), "wanted": wanted, "holder": holder }))
+    }
+
+    /// Makes a change of a client. Returns its forwards, which the dialog for them shows. `after` is its name after that.
+    async fn change_one(&mut self, name: &str, change: ClientChange, after: &str) -> Result<Made, String> {
+        self.change_client(name, &change).await.map_err(|refusal| refusal.message)?;
+        let client = self.clients.registry().by_name(after);
+        let forwards = client.map(|client| client.forwards.clone()).unwrap_or_default();
+        Ok((json!({ "name": after, "forwards": forwards }), Audited::of_client(name, &change)))
+    }
+
+    async fn limit_by_page(&mut self, asked: &NewLimit) -> Result<Made, String> {
+        let limit = match &asked.rate {
+            Some(rate) => RateChoice::Limited(rate.parse::<RateLimit>().map_err(|error| error.to_string())?),
+            None => RateChoice::Off,
+        };
+        let settings = ClientSettings { rate_limit: Some(limit), ..ClientSettings::default() };
+        self.change_one(&asked.name, ClientChange::Set(settings), &asked.name).await
+    }
+
+    async fn forward_by_page(&mut self, asked: &NewForward) -> Result<Made, String> {
+        let ports: PortRange = asked.ports.parse().map_err(|error| format!("{error}"))?;
+        let forward = Forward::new(ports, asked.to.unwrap_or(ports.first()));
+        let forward = forward.ok_or("the client's ports must be between 1 and 65535")?;
+        self.change_one(&asked.name, ClientChange::AddForward { forward }, &asked.name).await
+    }
+
+    async fn unforward_by_page(&mut self, asked: &ForwardedPorts) -> Result<Made, String> {
+        let ports = asked.ports.parse().map_err(|error| format!("{error}"))?;
+        self.change_one(&asked.name, ClientChange::RemoveForward { ports }, &asked.name).await
+    }
+
+    async fn invite_by_page(&mut self, asked: &NewInvitation) -> Result<Made, String> {
+        if !(1..=MOST_HOURS).contains(&asked.hours) {
+            return Err(format!("an invitation is good for 1 to {MOST_HOURS} hours"));
+        }
+        let expires_in = Duration::from_secs(3_600) * asked.hours;
+        let (invitation, line) =
+            invitation::make(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
+        let view = InvitationView::of(&invitation);
+        self.invite(invitation).await.map_err(|refusal| refusal.message)?;
+        let answer =
+            json!({ "name": view.name, "expires": view.expires, "line": line, "qr": web::qr_code(&line) });
+        Ok((answer, Audited::invited(&view)))
+    }
+
+    /// Enrols a client that uses WireGuard's own apps. Its configuration is in the answer alone.
+    async fn add_wireguard(&mut self, name: &str) -> Result<Made, String> {
+        let enrol = || -> anyhow::Result<_> {
+            wireguard::endpoint(&self.config)?;
+            invitation::check_name(name)?;
+            // An exit that serves WireGuard has a key for it. It takes a restart to begin with that.
+            let exit_key = self.reporting.wireguard_key.ok_or_else(|| {
+                anyhow::anyhow!("the exit serves no WireGuard yet; restart it: systemctl restart warren-exit")
+            })?;
+            let leases = self.clients.registry().iter().map(warren_session::clients::Client::lease);
+            let taken: HashSet<IpAddr> =
+                leases.flat_map(|lease| lease.addresses().collect::<Vec<_>>()).collect();
+            let addresses = wireguard::free_addresses(&self.config, &taken, (None, None))?;
+            wireguard::new_client(&self.config, exit_key, name, addresses)
+        };
+        let (client, text) = enrol().map_err(|error| format!("{error:#}"))?;
+        self.change(|clients| clients.add(&client)).await.map_err(|refusal| refusal.message)?;
+        let answer = json!({
+            "name": client.name,
+            "configuration": text.as_str(),
+            "file": configuration_file(&client.name),
+            "qr": web::qr_code(&text),
+        });
+        Ok((answer, Audited::enrolled(&client)))
+    }
+}
+
+/// A name for the configuration's file. WireGuard's apps name the tunnel after it, and take at most 15 characters.
+fn configuration_file(client: &str) -> String {
+    const LONGEST: usize = 15;
+    let name: String = client.chars().take(LONGEST).collect();
+    format!("{}.conf", name.trim_end_matches(['-', '.', '_']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configurations_file_is_a_name_that_the_apps_take() {
+        assert_eq!(configuration_file("phone"), "phone.conf");
+        assert_eq!(configuration_file("annas-new-phone-of-2026"), "annas-new-phone.conf");
+        assert_eq!(configuration_file("annas-very-old-phone"), "annas-very-old.conf");
+    }
+}

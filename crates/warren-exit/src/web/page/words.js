@@ -1,0 +1,66 @@
+// Figures and times as people read them.
+
+function scaled(value, units, step) {
+  let place = 0;
+  while (value >= step * 0.9995 && place < units.length - 1) {
+    value /= step;
+    place += 1;
+  }
+  const digits = place === 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return `${Number(value.toFixed(digits))} ${units[place]}`;
+}
+
+export const bits = (value) => scaled(value, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"], 1000);
+
+export const bytes = (value) => scaled(value, ["B", "kB", "MB", "GB", "TB", "PB"], 1000);
+
+export const milliseconds = (value) => (value ? `${value.toFixed(value < 10 ? 1 : 0)} ms` : "–");
+
+export function perSecond(count, seconds) {
+  if (count <= 0 || seconds <= 0) return "0 /s";
+  const rate = count / seconds;
+  return `${rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en")} /s`;
+}
+
+export function time(seconds) {
+  const [d, h, m, s] = [86400, 3600, 60, 1].map((unit, index, units) => Math.floor((seconds % (units[index - 1] ?? Infinity)) / unit));
+  if (d) return `${d} d ${h} h`;
+  if (h) return `${h} h ${m} min`;
+  if (m) return `${m} min ${s} s`;
+  return `${s} s`;
+}
+
+export function when(timestamp) {
+  const seconds = (Date.now() - Date.parse(timestamp)) / 1000;
+  if (seconds < 60) return "just now";
+  return `${time(seconds).split(" ").slice(0, 2).join(" ")} ago`;
+}
+
+// A time of this browser's zone, as in 2026-11-26 18:03.
+export function moment(timestamp) {
+  const at = new Date(timestamp);
+  const two = (number) => String(number).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}`;
+}
+
+// A limit such as 20mbit as people write it.
+export function limit(rate) {
+  const [, number, unit] = /^(\d+)([kmg])bit$/.exec(rate) ?? [];
+  return number ? `${number} ${{ k: "kbit/s", m: "Mbit/s", g: "Gbit/s" }[unit]} each way` : rate;
+}
+
+export const capital = (sentence) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
+
+// How a client is now: a word for its look, and the words beside it.
+export function clientState(client) {
+  if (client.disabled) return ["disabled", "disabled"];
+  if (client.session) return ["connected", `connected for ${time(client.session.since_seconds)}`];
+  return ["offline", client.last_seen ? `seen ${when(client.last_seen)}` : "never seen"];
+}
+
+// Who made a change, by which way.
+export function person(entry) {
+  if (entry.by === "invitation") return "the client, by invitation";
+  const user = entry.login ? `${entry.user ?? "?"} (login ${entry.login})` : (entry.user ?? "unknown user");
+  return `${user}, ${entry.by}${entry.from ? ` from ${entry.from}` : ""}`;
+}
