@@ -61,7 +61,7 @@ async fn enter_as_root(
     let group = ExecGroup::of(&name, side)?;
     let request = Request::Exec { side };
     let answer = match ask(&directory.socket(), &request).await {
-        Err(AskError::NotRunning) if side == ExecSide::Outside => {
+        Err(AskError::NotRunning) if side == Side::Outside => {
             let sentence = format!(
                 "{name} is not up, so there is no tunnel to stay out of; run the program without `warren exec`, or run `{}` first",
                 directories.command(&format!("up {name}"))
