@@ -7,7 +7,7 @@ mod figures;
 mod limits;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
@@ -15,7 +15,7 @@ use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::strangers::Network;
 use warren_session::PublicKey;
 use warren_session::clients::{Client, ClientRegistry};
-use warren_session::exit::{ExitSessions, SessionId, StoreRequestId};
+use warren_session::exit::{Announced, ExitSessions, SessionId, StoreRequestId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 
@@ -143,13 +143,25 @@ impl Clients {
     }
 
     /// Tells the sessions that a peer has proven its key on a new connection. Only they decide whether the key is a client's.
-    pub(crate) fn connected(&mut self, connection: u64, peer: PublicKey, remote: SocketAddr) {
+    ///
+    /// `proven` is the exit's own key that it has proven to the peer.
+    pub(crate) fn connected(
+        &mut self,
+        connection: u64,
+        peer: PublicKey,
+        remote: SocketAddr,
+        proven: Option<PublicKey>,
+    ) {
         self.events.connected();
         let key = peer;
         if self.registry().by_key(key).is_none() {
             tracing::debug!(connection, %key, "a key that is not enrolled has connected");
         }
-        self.sessions.connected(Instant::now(), connection, key, Network::of(remote).address());
+        let now = Instant::now();
+        self.sessions.connected(now, connection, key, Network::of(remote).address());
+        if let Some(proven) = proven {
+            self.sessions.proved(now, key, proven);
+        }
     }
 
     /// A WireGuard client is there and wants a session.
@@ -201,11 +213,29 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Changes the resolvers that clients are told.
+    /// Checks that clients could use what they are to be told.
     ///
     /// # Errors
-    /// Why clients could not use them.
-    pub(crate) fn set_dns(&mut self, dns: Vec<IpAddr>) -> anyhow::Result<()> {
-        Ok(self.sessions.set_dns(dns)?)
+    /// Why they could not.
+    pub(crate) fn check_announced(&self, announced: &Announced) -> anyhow::Result<()> {
+        Ok(self.sessions.check_announced(announced)?)
+    }
+
+    /// Tells clients other resolvers, routes or keys from now on, those that are connected as well.
+    ///
+    /// # Errors
+    /// As [`Self::check_announced`].
+    pub(crate) fn announce(&mut self, announced: Announced) -> anyhow::Result<()> {
+        if announced == self.sessions.announced() {
+            return Ok(());
+        }
+        let (hearing, deaf) = self.sessions.announce(announced)?;
+        tracing::info!("{hearing} connected clients are told what has changed for them");
+        if deaf > 0 {
+            tracing::info!(
+                "{deaf} connected clients have an older version, and hear of it when they connect again"
+            );
+        }
+        Ok(())
     }
 }
