@@ -160,7 +160,10 @@ impl Clients {
         let now = Instant::now();
         self.sessions.connected(now, connection, key, Network::of(remote).address());
         if let Some(proven) = proven {
-            self.sessions.proved(now, key, proven);
+            let has_new_key = self.sessions.proved(now, key, proven);
+            if let Some(client) = self.registry().by_key(key).filter(|_| has_new_key) {
+                tracing::info!(client = client.name, "connected with the exit's new key");
+            }
         }
     }
 
@@ -230,11 +233,15 @@ impl Clients {
             return Ok(());
         }
         let (hearing, deaf) = self.sessions.announce(announced)?;
-        tracing::info!("{hearing} connected clients are told what has changed for them");
+        let clients = |count| match count {
+            1 => "1 connected client".to_owned(),
+            count => format!("{count} connected clients"),
+        };
+        if hearing > 0 {
+            tracing::info!("told {} what has changed for clients", clients(hearing));
+        }
         if deaf > 0 {
-            tracing::info!(
-                "{deaf} connected clients have an older version, and hear of it when they connect again"
-            );
+            tracing::info!("{} with an older version will hear of it in the next session", clients(deaf));
         }
         Ok(())
     }

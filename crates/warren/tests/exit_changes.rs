@@ -66,6 +66,7 @@ fn other_resolvers_reach_connected_clients_and_leave_the_profile_s_own_alone() {
 fn a_profile_that_leaves_its_networks_to_the_exit_follows_them_and_another_does_not() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
+    allow(&exit, &["198.18.0.0/15"]);
     let other_host = net.second_client();
     let profile = exit.enrol("laptop").with("routes", "include", "exit");
     let client = Client::with(&net, &profile);
@@ -73,7 +74,8 @@ fn a_profile_that_leaves_its_networks_to_the_exit_follows_them_and_another_does_
     let with_own = Client::on(&other_host, &listed);
     client.up();
     with_own.up();
-    assert!(!is_inside(&net.client, Net::INTERNET_V4), "the exit names no network yet");
+    assert!(!is_inside(&net.client, Net::INTERNET_V4), "the exit does not name this network yet");
+    assert!(is_inside(&net.client, "198.18.5.5"));
 
     allow(&exit, &["203.0.113.0/28", "2001:db8:3::/64"]);
 
@@ -94,7 +96,7 @@ fn a_profile_that_leaves_its_networks_to_the_exit_follows_them_and_another_does_
     client.up();
     assert!(is_inside(&net.client, Net::INTERNET_V4));
 
-    allow(&exit, &[]);
+    allow(&exit, &["198.18.0.0/15"]);
 
     eventually(seconds(10), "the networks are outside again", || !is_inside(&net.client, Net::INTERNET_V4));
     let closed = client.warren.run("up home --kill-switch");

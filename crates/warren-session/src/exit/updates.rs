@@ -62,15 +62,20 @@ impl ExitSessions {
 
     /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key as
     /// well, the registry then shows who no longer depends on that.
-    pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) {
+    ///
+    /// Returns whether that is news.
+    pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
         let is_newest = self.config.exit_keys.first() == Some(&exit_key);
-        if is_newest && self.config.exit_keys.len() > 1 && self.registry.record_exit_key(client, exit_key) {
-            self.store.changed(RowId::Client(client));
-            if self.ends_due.is_none() {
-                self.ends_due = Some(now + ENDED_INTERVAL);
-                self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
-            }
+        let is_rotating = is_newest && self.config.exit_keys.len() > 1;
+        if !is_rotating || !self.registry.record_exit_key(client, exit_key) {
+            return false;
         }
+        self.store.changed(RowId::Client(client));
+        if self.ends_due.is_none() {
+            self.ends_due = Some(now + ENDED_INTERVAL);
+            self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
+        }
+        true
     }
 
     fn config_with(&self, announced: Announced) -> SessionConfig {

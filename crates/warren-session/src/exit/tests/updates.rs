@@ -70,17 +70,18 @@ fn a_connection_that_joins_later_hears_of_the_latest_change() {
 fn a_client_has_the_new_key_once_the_exit_has_proven_that_to_it_and_not_before() {
     let mut exit = exit_with_sessions();
     let keys = |exit: &Exit| [ALICE, BOB].map(|key| exit.sessions.registry().by_key(key).unwrap().exit_key);
-    exit.sessions.proved(exit.now, ALICE, tests_key(0));
+    assert!(!exit.sessions.proved(exit.now, ALICE, tests_key(0)));
     assert_eq!(keys(&exit), [None, None], "with one key there is nothing to record");
 
     let rotated = Announced { exit_keys: vec![tests_key(1), tests_key(0)], ..exit.sessions.announced() };
     exit.sessions.announce(rotated).unwrap();
     let told = updates(&exit.actions());
     assert_eq!(told[0].1.exit_keys, [tests_key(1), tests_key(0)].map(|key| key.0.to_vec()));
-    exit.sessions.proved(exit.now, ALICE, tests_key(0));
-    exit.sessions.proved(exit.now, STRANGER, tests_key(1));
+    assert!(!exit.sessions.proved(exit.now, ALICE, tests_key(0)));
+    assert!(!exit.sessions.proved(exit.now, STRANGER, tests_key(1)));
     assert_eq!(keys(&exit), [None, None]);
-    exit.sessions.proved(exit.now, ALICE, tests_key(1));
+    assert!(exit.sessions.proved(exit.now, ALICE, tests_key(1)));
+    assert!(!exit.sessions.proved(exit.now, ALICE, tests_key(1)), "it is recorded once");
     assert_eq!(keys(&exit), [Some(tests_key(1)), None]);
 
     // The store has it within seconds, as it has the date of a session that ended.
