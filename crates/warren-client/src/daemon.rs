@@ -6,6 +6,7 @@
 mod connections;
 mod control_requests;
 mod exec_requests;
+mod exit_news;
 mod health;
 mod host_events;
 mod host_upkeep;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use warren_session::UPDATES;
 use warren_session::client::{ClientConfig, Stop};
 
 use self::connections::{Connections, Lookups, Purpose};
@@ -32,6 +34,7 @@ use super::exec_upkeep::ExecUpkeep;
 use super::exits::Exits;
 use super::host::HostSetup;
 use super::kill_switch::{self, Lockdown};
+use super::learnt_keys::LearntKeys;
 use super::lookup::NameServers;
 use super::network_events::NetworkEvents;
 use super::stub::{Stub, StubSockets};
@@ -67,6 +70,8 @@ pub(crate) struct ClientStart {
     pub blocked_by: Vec<String>,
     /// The directory of records that outlive a boot.
     pub state_dir: PathBuf,
+    /// Read before the sandbox, which keeps the daemon from that directory.
+    pub learnt_keys: LearntKeys,
     pub helper: Helper,
     /// Made before the sandbox, which forbids it.
     pub rings: Rings,
@@ -114,7 +119,7 @@ impl Daemon {
         let config = ClientConfig {
             connections: profile.transport.connections(),
             name: start.name.clone(),
-            features: profile.transport.features(),
+            features: profile.transport.features() | UPDATES,
             prefixes: profile.routes.prefixes.clone(),
             has_other_exit: !profile.other_exits.is_empty(),
         };
@@ -139,6 +144,8 @@ impl Daemon {
             start.helper.clone(),
             profile.kill_switch.allow_exec_outside,
         );
+        let mut exits = Exits::of(profile);
+        exits.accept_learnt(profile, &start.learnt_keys);
         Ok(Self {
             tuning,
             worker,
@@ -147,7 +154,7 @@ impl Daemon {
             exec_users: users,
             network: NetworkEvents::watch(),
             session: CurrentSession::new(config),
-            connections: Connections::new(Exits::of(profile), Lookups::new(servers)),
+            connections: Connections::new(exits, Lookups::new(servers)),
             host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), exec, start.helper.clone())?,
             health: Health::new(Refusal::new(start.directory.clone())),
             meter: RateMeter::new(Instant::now()),

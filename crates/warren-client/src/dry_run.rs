@@ -91,6 +91,9 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
             "the exit's resolver, {resolver} (if the exit names none, the host's DNS stays as it is)"
         ));
     }
+    if profile.routes.of_exit {
+        unknown.push("the tunnel's networks: the exit names them, so the plan below has none".to_owned());
+    }
     let unknown: String = unknown.iter().map(|what| format!("#   {what}\n")).collect();
     format!(
         "# What `warren up {}` would do on this host as it is now. Nothing was changed.\n\
@@ -145,6 +148,7 @@ fn example(profile: &ClientProfile) -> SessionGrant {
         mtu: EXAMPLE_MTU,
         dns: vec![example_resolver(&profile.routes.include)],
         routes: Vec::new(),
+        exit_keys: Vec::new(),
         connections: profile.transport.connections(),
         keep_alive: Duration::ZERO,
         features: profile.transport.features(),

@@ -9,6 +9,7 @@ use warren_host::CARRIER_MARK;
 use warren_quic::socket::{self, SocketConfig};
 use warren_session::client::{Race, Stop};
 
+use super::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 
 /// How long an exit is tried before the next one in the profile is tried as well.
@@ -85,6 +86,13 @@ impl Exits {
         for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
             entry.exit.public_keys.clone_from(&exit.public_keys);
             entry.exit.server_name.clone_from(&exit.server_name);
+        }
+    }
+
+    /// Accepts the exits of a profile by the keys that this client has learnt, too.
+    pub(crate) fn accept_learnt(&mut self, profile: &ClientProfile, learnt: &LearntKeys) {
+        for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
+            entry.exit.public_keys = learnt.accepted(exit);
         }
     }
 

@@ -145,6 +145,11 @@ impl HostSetup {
     /// What could not be done. The rest is undone then.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         self.exec.note(welcome);
+        if self.settings.take_routes(welcome) {
+            let networks: Vec<String> = self.settings.include.iter().map(ToString::to_string).collect();
+            let named = if networks.is_empty() { "none".to_owned() } else { networks.join(", ") };
+            tracing::info!("the exit names the tunnel's networks: {named}");
+        }
         // If there is no device, the next check of the host says why.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
@@ -236,6 +241,11 @@ impl HostSetup {
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
         self.settings = RouteSettings { exec: before.exec, ..RouteSettings::of(profile, is_closed) };
+        // Without a grant, what was in the tunnel stays blocked.
+        if self.settings.of_exit {
+            self.settings.include =
+                welcome.map_or_else(|| before.include.clone(), |welcome| welcome.routes.clone());
+        }
         self.exec.follow(profile);
         if self.settings == before || self.standing.is_none() {
             return Ok(());

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::time::timeout;
 use warren_host::facts::{guest_networks, lan_beside, networks};
@@ -301,8 +301,15 @@ pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
 /// The rules that follow from the profile alone: no exit or resolver is allowed yet.
 ///
 /// # Errors
-/// When the kernel cannot be asked for the networks.
+/// When the exit names the tunnel's networks, or the kernel cannot be asked for this host's.
 pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
+    if profile.routes.of_exit {
+        bail!(
+            "the kill switch of {} cannot be closed, because it has to know which networks to block before an exit answers; list \
+             them in include of [routes] instead of \"exit\"",
+            profile.name
+        );
+    }
     let lan = match profile.routes.lan.is_reachable(true) {
         true => lan_beside(&profile.routes.include).await?,
         false => Vec::new(),

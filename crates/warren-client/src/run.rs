@@ -5,6 +5,7 @@ use std::path::Path;
 use super::daemon::{self, ClientStart};
 use super::exec_users;
 use super::kill_switch::{self, Lockdown};
+use super::learnt_keys::LearntKeys;
 use super::leftover_dns;
 use super::stub::StubSockets;
 use crate::already::runs_already;
@@ -65,6 +66,7 @@ pub async fn client_run(
     let (helper, process) = Helper::start(directories, log, name, &lock)?;
     helper.install_as_nft_runner();
     let start = ClientStart {
+        learnt_keys: LearntKeys::load(&directories.state, name),
         name: name.to_owned(),
         blocked_by: kill_switch::closed_by_others(&directories.runtime, name)?,
         file: file.to_owned(),

@@ -17,7 +17,7 @@ impl ClientProfile {
             ("the private key", self.private_key.public() != after.private_key.public()),
             ("name in [tun]", self.tun.device != after.tun.device),
             ("mtu in [tun]", self.tun.mtu != after.tun.mtu),
-            ("include in [routes]", routes.include != other.include),
+            ("include in [routes]", (&routes.include, routes.of_exit) != (&other.include, other.of_exit)),
             ("exclude in [routes]", routes.exclude != other.exclude),
             ("lan in [routes]", routes.lan != other.lan),
             ("prefixes in [routes]", routes.prefixes != other.prefixes),

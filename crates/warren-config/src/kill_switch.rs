@@ -31,10 +31,14 @@ pub enum KillSwitchOpener {
 }
 
 impl KillSwitchSettings {
-    pub(super) fn read(document: &mut Document<'_>) -> Result<Self, ConfigError> {
+    /// `of_exit` tells whether the exit names the tunnel's networks.
+    pub(super) fn read(document: &mut Document<'_>, of_exit: bool) -> Result<Self, ConfigError> {
         const PORTS: &str = "a list of ports such as [\"tcp/22\"]";
         let mut section = document.section("kill_switch")?;
-        let enabled = section.or("enabled", false, boolean)?;
+        let enabled = section.or("enabled", false, |value| match boolean(value)? {
+            true if of_exit => Err(value.problem(WITHOUT_NETWORKS)),
+            enabled => Ok(enabled),
+        })?;
         let allow_inbound = section.or("allow_inbound", Vec::new(), list(PORTS, inbound_port))?;
         let allow_exec_outside = section.or("allow_exec_outside", false, boolean)?;
         let openers = [("root", KillSwitchOpener::Root), ("group", KillSwitchOpener::Group)];
@@ -43,6 +47,8 @@ impl KillSwitchSettings {
         Ok(Self { enabled, allow_inbound, down, allow_exec_outside })
     }
 }
+
+const WITHOUT_NETWORKS: &str = "needs to know which networks to block before an exit answers; list them in include of [routes] instead of \"exit\"";
 
 /// A port that remains reachable from outside, e.g. `tcp/22`.
 fn inbound_port(value: Value<'_>) -> Result<InboundPort, Problem> {

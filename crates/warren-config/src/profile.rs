@@ -66,6 +66,7 @@ impl ClientProfile {
     /// Leaves the host's own routes and resolvers alone, for a tunnel that only `warren exec` uses.
     pub fn leave_host_outside(&mut self) {
         self.routes.include.clear();
+        self.routes.of_exit = false;
         self.routes.exclude.clear();
         self.routes.lan = Lan::Closed;
         self.dns.domains.clear();
@@ -99,8 +100,10 @@ pub struct TunSettings {
 /// A profile's routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSettings {
-    /// Networks that go through the tunnel.
+    /// Networks that go through the tunnel. Empty if the exit names them.
     pub include: Vec<IpNet>,
+    /// Whether the exit names the networks that go through the tunnel, and may change them during a session.
+    pub of_exit: bool,
     /// Networks that do not, although `include` covers them.
     pub exclude: Vec<IpNet>,
     /// Whether private networks on this host's links stay reachable.
@@ -176,7 +179,7 @@ pub(super) fn parse(
     let (tun, queues) = read_tun(&mut document)?;
     let routes = read_routes(&mut document)?;
     let dns = DnsSettings::read(&mut document, &routes.include)?;
-    let kill_switch = KillSwitchSettings::read(&mut document)?;
+    let kill_switch = KillSwitchSettings::read(&mut document, routes.of_exit)?;
     let exec = ExecSettings::read(&mut document)?;
     let allowed_forwards = read_forwards(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
@@ -296,16 +299,30 @@ fn read_routes(document: &mut Document<'_>) -> Result<RouteSettings, ConfigError
     // Without `include`, the tunnel is a full one.
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
-    let include = section.or("include", everything, list(ANY_NETWORKS, network))?;
+    let include = section.or("include", Some(everything), included)?;
+    let of_exit = include.is_none();
+    let include = include.unwrap_or_default();
     let exclude = section.or("exclude", Vec::new(), |value| networks_left_out(value, &include))?;
     let lan = section.or("lan", Lan::Closed, lan)?;
     let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
     let when_refused = section.or("when_refused", WhenRefused::Closed, when_refused)?;
     section.finish()?;
-    Ok(RouteSettings { include, exclude, lan, prefixes, when_refused })
+    Ok(RouteSettings { include, of_exit, exclude, lan, prefixes, when_refused })
 }
 
 const ANY_NETWORKS: &str = "a list of networks such as [\"10.0.0.0/8\"]";
+
+/// The networks that go through the tunnel. `None` if the exit names them.
+fn included(value: Value<'_>) -> Result<Option<Vec<IpNet>>, Problem> {
+    const EXPECTED: &str = "\"exit\" or a list of networks such as [\"10.0.0.0/8\"]";
+    if value.is_list() {
+        return list(EXPECTED, network)(value).map(Some);
+    }
+    match value.text(EXPECTED)? {
+        "exit" => Ok(None),
+        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+    }
+}
 
 /// Networks to exclude. None may equal an included one, because one of the two would be ignored.
 fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, Problem> {

@@ -81,6 +81,15 @@ fn profile_without_options_has_the_defaults() {
 }
 
 #[test]
+fn a_profile_may_leave_its_networks_to_the_exit() {
+    let of_exit = parse_profile(&profile_text("[routes]\ninclude = \"exit\"\n")).unwrap();
+    assert_eq!((of_exit.routes.of_exit, of_exit.routes.include.len()), (true, 0));
+    let of_profile = parse_profile(&profile_text("[routes]\ninclude = []\n")).unwrap();
+    assert!(!of_profile.routes.of_exit);
+    assert_eq!(of_profile.changes(&of_exit), ["include in [routes]"]);
+}
+
+#[test]
 fn every_option_of_a_profile_is_taken() {
     let text = profile_text(
         "[tun]\nname = \"wt0\"\nmtu = 1400\n[routes]\ninclude = [\"10.0.0.0/8\"]\nwhen_refused = \"open\"\n[transport]\nconnections = 0x20\n\

@@ -88,6 +88,9 @@ pub struct ClientView {
     pub forwards: Vec<Forward>,
     /// Whether the exit refuses it.
     pub disabled: bool,
+    /// The exit's newest key, if the client has connected to it since the exit has two.
+    #[serde(default, deserialize_with = "optional_stored_key")]
+    pub exit_key: Option<PublicKey>,
     /// Absent if the exit does not run.
     #[serde(flatten)]
     pub live: Option<LiveView>,
@@ -102,6 +105,9 @@ pub struct ClientView {
 pub struct LiveView {
     /// Whether it has a session.
     pub connected: bool,
+    /// Whether its version takes changes during a session. None while it has none, or if the exit has an older version.
+    #[serde(default)]
+    pub takes_updates: Option<bool>,
     /// The address that its packets come from. None while it has no connection.
     pub remote: Option<SocketAddr>,
     /// Bytes of inner packets from the client since the exit started.
@@ -139,6 +145,7 @@ impl ClientView {
             rate_limit: client.rate_limit,
             forwards: client.forwards.clone(),
             disabled: client.disabled,
+            exit_key: client.exit_key,
             live,
             created: timestamp(client.created),
             last_seen: client.last_seen.map(timestamp),

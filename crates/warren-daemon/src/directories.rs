@@ -44,6 +44,11 @@ fn quoted(path: &Path) -> String {
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
+/// The file with what a profile's daemon has learnt about its exits' keys.
+pub fn learnt_exit_keys(state: &Path, profile: &str) -> PathBuf {
+    state.join("exit-keys").join(format!("{profile}.json"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ mod figures;
 mod limits;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
@@ -16,7 +16,7 @@ use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::strangers::Network;
 use warren_session::PublicKey;
 use warren_session::clients::{Client, ClientRegistry};
-use warren_session::exit::{ExitSessions, SessionId, StoreRequestId};
+use warren_session::exit::{Announced, ExitSessions, SessionId, StoreRequestId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 
@@ -157,13 +157,28 @@ impl Clients {
     }
 
     /// Tells the sessions that a peer has proven its key on a new connection. Only they decide whether the key is a client's.
-    pub(crate) fn connected(&mut self, connection: u64, peer: PublicKey, remote: SocketAddr) {
+    ///
+    /// `proven` is the exit's own key that it has proven to the peer.
+    pub(crate) fn connected(
+        &mut self,
+        connection: u64,
+        peer: PublicKey,
+        remote: SocketAddr,
+        proven: Option<PublicKey>,
+    ) {
         self.events.connected();
         let key = peer;
         if self.registry().by_key(key).is_none() {
             tracing::debug!(connection, %key, "a key that is not enrolled has connected");
         }
-        self.sessions.connected(Instant::now(), connection, key, Network::of(remote).address());
+        let now = Instant::now();
+        self.sessions.connected(now, connection, key, Network::of(remote).address());
+        if let Some(proven) = proven {
+            let has_new_key = self.sessions.proved(now, key, proven);
+            if let Some(client) = self.registry().by_key(key).filter(|_| has_new_key) {
+                tracing::info!(client = client.name, "connected with the exit's new key");
+            }
+        }
     }
 
     /// A WireGuard client is there and wants a session.
@@ -215,11 +230,33 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Changes the resolvers that clients are told.
+    /// Checks that clients could use what they are to be told.
     ///
     /// # Errors
-    /// Why clients could not use them.
-    pub(crate) fn set_dns(&mut self, dns: Vec<IpAddr>) -> anyhow::Result<()> {
-        Ok(self.sessions.set_dns(dns)?)
+    /// Why they could not.
+    pub(crate) fn check_announced(&self, announced: &Announced) -> anyhow::Result<()> {
+        Ok(self.sessions.check_announced(announced)?)
+    }
+
+    /// Tells clients other resolvers, routes or keys from now on, those that are connected as well.
+    ///
+    /// # Errors
+    /// As [`Self::check_announced`].
+    pub(crate) fn announce(&mut self, announced: Announced) -> anyhow::Result<()> {
+        if announced == self.sessions.announced() {
+            return Ok(());
+        }
+        let (hearing, deaf) = self.sessions.announce(announced)?;
+        let clients = |count| match count {
+            1 => "1 connected client".to_owned(),
+            count => format!("{count} connected clients"),
+        };
+        if hearing > 0 {
+            tracing::info!("told {} what has changed for clients", clients(hearing));
+        }
+        if deaf > 0 {
+            tracing::info!("{} with an older version will hear of it in the next session", clients(deaf));
+        }
+        Ok(())
     }
 }

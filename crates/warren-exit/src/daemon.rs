@@ -239,12 +239,12 @@ impl<'host> Daemon<'host> {
         self.worker.tell_others(&report).await;
         self.clients.look_at_clock();
         match report {
-            Report::Connected { connection, peer, remote } => {
+            Report::Connected { connection, peer, remote, proven } => {
                 // Before the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }
-                self.clients.connected(connection.0, peer, remote)
+                self.clients.connected(connection.0, peer, remote, proven)
             }
             Report::WireGuardUp { connection, peer, .. } => self.clients.wireguard_up(connection.0, peer),
             Report::Control { connection, data } => self.clients.received(connection.0, &data),

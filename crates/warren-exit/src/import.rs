@@ -77,6 +77,7 @@ fn settings(client: &Client) -> Client {
         leased_ipv4: None,
         leased_ipv6: None,
         last_seen: None,
+        exit_key: None,
         created: SystemTime::UNIX_EPOCH,
         ..client.clone()
     }

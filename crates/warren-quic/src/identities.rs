@@ -55,6 +55,11 @@ impl Identities {
         self.0.get(place).map(|of_key| of_key.config.clone())
     }
 
+    /// The key at this index.
+    pub(crate) fn key_at(&self, place: usize) -> Option<PublicKey> {
+        self.0.get(place).map(|of_key| of_key.key)
+    }
+
     /// The configuration of the exit's first key.
     pub(crate) fn first(&self) -> Option<Arc<ServerConfig>> {
         self.at(0)

@@ -160,11 +160,11 @@ impl NoqEndpoint {
 
     fn poll_listener(&mut self, index: usize) {
         let Some(listener) = self.listeners.get_mut(index) else { return };
-        for (connecting, seat) in listener.poll(&self.settings.strangers, &self.displaced) {
+        for admitted in listener.poll(&self.settings.strangers, &self.displaced) {
             let id = self.next_id();
-            seat.settle(id.0);
+            admitted.seat.settle(id.0);
             let waker = self.ready.waker(Source::Connection(id));
-            self.connections.insert(id, NoqConnection::incoming(id, waker, connecting, seat));
+            self.connections.insert(id, NoqConnection::incoming(id, waker, admitted));
         }
     }
 

@@ -196,7 +196,7 @@ impl Exit {
             let now = Instant::now();
             for event in self.inbox.events.drain(..) {
                 match event {
-                    Event::Connected { connection, peer, remote } => {
+                    Event::Connected { connection, peer, remote, .. } => {
                         let network = Network::of(remote).address();
                         self.sessions.connected(now, connection.0, peer, network);
                     }
@@ -305,6 +305,8 @@ impl Client {
                 | ClientAction::Detach { .. }
                 | ClientAction::Welcome(_)
                 | ClientAction::Down { .. }
+                | ClientAction::Changed(_)
+                | ClientAction::ExitKeys { .. }
                 | ClientAction::Stopped { .. } => {}
             }
         }

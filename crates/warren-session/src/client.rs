@@ -12,6 +12,7 @@ mod address_owner;
 mod attempts;
 mod backoff;
 mod config;
+mod exit_keys;
 mod handshake;
 mod homing;
 mod link;
@@ -30,6 +31,7 @@ use ipnet::IpNet;
 pub use self::action::{ClientAction, ClientState, ConnectionEnd, Stop};
 pub use self::address_owner::AddressOwner;
 pub use self::config::ClientConfig;
+pub use self::exit_keys::{ExitKeys, KeyNews};
 pub use self::homing::Homing;
 pub use self::race::{Race, STAGGER};
 pub use self::taken::TakenAddresses;
@@ -76,6 +78,8 @@ pub struct ClientSession {
 struct Established {
     welcome: SessionGrant,
     since: Instant,
+    /// The number of the latest `Update`; 0 before the first.
+    updates: u64,
 }
 
 impl ClientSession {

@@ -16,6 +16,7 @@ mod session;
 mod store;
 #[cfg(test)]
 mod tests;
+mod updates;
 mod wireguard;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +27,7 @@ pub use self::admin::AdminError;
 pub use self::config::{SessionConfig, SessionConfigError, check_clients};
 pub use self::session::{Session, SessionId};
 pub use self::store::{StoreRefusal, StoreRequest, StoreRequestId};
+pub use self::updates::Announced;
 
 pub(crate) use self::config::KEEP_ALIVE;
 
@@ -234,18 +236,6 @@ impl ExitSessions {
     /// The time of a session's latest packet on the wall clock.
     pub fn seen_at(&self, session: &Session) -> SystemTime {
         self.clock.at(session.heard)
-    }
-
-    /// Changes the DNS servers that new sessions are told.
-    ///
-    /// # Errors
-    ///
-    /// If clients could not use them. The previous servers stay then.
-    pub fn set_dns(&mut self, dns: Vec<std::net::IpAddr>) -> Result<(), SessionConfigError> {
-        let config = SessionConfig { dns, ..self.config.clone() };
-        config.check()?;
-        self.config = config;
-        Ok(())
     }
 
     /// The address pool, which also has the exit's own inner addresses.

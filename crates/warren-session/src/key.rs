@@ -45,6 +45,12 @@ impl PublicKey {
         encoded.decompress().is_some_and(|point| point.compress() == encoded)
     }
 
+    /// Reads a key from a message. `None` unless it is a point on the curve of large order, in 32 bytes.
+    pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
+        let key = Self(bytes.try_into().ok()?);
+        (key.is_on_curve() && !key.is_of_small_order()).then_some(key)
+    }
+
     /// Reads any 32 bytes without checking that they are a point.
     fn unchecked(text: &str) -> Result<Self, PublicKeyError> {
         let bytes = STANDARD
@@ -148,6 +154,13 @@ pub enum PublicKeyError {
     /// Anybody can sign for it.
     #[error("this key is unsafe, because anybody can sign for it; use the one that `warren pubkey` prints")]
     SmallOrder,
+}
+
+/// A valid key, different for each number.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) fn tests_key(number: u8) -> PublicKey {
+    let scalar = curve25519_dalek::Scalar::from(u64::from(number) + 1);
+    PublicKey(curve25519_dalek::EdwardsPoint::mul_base(&scalar).compress().0)
 }
 
 #[cfg(test)]

@@ -33,6 +33,9 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Feature bit of `Hello` and `Welcome`: the sender puts numbered datagrams in order, and may send such datagrams.
 pub const NUMBERED: u64 = 1;
 
+/// Feature bit of `Hello` and `Welcome`: the client takes `Update`. Bit 1 is reserved.
+pub const UPDATES: u64 = 4;
+
 /// Time for a connection to finish its handshake, on either side. A connection that has not finished by then is closed.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -53,6 +56,9 @@ pub const MAX_ROUTES: usize = 1_024;
 
 /// Most DNS servers that one `Welcome` may carry.
 pub const MAX_DNS_SERVERS: usize = 16;
+
+/// Most keys that an exit serves at once.
+pub const MAX_EXIT_KEYS: usize = 2;
 
 /// Smallest inner MTU in bytes: IPv6 needs 1,280 (RFC 8200 section 5).
 pub const MIN_MTU: u16 = 1_280;

@@ -12,7 +12,7 @@ pub(crate) mod wire;
 pub use self::decoder::{MAX_MESSAGE_LENGTH, MessageDecoder};
 pub use self::envelope::{Message, encode};
 pub use self::error::MessageError;
-pub use self::wire::{Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Network, Welcome};
+pub use self::wire::{Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Network, Update, Welcome};
 
 pub(crate) use self::address::{ip_from_wire, ip_to_wire, is_unicast};
 
@@ -69,6 +69,12 @@ mod tests {
             gateway_ipv4: vec![10, 66, 0, 1],
             ..Welcome::default()
         };
+        let update = Update {
+            number: 1,
+            dns: vec![vec![9, 9, 9, 9]],
+            routes: vec![network(&[10, 0, 0, 0], 8)],
+            exit_keys: vec![vec![0x11; 32]],
+        };
         let goodbye = |reason, exit_version, client_version| {
             Message::Goodbye(Goodbye { reason, exit_version, client_version })
         };
@@ -78,6 +84,7 @@ mod tests {
             ("hello", Message::Hello(hello)),
             ("welcome", Message::Welcome(welcome)),
             ("attach", Message::Attach(Attach { session: 300, attach_token: vec![0xbb; 16], index: 1 })),
+            ("update", Message::Update(update)),
             ("attached", Message::Attached(Attached { index: 1 })),
             ("attached", Message::Attached(Attached { index: 0 })),
             ("goodbye", goodbye(18, 0, 0)),
@@ -108,6 +115,7 @@ mod tests {
             gateway_ipv4: vec![0xff; 4],
             gateway_ipv6: vec![0xff; 16],
             prefixes: vec![network; crate::MAX_PREFIXES],
+            exit_keys: vec![vec![0xff; 32]; crate::MAX_EXIT_KEYS],
         };
         assert!(encode(&Message::Welcome(welcome)).len() < usize::from(u16::MAX) / 2);
     }

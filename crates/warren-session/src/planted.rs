@@ -71,6 +71,12 @@ warren_simulation::planted_bugs! {
     ShutOutOverwritten,
     /// An address that goes to another client stays with its former holder, too.
     AddressTakenTwice,
+    /// A client takes an update that is older than the one that it has.
+    StaleUpdateTaken,
+    /// An update does not reach the sessions that are open.
+    UpdateNotSent,
+    /// A connection that joins a session later is not told what has changed since its Welcome.
+    UpdateNotRepeated,
     /// A row that waits for a proposal's answer is forgotten.
     HeldRowForgotten,
 }

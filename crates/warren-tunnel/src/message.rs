@@ -94,8 +94,9 @@ pub enum Report {
     Connecting { index: u32, connection: ConnectionId },
     /// The connection for this index could not be started.
     ConnectFailed { index: u32, error: String },
-    /// The handshake is complete and the peer, at this address, proved this key.
-    Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
+    /// The handshake is complete and the peer, at this address, proved this key. At an exit, `proven` is which of its keys it has
+    /// proven to the peer.
+    Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr, proven: Option<PublicKey> },
     /// A WireGuard peer with this key is there. It has this connection until that is closed, and wants a session.
     WireGuardUp { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.

@@ -21,6 +21,7 @@ mod encapsulated;
 mod endless;
 mod endurance;
 mod exec;
+mod exit_changes;
 mod exit_name;
 mod exit_restart;
 mod exit_side;

@@ -5,8 +5,10 @@
 //! to be told.
 
 mod close_reasons;
+mod key_check;
 mod lookups;
 mod ordered;
+mod proven_keys;
 mod race;
 mod running_race;
 
@@ -22,6 +24,7 @@ use self::close_reasons::end_of;
 pub(super) use self::lookups::{LookupAnswer, Lookups};
 pub(super) use self::ordered::Ordered;
 use self::ordered::OrderedConnections;
+use self::proven_keys::ProvenKeys;
 pub(super) use self::running_race::Purpose;
 use self::running_race::RunningRace;
 use crate::diagnose::has_route;
@@ -48,6 +51,8 @@ pub(super) struct Connections {
     /// When to go back to an earlier exit of the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
+    /// The keys that the exit has proven, and the check of its next one.
+    keys: ProvenKeys,
 }
 
 /// One of the session's connections has ended, or could not be opened. The session is to be told.
@@ -95,6 +100,7 @@ impl Connections {
             silence: Vigil::default(),
             failback: Homing::new(),
             last_tried: None,
+            keys: ProvenKeys::default(),
         }
     }
 
@@ -229,7 +235,9 @@ impl Connections {
         };
         // A race also tries exits that are not in use, which have keys of their own.
         let place = ordered.racer.map_or(self.exits.current(), |racer| racer.way.exit);
-        let RemoteExit { public_keys: exit_keys, server_name, .. } = self.exits.exit(place).clone();
+        let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
+        // A check is to show one key, and not that the exit still has another.
+        let exit_keys = ordered.check.map_or(public_keys, |key| vec![key]);
         self.ordered.push(index, ordered);
         worker.send(ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name }).await;
         Ok(None)
@@ -242,6 +250,7 @@ impl Connections {
             (Some(racer), Some(race)) if race.number == racer.race => {
                 race.runners.insert(connection, racer.way);
             }
+            (None, _) if ordered.check.is_some() => self.keys.opened(connection),
             (None, _) if !ordered.is_cancelled => {
                 self.remotes.insert(index, ordered.remote);
                 self.indices.insert(connection, index);
@@ -258,6 +267,9 @@ impl Connections {
     }
 
     fn open_failed(&mut self, index: u32, ordered: Ordered, end: ConnectionEnd) -> Option<Ended> {
+        if ordered.check.is_some() {
+            return None;
+        }
         let Some(racer) = ordered.racer else { return Some(Ended { index, end }) };
         if let Some(race) = self.race.as_mut().filter(|race| race.number == racer.race) {
             race.failed(&racer.way, end);

@@ -53,6 +53,7 @@ impl Daemon {
         let now = Instant::now();
         self.meter.take(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
+        self.check_next_key(now).await;
         if self.health.is_slow(self.session.welcome().is_some()) {
             self.start_diagnosis();
             self.health.tell_known_cause(self.start.profile.exits().count());
@@ -80,7 +81,8 @@ impl Daemon {
             exit: ExitPeer {
                 endpoint: exit.endpoint.to_string(),
                 address: self.connections.way().map(|way| way.remote),
-                public_key: exit.public_keys.first().map(ToString::to_string).unwrap_or_default(),
+                public_key: self.exit_key().map(|key| key.to_string()).unwrap_or_default(),
+                next_public_key: self.next_exit_key().map(|key| key.to_string()),
             },
             session: self.session.welcome().filter(|_| !self.health.refusal.is_refused()).map(|welcome| {
                 ClientSessionStatus {

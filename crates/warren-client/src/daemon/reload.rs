@@ -56,6 +56,7 @@ impl Daemon {
         self.host.follow_exec().await?;
         self.host.put_off_look();
         self.connections.exits.take_keys(&profile);
+        self.connections.exits.accept_learnt(&profile, &self.start.learnt_keys);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);
         self.start.profile = profile;
         Ok(Reloaded::of(&all))

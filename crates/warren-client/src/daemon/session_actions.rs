@@ -22,6 +22,8 @@ impl Daemon {
                 self.connections.close(&self.worker, index, reason).await;
             }
             ClientAction::Welcome(welcome) => self.welcome(*welcome).await?,
+            ClientAction::Changed(welcome) => self.changed(*welcome).await,
+            ClientAction::ExitKeys { index, keys } => self.take_exit_keys(index, &keys).await?,
             ClientAction::Attach { index } => self.attach(index).await,
             ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
             ClientAction::Down { reason, goodbye } => self.down(reason, goodbye),
@@ -47,6 +49,8 @@ impl Daemon {
                 ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
                 ClientAction::Connect { .. }
                 | ClientAction::Welcome(_)
+                | ClientAction::Changed(_)
+                | ClientAction::ExitKeys { .. }
                 | ClientAction::Attach { .. }
                 | ClientAction::Down { .. }
                 | ClientAction::Stopped { .. } => {}

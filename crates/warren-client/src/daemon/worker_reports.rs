@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tokio::task::JoinError;
 use warren_quic::driver::{CloseReason, ConnectionId};
+use warren_quic::key::PublicKey;
 
 use super::Daemon;
 use super::connections::{Closed, Ended, LookupAnswer, Purpose, Winner, close_quietly};
@@ -27,7 +28,7 @@ impl Daemon {
                 self.tell_session(ended);
                 self.run_race().await?;
             }
-            Report::Connected { connection, .. } => self.connected(connection).await?,
+            Report::Connected { connection, peer, .. } => self.connected(connection, peer).await?,
             Report::Answers { connection, answers } => {
                 let is_back = self.connections.take_answers(&self.worker, connection, answers).await;
                 if is_back && self.health.state() == State::Reconnecting && !self.session.is_probing() {
@@ -64,10 +65,17 @@ impl Daemon {
     }
 
     /// Takes a connection whose handshake is done. The exit has proven its key by that.
-    async fn connected(&mut self, connection: ConnectionId) -> anyhow::Result<()> {
+    async fn connected(&mut self, connection: ConnectionId, exit_key: PublicKey) -> anyhow::Result<()> {
         let now = Instant::now();
+        if self.connections.take_check(connection) {
+            // It has told both sides what they wanted to know. The session's connections stay as they are.
+            close_quietly(&self.worker, connection).await;
+            self.exit_showed(exit_key).await;
+            return Ok(());
+        }
         let Some((purpose, way)) = self.connections.take_runner(connection) else {
             if let Some(index) = self.connections.index(connection) {
+                self.connections.proven(index, exit_key);
                 self.session.machine.connected(now, index);
             }
             return Ok(());
@@ -87,6 +95,7 @@ impl Daemon {
             Winner::Awaited => {}
         }
         self.connections.take_winner(now, connection, way);
+        self.connections.proven(0, exit_key);
         self.session.machine.connected(now, 0);
         Ok(())
     }

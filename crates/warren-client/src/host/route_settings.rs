@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use warren_host::dns::{self, Servers};
 use warren_host::{GuestNetwork, Ports};
+use warren_session::client::SessionGrant;
 
 use warren_config::{ClientProfile, Lan};
 
@@ -12,6 +13,8 @@ use warren_config::{ClientProfile, Lan};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RouteSettings {
     pub(super) include: Vec<IpNet>,
+    /// Whether the exit names the networks of `include`.
+    pub(super) of_exit: bool,
     pub(super) exclude: Vec<IpNet>,
     pub(super) lan: bool,
     /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
@@ -32,6 +35,7 @@ impl RouteSettings {
         let is_safe = !lan_without_dns || warren_host::has_nft();
         Self {
             include: profile.routes.include.clone(),
+            of_exit: profile.routes.of_exit,
             exclude: profile.routes.exclude.clone(),
             lan: is_safe && profile.routes.lan.is_reachable(is_closed),
             lan_without_dns,
@@ -40,6 +44,15 @@ impl RouteSettings {
             allowed_forwards: profile.allowed_forwards.clone(),
             exec: false,
         }
+    }
+
+    /// Takes over the networks that the exit names, if the profile leaves them to the exit. Returns whether they are others than before.
+    pub(super) fn take_routes(&mut self, welcome: &SessionGrant) -> bool {
+        let is_news = self.of_exit && self.include != welcome.routes;
+        if is_news {
+            self.include.clone_from(&welcome.routes);
+        }
+        is_news
     }
 
     /// The networks that go through the tunnel beside this LAN: those that the profile includes, and each listed resolver that the LAN

@@ -20,6 +20,7 @@ pub(super) fn nothing_granted() -> SessionGrant {
         mtu: MTU,
         dns: Vec::new(),
         routes: Vec::new(),
+        exit_keys: Vec::new(),
         connections: 0,
         keep_alive: Duration::ZERO,
         features: 0,

@@ -66,7 +66,12 @@ mod tests {
     fn status(round_trips: &[f64], ipv4: bool, ipv6: bool) -> Status {
         let client = ClientStatus {
             profile: "home".to_owned(),
-            exit: ExitPeer { endpoint: "192.0.2.2:443".to_owned(), address: None, public_key: String::new() },
+            exit: ExitPeer {
+                endpoint: "192.0.2.2:443".to_owned(),
+                address: None,
+                public_key: String::new(),
+                next_public_key: None,
+            },
             session: Some(ClientSessionStatus {
                 id: 1,
                 ipv4: ipv4.then(|| "10.66.0.2/16".to_owned()),

@@ -43,7 +43,11 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     ("[tun]\nmtu = \"1400\"\n", "8: mtu in [tun] is \"1400\", but must be \"auto\" or a number"),
     (
         "[routes]\ninclude = \"0.0.0.0/0\"\n",
-        "8: include in [routes] is a string, but must be a list of networks",
+        "8: include in [routes] is \"0.0.0.0/0\", but must be \"exit\" or a list of networks",
+    ),
+    (
+        "[routes]\ninclude = \"exit\"\n[kill_switch]\nenabled = true\n",
+        "10: enabled in [kill_switch] needs to know which networks to block before an exit answers; list them in include",
     ),
     ("[routes]\nlan = 1\n", "8: lan in [routes] is a number, but must be true, false or \"auto\""),
     (
@@ -70,7 +74,7 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     ("[routes]\ninclude = [{}]\n", "8: include in [routes] is a section, but must be a network"),
     (
         "[routes]\ninclude = 1979-05-27\n",
-        "8: include in [routes] is a date or time, but must be a list of networks",
+        "8: include in [routes] is a date or time, but must be \"exit\" or a list of networks",
     ),
     (
         "[transport]\ncongestion = true\n",

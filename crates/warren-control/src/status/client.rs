@@ -55,6 +55,9 @@ pub struct ExitPeer {
     pub address: Option<SocketAddr>,
     /// The key that it proved, or must prove.
     pub public_key: String,
+    /// The newer key that it has named in a session, and has not opened a session with yet.
+    #[serde(default)]
+    pub next_public_key: Option<String>,
 }
 
 /// A client's session.

@@ -1,6 +1,6 @@
 //! The daemon's side: starts the helper and sends it requests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
@@ -19,6 +19,7 @@ use warren_host::dns::SplitDns;
 use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
+use warren_session::client::ExitKeys;
 
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay;
@@ -131,6 +132,17 @@ impl Helper {
         match self.ask(HelperRequest::ListResolversBelow).await {
             Ok(Answer::Servers(servers)) => servers,
             _ => Vec::new(),
+        }
+    }
+
+    /// Keeps what was learnt about the exits' keys beyond this process and a loss of power.
+    ///
+    /// # Errors
+    /// Why it could not be written.
+    pub async fn keep_exit_keys(&self, exits: BTreeMap<String, ExitKeys>) -> anyhow::Result<()> {
+        match self.ask(HelperRequest::KeepExitKeys { exits }).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Requests from a daemon to its helper and their answers: JSON messages, each after its length in four bytes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,6 +11,7 @@ use warren_host::dns::SplitDns;
 use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
+use warren_session::client::ExitKeys;
 
 /// A request and a number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,6 +55,8 @@ pub(super) enum HelperRequest {
     MakeExecGroups,
     /// Move a user's process into the cgroup of a side.
     TakeIn { process: u32, user: u32, side: Side },
+    /// Keep what a client's daemon has learnt about its exits' keys, in the profile's own file.
+    KeepExitKeys { exits: BTreeMap<String, ExitKeys> },
     /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
 }

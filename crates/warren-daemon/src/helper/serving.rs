@@ -1,5 +1,6 @@
 //! The helper's side: serves the daemon's requests.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -12,15 +13,17 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
+use warren_config::storage::{make_directory, remove_abandoned, write_atomic};
 use warren_host::dns::{Dns, DnsPlan, SplitDns};
 use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
+use warren_session::client::ExitKeys;
 
 use super::look_up;
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay::{self, Relay};
 use super::take_in::{make_groups, take_in};
 use crate::daemon_directory::EXIT;
-use crate::directories::Directories;
+use crate::directories::{Directories, learnt_exit_keys};
 use crate::notify::SOCKET;
 use crate::own_program;
 use crate::resolvers;
@@ -121,6 +124,7 @@ impl Tasks {
             | HelperRequest::ListPublished
             | HelperRequest::MakeExecGroups
             | HelperRequest::TakeIn { .. }
+            | HelperRequest::KeepExitKeys { .. }
             | HelperRequest::ReleaseHold => &mut self.running,
         };
         while tasks.len() >= MOST_AT_ONCE {
@@ -179,10 +183,23 @@ impl Duties {
             HelperRequest::TakeIn { process, user, side } => {
                 take_in(&self.name, process, user, side).map(|()| Answer::Done).map_err(|error| other(&error))
             }
+            HelperRequest::KeepExitKeys { exits } => {
+                self.keep_exit_keys(&exits).map(|()| Answer::Done).map_err(|error| other(&error))
+            }
             HelperRequest::ReleaseHold => {
                 release_hold(&self.directories).map(|()| Answer::Done).map_err(|error| other(&error))
             }
         }
+    }
+
+    /// Writes the file so that it is complete at every moment, also after a loss of power.
+    fn keep_exit_keys(&self, exits: &BTreeMap<String, ExitKeys>) -> std::io::Result<()> {
+        let file = learnt_exit_keys(&self.directories.state, &self.name);
+        if let Some(directory) = file.parent() {
+            make_directory(directory)?;
+            remove_abandoned(directory);
+        }
+        write_atomic(&file, serde_json::to_string_pretty(exits)?.as_bytes(), 0o600)
     }
 
     /// The host's resolvers without those of the tunnel, which are set now and must not be asked outside the tunnel.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RegistryError};
 use warren_session::exit::{SessionId, StoreRequestId};
+use warren_session::{PublicKey, UPDATES};
 
 use super::{Clients, Watched};
 use crate::host::Waiting;
@@ -74,6 +74,9 @@ impl Clients {
         let traffic = snapshot.clients.get(&key).copied().unwrap_or_default();
         LiveView {
             connected: session.is_some(),
+            takes_updates: session
+                .and_then(|session| self.sessions.session(*session))
+                .map(|session| session.features() & UPDATES != 0),
             remote: session.and_then(|session| remote_of.get(session).copied()),
             received_bytes: traffic.bytes_in,
             sent_bytes: traffic.bytes_out,

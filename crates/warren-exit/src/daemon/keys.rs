@@ -5,6 +5,7 @@ use warren_session::Goodbye;
 use warren_session::exit::EndReason;
 
 use super::Daemon;
+use crate::session_settings::announced;
 use warren_config::ExitSettings;
 use warren_control::SerializableKey;
 use warren_tunnel::SharedCommand;
@@ -28,11 +29,14 @@ impl Daemon<'_> {
         self.config.keys.old = old;
         if !end_sessions {
             self.send_keys(None).await;
+            self.clients.announce(announced(&self.config))?;
             return Ok(0);
         }
         // The workers get the new keys before sessions end, so that a client that connects again meets only the new keys.
         self.send_keys(Some(EndReason::KeyRetired.goodbye())).await;
-        Ok(self.clients.retire_key())
+        let ended = self.clients.retire_key();
+        self.clients.announce(announced(&self.config))?;
+        Ok(ended)
     }
 
     /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start. So an

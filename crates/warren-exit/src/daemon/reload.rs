@@ -4,6 +4,7 @@ use anyhow::bail;
 
 use super::{Daemon, forwarding, state_directory};
 use crate::host::refuse_missing_interface;
+use crate::session_settings::announced;
 use warren_config::{ExitSettings, WebListen, load_exit};
 use warren_control::{Reloaded, RequestRefused};
 use warren_tunnel::SharedCommand;
@@ -41,12 +42,9 @@ impl Daemon<'_> {
         let (web_before, web) = (self.config.web.as_ref(), config.web.as_ref());
         self.reporting.move_web(web_before, web, state_directory(&self.clients)?).await?;
 
-        self.clients.set_dns(config.dns.clone())?;
-        if let Some(edited) = edited
-            && let Err(error) = self.clients.take_over(edited, &self.worker).await
-        {
-            self.clients.set_dns(self.config.dns.clone())?;
-            return Err(error);
+        self.clients.check_announced(&announced(&config))?;
+        if let Some(edited) = edited {
+            self.clients.take_over(edited, &self.worker).await?;
         }
         self.adopt_keys(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);
@@ -58,6 +56,8 @@ impl Daemon<'_> {
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
+        // Last, when the host lets clients reach what they are told.
+        self.clients.announce(announced(&self.config))?;
         Ok(Reloaded::of(&changed))
     }
 }

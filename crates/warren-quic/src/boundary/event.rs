@@ -59,6 +59,8 @@ pub enum Event {
         peer: PublicKey,
         /// The peer's UDP address.
         remote: SocketAddr,
+        /// At an exit, which of its keys it has proven to the peer.
+        proven: Option<PublicKey>,
     },
     /// Bytes of the control stream, in order. Chunk boundaries have no meaning.
     Control {

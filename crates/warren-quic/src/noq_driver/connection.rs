@@ -13,9 +13,10 @@ use bytes::Bytes;
 use noq::{Connecting, ConnectionError};
 use tokio::time::{Sleep, sleep};
 
-use super::{open::Open, outbox::Outbox};
+use super::{listener::Admitted, open::Open, outbox::Outbox};
 use crate::{
     boundary::{CloseReason, ConnectionId, ConnectionStats, Event, LossCounts, SendError},
+    key::PublicKey,
     outcome::{close_reason, peer_key},
     strangers::Seat,
     tls::PresentedKey,
@@ -51,6 +52,8 @@ enum State {
         timeout: Option<Pin<Box<Sleep>>>,
         /// At an exit, its seat among the handshakes.
         seat: Option<Seat>,
+        /// At an exit, which of its keys it proves.
+        proven: Option<PublicKey>,
     },
     /// Aborted by this side before it was open.
     Abandoned(CloseReason),
@@ -69,14 +72,16 @@ impl NoqConnection {
         Self {
             id,
             waker,
-            state: State::Handshake { connecting, timeout: None, seat: None },
+            state: State::Handshake { connecting, timeout: None, seat: None, proven: None },
             client: Some((endpoint, presented)),
         }
     }
 
-    pub(super) fn incoming(id: ConnectionId, waker: Waker, connecting: Connecting, seat: Seat) -> Self {
+    pub(super) fn incoming(id: ConnectionId, waker: Waker, admitted: Admitted) -> Self {
+        let Admitted { connecting, seat, proven } = admitted;
         let timeout = Some(Box::pin(sleep(HANDSHAKE_TIMEOUT)));
-        Self { id, waker, state: State::Handshake { connecting, timeout, seat: Some(seat) }, client: None }
+        let state = State::Handshake { connecting, timeout, seat: Some(seat), proven };
+        Self { id, waker, state, client: None }
     }
 
     /// Returns the endpoint that serves this connection alone.
@@ -88,11 +93,11 @@ impl NoqConnection {
     pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
-        if let State::Handshake { connecting, timeout, seat } = &mut self.state {
-            let remote = connecting.remote_address();
+        if let State::Handshake { connecting, timeout, seat, proven } = &mut self.state {
+            let (remote, proven) = (connecting.remote_address(), *proven);
             match Pin::new(connecting).poll(&mut cx) {
                 // Falls through: the new state is handled below, in the same poll.
-                Poll::Ready(Ok(connection)) => self.opened(connection, remote, outbox, events),
+                Poll::Ready(Ok(connection)) => self.opened(connection, (remote, proven), outbox, events),
                 Poll::Ready(Err(error)) => {
                     let reason = self.close_reason(error);
                     self.state = State::Abandoned(reason);
@@ -138,7 +143,7 @@ impl NoqConnection {
     fn opened(
         &mut self,
         connection: noq::Connection,
-        remote: SocketAddr,
+        (remote, proven): (SocketAddr, Option<PublicKey>),
         outbox: &Arc<Outbox>,
         events: &mut Vec<Event>,
     ) {
@@ -147,7 +152,7 @@ impl NoqConnection {
                 State::Abandoned(CloseReason::Transport("the peer proved no Ed25519 key".to_owned()));
             return;
         };
-        events.push(Event::Connected { connection: self.id, peer, remote });
+        events.push(Event::Connected { connection: self.id, peer, remote, proven });
         self.state = State::Open(Box::new(Open::new(self.id, connection, remote, outbox.clone())));
     }
 

@@ -12,7 +12,7 @@ use noq::{Connecting, Endpoint, Incoming};
 use crate::{
     boundary::EndpointError,
     identities::Identities,
-    key::PrivateKey,
+    key::{PrivateKey, PublicKey},
     strangers::{Admission, Displaced, Gate, Seat, Strangers, Turned},
 };
 
@@ -20,6 +20,14 @@ use crate::{
 const BATCH: usize = 32;
 
 type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
+
+/// A connection attempt that is taken.
+pub(super) struct Admitted {
+    pub(super) connecting: Connecting,
+    pub(super) seat: Seat,
+    /// Which of its keys the exit proves.
+    pub(super) proven: Option<PublicKey>,
+}
 
 /// One listening socket.
 pub(super) struct Listener {
@@ -46,7 +54,7 @@ impl Listener {
     }
 
     /// Accepts waiting attempts as far as there is room.
-    pub(super) fn poll(&mut self, strangers: &Strangers, displaced: &Displaced) -> Vec<(Connecting, Seat)> {
+    pub(super) fn poll(&mut self, strangers: &Strangers, displaced: &Displaced) -> Vec<Admitted> {
         let mut taken = Vec::new();
         for _ in 0..BATCH {
             let Some(future) = &mut self.accept else { return taken };
@@ -71,12 +79,7 @@ impl Listener {
         taken
     }
 
-    fn admit(
-        &self,
-        incoming: Incoming,
-        strangers: &Strangers,
-        displaced: &Displaced,
-    ) -> Option<(Connecting, Seat)> {
+    fn admit(&self, incoming: Incoming, strangers: &Strangers, displaced: &Displaced) -> Option<Admitted> {
         let remote = incoming.remote_address();
         let proven = incoming.remote_address_validated();
         match strangers.crowd().admit(remote, proven, displaced, Instant::now()) {
@@ -85,12 +88,13 @@ impl Listener {
                     strangers.count(Turned::Displaced);
                 }
                 let pinned = self.gate.pinned_by(remote, &incoming.orig_dst_cid());
+                let proven = self.identities.key_at(pinned);
                 let accepted = match self.identities.at(pinned) {
                     Some(config) => incoming.accept_with(config),
                     None => incoming.accept(),
                 };
                 match accepted {
-                    Ok(connecting) => return Some((connecting, seat)),
+                    Ok(connecting) => return Some(Admitted { connecting, seat, proven }),
                     // The seat is dropped, and thereby free again.
                     Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
                 }

@@ -5,10 +5,22 @@ use std::time::Instant;
 use noq_proto::{Connection, ConnectionHandle, Incoming};
 
 use super::port::Port;
+use crate::key::PublicKey;
 use crate::strangers::{Admission, Displaced, Seat, Strangers, Turned};
 
 /// Most attempts handled in one poll. Each costs as much as dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
+
+/// An attempt that is taken.
+pub(super) struct Admitted {
+    pub(super) connection: (ConnectionHandle, Connection),
+    pub(super) seat: Seat,
+    /// Which of its keys the exit proves.
+    pub(super) proven: Option<PublicKey>,
+}
+
+/// A connection, and which of its keys the exit proves on it.
+type Taken = ((ConnectionHandle, Connection), Option<PublicKey>);
 
 /// Accepts an attempt if there is room. Otherwise asks the client to prove its address (Retry).
 pub(super) fn admit(
@@ -16,7 +28,7 @@ pub(super) fn admit(
     incoming: Incoming,
     (strangers, displaced): (&Strangers, &Displaced),
     now: Instant,
-) -> Option<((ConnectionHandle, Connection), Seat)> {
+) -> Option<Admitted> {
     let remote = incoming.remote_address();
     match strangers.crowd().admit(remote, incoming.remote_address_validated(), displaced, now) {
         Admission::Take { seat, displaced } => {
@@ -24,7 +36,8 @@ pub(super) fn admit(
                 strangers.count(Turned::Displaced);
             }
             // If the attempt cannot be accepted, its seat is dropped, and thereby free again.
-            return Some((take(port, incoming, now)?, seat));
+            let (connection, proven) = take(port, incoming, now)?;
+            return Some(Admitted { connection, seat, proven });
         }
         Admission::Prove => {
             strangers.count(Turned::AddressUnproven);
@@ -42,9 +55,10 @@ pub(super) fn admit(
     None
 }
 
-fn take(port: &mut Port, incoming: Incoming, now: Instant) -> Option<(ConnectionHandle, Connection)> {
+fn take(port: &mut Port, incoming: Incoming, now: Instant) -> Option<Taken> {
     let remote = incoming.remote_address();
-    let (mut accepted, identity) = (None, port.identity_for(&incoming));
+    let (proven, identity) = port.identity_for(&incoming).unzip();
+    let mut accepted = None;
     port.answer(|endpoint, buffer| match endpoint.accept(incoming, now, buffer, identity) {
         Ok(connection) => {
             accepted = Some(connection);
@@ -55,5 +69,5 @@ fn take(port: &mut Port, incoming: Incoming, now: Instant) -> Option<(Connection
             error.response
         }
     });
-    accepted
+    accepted.map(|connection| (connection, proven))
 }

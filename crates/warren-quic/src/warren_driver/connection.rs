@@ -74,6 +74,8 @@ struct Seating {
     seat: Option<Seat>,
     /// Whether the handshake was ended because another one needed its seat.
     gave_way: bool,
+    /// Which of its keys the exit proves.
+    proven: Option<PublicKey>,
 }
 
 /// How far the end of a connection has come.
@@ -137,8 +139,8 @@ impl WarrenConnection {
     }
 
     /// Gives the connection a seat among the handshakes, until its handshake is done or given up.
-    pub(super) fn seated(self, seat: Seat) -> Self {
-        Self { seating: Seating { seat: Some(seat), gave_way: false }, ..self }
+    pub(super) fn seated(self, seat: Seat, proven: Option<PublicKey>) -> Self {
+        Self { seating: Seating { seat: Some(seat), gave_way: false, proven }, ..self }
     }
 
     /// Records the connection's slot, for [`Self::give_way`].

@@ -19,7 +19,7 @@ use noq_udp::RecvMeta;
 use crate::{
     boundary::EndpointError,
     identities::Identities,
-    key::PrivateKey,
+    key::{PrivateKey, PublicKey},
     socket::{CountedSocket, Resume, SocketUse},
     stats::SocketCounters,
     strangers::{Gate, is_long},
@@ -158,10 +158,11 @@ impl Port {
         Ok(())
     }
 
-    /// The configuration with the key that the connecting client pins.
-    pub(super) fn identity_for(&self, incoming: &Incoming) -> Option<Arc<ServerConfig>> {
+    /// The key that the connecting client pins, and the configuration with it.
+    pub(super) fn identity_for(&self, incoming: &Incoming) -> Option<(PublicKey, Arc<ServerConfig>)> {
         let Listening { gate, identities } = self.listening.as_ref()?;
-        identities.at(gate.pinned_by(incoming.remote_address(), &incoming.orig_dst_cid()))
+        let place = gate.pinned_by(incoming.remote_address(), &incoming.orig_dst_cid());
+        identities.key_at(place).zip(identities.at(place))
     }
 
     /// Whether to pass the endpoint a datagram that belongs to no known connection.

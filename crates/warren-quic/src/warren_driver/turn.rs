@@ -12,7 +12,7 @@ use noq_udp::{BATCH_SIZE, RecvMeta};
 
 use super::{
     WarrenEndpoint,
-    accept::{ATTEMPTS_PER_POLL, admit},
+    accept::{ATTEMPTS_PER_POLL, Admitted, admit},
     connection::{Left, MAX_EVENTS, WarrenConnection},
     port::{Origin, Port, Routed},
 };
@@ -197,11 +197,11 @@ impl WarrenEndpoint {
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
             let remote = incoming.remote_address();
             let crowd = (&self.settings.strangers, &self.displaced);
-            if let Some((accepted, seat)) = admit(port, incoming, crowd, now) {
-                let handle = accepted.0;
-                let (slot, _) = self
-                    .connections
-                    .insert(|id| WarrenConnection::new(id, index, accepted, remote, None, now).seated(seat));
+            if let Some(Admitted { connection, seat, proven }) = admit(port, incoming, crowd, now) {
+                let handle = connection.0;
+                let (slot, _) = self.connections.insert(|id| {
+                    WarrenConnection::new(id, index, connection, remote, None, now).seated(seat, proven)
+                });
                 port.add_route(handle, slot);
                 // The slot is known only now. The crowd uses it to name the handshake to this worker.
                 if let Some(connection) = self.connections.get(slot) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use super::SessionGrant;
+use crate::PublicKey;
 use crate::goodbye::Goodbye;
 
 /// How a connection ended, if the client did not close it itself.
@@ -41,6 +42,15 @@ pub enum ClientAction {
     },
     /// A session is open: configure the host accordingly. Precedes the session's first [`Self::Attach`].
     Welcome(Box<SessionGrant>),
+    /// The exit has changed the resolvers or routes of the session that it granted: make the host follow. The session goes on.
+    Changed(Box<SessionGrant>),
+    /// The exit has said on this connection which keys it serves, the newest first. Connections of the same session may say the same.
+    ExitKeys {
+        /// The connection's number in the session.
+        index: u32,
+        /// At least one key, without duplicates.
+        keys: Vec<PublicKey>,
+    },
     /// Traffic may flow on the connection.
     Attach {
         /// The connection's number in the session.

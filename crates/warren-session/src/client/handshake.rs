@@ -6,7 +6,8 @@ use super::link::Phase;
 use super::{ClientAction, ClientSession, Established, Loss, SessionGrant, WelcomeError};
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Attach, Hello, Message, Network};
-use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION};
+use crate::planted::{Bug, is_planted};
+use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, PublicKey, UPDATES};
 
 /// Received bytes are decoded in pieces of this size, which keeps the decoder's buffer within its bound.
 const PIECE: usize = 16 * 1_024;
@@ -62,6 +63,9 @@ impl ClientSession {
                 self.attached(now, index);
             }
             (Phase::Attaching { .. }, Message::Attached(_)) => self.violated(now, index, Violation::BadIndex),
+            (Phase::Attached { .. }, Message::Update(update)) if self.takes_updates() => {
+                self.updated(now, index, &update);
+            }
             (
                 _,
                 Message::Hello(_)
@@ -69,7 +73,8 @@ impl ClientSession {
                 | Message::Attach(_)
                 | Message::Attached(_)
                 | Message::Enrol(_)
-                | Message::Enrolled(_),
+                | Message::Enrolled(_)
+                | Message::Update(_),
             ) => {
                 self.violated(now, index, Violation::OutOfOrder);
             }
@@ -84,8 +89,46 @@ impl ClientSession {
         };
         // The host gets its addresses and routes before the packet path may send from them.
         self.actions.push_back(ClientAction::Welcome(Box::new(welcome.clone())));
-        self.session = Some(Established { welcome, since: now });
+        let exit_keys = welcome.exit_keys.clone();
+        self.session = Some(Established { welcome, since: now, updates: 0 });
         self.attached(now, index);
+        self.say_exit_keys(index, exit_keys);
+    }
+
+    /// Whether the exit may change during the session what its Welcome said.
+    fn takes_updates(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.welcome.features & UPDATES != 0)
+    }
+
+    fn updated(&mut self, now: Instant, index: u32, message: &message::Update) {
+        let Some(session) = &mut self.session else { return };
+        // Every connection brings each update, and a slow one may bring an update that is out of date.
+        if message.number <= session.updates && !is_planted(Bug::StaleUpdateTaken) {
+            return;
+        }
+        let welcome = match session.welcome.updated(message) {
+            Ok(welcome) => welcome,
+            Err(error) => {
+                let why = format!(
+                    "the exit changed the session to one that cannot be used: {error}; have its operator correct exit.toml"
+                );
+                return self.lost(now, index, Loss::violation(Violation::BadWelcome, why));
+            }
+        };
+        session.updates = message.number;
+        let is_news = (&welcome.dns, &welcome.routes) != (&session.welcome.dns, &session.welcome.routes);
+        let exit_keys = welcome.exit_keys.clone();
+        session.welcome = welcome;
+        if is_news {
+            self.actions.push_back(ClientAction::Changed(Box::new(session.welcome.clone())));
+        }
+        self.say_exit_keys(index, exit_keys);
+    }
+
+    fn say_exit_keys(&mut self, index: u32, keys: Vec<PublicKey>) {
+        if !keys.is_empty() {
+            self.actions.push_back(ClientAction::ExitKeys { index, keys });
+        }
     }
 
     fn told_goodbye(&mut self, now: Instant, index: u32, message: &message::Goodbye) {

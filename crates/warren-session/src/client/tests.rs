@@ -413,3 +413,58 @@ fn events_of_connections_that_are_not_there_are_ignored() {
     assert_eq!(client.actions(), []);
     assert_eq!(*client.session.state(), ClientState::Up { attached: 2 });
 }
+
+#[test]
+fn a_change_is_taken_once_and_in_order_whatever_connection_brings_it() {
+    let mut client = Client::with_features(2, UPDATES);
+    let update =
+        |number, last| message::Update { number, dns: vec![vec![9, 9, 9, last]], ..Default::default() };
+    client.receive(0, &Message::Update(update(1, 1)));
+    client.receive(0, &Message::Update(update(2, 2)));
+    client.receive(1, &Message::Update(update(1, 1)));
+    client.receive(1, &Message::Update(update(2, 2)));
+
+    let actions = client.actions();
+    let named: Vec<_> = actions
+        .iter()
+        .map(|action| match action {
+            Action::Changed(grant) => grant.dns[0].to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(named, ["9.9.9.1", "9.9.9.2"]);
+    assert_eq!(client.session.welcome().unwrap().dns[0].to_string(), "9.9.9.2");
+}
+
+#[test]
+fn keys_of_the_exit_are_passed_on_with_the_connection_that_named_them() {
+    let mut client = Client::with_features(2, UPDATES);
+    let keys = [1, 0].map(crate::key::tests_key);
+    let exit_keys = keys.map(|key| key.0.to_vec()).to_vec();
+    client.receive(1, &Message::Update(message::Update { number: 1, exit_keys, ..Default::default() }));
+    assert_eq!(client.actions(), [Action::ExitKeys { index: 1, keys: keys.to_vec() }]);
+}
+
+#[test]
+fn a_change_that_cannot_be_used_or_was_not_agreed_on_costs_the_connection_and_nothing_else() {
+    for (features, update, violation) in [
+        (
+            UPDATES,
+            message::Update { number: 1, dns: vec![vec![127, 0, 0, 1]], ..Default::default() },
+            Violation::BadWelcome,
+        ),
+        (
+            UPDATES,
+            message::Update { number: 1, exit_keys: vec![vec![0; 32]], ..Default::default() },
+            Violation::BadWelcome,
+        ),
+        (0, message::Update { number: 1, ..Default::default() }, Violation::OutOfOrder),
+    ] {
+        let mut client = Client::with_features(2, features);
+        client.receive(1, &Message::Update(update));
+        let reason = Goodbye::Protocol(violation);
+        assert_eq!(client.actions(), [Action::Detach { index: 1 }, Action::Close { index: 1, reason }]);
+        assert_eq!(*client.session.state(), ClientState::Up { attached: 1 });
+        assert!(client.session.welcome().unwrap().dns.is_empty());
+    }
+}

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::{AddressOwner, ClientConfig};
 use crate::exit::KEEP_ALIVE;
 use crate::message::{self, Network, ip_from_wire, is_unicast};
-use crate::{AttachToken, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
+use crate::{AttachToken, MAX_DNS_SERVERS, MAX_EXIT_KEYS, MAX_ROUTES, MIN_MTU, PublicKey};
 
 /// A session that the exit granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct SessionGrant {
     pub features: u64,
     /// Networks behind this client that the exit routes to it, all among those asked for.
     pub prefixes: Vec<IpNet>,
+    /// The keys that the exit serves, the newest first. Empty if it does not say.
+    pub exit_keys: Vec<PublicKey>,
 }
 
 /// What is wrong with a `Welcome`.
@@ -89,9 +91,7 @@ impl SessionGrant {
         let gateway_ipv4 = ipv4.map(|own| gateway(own.into(), &message.gateway_ipv4)).transpose()?;
         let gateway_ipv6 = ipv6.map(|own| gateway(own.into(), &message.gateway_ipv6)).transpose()?;
         let keep_alive = Duration::from_millis(message.keep_alive_milliseconds.into());
-        // A resolver that the exit offers cannot have a loopback or multicast address.
-        let dns = parse_all(&message.dns, MAX_DNS_SERVERS, |bytes| ip_from_wire(bytes).filter(is_unicast));
-        let routes = parse_all(&message.routes, MAX_ROUTES, Network::network);
+        let lists = Lists::parse(&message.dns, &message.routes, &message.exit_keys)?;
         // An exit must not make this host forward for a network that it did not offer.
         let is_granted = |prefix: &IpNet| config.prefixes.contains(prefix);
         let prefixes =
@@ -108,8 +108,9 @@ impl SessionGrant {
             gateway_ipv6: gateway_ipv6
                 .and_then(|address| if let IpAddr::V6(v6) = address { Some(v6) } else { None }),
             mtu: u16::try_from(message.mtu).ok().filter(|mtu| *mtu >= MIN_MTU).ok_or(out_of_range("MTU"))?,
-            dns: dns.ok_or(out_of_range("list of DNS servers"))?,
-            routes: routes.ok_or(out_of_range("list of routes"))?,
+            dns: lists.dns,
+            routes: lists.routes,
+            exit_keys: lists.exit_keys,
             connections: Some(message.connections)
                 .filter(|connections| (1..=config.connections).contains(connections))
                 .ok_or(out_of_range("number of connections"))?,
@@ -118,6 +119,36 @@ impl SessionGrant {
                 .ok_or(out_of_range("keep-alive interval"))?,
             features: message.features & config.features,
             prefixes: prefixes.ok_or(out_of_range("list of prefixes"))?,
+        })
+    }
+
+    /// This grant with the lists of an `Update`, which must hold to the same bounds.
+    pub(super) fn updated(&self, message: &message::Update) -> Result<Self, WelcomeError> {
+        let Lists { dns, routes, exit_keys } =
+            Lists::parse(&message.dns, &message.routes, &message.exit_keys)?;
+        Ok(Self { dns, routes, exit_keys, ..self.clone() })
+    }
+}
+
+/// The lists that an exit may change during a session.
+struct Lists {
+    dns: Vec<IpAddr>,
+    routes: Vec<IpNet>,
+    exit_keys: Vec<PublicKey>,
+}
+
+impl Lists {
+    fn parse(dns: &[Vec<u8>], routes: &[Network], exit_keys: &[Vec<u8>]) -> Result<Self, WelcomeError> {
+        let out_of_range = |what| WelcomeError::OutOfRange { what };
+        // A resolver that the exit offers cannot have a loopback or multicast address.
+        let dns = parse_all(dns, MAX_DNS_SERVERS, |bytes| ip_from_wire(bytes).filter(is_unicast));
+        let exit_keys = parse_all(exit_keys, MAX_EXIT_KEYS, |bytes| PublicKey::from_wire(bytes));
+        Ok(Self {
+            dns: dns.ok_or(out_of_range("list of DNS servers"))?,
+            routes: parse_all(routes, MAX_ROUTES, Network::network).ok_or(out_of_range("list of routes"))?,
+            exit_keys: exit_keys
+                .filter(|keys| !matches!(keys.as_slice(), [first, second] if first == second))
+                .ok_or(out_of_range("list of the exit's keys"))?,
         })
     }
 }
@@ -173,6 +204,7 @@ mod tests {
         assert_eq!((parsed.mtu, parsed.connections, parsed.features), (1_380, 2, 0b01));
         assert_eq!(parsed.keep_alive, Duration::from_secs(15));
         assert_eq!(parsed.dns, ["9.9.9.9".parse::<IpAddr>().unwrap()]);
+        assert_eq!(parsed.exit_keys, [1, 2].map(crate::key::tests_key));
         assert_eq!(parsed.routes, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
     }
 
@@ -241,6 +273,12 @@ mod tests {
             message::Welcome { routes: vec![network("10.0.0.1/8")], ..sound() },
             message::Welcome { routes: vec![default_route.clone(); 1_025], ..sound() },
             message::Welcome { prefixes: vec![default_route], ..sound() },
+            message::Welcome { exit_keys: vec![vec![0; 31]], ..sound() },
+            // No point on the curve, and one of small order.
+            message::Welcome { exit_keys: vec![vec![2; 32]], ..sound() },
+            message::Welcome { exit_keys: vec![vec![0; 32]], ..sound() },
+            message::Welcome { exit_keys: vec![wire_key(1), wire_key(1)], ..sound() },
+            message::Welcome { exit_keys: vec![wire_key(1), wire_key(2), wire_key(3)], ..sound() },
         ];
         for message in wrong {
             let parsed = SessionGrant::parse(&message, &config());
@@ -267,7 +305,12 @@ mod tests {
             keep_alive_milliseconds: 15_000,
             features: 0b11,
             prefixes: vec![],
+            exit_keys: vec![wire_key(1), wire_key(2)],
         }
+    }
+
+    fn wire_key(seed: u8) -> Vec<u8> {
+        crate::key::tests_key(seed).0.to_vec()
     }
 
     fn network(text: &str) -> Network {

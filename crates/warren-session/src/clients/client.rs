@@ -58,6 +58,9 @@ pub struct Client {
     /// Whether the exit refuses the client even though it is enrolled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
+    /// The exit's newest key, if the client has connected to it while the exit had an older one as well.
+    #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
+    pub exit_key: Option<PublicKey>,
     /// When the client was enrolled.
     #[serde(with = "timestamp")]
     pub created: SystemTime,
@@ -82,6 +85,7 @@ impl Client {
             rate_limit: None,
             forwards: Vec::new(),
             disabled: false,
+            exit_key: None,
             created,
             last_seen: None,
         }

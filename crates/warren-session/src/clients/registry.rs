@@ -320,6 +320,16 @@ impl ClientRegistry {
         changes
     }
 
+    /// Records with which of the exit's keys a client has connected. Returns whether that is news.
+    pub(crate) fn record_exit_key(&mut self, key: PublicKey, exit_key: PublicKey) -> bool {
+        let client = self.by_key(key).filter(|client| client.exit_key != Some(exit_key)).cloned();
+        let is_news = client.is_some();
+        if let Some(client) = client {
+            self.set_client(key, Some(Client { exit_key: Some(exit_key), ..client }));
+        }
+        is_news
+    }
+
     /// Records when a client was online. Returns whether there is such a client.
     pub(crate) fn record_seen(&mut self, key: PublicKey, when: SystemTime) -> bool {
         self.clients.set_seen(key, when)

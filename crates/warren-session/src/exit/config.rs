@@ -30,6 +30,8 @@ pub struct SessionConfig {
     pub keep_alive: Duration,
     /// Bit set of the exit's optional features.
     pub features: u64,
+    /// The exit's public keys, the newest first, at most [`MAX_EXIT_KEYS`](crate::MAX_EXIT_KEYS). Clients that take updates are told.
+    pub exit_keys: Vec<PublicKey>,
 }
 
 /// Bounds of the keep-alive interval. Shorter intervals would be a flood. With longer ones, NATs would drop their
@@ -49,6 +51,7 @@ impl Default for SessionConfig {
             max_connections: 32,
             keep_alive: Duration::from_secs(15),
             features: 0,
+            exit_keys: Vec::new(),
         }
     }
 }

@@ -104,6 +104,7 @@ impl ExitSessions {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
+            client.exit_key = own.exit_key;
         }
         match (self.store.shut_out_by(key), writer) {
             // A proposal of this exit that is newer than the disabling has enabled the client again.

@@ -5,6 +5,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::session::{NONCE_LENGTH, Nonce};
+use super::updates::takes_updates;
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
 use crate::goodbye::{Goodbye, Versions, Violation};
@@ -46,9 +47,10 @@ impl ExitSessions {
             (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),
             (Some(_), Message::Attach(attach)) => self.attach(now, connection, key, &attach),
             (Some(_), Message::Goodbye(_)) => Err(Goodbye::ClientStopped),
-            (Some(_), Message::Welcome(_) | Message::Attached(_) | Message::Enrolled(_)) => {
-                Err(Goodbye::Protocol(Violation::OutOfOrder))
-            }
+            (
+                Some(_),
+                Message::Welcome(_) | Message::Attached(_) | Message::Enrolled(_) | Message::Update(_),
+            ) => Err(Goodbye::Protocol(Violation::OutOfOrder)),
         };
         if let Err(reason) = answer {
             self.refuse(now, connection, reason);
@@ -117,6 +119,7 @@ impl ExitSessions {
         }
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &attached);
+        self.repeat_update(id, connection);
         Ok(())
     }
 
@@ -173,6 +176,7 @@ impl ExitSessions {
             nonce: wish.nonce,
             connections: vec![None; usize::try_from(connections).expect("at most MAX_CONNECTIONS")],
             offline_deadline: None,
+            updates: 0,
         };
         let (name, prefixes) = (session.name.clone(), session.prefixes.clone());
         let features = session.features;
@@ -225,6 +229,10 @@ impl ExitSessions {
             gateway_ipv4: gateway_ipv4.map(|gateway| ip_to_wire(gateway.addr().into())).unwrap_or_default(),
             gateway_ipv6: gateway_ipv6.map(|gateway| ip_to_wire(gateway.addr().into())).unwrap_or_default(),
             prefixes: networks(&session.prefixes),
+            exit_keys: match takes_updates(session) {
+                true => self.exit_keys(),
+                false => Vec::new(),
+            },
         }
     }
 

@@ -45,6 +45,8 @@ pub struct Session {
     pub(super) connections: Vec<Option<u64>>,
     /// When the session ends unless a connection is attached. Set while there is none.
     pub(super) offline_deadline: Option<Instant>,
+    /// How often the client was told of changes since its `Welcome`.
+    pub(super) updates: u64,
 }
 
 impl Session {

@@ -1,6 +1,7 @@
 mod changes;
 mod harness;
 mod store;
+mod updates;
 mod wireguard;
 
 use std::net::Ipv4Addr;

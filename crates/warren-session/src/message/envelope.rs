@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::error::MessageError;
-use super::wire::{self, Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Welcome};
+use super::wire::{self, Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Update, Welcome};
 
 /// Length of the length prefix in bytes.
 pub(super) const PREFIX_LENGTH: usize = 2;
@@ -25,6 +25,8 @@ pub enum Message {
     Enrol(Enrol),
     /// Exit to client: the key is enrolled.
     Enrolled(Enrolled),
+    /// Exit to client: what `Welcome` said has changed.
+    Update(Update),
 }
 
 /// Writes a message with its length prefix.
@@ -42,6 +44,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Goodbye(goodbye) => wire::Body::Goodbye(goodbye),
         Message::Enrol(enrol) => wire::Body::Enrol(enrol),
         Message::Enrolled(enrolled) => wire::Body::Enrolled(enrolled),
+        Message::Update(update) => wire::Body::Update(update),
     };
     let envelope = wire::Message { body: Some(body) };
     let length = u16::try_from(envelope.encoded_len()).expect("senders keep messages below the limit");
@@ -62,5 +65,6 @@ pub(super) fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
         wire::Body::Goodbye(goodbye) => Message::Goodbye(goodbye),
         wire::Body::Enrol(enrol) => Message::Enrol(enrol),
         wire::Body::Enrolled(enrolled) => Message::Enrolled(enrolled),
+        wire::Body::Update(update) => Message::Update(update),
     }))
 }

@@ -3,7 +3,7 @@
 /// Envelope of every message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Message {
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub(super) body: Option<Body>,
 }
 
@@ -24,6 +24,8 @@ pub(super) enum Body {
     Enrol(Enrol),
     #[prost(message, tag = "7")]
     Enrolled(Enrolled),
+    #[prost(message, tag = "8")]
+    Update(Update),
 }
 
 /// An address with a prefix length: an interface address or a network.
@@ -105,6 +107,26 @@ pub struct Welcome {
     /// The requested prefixes that the exit routes to this client.
     #[prost(message, repeated, tag = "13")]
     pub prefixes: Vec<Network>,
+    /// The exit's public keys, the newest first. Empty if the exit does not say.
+    #[prost(bytes = "vec", repeated, tag = "14")]
+    pub exit_keys: Vec<Vec<u8>>,
+}
+
+/// What an open session's `Welcome` said has changed.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Update {
+    /// Larger than in every earlier `Update` of the session.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Replaces the list of `Welcome`.
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub dns: Vec<Vec<u8>>,
+    /// Replaces the list of `Welcome`.
+    #[prost(message, repeated, tag = "3")]
+    pub routes: Vec<Network>,
+    /// Replaces the list of `Welcome`.
+    #[prost(bytes = "vec", repeated, tag = "4")]
+    pub exit_keys: Vec<Vec<u8>>,
 }
 
 /// Joins a connection to an open session.

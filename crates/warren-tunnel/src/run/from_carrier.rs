@@ -98,9 +98,9 @@ impl Worker {
 
     fn take_event(&mut self, event: Event, now: Instant) {
         match event {
-            Event::Connected { connection, peer, remote } => {
+            Event::Connected { connection, peer, remote, proven } => {
                 self.add_pump(connection, now);
-                self.report(Report::Connected { connection, peer, remote });
+                self.report(Report::Connected { connection, peer, remote, proven });
             }
             Event::Control { connection, data } => self.report(Report::Control { connection, data }),
             Event::Writable { connection } => {

@@ -4,7 +4,7 @@
 mod add;
 mod forward;
 mod invite;
-mod store;
+pub(crate) mod store;
 mod transfer;
 mod view;
 mod wireguard;

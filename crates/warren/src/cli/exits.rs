@@ -4,7 +4,7 @@ use serde::Serialize;
 use tokio::task::LocalSet;
 
 use super::status::units::round_trip;
-use warren_client::check_exit;
+use warren_client::{accept_learnt_keys, check_exit};
 use warren_config::{RemoteExit, find_profile, load_profile};
 use warren_control::ask_status;
 use warren_control::status::State;
@@ -33,7 +33,8 @@ struct Listed {
 /// When the profile cannot be read.
 pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> anyhow::Result<()> {
     let file = find_profile(&directories.config, arguments.profile.as_deref())?;
-    let profile = load_profile(&file)?;
+    let mut profile = load_profile(&file)?;
+    accept_learnt_keys(&directories.state, &mut profile);
     let in_use = exit_in_use(directories, profile.name.as_str()).await;
     // At once, because an exit that does not answer takes three seconds.
     let local = LocalSet::new();

@@ -1,11 +1,15 @@
 //! `warren exit rotate-key`: gives the exit a new key. For a while clients may pin the old or the new one.
 
+mod waiting;
+
 use std::io;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use warren_quic::key::PrivateKey;
+use warren_quic::key::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
+use self::waiting::Waiting;
 use super::args::RotateKeyArgs;
 use super::running_exit;
 use warren_config::storage;
@@ -19,13 +23,16 @@ use warren_daemon::output;
 /// over at once.
 ///
 /// # Errors
-/// When there is already an old key, or none to retire. When the file cannot be written, or the running exit does not answer.
+/// When there is already an old key, or none to retire. When clients do not have the new key yet, and `--force` is not given. When the
+/// file cannot be written, or the running exit does not answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     // Asked before anything is written: if another exit runs here than the one of this configuration, nothing must change.
     let runs = running_exit::is_running(directories, &config).await?;
-    if arguments.retire {
-        retire(directories, &config, runs, arguments.end_sessions).await
+    if arguments.list {
+        list(directories, &config, arguments.json).await
+    } else if arguments.retire {
+        retire(directories, &config, runs, arguments).await
     } else {
         rotate(directories, &config, runs).await
     }
@@ -34,8 +41,10 @@ pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) ->
 async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) -> anyhow::Result<()> {
     let retire = directories.command("exit rotate-key --retire");
     if config.keys.old.is_some() {
+        let waiting = Waiting::look(directories, config, config.keys.current.public()).await?;
+        output::note(waiting.text().trim_end());
         bail!(
-            "{} already holds an old key; once no client pins it, run: {retire}",
+            "nothing was changed: {} already holds a new key and an old one; retire the old one first: {retire}",
             config.keys.file.display()
         );
     }
@@ -48,23 +57,78 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
         Told::TakenOver(_) => "The running exit serves both from now on.",
     };
     let (new, old) = (new.public(), old.public());
+    let waiting = settled(directories, config, new, runs).await?;
+    let list = directories.command("exit rotate-key --list");
     output::print(&format!(
         "Wrote a new key before the old one in {}. {now}\nNew public key: {new}\nOld public key: {old}\n\
-         Next: write both into each client's profile under [[exit]], and reload it:\n  \
+         Clients learn the new key in their sessions and use it by themselves. A client of an older version needs both in its profile:\n  \
          public_key = [\"{new}\", \"{old}\"]\n\
-         If the old key was stolen, write only the new one: public_key = \"{new}\"\n\
-         New profiles already have both, and new invitations have the new key. Once every client has the new key, run:\n  \
-         {retire}\n",
+         If the old key was stolen, write only the new one into every profile: public_key = \"{new}\"\n\
+         New profiles already have both, and new invitations have the new key.\n{}\
+         To see who is left, and then to retire the old key, run:\n  {list}\n  {retire}\n",
         config.keys.file.display(),
+        waiting.text(),
     ))
+}
+
+/// The clients without the new key, once those that are connected have had a moment to use it.
+async fn settled(
+    directories: &Directories,
+    config: &ExitSettings,
+    new: PublicKey,
+    runs: bool,
+) -> anyhow::Result<Waiting> {
+    let deadline = Instant::now() + SETTLING;
+    loop {
+        let waiting = Waiting::look(directories, config, new).await?;
+        if !runs || !waiting.is_under_way() || Instant::now() >= deadline {
+            return Ok(waiting);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// How long connected clients may take to use the new key.
+const SETTLING: Duration = Duration::from_secs(3);
+/// How often to look whether they have.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+async fn list(directories: &Directories, config: &ExitSettings, json: bool) -> anyhow::Result<()> {
+    if config.keys.old.is_none() {
+        bail!(
+            "{} holds one key, so none is being rotated; make a new one with: {}",
+            config.keys.file.display(),
+            directories.command("exit rotate-key")
+        );
+    }
+    let waiting = Waiting::look(directories, config, config.keys.current.public()).await?;
+    if json { output::print_json(&waiting) } else { output::print(&waiting.text()) }
+}
+
+/// Refuses to retire the old key while clients depend on it.
+async fn refuse_while_clients_wait(directories: &Directories, config: &ExitSettings) -> anyhow::Result<()> {
+    let waiting = Waiting::look(directories, config, config.keys.current.public()).await?;
+    if waiting.is_over() {
+        return Ok(());
+    }
+    output::note(waiting.text().trim_end());
+    bail!(
+        "the old key stays, because {}; wait for them, or cut those off that know only the old key: {}",
+        waiting.count(),
+        directories.command("exit rotate-key --retire --force")
+    )
 }
 
 async fn retire(
     directories: &Directories,
     config: &ExitSettings,
     runs: bool,
-    end_sessions: bool,
+    arguments: &RotateKeyArgs,
 ) -> anyhow::Result<()> {
+    let end_sessions = arguments.end_sessions;
+    if config.keys.old.is_some() && !arguments.force && !end_sessions {
+        refuse_while_clients_wait(directories, config).await?;
+    }
     let file = config.keys.file.display();
     let done = match &config.keys.old {
         Some(old) => {
@@ -89,8 +153,8 @@ async fn retire(
         }
     };
     output::print(&format!(
-        "{done} {now}\nClients that pin only the old key are refused from now on. Whoever has the old key can still pose as the \
-         exit to clients that pin both. If it was stolen, write only the new key into each profile.\n",
+        "{done} {now}\nClients that know only the old key are refused from now on. Whoever has the old key can still pose as the \
+         exit to clients whose profiles pin it. If it was stolen, write only the new key into each profile.\n",
     ))
 }
 
@@ -155,7 +219,7 @@ mod tests {
         exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
         let keys = || load_exit(&directories.config.join("exit.toml")).unwrap().public_keys();
         let rotate = async |retire| {
-            run(&directories, &RotateKeyArgs { retire, end_sessions: false })
+            run(&directories, &RotateKeyArgs { retire, ..RotateKeyArgs::default() })
                 .await
                 .map_err(|error| error.to_string())
         };

@@ -98,7 +98,7 @@ mod tests {
         let before = std::fs::read(&config.keys.file).unwrap();
         let others = vec![PrivateKey::generate().unwrap().public()];
 
-        let rotation = rotate_key::run(&directories, &RotateKeyArgs { retire: false, end_sessions: false });
+        let rotation = rotate_key::run(&directories, &RotateKeyArgs::default());
         let refused = output::sentence(&beside(&directories, others, rotation).await.unwrap_err());
 
         assert!(refused.contains("has another key than"), "{refused}");

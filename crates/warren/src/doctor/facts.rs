@@ -18,7 +18,7 @@ use super::path::{self, Path};
 use super::read;
 use crate::proc_net::{self, egress_device, networks_of_this_host};
 use crate::runtime::block_on;
-use warren_client::{ExitAnswer, check_exit, kill_switch};
+use warren_client::{ExitAnswer, accept_learnt_keys, check_exit, kill_switch};
 use warren_config::{ClientProfile, ExitSettings, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::ask_status;
 use warren_control::status::Status;
@@ -304,7 +304,8 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
             continue;
         }
         match load_profile(&path) {
-            Ok(profile) => {
+            Ok(mut profile) => {
+                accept_learnt_keys(&directories.state, &mut profile);
                 facts.files.without_effect.extend(profile.ineffective.iter().map(ToString::to_string));
                 facts.exits.extend(exits_of(&profile));
                 facts.rules_in_front.extend(rules_in_front(&profile));

@@ -218,7 +218,11 @@ impl LibraryClient {
                 }
                 ClientAction::Attach { index } => self.attached.push(index),
                 ClientAction::Detach { index } => self.attached.retain(|attached| *attached != index),
-                ClientAction::Welcome(_) | ClientAction::Down { .. } | ClientAction::Stopped { .. } => {}
+                ClientAction::Welcome(_)
+                | ClientAction::Changed(_)
+                | ClientAction::ExitKeys { .. }
+                | ClientAction::Down { .. }
+                | ClientAction::Stopped { .. } => {}
             }
         }
     }

@@ -39,6 +39,11 @@ impl LyingExit {
         Self::say_from_the_start(net, key, answers, Default::default())
     }
 
+    /// Gives every client these answers. [`Self::lie`] sends the control stream's bytes.
+    pub fn lying(net: &Net, key: PrivateKey, answers: Answers, control: Vec<u8>) -> Self {
+        Self::say_from_the_start(net, key, answers, (Vec::new(), control))
+    }
+
     fn say_from_the_start(
         net: &Net,
         key: PrivateKey,
@@ -149,7 +154,11 @@ impl Mouth {
                     Message::Welcome(self.answers.welcome.clone())
                 }
                 Message::Attach(attach) => Message::Attached(Attached { index: attach.index }),
-                Message::Welcome(_) | Message::Attached(_) | Message::Goodbye(_) | Message::Enrolled(_) => {
+                Message::Welcome(_)
+                | Message::Attached(_)
+                | Message::Goodbye(_)
+                | Message::Enrolled(_)
+                | Message::Update(_) => {
                     continue;
                 }
                 Message::Enrol(_) => Message::Enrolled(Enrolled { name: self.answers.name.clone() }),

@@ -215,6 +215,7 @@ def wanted():
         ("attach", "session 300 token bb.. index 1", warren.attach(300, bytes([0xBB] * 16), 1).hex()),
         ("attached", "index 1", warren.message(warren.ATTACHED, [(1, 1)]).hex()),
         ("attached", "index 0", warren.message(warren.ATTACHED, []).hex()),
+        ("update", "number 1 dns 9.9.9.9 route 10.0.0.0/8 exit key 11..", warren.message(8, [(1, 1), (2, bytes([9, 9, 9, 9])), (3, warren.network(bytes([10, 0, 0, 0]), 8)), (4, bytes([0x11] * 32))]).hex()),
         ("goodbye", "UNKNOWN_SESSION", warren.goodbye(18).hex()),
         ("goodbye", "VERSION exit 1 client 2", warren.message(warren.GOODBYE, [(1, 4), (2, 1), (3, 2)]).hex()),
         ("enrol", "token aa.. name laptop", warren.enrol(warren.token_text(sixteen), "laptop").hex()),

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+use warren_quic::key::PublicKey;
+
 use crate::exits::Way;
 
 /// A connection that was ordered.
@@ -11,6 +13,8 @@ pub(in crate::daemon) struct Ordered {
     pub(in crate::daemon) remote: SocketAddr,
     /// The part that it takes in a race, if it is ordered for one.
     pub(super) racer: Option<Racer>,
+    /// The exit's key that it is to show, if that is all that it is for.
+    pub(super) check: Option<PublicKey>,
     /// Whether the session has given the connection up since it was ordered.
     pub(super) is_cancelled: bool,
 }
@@ -26,12 +30,17 @@ pub(super) struct Racer {
 impl Ordered {
     /// A connection for the session.
     pub(in crate::daemon) fn for_session(remote: SocketAddr) -> Self {
-        Self { remote, racer: None, is_cancelled: false }
+        Self { remote, racer: None, check: None, is_cancelled: false }
     }
 
     /// A connection for a race.
     pub(super) fn for_race(race: u64, way: Way) -> Self {
-        Self { remote: way.remote, racer: Some(Racer { race, way }), is_cancelled: false }
+        Self { remote: way.remote, racer: Some(Racer { race, way }), check: None, is_cancelled: false }
+    }
+
+    /// A connection that is to show whether the exit has a key.
+    pub(super) fn for_check(remote: SocketAddr, key: PublicKey) -> Self {
+        Self { check: Some(key), ..Self::for_session(remote) }
     }
 }
 

@@ -55,7 +55,8 @@ impl WarrenConnection {
     fn deliver_events(&mut self, events: &mut Vec<Event>) {
         let connection = self.place.id;
         if let Some(peer) = self.news.connected.take() {
-            events.push(Event::Connected { connection, peer, remote: self.remote });
+            let proven = self.seating.proven;
+            events.push(Event::Connected { connection, peer, remote: self.remote, proven });
         }
         if let Some(data) = self.control.read(self.quic.get_mut()) {
             events.push(Event::Control { connection, data });

@@ -17,7 +17,10 @@ impl Client {
             counter = counter.wrapping_add(37);
             bytes.fill(counter);
         });
-        let config = ClientConfig { connections, name: "my host".into(), ..ClientConfig::default() };
+        Self::start(ClientConfig { connections, name: "my host".into(), ..ClientConfig::default() }, entropy)
+    }
+
+    fn start(config: ClientConfig, entropy: Entropy) -> Self {
         let mut client = Self { session: ClientSession::new(config, entropy), now: Instant::now() };
         client.session.start(client.now);
         client
@@ -25,9 +28,19 @@ impl Client {
 
     /// A client whose connections are all attached.
     pub(super) fn up(connections: u32) -> Self {
-        let mut client = Self::new(connections);
+        Self::with_features(connections, 0)
+    }
+
+    /// As [`Self::up`], with features that both sides have.
+    pub(super) fn with_features(connections: u32, features: u64) -> Self {
+        let entropy = Box::new(|bytes: &mut [u8]| bytes.fill(7));
+        let config = ClientConfig { connections, features, ..ClientConfig::default() };
+        let mut client = match features {
+            0 => Self::new(connections),
+            _ => Self::start(config, entropy),
+        };
         client.session.connected(client.now, 0);
-        client.receive(0, &Message::Welcome(welcome(connections)));
+        client.receive(0, &Message::Welcome(message::Welcome { features, ..welcome(connections) }));
         for index in 1..connections {
             client.session.connected(client.now, index);
             client.receive(index, &Message::Attached(Attached { index }));

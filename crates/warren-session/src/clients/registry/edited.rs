@@ -87,6 +87,7 @@ impl ClientRegistry {
             leased_ipv6: own.leased_ipv6.filter(|_| edited.ipv6.is_none()),
             created: own.created,
             last_seen: own.last_seen,
+            exit_key: own.exit_key,
             ..edited
         }
     }

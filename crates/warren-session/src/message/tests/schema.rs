@@ -17,7 +17,7 @@ type Schema = BTreeMap<String, Fields>;
 #[test]
 fn the_schema_and_the_structs_are_equal() {
     let schema = parse_proto(PROTO);
-    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 43, "the parser has read every field");
+    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 49, "the parser has read every field");
     assert_eq!(schema, parse_structs(STRUCTS));
 }
 
@@ -30,7 +30,7 @@ fn a_difference_in_number_name_type_or_label_is_found() {
         ("bytes nonce = 5;", "string nonce = 5;"),
         ("bytes nonce = 5;", "repeated bytes nonce = 5;"),
         ("bytes nonce = 5;", ""),
-        ("Enrol enrol = 6;", "Enrol enrol = 8;"),
+        ("Enrol enrol = 6;", "Enrol enrol = 9;"),
         ("message Attached {", "message Joined {"),
     ];
     for (right, wrong) in changes {

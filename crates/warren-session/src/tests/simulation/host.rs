@@ -1,15 +1,19 @@
 //! One client's host: its session, its connections, and the checks that each of its actions must pass.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Instant;
 
 use crate::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
-use crate::{Goodbye, PublicKey};
+use crate::{Goodbye, PublicKey, UPDATES};
 
 use super::clients_model::{client_of, network_behind};
 use super::exit_model::ExitModel;
 use super::network::{Network, Packet, Wire};
 use super::world::random;
+
+/// The host whose version takes no updates.
+pub(super) const OLD_VERSION: usize = 3;
 
 /// Number of connections that each host asks for.
 pub(super) const CONNECTIONS: u32 = 3;
@@ -23,6 +27,8 @@ pub(super) struct Host {
     attached: BTreeSet<u32>,
     is_welcome: bool,
     pub(super) stopped: Option<Stop>,
+    /// The latest announcement of its session's exit that it has heard.
+    pub(super) announced: u32,
 }
 
 impl Host {
@@ -31,6 +37,7 @@ impl Host {
             connections: CONNECTIONS,
             name: format!("host-{number}"),
             prefixes: vec![network_behind(client_of(key))],
+            features: if number == OLD_VERSION { 0 } else { UPDATES },
             ..ClientConfig::default()
         };
         let mut session = ClientSession::new(config, random(seed));
@@ -43,6 +50,7 @@ impl Host {
             attached: BTreeSet::new(),
             is_welcome: false,
             stopped: None,
+            announced: 0,
         }
     }
 
@@ -90,7 +98,18 @@ impl Host {
             ClientAction::Welcome(welcome) => {
                 assert!((1..=CONNECTIONS).contains(&welcome.connections) && self.attached.is_empty());
                 assert!(welcome.ipv4.is_some() && welcome.ipv6.is_some());
+                self.announced = announcement(&welcome.dns);
                 self.is_welcome = true;
+            }
+            ClientAction::Changed(grant) => {
+                assert!(self.is_welcome, "changed before welcome");
+                let announced = announcement(&grant.dns);
+                assert!(announced > self.announced, "an older announcement replaces a newer one");
+                self.announced = announced;
+            }
+            ClientAction::ExitKeys { index, keys } => {
+                assert!(self.attached.contains(&index), "keys from a connection that carries nothing");
+                assert_eq!(keys.len(), 1);
             }
             ClientAction::Attach { index } => {
                 assert!(self.is_welcome, "attached before welcome");
@@ -118,6 +137,13 @@ impl Host {
     pub(super) fn attached(&self) -> impl Iterator<Item = (u32, u64)> {
         self.attached.iter().map(|index| (*index, self.wires[index]))
     }
+}
+
+/// The number of an announcement, which is in its resolver's address. 0 before the first.
+pub(super) fn announcement(dns: &[IpAddr]) -> u32 {
+    dns.iter()
+        .map(|server| if let IpAddr::V4(server) = server { server.to_bits() & 0xff_ffff } else { 0 })
+        .sum()
 }
 
 /// The end of a connection that has no Goodbye.

@@ -1,14 +1,16 @@
 //! The operator's changes while the exit runs, the requests of machines besides sessions, and the wall clock.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clients::{Client, ClientChange, Invitation, RateLimit, RegistryError};
-use crate::exit::AdminError;
+use crate::exit::{AdminError, Announced};
 use crate::invite::InviteToken;
 use crate::message::{Attach, Enrol, Hello, Message, encode};
 use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, ClientsModel, GUESTS, KEYS, key_of, name_of, network_behind};
+use super::host::announcement;
 use super::network::Wire;
 use super::store::Mood;
 use super::trouble::Which;
@@ -70,6 +72,15 @@ impl World {
         if let Some(exit) = self.exit.as_ref().filter(|_| is_refused) {
             assert_eq!(exit.registry(), &registry, "what was not stored is not in force");
         }
+    }
+
+    /// Tells clients another resolver, whose address has the announcement's number.
+    pub(super) fn announce(&mut self) {
+        let Some(exit) = &mut self.exit else { return };
+        let before = exit.announced();
+        let number = announcement(&before.dns) + 1;
+        let server = Ipv4Addr::from_bits(0x0900_0000 | number);
+        exit.announce(Announced { dns: vec![server.into()], ..before }).unwrap();
     }
 
     pub(super) fn change_client(&mut self, number: usize, change: Change, is_saved: bool) {

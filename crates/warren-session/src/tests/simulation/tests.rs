@@ -87,6 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::CrashExit),
         1 => Just(Step::ShutExitDown),
         3 => Just(Step::StartExit),
+        3 => Just(Step::Announce),
         2 => (which(), any::<bool>()).prop_map(|(host, politely)| Step::RestartClient(host, politely)),
         2 => which().prop_map(Step::RemoveClient),
         1 => (which(), any::<bool>()).prop_map(|(key, disabled)| Step::SetDisabled(key, disabled)),

@@ -65,6 +65,8 @@ pub(super) enum Step {
     /// The store does some of its work.
     StoreWorks(usize),
     Elsewhere(Which, Elsewhere),
+    /// The operator changes the resolvers.
+    Announce,
 }
 
 impl World {
@@ -135,6 +137,7 @@ impl World {
                 Wire::send(&mut self.network.wire(number).to_exit, &bytes);
             }
             Step::StoreMood(mood) => self.set_mood(*mood),
+            Step::Announce => self.announce(),
             Step::StoreWorks(count) => {
                 for _ in 0..*count {
                     self.store_works();

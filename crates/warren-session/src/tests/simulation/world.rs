@@ -8,11 +8,12 @@ use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry, RowChange, RowId};
 use crate::exit::{ExitAction, ExitSessions, SessionConfig, StoreRequest, StoreRequestId};
 use crate::invite::InviteToken;
-use crate::{Entropy, Goodbye, PublicKey};
+use crate::key::tests_key;
+use crate::{Entropy, Goodbye, PublicKey, UPDATES};
 
 use super::clients_model::{CLIENTS, ClientsModel, client_of, key_of, name_of};
 use super::exit_model::ExitModel;
-use super::host::{Host, lost};
+use super::host::{Host, OLD_VERSION, announcement, lost};
 use super::network::{Network, Packet, Wire};
 use super::store::{Mood, News, Store};
 
@@ -169,6 +170,11 @@ impl World {
         for host in &self.hosts {
             match &host.stopped {
                 None if self.room == Room::Enough => {
+                    let heard = announcement(&exit.announced().dns);
+                    assert!(
+                        host.announced == heard || host.number == OLD_VERSION,
+                        "an announcement was not heard"
+                    );
                     assert_eq!(host.attached().count(), 3, "host {}: {:?}", host.number, host.session);
                     assert!(self.clients.by_key(host.key).is_some(), "host {} is up by no key", host.number);
                 }
@@ -297,6 +303,8 @@ impl World {
         let config = SessionConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
+            features: UPDATES,
+            exit_keys: vec![tests_key(0)],
             ..SessionConfig::default()
         };
         // A restart reads the registry from its file, so it must survive a round trip.

@@ -47,10 +47,11 @@ pub(crate) enum ExitCommand {
     Drain(ExitDrainArgs),
     /// Give the exit a second key. Both are served until the old one is retired.
     ///
-    /// A running exit uses the new key at once, and connected clients stay connected. Clients pin the exit's key,
-    /// so give them the new key before you retire the old one. If the old key was stolen, give them the new key alone.
+    /// A running exit uses the new key at once, and connected clients stay connected. Clients learn the new key in their
+    /// sessions. This lists the clients that have not connected with it yet, and so does --retire, which then changes nothing.
+    /// If the old key was stolen, write the new key alone into every client's profile.
     #[command(
-        after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
+        after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --list\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
     )]
     RotateKey(RotateKeyArgs),
     /// Enrol the clients of another VPN server.
@@ -148,15 +149,25 @@ pub(crate) struct ImportWireGuardArgs {
 }
 
 /// `warren exit rotate-key`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct RotateKeyArgs {
-    /// Remove the old key from the key file. Clients that pin only the old key are refused from then on.
+    /// Remove the old key from the key file. Refused while a client has not connected with the new key yet. Clients that know
+    /// only the old key are refused from then on.
     #[arg(long)]
     pub(crate) retire: bool,
-    /// Also end every session, even if the old key is gone already. Clients that pin the new key are back within a
-    /// second.
+    /// Retire the old key even if clients have not connected with the new one.
+    #[arg(long, requires = "retire")]
+    pub(crate) force: bool,
+    /// Also end every session, even if the old key is gone already. Implies --force. Clients that know the new key are back
+    /// within a second.
     #[arg(long, requires = "retire")]
     pub(crate) end_sessions: bool,
+    /// List the clients that have not connected with the new key yet, and change nothing.
+    #[arg(long, conflicts_with = "retire")]
+    pub(crate) list: bool,
+    /// Print the list as JSON.
+    #[arg(long, requires = "list")]
+    pub(crate) json: bool,
 }
 
 /// `warren exit client ...`.

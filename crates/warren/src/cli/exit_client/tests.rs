@@ -304,6 +304,7 @@ fn a_running_exits_clients_have_limit_traffic_and_relative_times() {
         client.last_seen = Some("2026-11-26T11:59:48Z".to_owned());
         client.created = "2026-11-01T00:00:00Z".to_owned();
         client.live = Some(LiveView {
+            takes_updates: None,
             connected: true,
             remote: None,
             received_bytes: 1_500_000,

@@ -64,6 +64,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     let address = address.filter(|address| *address != client.exit.endpoint);
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     fields.add("exit", format!("{}{address}", client.exit.endpoint));
+    fields.add_some("next exit key", client.exit.next_public_key.clone());
     if let Some(session) = &client.session {
         let addresses: Vec<&str> =
             [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();

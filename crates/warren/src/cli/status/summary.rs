@@ -35,6 +35,7 @@ fn add_client(fields: &mut Fields, status: &Status, client: &ClientStatus) {
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     let distance = status.shortest_rtt_ms().map(|rtt| format!(", {}", round_trip(rtt))).unwrap_or_default();
     fields.add("exit", format!("{}{address}{distance}", client.exit.endpoint));
+    fields.add_some("next exit key", client.exit.next_public_key.clone());
     let addresses = client.session.as_ref().map(|session| [&session.ipv4, &session.ipv6]);
     let addresses: Vec<&str> = addresses.into_iter().flatten().flatten().map(String::as_str).collect();
     fields.add("addresses", if addresses.is_empty() { "none yet".to_owned() } else { addresses.join(", ") });

@@ -108,6 +108,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
             endpoint: "exit.example.net:443".to_owned(),
             address: None,
             public_key: String::new(),
+            next_public_key: None,
         },
         session: None,
         refused: None,

@@ -1,0 +1,54 @@
+//! Checks whether the exit has the key that it has named, by a connection of its own.
+//!
+//! A key that the exit has named in a session is used only by connections that are opened later. So the client opens one more at once,
+//! which accepts that key alone, and closes it again. Then both sides know that the key can be used, before the old one is retired.
+
+use std::time::{Duration, Instant};
+
+use warren_quic::driver::ConnectionId;
+use warren_quic::key::PublicKey;
+
+use super::{Connections, Ordered};
+use crate::kill_switch::Lockdown;
+use warren_tunnel::WorkerHandle;
+
+/// How long to wait for the answer to a check before the next one begins.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+
+impl Connections {
+    /// Notes which of its keys the exit has proven on one of the session's connections.
+    pub(in crate::daemon) fn proven(&mut self, index: u32, key: PublicKey) {
+        self.keys.proven.insert(index, key);
+    }
+
+    /// The key that the exit has proven on the session's latest connection with an index.
+    pub(in crate::daemon) fn proven_on(&self, index: u32) -> Option<PublicKey> {
+        self.keys.proven.get(&index).copied()
+    }
+
+    /// Checks whether the exit has a key, by the way of the session's connections. Once a minute at most for the same key.
+    ///
+    /// # Errors
+    /// When this process may not mark its sockets.
+    pub(in crate::daemon) async fn check_key(
+        &mut self,
+        worker: &WorkerHandle,
+        lockdown: &mut Lockdown,
+        now: Instant,
+        key: PublicKey,
+    ) -> anyhow::Result<()> {
+        let is_early = |(latest, begun): &(PublicKey, Instant)| {
+            *latest == key && now.saturating_duration_since(*begun) < CHECK_EVERY
+        };
+        let Some(way) = self.way().filter(|_| !self.keys.latest.as_ref().is_some_and(is_early)) else {
+            return Ok(());
+        };
+        self.keys.latest = Some((key, now));
+        self.open(worker, lockdown, 0, Ordered::for_check(way.remote, key)).await.map(drop)
+    }
+
+    /// Whether this connection was opened to check a key. Its handshake is done.
+    pub(in crate::daemon) fn take_check(&mut self, connection: ConnectionId) -> bool {
+        self.keys.connection.take_if(|checking| *checking == connection).is_some()
+    }
+}

@@ -1,0 +1,125 @@
+//! What the exit tells the clients of open sessions when its operator has changed it: resolvers, routes, and the exit's keys.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use ipnet::IpNet;
+
+use super::{Deadline, ENDED_INTERVAL, ExitSessions, Session, SessionConfig, SessionConfigError, SessionId};
+use crate::clients::RowId;
+use crate::message::{Message, Network, Update, ip_to_wire};
+use crate::planted::{Bug, is_planted};
+use crate::{PublicKey, UPDATES};
+
+/// The part of the configuration that clients are told, and that may change while they are connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// DNS servers for clients.
+    pub dns: Vec<IpAddr>,
+    /// Networks that the exit carries traffic to.
+    pub routes: Vec<IpNet>,
+    /// The exit's public keys, the newest first.
+    pub exit_keys: Vec<PublicKey>,
+}
+
+impl ExitSessions {
+    /// What clients are told now.
+    pub fn announced(&self) -> Announced {
+        let SessionConfig { dns, routes, exit_keys, .. } = self.config.clone();
+        Announced { dns, routes, exit_keys }
+    }
+
+    /// Checks that clients could use this.
+    ///
+    /// # Errors
+    ///
+    /// Why they could not.
+    pub fn check_announced(&self, announced: &Announced) -> Result<(), SessionConfigError> {
+        self.config_with(announced.clone()).check()
+    }
+
+    /// Tells clients something else from now on. Open sessions go on, and their clients hear of the change at once if they take
+    /// updates. Returns how many sessions hear of it, and how many do not. WireGuard's are not counted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check_announced`]. Nothing changes then.
+    pub fn announce(&mut self, announced: Announced) -> Result<(usize, usize), SessionConfigError> {
+        let config = self.config_with(announced);
+        config.check()?;
+        if config == self.config {
+            return Ok((0, 0));
+        }
+        self.config = config;
+        let told = self.sessions.values().filter(|session| !self.is_wireguard(session));
+        let (hearing, deaf): (Vec<_>, Vec<_>) =
+            told.map(|session| (session.id, takes_updates(session))).partition(|(_, takes)| *takes);
+        for (id, _) in &hearing {
+            self.tell(*id);
+        }
+        Ok((hearing.len(), deaf.len()))
+    }
+
+    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key as
+    /// well, the registry then shows who no longer depends on that.
+    ///
+    /// Returns whether that is news.
+    pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
+        let is_newest = self.config.exit_keys.first() == Some(&exit_key);
+        let is_rotating = is_newest && self.config.exit_keys.len() > 1;
+        if !is_rotating || !self.registry.record_exit_key(client, exit_key) {
+            return false;
+        }
+        self.store.changed(RowId::Client(client));
+        if self.ends_due.is_none() {
+            self.ends_due = Some(now + ENDED_INTERVAL);
+            self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
+        }
+        true
+    }
+
+    fn config_with(&self, announced: Announced) -> SessionConfig {
+        let Announced { dns, routes, exit_keys } = announced;
+        SessionConfig { dns, routes, exit_keys, ..self.config.clone() }
+    }
+
+    /// Tells a session's client on every connection, because one of them may be about to break.
+    fn tell(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.updates += 1;
+        let (number, connections) =
+            (session.updates, session.attached().map(|(_, connection)| connection).collect::<Vec<_>>());
+        if is_planted(Bug::UpdateNotSent) {
+            return;
+        }
+        let update = Message::Update(self.update(number));
+        connections.into_iter().for_each(|connection| self.send(connection, &update));
+    }
+
+    /// Tells a connection that has just joined a session what has changed since the session's `Welcome`. All connections that were
+    /// told may have broken.
+    pub(super) fn repeat_update(&mut self, id: SessionId, connection: u64) {
+        let Some(number) = self.sessions.get(&id).map(|session| session.updates) else { return };
+        if number > 0 && !is_planted(Bug::UpdateNotRepeated) {
+            self.send(connection, &Message::Update(self.update(number)));
+        }
+    }
+
+    fn update(&self, number: u64) -> Update {
+        Update {
+            number,
+            dns: self.config.dns.iter().copied().map(ip_to_wire).collect(),
+            routes: self.config.routes.iter().copied().map(Network::from).collect(),
+            exit_keys: self.exit_keys(),
+        }
+    }
+
+    pub(super) fn exit_keys(&self) -> Vec<Vec<u8>> {
+        self.config.exit_keys.iter().map(|key| key.0.to_vec()).collect()
+    }
+}
+
+/// Whether a session's client takes updates.
+pub(super) fn takes_updates(session: &Session) -> bool {
+    session.features & UPDATES != 0
+}

@@ -1,0 +1,220 @@
+//! The clients that have not connected with the exit's new key yet, and what each of them needs.
+
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use serde::Serialize;
+use warren_quic::key::PublicKey;
+
+use crate::cli::exit_client::store;
+use crate::cli::status::units::ago;
+use warren_config::ExitSettings;
+use warren_control::{ClientView, PageQuery};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
+
+/// The most clients that are listed as text.
+const MOST_SHOWN: usize = 20;
+
+/// The state of a rotation.
+#[derive(Debug, Serialize)]
+pub(super) struct Waiting {
+    /// The number of clients that pin a key of the exit. WireGuard's have a key of their own.
+    clients: usize,
+    /// Those that have not connected with the new key, by name.
+    waiting: Vec<WaitingClient>,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitingClient {
+    name: String,
+    /// In the format of RFC 3339. None if it was never seen.
+    last_seen: Option<String>,
+    needs: Need,
+}
+
+/// What has to happen before a client has the new key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Need {
+    /// It is connected, and is about to use the new key.
+    Nothing,
+    /// It is connected, with a version that learns no keys.
+    KeyByHand,
+    /// It is away, or has never been here.
+    ToConnect,
+    /// It is disabled.
+    ToBeEnabled,
+}
+
+impl Waiting {
+    /// Asks the running exit, or reads its store.
+    ///
+    /// # Errors
+    /// When the clients cannot be listed.
+    pub(super) async fn look(
+        directories: &Directories,
+        config: &ExitSettings,
+        new: PublicKey,
+    ) -> anyhow::Result<Self> {
+        let (directories, path) = (directories.clone(), config.path.clone());
+        // On a thread of its own, because the store waits for the exit's answers.
+        let listing = tokio::task::spawn_blocking(move || {
+            let config = warren_config::load_exit(&path)?;
+            let mut store = store::open(&directories, &config)?;
+            Ok(store::all(&PageQuery::default(), |page| store.clients(page))?.rows)
+        });
+        let clients: anyhow::Result<Vec<ClientView>> = listing.await.context("cannot list the clients")?;
+        Ok(Self::of(&clients?, new))
+    }
+
+    fn of(clients: &[ClientView], new: PublicKey) -> Self {
+        let pinning = clients.iter().filter(|client| !client.wireguard);
+        let waiting = pinning.clone().filter(|client| client.exit_key != Some(new));
+        Self {
+            clients: pinning.count(),
+            waiting: waiting
+                .map(|client| WaitingClient {
+                    name: client.name.clone(),
+                    last_seen: client.last_seen.clone(),
+                    needs: Need::of(client),
+                })
+                .collect(),
+        }
+    }
+
+    /// Whether every client has connected with the new key.
+    pub(super) fn is_over(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether a client is about to connect with the new key.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.waiting.iter().any(|client| client.needs == Need::Nothing)
+    }
+
+    /// How many clients are missing.
+    pub(super) fn count(&self) -> String {
+        let (waiting, clients) = (self.waiting.len(), self.clients);
+        let have = if waiting == 1 { "has" } else { "have" };
+        let plural = if clients == 1 { "client" } else { "clients" };
+        format!("{waiting} of {clients} {plural} {have} not connected with the new key yet")
+    }
+
+    /// The list, with the number of clients that it leaves out.
+    pub(super) fn text(&self) -> String {
+        let now = SystemTime::now();
+        if self.is_over() {
+            return match self.clients {
+                0 => "No client is enrolled that pins the exit's key.\n".to_owned(),
+                1 => "The only client has connected with the new key.\n".to_owned(),
+                clients => format!("All {clients} clients have connected with the new key.\n"),
+            };
+        }
+        let row = |client: &WaitingClient| {
+            let seen = client.last_seen.as_deref().map_or("never".to_owned(), |seen| ago(seen, now));
+            vec![client.name.clone(), seen, client.needs.sentence().to_owned()]
+        };
+        let rows: Vec<_> = self.waiting.iter().take(MOST_SHOWN).map(row).collect();
+        let more = match self.waiting.len().saturating_sub(MOST_SHOWN) {
+            0 => String::new(),
+            more => format!("and {more} more\n"),
+        };
+        format!("{}:\n{}{more}", self.count(), output::table(&["NAME", "LAST SEEN", "WHAT IT NEEDS"], &rows))
+    }
+}
+
+impl Need {
+    fn of(client: &ClientView) -> Self {
+        let live = client.live.as_ref().filter(|live| live.connected);
+        match live.map(|live| live.takes_updates) {
+            _ if client.disabled => Self::ToBeEnabled,
+            Some(Some(true)) => Self::Nothing,
+            Some(Some(false) | None) => Self::KeyByHand,
+            None => Self::ToConnect,
+        }
+    }
+
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing: it takes the new key over by itself",
+            Self::KeyByHand => "the new key in its profile, because its version is too old to learn it",
+            Self::ToConnect => "to connect once before the old key is retired",
+            Self::ToBeEnabled => "to be enabled, and to connect once",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_control::LiveView;
+    use warren_session::clients::Client;
+
+    const NEW: PublicKey = PublicKey([7; 32]);
+
+    #[test]
+    fn clients_without_the_new_key_are_listed_with_what_they_need() {
+        let clients = [
+            view("new", |client| client.exit_key = Some(NEW)),
+            view("older", |client| client.exit_key = Some(PublicKey([6; 32]))),
+            view("off", |client| client.disabled = true),
+            connected("here", Some(true)),
+            connected("old", Some(false)),
+            connected("unknown", None),
+            view("phone", |client| client.wireguard = true),
+        ];
+        let waiting = Waiting::of(&clients, NEW);
+
+        let needs: Vec<_> =
+            waiting.waiting.iter().map(|client| (client.name.as_str(), client.needs)).collect();
+        assert_eq!(
+            needs,
+            [
+                ("older", Need::ToConnect),
+                ("off", Need::ToBeEnabled),
+                ("here", Need::Nothing),
+                ("old", Need::KeyByHand),
+                ("unknown", Need::KeyByHand),
+            ]
+        );
+        assert!(waiting.is_under_way() && !waiting.is_over());
+        let text = waiting.text();
+        assert!(text.starts_with("5 of 6 clients have not connected with the new key yet:\nNAME"), "{text}");
+        assert!(text.contains("older    never      to connect once"), "{text}");
+    }
+
+    #[test]
+    fn a_crowd_is_counted_beyond_the_first_names() {
+        let crowd: Vec<_> = (10..110).map(|number| view(&format!("c{number}"), |_| {})).collect();
+        let text = Waiting::of(&crowd, NEW).text();
+        assert!(text.contains("c29") && !text.contains("c30") && text.ends_with("and 80 more\n"), "{text}");
+    }
+
+    #[test]
+    fn a_rotation_is_over_once_everybody_has_the_key() {
+        let all = [view("a", |client| client.exit_key = Some(NEW))];
+        assert!(Waiting::of(&all, NEW).is_over());
+        assert_eq!(Waiting::of(&all, NEW).text(), "The only client has connected with the new key.\n");
+        assert!(Waiting::of(&[], NEW).is_over());
+    }
+
+    fn view(name: &str, change: impl FnOnce(&mut ClientView)) -> ClientView {
+        let client = Client::new(name, PublicKey([1; 32]), SystemTime::UNIX_EPOCH);
+        let mut view = ClientView::of(&client, None);
+        change(&mut view);
+        view
+    }
+
+    fn connected(name: &str, takes_updates: Option<bool>) -> ClientView {
+        let live = LiveView {
+            connected: true,
+            takes_updates,
+            remote: None,
+            received_bytes: 0,
+            sent_bytes: 0,
+            rate_limited_packets: 0,
+        };
+        view(name, |client| client.live = Some(live))
+    }
+}
