@@ -9,8 +9,10 @@ mod exec_requests;
 mod health;
 mod host_events;
 mod host_upkeep;
+mod on_demand;
 mod refusals;
 mod reload;
+mod resting;
 mod session;
 mod session_actions;
 mod stopping;
@@ -27,6 +29,7 @@ use warren_session::client::{ClientConfig, Stop};
 use self::connections::{Connections, Lookups, Purpose};
 use self::health::{Health, Refusal};
 use self::host_upkeep::HostUpkeep;
+use self::on_demand::OnDemand;
 use self::session::CurrentSession;
 use super::exec_upkeep::ExecUpkeep;
 use super::exec_users::ExecUsers;
@@ -55,6 +58,8 @@ pub(crate) struct ClientStart {
     pub profile: ClientProfile,
     /// The exit that `up` was told to try first.
     pub first_exit: Option<String>,
+    /// Whether `warren up` has started this daemon, and wants the tunnel up even on a trusted network.
+    pub wanted_up: bool,
     /// Whether the host's own traffic stays outside, whatever the profile says.
     pub host_outside: bool,
     /// Where the profile was read from.
@@ -97,6 +102,7 @@ struct Daemon {
     connections: Connections,
     host: HostUpkeep,
     health: Health,
+    on_demand: OnDemand,
     meter: RateMeter,
     spare_memory: SpareMemory,
 }
@@ -146,6 +152,11 @@ impl Daemon {
             connections: Connections::new(Exits::of(profile), Lookups::new(servers)),
             host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), exec, start.helper.clone())?,
             health: Health::new(Refusal::new(start.directory.clone())),
+            on_demand: OnDemand::new(
+                start.profile.on_demand.trusted.clone(),
+                start.wanted_up || start.host_outside,
+                Instant::now(),
+            ),
             meter: RateMeter::new(Instant::now()),
             spare_memory: SpareMemory::new(Instant::now()),
             start,
@@ -156,7 +167,11 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
-        self.session.machine.start(Instant::now());
+        // On a trusted network, nothing is sent at all.
+        self.look_at_network().await?;
+        if self.on_demand.resting().is_none() {
+            self.session.machine.start(Instant::now());
+        }
         loop {
             // Each event may leave actions, and these may change what the timers below wait for.
             if let Some(stop) = self.carry_out_actions().await? {
@@ -166,6 +181,7 @@ impl Daemon {
             let timeout = self.session.machine.timeout();
             let (race, silence) = (self.connections.race_due(), self.connections.silence_due());
             let (failback, asking) = (self.failback_due(), self.health.refusal.asking_due());
+            let look = self.on_demand.look_due();
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
@@ -182,6 +198,7 @@ impl Daemon {
                 () = until(race) => self.run_race().await?,
                 () = until(asking) => self.ask_again().await?,
                 () = until(silence) => self.handle_silence().await?,
+                () = until(look) => self.look_at_network().await?,
                 () = until(failback) => {
                     self.connections.asks_for_failback(Instant::now());
                     self.start_race(Purpose::Failback).await?;

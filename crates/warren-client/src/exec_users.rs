@@ -1,14 +1,17 @@
 //! The users beside root who may put their own programs inside or outside of the tunnel.
 
-use warren_config::ClientProfile;
+use warren_config::{ClientProfile, PortalOpener};
 use warren_control::exec_socket::{self, ExecAsked, ExecSocket};
 use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::members;
 use warren_daemon::output;
 
 /// The users that the profile names, and the socket on which they ask.
 pub(crate) struct ExecUsers {
     socket: ExecSocket,
     allowed: Vec<u32>,
+    /// Who may open a login page.
+    portal: Vec<u32>,
 }
 
 impl ExecUsers {
@@ -18,9 +21,6 @@ impl ExecUsers {
     /// When the socket cannot be bound.
     pub(crate) fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
         let users = &profile.exec.users;
-        if users.is_empty() {
-            return Ok(Self { socket: ExecSocket::none(), allowed: Vec::new() });
-        }
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let mut allowed = Vec::new();
         for user in users {
@@ -33,14 +33,30 @@ impl ExecUsers {
                 )),
             }
         }
+        let mut portal = match profile.kill_switch.portal {
+            PortalOpener::Group => members::all(),
+            PortalOpener::Root | PortalOpener::Nobody => Vec::new(),
+        };
+        if profile.kill_switch.portal != PortalOpener::Nobody && profile.kill_switch.allow_exec_outside {
+            // They may let any program out anyway.
+            portal.extend(&allowed);
+        }
+        if allowed.is_empty() && portal.is_empty() && users.is_empty() {
+            return Ok(Self { socket: ExecSocket::none(), allowed, portal });
+        }
         let runtime_dir = directory.path().parent().unwrap_or(directory.path());
         let socket = ExecSocket::bind(&exec_socket::path(runtime_dir, profile.name.as_str()))?;
-        Ok(Self { socket, allowed })
+        Ok(Self { socket, allowed, portal })
     }
 
     /// Waits for the next wish.
     pub(crate) async fn next(&mut self) -> ExecAsked {
         self.socket.next().await
+    }
+
+    /// Whether a user may open a login page.
+    pub(crate) fn allows_portal(&self, user: u32) -> bool {
+        user == 0 || self.portal.contains(&user)
     }
 
     /// Whether a user may put programs inside or outside.

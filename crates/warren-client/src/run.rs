@@ -51,6 +51,7 @@ pub async fn client_run(
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
+    let wanted_up = directory.take_wanted_up();
     let (first_exit, host_outside) = take_notes(&directory, &mut profile);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
@@ -77,6 +78,7 @@ pub async fn client_run(
         stub,
         profile,
         first_exit,
+        wanted_up,
         host_outside,
     };
     let name = start.name.clone();

@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `dns`, `kill_switch`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
+//! - `transport`, `dns`, `kill_switch`, `on_demand`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `changes`: the settings in which two versions of a file differ
 //! - `find`: the file that a PROFILE argument means
@@ -34,6 +34,7 @@ mod key;
 mod kill_switch;
 mod metrics;
 mod network;
+mod on_demand;
 mod profile;
 mod profile_text;
 pub mod storage;
@@ -56,9 +57,10 @@ pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
 pub use key::ExitKeys;
-pub use kill_switch::KillSwitchOpener;
+pub use kill_switch::{KillSwitchOpener, PortalOpener};
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
+pub use on_demand::OnDemandSettings;
 pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with};
 pub use transport::Transport;

@@ -53,6 +53,12 @@ pub(super) enum HelperRequest {
     MakeExecGroups,
     /// Move a user's process into the cgroup of a side.
     TakeIn { process: u32, user: u32, side: Side },
+    /// Make the cgroup of a browser that opens a login page.
+    MakePortalGroup,
+    /// Move a user's process into that cgroup.
+    TakeIntoPortal { process: u32, user: u32 },
+    /// End the processes of that cgroup, and remove it.
+    EndPortalGroup,
     /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
 }

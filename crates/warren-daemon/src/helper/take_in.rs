@@ -14,14 +14,14 @@ pub(super) fn make_groups(name: &str) -> io::Result<()> {
     [Side::Inside, Side::Outside].into_iter().try_for_each(|side| ExecGroup::of(name, side)?.make())
 }
 
-/// Moves a process into the cgroup of the daemon `name`.
+/// Moves a process into a cgroup.
 ///
 /// The number of a process may belong to another one by now, so only a process that is `user`'s alone is moved. A user can
 /// do no more with this than move its own processes.
 ///
 /// # Errors
 /// If it is another user's process, or has ended, or the kernel refuses.
-pub(super) fn take_in(name: &str, process: u32, user: u32, side: Side) -> io::Result<()> {
+pub(super) fn take_in(group: &ExecGroup, process: u32, user: u32) -> io::Result<()> {
     let gone = || io::Error::other("the process that asked has ended");
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
     // Refers to this process for good, even after its number is used again.
@@ -32,7 +32,7 @@ pub(super) fn take_in(name: &str, process: u32, user: u32, side: Side) -> io::Re
             "process {process} does not belong to user {user} alone; a program that has changed its user cannot be moved"
         )));
     }
-    ExecGroup::of(name, side)?.take_in(process)?;
+    group.take_in(process)?;
     // The handle of a process that has ended can be read. The asker is waiting for the answer, so it has not.
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&now))?;

@@ -114,6 +114,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         error: None,
         warnings: Vec::new(),
         last_error: None,
+        resting: None,
         kill_switch: false,
         reconnects: 0,
     };
