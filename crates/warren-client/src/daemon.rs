@@ -10,8 +10,10 @@ mod exit_news;
 mod health;
 mod host_events;
 mod host_upkeep;
+mod on_demand;
 mod refusals;
 mod reload;
+mod resting;
 mod session;
 mod session_actions;
 mod stopping;
@@ -29,6 +31,7 @@ use warren_session::client::{ClientConfig, Stop};
 use self::connections::{Connections, Lookups, Purpose};
 use self::health::{Health, Refusal};
 use self::host_upkeep::HostUpkeep;
+use self::on_demand::OnDemand;
 use self::session::CurrentSession;
 use super::exec_upkeep::ExecUpkeep;
 use super::exits::Exits;
@@ -38,10 +41,10 @@ use super::learnt_keys::LearntKeys;
 use super::lookup::NameServers;
 use super::network_events::NetworkEvents;
 use super::stub::{Stub, StubSockets};
+use crate::exec_users::ExecUsers;
 use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;
-use warren_control::exec_socket::ExecSocket;
 use warren_control::status::{RateMeter, State};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::deadline::until;
@@ -58,6 +61,8 @@ pub(crate) struct ClientStart {
     pub profile: ClientProfile,
     /// The exit that `up` was told to try first.
     pub first_exit: Option<String>,
+    /// Whether `warren up` has started this daemon, and wants the tunnel up even on a trusted network.
+    pub wanted_up: bool,
     /// Whether the host's own traffic stays outside, whatever the profile says.
     pub host_outside: bool,
     /// Where the profile was read from.
@@ -83,7 +88,7 @@ pub(crate) struct ClientStart {
 ///
 /// # Errors
 /// [`warren_daemon::exit_code::Failure`] with the exit code and the message for the user.
-pub(crate) async fn run(start: ClientStart, control: ControlSocket, users: ExecSocket) -> anyhow::Result<()> {
+pub(crate) async fn run(start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(start, control, users).await?;
     let outcome = daemon.serve().await;
     daemon.end(outcome).await
@@ -96,22 +101,19 @@ struct Daemon {
     worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
-    exec_users: ExecSocket,
+    exec_users: ExecUsers,
     network: NetworkEvents,
     session: CurrentSession,
     connections: Connections,
     host: HostUpkeep,
     health: Health,
+    on_demand: OnDemand,
     meter: RateMeter,
     spare_memory: SpareMemory,
 }
 
 impl Daemon {
-    async fn start(
-        mut start: ClientStart,
-        control: ControlSocket,
-        users: ExecSocket,
-    ) -> anyhow::Result<Self> {
+    async fn start(mut start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<Self> {
         let profile = &start.profile;
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
@@ -157,6 +159,11 @@ impl Daemon {
             connections: Connections::new(exits, Lookups::new(servers)),
             host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), exec, start.helper.clone())?,
             health: Health::new(Refusal::new(start.directory.clone())),
+            on_demand: OnDemand::new(
+                start.profile.on_demand.trusted.clone(),
+                start.wanted_up || start.host_outside,
+                Instant::now(),
+            ),
             meter: RateMeter::new(Instant::now()),
             spare_memory: SpareMemory::new(Instant::now()),
             start,
@@ -167,7 +174,11 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
-        self.session.machine.start(Instant::now());
+        // On a trusted network, nothing is sent at all.
+        self.look_at_network().await?;
+        if self.on_demand.resting().is_none() {
+            self.session.machine.start(Instant::now());
+        }
         loop {
             // Each event may leave actions, and these may change what the timers below wait for.
             if let Some(stop) = self.carry_out_actions().await? {
@@ -177,6 +188,7 @@ impl Daemon {
             let timeout = self.session.machine.timeout();
             let (race, silence) = (self.connections.race_due(), self.connections.silence_due());
             let (failback, asking) = (self.failback_due(), self.health.refusal.asking_due());
+            let look = self.on_demand.look_due();
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
@@ -193,6 +205,7 @@ impl Daemon {
                 () = until(race) => self.run_race().await?,
                 () = until(asking) => self.ask_again().await?,
                 () = until(silence) => self.handle_silence().await?,
+                () = until(look) => self.look_at_network().await?,
                 () = until(failback) => {
                     self.connections.asks_for_failback(Instant::now());
                     self.start_race(Purpose::Failback).await?;

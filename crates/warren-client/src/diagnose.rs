@@ -128,8 +128,8 @@ impl Findings {
                 )
             }
             Self { login_page: true, .. } => format!(
-                "this network answers with a web page of its own in place of {remote}: open any http:// page in a browser \
-                 and log in; a running client then connects by itself, otherwise run `warren up {profile}` again"
+                "this network answers with a web page of its own in place of {remote}: open its page with \
+                 `sudo warren portal {profile}` and log in; a running client then connects by itself, otherwise run `warren up {profile}` again"
             ),
             Self { udp: Answer::Refused, .. } => {
                 format!(
@@ -141,8 +141,8 @@ impl Findings {
                  the profile, because an exit does not answer a client that has another key for it; or try another network, because this one may block UDP"
             ),
             Self { .. } if kill_switches.is_closed => format!(
-                "{remote} does not answer: {}; if this network wants a login first, its page cannot be seen while the kill switch is \
-                 closed: run `warren down {profile}`, log in, and run `warren up {profile}`",
+                "{remote} does not answer: {}; if this network wants a login first, run `sudo warren portal {profile}`, which opens its page \
+                 although the kill switch is closed",
                 what_to_check(port)
             ),
             Self { .. } => format!("{remote} does not answer: {}", what_to_check(port)),

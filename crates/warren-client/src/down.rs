@@ -43,6 +43,7 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     // The kill switch last, so that nothing leaves outside the tunnel while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
     let had_exec = directory.release_exec().await?;
+    directory.release_portal().await?;
     if let Some(lock) = &lock {
         directory.clear(lock);
     }

@@ -1,32 +1,68 @@
 //! The users beside root who may put their own programs inside or outside of the tunnel.
 
-use warren_config::ClientProfile;
-use warren_control::exec_socket::ExecSocket;
+use warren_config::{ClientProfile, PortalOpener};
+use warren_control::exec_socket::{ExecAsked, ExecSocket};
 use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::members;
 use warren_daemon::output;
 
-/// Binds the socket on which the users that the profile names ask, if it names any. The sandbox would forbid that.
-///
-/// # Errors
-/// When the socket cannot be bound.
-pub(crate) fn socket(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<ExecSocket> {
-    let users = &profile.exec.users;
-    if users.is_empty() {
-        return Ok(ExecSocket::none());
-    }
-    let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let mut allowed = Vec::new();
-    for user in users {
-        match number_of(user, &accounts) {
-            Some(number) => allowed.push(number),
-            None => output::warn(format!(
-                "users in [exec] of {} has {user:?}, whom /etc/passwd does not list; write the user's number, which `id -u {user}` \
-                 prints, if another directory has the account",
-                profile.name
-            )),
+/// The users that the profile names, and the socket on which they ask.
+pub(crate) struct ExecUsers {
+    socket: ExecSocket,
+    allowed: Vec<u32>,
+    /// Who may open a login page.
+    portal: Vec<u32>,
+}
+
+impl ExecUsers {
+    /// Binds the socket if the profile allows any user. The sandbox would forbid that.
+    ///
+    /// # Errors
+    /// When the socket cannot be bound.
+    pub(crate) fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
+        let users = &profile.exec.users;
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let mut allowed = Vec::new();
+        for user in users {
+            match number_of(user, &accounts) {
+                Some(number) => allowed.push(number),
+                None => output::warn(format!(
+                    "users in [exec] of {} has {user:?}, whom /etc/passwd does not list; write the user's number, which `id -u {user}` \
+                     prints, if another directory has the account",
+                    profile.name
+                )),
+            }
         }
+        let mut portal = match profile.kill_switch.portal {
+            PortalOpener::Group => members::all(),
+            PortalOpener::Root | PortalOpener::Nobody => Vec::new(),
+        };
+        if profile.kill_switch.portal != PortalOpener::Nobody && profile.kill_switch.allow_exec_outside {
+            // They may let any program out anyway.
+            portal.extend(&allowed);
+        }
+        if allowed.is_empty() && portal.is_empty() && users.is_empty() {
+            return Ok(Self { socket: ExecSocket::none(), allowed, portal });
+        }
+        let served = [allowed.as_slice(), portal.as_slice()].concat();
+        let socket = ExecSocket::bind(directory.runtime_dir(), profile.name.as_str(), served)?;
+        Ok(Self { socket, allowed, portal })
     }
-    ExecSocket::bind(directory.runtime_dir(), profile.name.as_str(), allowed)
+
+    /// Waits for the next wish.
+    pub(crate) async fn next(&mut self) -> ExecAsked {
+        self.socket.next().await
+    }
+
+    /// Whether a user may open a login page.
+    pub(crate) fn allows_portal(&self, user: u32) -> bool {
+        user == 0 || self.portal.contains(&user)
+    }
+
+    /// Whether a user may put programs inside or outside.
+    pub(crate) fn allows(&self, user: u32) -> bool {
+        user == 0 || self.allowed.contains(&user)
+    }
 }
 
 /// The number of a user according to the lines of passwd(5).

@@ -25,7 +25,7 @@ use self::exec_resolvers::ExecResolvers;
 use self::prepared::Prepared;
 use self::route_settings::RouteSettings;
 use self::standing::{Standing, in_front, plan, warn_of_bypasses};
-use self::without_lease::nothing_granted;
+use self::without_lease::{nothing_granted, nothing_granted_yet};
 use super::device::{self, DeviceSettings, Restored};
 use super::stub::Stub;
 use warren_config::ClientProfile;
@@ -177,6 +177,21 @@ impl HostSetup {
             return Ok(None);
         }
         let (standing, queues) = self.stand(&nothing_granted()).await?;
+        self.standing = Some(standing);
+        Ok(Some(queues))
+    }
+
+    /// Blocks the tunnel's networks until an exit grants a lease, unless its routes stand already. Packets go to the device,
+    /// where they are dropped, and are not refused: a login page is reached around these routes, by a program that has found
+    /// one. Returns the queues of the TUN device if one was created.
+    ///
+    /// # Errors
+    /// What could not be done, after what was done is undone.
+    pub(crate) async fn close_for_now(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
+        if self.standing.is_some() {
+            return Ok(None);
+        }
+        let (standing, queues) = self.stand(&nothing_granted_yet()).await?;
         self.standing = Some(standing);
         Ok(Some(queues))
     }

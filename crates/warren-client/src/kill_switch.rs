@@ -13,7 +13,7 @@ use warren_host::facts::{guest_networks, lan_beside, networks};
 use warren_host::kill_switch::{self, ExecLetOut, KillSwitch, KillSwitchRules};
 use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
-use warren_config::{ClientProfile, RemoteExit};
+use warren_config::{ClientProfile, PortalOpener, RemoteExit};
 use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
@@ -166,6 +166,33 @@ impl Lockdown {
     pub(crate) async fn allow_exec(&mut self, exec: ExecLetOut) -> anyhow::Result<()> {
         self.exec = Some(exec);
         self.update().await
+    }
+
+    /// Opens it, although the daemon goes on. [`Self::close_again`] closes it again.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(crate) async fn open(&mut self, directory: &DaemonDirectory) -> anyhow::Result<()> {
+        // Its journal is needed for opening it.
+        self.closed = None;
+        open(directory).await.map(drop)
+    }
+
+    /// Closes it again after [`Self::open`], whatever the profile says.
+    ///
+    /// # Errors
+    /// When it cannot be closed.
+    pub(crate) async fn close_again(
+        &mut self,
+        profile: &ClientProfile,
+        directory: &DaemonDirectory,
+    ) -> anyhow::Result<()> {
+        if self.query_mark.is_none() {
+            self.query_mark = query_mark(profile)?;
+        }
+        let rules = self.with_carrier(rules(profile).await?);
+        self.closed = Some(closed(profile, directory, rules).await?);
+        Ok(())
     }
 
     /// Closes the kill switch again if another program has opened or changed it. Returns a sentence that says so.
@@ -322,6 +349,7 @@ pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
         prefixes: profile.routes.prefixes.clone(),
         allow_inbound: profile.kill_switch.allow_inbound.clone(),
         on_link: networks().await?,
+        portal: profile.kill_switch.portal != PortalOpener::Nobody,
         ..KillSwitchRules::default()
     })
 }

@@ -7,7 +7,7 @@
 //! | the daemon's loop | `daemon` carries events between four owners: `session`, `connections`, `host_upkeep` and `health` |
 //! | the way to an exit | `exits` knows the addresses and their order, `learnt_keys` the keys that exits have named, `lookup` finds them, `diagnose` says why none answers, `network_events` notices another network, `probe` checks that traffic flows |
 //! | names | `stub` answers programs that ask for names below a profile's domains |
-//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps single programs on a side of their own |
+//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps single programs on a side of their own; `portal` lets a browser out to a login page |
 #![forbid(unsafe_code)]
 
 mod already;
@@ -29,6 +29,7 @@ mod leftover_dns;
 mod lookup;
 mod member;
 mod network_events;
+pub mod portal;
 mod probe;
 mod run;
 mod ssh_session;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
-use super::exec_users;
+use super::exec_users::ExecUsers;
 use super::kill_switch::{self, Lockdown};
 use super::learnt_keys::LearntKeys;
 use super::leftover_dns;
@@ -51,6 +51,7 @@ pub async fn client_run(
     let Some(lock) = directory.lock_after_kill().await? else {
         return Err(runs_already(&directory, name).await.into());
     };
+    let wanted_up = directory.take_wanted_up();
     let (first_exit, host_outside) = take_notes(&directory, &mut profile);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
@@ -78,6 +79,7 @@ pub async fn client_run(
         stub,
         profile,
         first_exit,
+        wanted_up,
         host_outside,
     };
     let name = start.name.clone();
@@ -161,7 +163,7 @@ fn bind_stub(profile: &ClientProfile) -> anyhow::Result<Option<StubSockets>> {
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
     // Made before the sandbox, which allows no new listening socket.
     let control = ControlSocket::bind_for(&start.directory.socket(), members::admit(&start.directory))?;
-    let users = exec_users::socket(&start.profile, &start.directory)?;
+    let users = ExecUsers::of(&start.profile, &start.directory)?;
     sandbox::enter(&files_of(&start))?;
     daemon::run(start, control, users).await
 }

@@ -75,7 +75,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     };
     // The lock is released at once, as the daemon itself has to take it.
     if directory.lock_after_kill().await?.is_none() {
-        if retry_refused::is_refused(&directory).await {
+        if retry_refused::can_ask_again(&directory).await {
             retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
             return report(&directory, &profile).await;
         }
@@ -98,8 +98,12 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     if options.host_outside {
         directory.note_host_outside()?;
     }
+    if !profile.on_demand.trusted.is_empty() {
+        directory.note_wanted_up()?;
+    }
     let outcome = start(directories, &options, &profile, &directory, &lock).await;
     directory.take_host_outside();
+    directory.take_wanted_up();
     // A daemon that could not be started has not taken the note.
     drop(directory.take_first_exit());
     if outcome.is_err() {

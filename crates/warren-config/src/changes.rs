@@ -33,6 +33,12 @@ impl ClientProfile {
                 "allow_exec_outside in [kill_switch]",
                 self.kill_switch.allow_exec_outside != after.kill_switch.allow_exec_outside,
             ),
+            ("portal in [kill_switch]", self.kill_switch.portal != after.kill_switch.portal),
+            ("trusted in [on_demand]", self.on_demand.trusted != after.on_demand.trusted),
+            (
+                "trusted_opens_kill_switch in [on_demand]",
+                self.on_demand.opens_kill_switch != after.on_demand.opens_kill_switch,
+            ),
             ("users in [exec]", self.exec.users != after.exec.users),
             ("down in [kill_switch]", self.kill_switch.down != after.kill_switch.down),
             ("allow in [forwards]", self.allowed_forwards != after.allowed_forwards),

@@ -14,6 +14,8 @@ pub struct KillSwitchSettings {
     pub enabled: bool,
     /// Ports of this host that remain reachable from outside.
     pub allow_inbound: Vec<InboundPort>,
+    /// Who may let a browser out with `warren portal`.
+    pub portal: PortalOpener,
     /// Whether `warren exec --outside` may let programs out.
     pub allow_exec_outside: bool,
     /// Who may open it.
@@ -30,6 +32,18 @@ pub enum KillSwitchOpener {
     Group,
 }
 
+/// Who may open a login page under a closed kill switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortalOpener {
+    /// Root, and the users of `[exec]` if `allow_exec_outside` lets out any program of theirs.
+    #[default]
+    Root,
+    /// Members of the group warren too.
+    Group,
+    /// Nobody.
+    Nobody,
+}
+
 impl KillSwitchSettings {
     /// `of_exit` tells whether the exit names the tunnel's networks.
     pub(super) fn read(document: &mut Document<'_>, of_exit: bool) -> Result<Self, ConfigError> {
@@ -43,8 +57,11 @@ impl KillSwitchSettings {
         let allow_exec_outside = section.or("allow_exec_outside", false, boolean)?;
         let openers = [("root", KillSwitchOpener::Root), ("group", KillSwitchOpener::Group)];
         let down = section.or("down", KillSwitchOpener::Root, word(&openers))?;
+        let openers =
+            [("root", PortalOpener::Root), ("group", PortalOpener::Group), ("off", PortalOpener::Nobody)];
+        let portal = section.or("portal", PortalOpener::Root, word(&openers))?;
         section.finish()?;
-        Ok(Self { enabled, allow_inbound, down, allow_exec_outside })
+        Ok(Self { enabled, allow_inbound, down, portal, allow_exec_outside })
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `dns`, `kill_switch`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
+//! - `transport`, `dns`, `kill_switch`, `on_demand`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `client_name`: names for clients, made from what people type
 //! - `changes`: the settings in which two versions of a file differ
@@ -36,6 +36,7 @@ mod key;
 mod kill_switch;
 mod metrics;
 mod network;
+mod on_demand;
 mod profile;
 mod profile_text;
 pub mod storage;
@@ -60,9 +61,10 @@ pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
 pub use forwards::ports_of;
 pub use key::ExitKeys;
-pub use kill_switch::KillSwitchOpener;
+pub use kill_switch::{KillSwitchOpener, PortalOpener};
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
+pub use on_demand::OnDemandSettings;
 pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with, with_private_key};
 pub use transport::Transport;

@@ -18,6 +18,7 @@ use super::forwards::read_forwards;
 use super::ineffective::IneffectiveSetting;
 use super::key::{KeySetting, public_keys};
 use super::kill_switch::KillSwitchSettings;
+use super::on_demand::OnDemandSettings;
 use super::transport::Transport;
 use super::value::{
     Problem, Value, auto_or, auto_or_device_name, boolean_or_auto, endpoint, list, network, number,
@@ -45,6 +46,8 @@ pub struct ClientProfile {
     pub routes: RouteSettings,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
+    /// `[on_demand]`.
+    pub on_demand: OnDemandSettings,
     /// `[exec]`.
     pub exec: ExecSettings,
     /// Ports of this host that may be reached through the tunnel.
@@ -180,6 +183,7 @@ pub(super) fn parse(
     let routes = read_routes(&mut document)?;
     let dns = DnsSettings::read(&mut document, &routes.include)?;
     let kill_switch = KillSwitchSettings::read(&mut document, routes.of_exit)?;
+    let on_demand = OnDemandSettings::read(&mut document, kill_switch.enabled)?;
     let exec = ExecSettings::read(&mut document)?;
     let allowed_forwards = read_forwards(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
@@ -204,6 +208,7 @@ pub(super) fn parse(
         routes,
         dns,
         kill_switch,
+        on_demand,
         exec,
         allowed_forwards,
         transport,

@@ -19,7 +19,7 @@ use warren_host::dns::Servers;
 
 use super::exit::ExitSettings;
 use super::ineffective::IneffectiveSetting;
-use super::kill_switch::KillSwitchSettings;
+use super::kill_switch::{KillSwitchSettings, PortalOpener};
 use super::web::WebListen;
 use super::{ClientProfile, ConfigError, Lan, WhenRefused, profile};
 
@@ -225,6 +225,30 @@ fn domains_of_a_split_tunnel_are_read_as_names_in_lower_case() {
 
     assert_eq!(some.dns.domains, ["corp.example", "10.in-addr.arpa", "_x-1"]);
     assert_eq!(none.changes(&some), ["domains in [dns]"]);
+}
+
+#[test]
+fn tunnel_rests_on_the_networks_that_are_named_and_opens_a_kill_switch_only_if_told() {
+    let home = "[on_demand]\ntrusted = [\"home 192.168.1.7/24 4c:11:bf:00:00:01\"]\n";
+    let read = |text: &str| parse_profile(&profile_text(text));
+    let names = |text: &str| read(text).unwrap().on_demand.trusted[0].to_string();
+    assert_eq!(names(home), "home 192.168.1.0/24 4c:11:bf:00:00:01");
+    assert!(read("").unwrap().on_demand.trusted.is_empty());
+
+    let guarded = format!("[kill_switch]\nenabled = true\n{home}");
+    let refused = read(&guarded).unwrap_err().to_string();
+    assert!(refused.contains("trusted_opens_kill_switch = true"), "{refused}");
+    assert!(read(&format!("{guarded}trusted_opens_kill_switch = true\n")).is_ok());
+    let wrong = read("[on_demand]\ntrusted = [\"home\"]\n").unwrap_err().to_string();
+    assert!(wrong.contains("`warren network`"), "{wrong}");
+}
+
+#[test]
+fn portal_is_roots_unless_the_profile_says_otherwise() {
+    let portal = |text: &str| parse_profile(&profile_text(text)).unwrap().kill_switch.portal;
+    assert_eq!(portal(""), PortalOpener::Root);
+    assert_eq!(portal("[kill_switch]\nportal = \"group\"\n"), PortalOpener::Group);
+    assert_eq!(portal("[kill_switch]\nportal = \"off\"\n"), PortalOpener::Nobody);
 }
 
 #[test]

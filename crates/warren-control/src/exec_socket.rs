@@ -1,6 +1,6 @@
 //! The socket of users who may put their own programs inside or outside of a tunnel, and may ask nothing else.
 //!
-//! A connection carries one line of JSON in each direction: a side, and the answer. Every user of the host may connect. The
+//! A connection carries one line of JSON in each direction: a wish, and the answer. Every user of the host may connect. The
 //! kernel says who does (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read, and each
 //! user has places of its own, so nobody keeps another one out. The asking process is the one that is moved, so a request
 //! names no process.
@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -30,10 +31,31 @@ pub struct ExecAsked {
     pub process: u32,
     /// Its user.
     pub user: u32,
-    /// Where it wants to be.
-    pub side: Side,
+    /// What the user wants for it.
+    pub wish: UserWish,
     /// The channel for the answer.
     pub answer: oneshot::Sender<Result<(), RequestRefused>>,
+}
+
+/// What a user can want for a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserWish {
+    /// To be in the tunnel.
+    Inside,
+    /// To be outside of it.
+    Outside,
+    /// To reach the network's login page.
+    Portal,
+}
+
+impl From<Side> for UserWish {
+    fn from(side: Side) -> Self {
+        match side {
+            Side::Inside => Self::Inside,
+            Side::Outside => Self::Outside,
+        }
+    }
 }
 
 /// The bound socket. Without one, nobody ever asks.
@@ -106,18 +128,18 @@ pub fn names(runtime_dir: &Path) -> Vec<String> {
     names.filter(|name| std::os::unix::net::UnixStream::connect(path(runtime_dir, name)).is_ok()).collect()
 }
 
-/// Asks to be moved to a side of the profile `name`.
+/// Asks the daemon of the profile `name` for something for this process.
 ///
 /// # Errors
 /// As [`super::ask`]. [`AskError::Forbidden`] also if another user than root or this one answers.
-pub async fn ask_side(runtime_dir: &Path, name: &str, side: Side) -> Result<(), AskError> {
+pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(), AskError> {
     let exchange = async {
         let mut stream = UnixStream::connect(path(runtime_dir, name)).await?;
         let peer = stream.peer_cred()?.uid();
         if peer != 0 && peer != rustix::process::geteuid().as_raw() {
             return Err(AskError::Forbidden);
         }
-        let line = serde_json::to_string(&side).map_err(io::Error::other)? + "\n";
+        let line = serde_json::to_string(&wish).map_err(io::Error::other)? + "\n";
         // The daemon refuses strangers without reading what they send. The kernel reports that as an error, behind the answer.
         let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = Vec::new();
@@ -192,8 +214,9 @@ impl Door {
         let Self { name, users, .. } = self;
         if user != 0 && !users.contains(&user) {
             return Err(RequestRefused::new(format!(
-                "user {user} may not use `warren exec {name}`; run it as root, or have root name the user under users in [exec] of \
-                 the profile and run `warren down {name}` and `warren up {name}`"
+                "user {user} may use neither `warren exec {name}` nor `warren portal {name}`; run it as root, or have root list the user \
+                 in users under [exec] of the profile, or set portal = \"group\" under [kill_switch], and run `warren down {name}` and \
+                 `warren up {name}`"
             )));
         }
         let place = self.places.get(&user).and_then(Weak::upgrade).unwrap_or_default();
@@ -233,9 +256,9 @@ async fn serve(stream: UnixStream, sender: mpsc::Sender<ExecAsked>) -> anyhow::R
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     (&mut reader).take(LONGEST_REQUEST).read_line(&mut line).await?;
-    let side = serde_json::from_str(line.trim_end())?;
+    let wish = serde_json::from_str(line.trim_end())?;
     let (answer, answered) = oneshot::channel();
-    sender.send(ExecAsked { process, user: peer.uid(), side, answer }).await?;
+    sender.send(ExecAsked { process, user: peer.uid(), wish, answer }).await?;
     let line = serde_json::to_string(&answered.await?)? + "\n";
     reader.get_mut().write_all(line.as_bytes()).await?;
     Ok(())
@@ -262,11 +285,11 @@ mod tests {
         assert_eq!(names(directory.path()), ["home"]);
         let serving = async {
             let asked = socket.next().await;
-            assert_eq!((asked.process, asked.side), (std::process::id(), Side::Outside));
+            assert_eq!((asked.process, asked.wish), (std::process::id(), UserWish::Outside));
             assert_eq!(asked.user, me());
             asked.answer.send(Err(RequestRefused::new("no"))).unwrap();
         };
-        let (answer, ()) = tokio::join!(ask_side(directory.path(), "home", Side::Outside), serving);
+        let (answer, ()) = tokio::join!(ask_for(directory.path(), "home", UserWish::Outside), serving);
         assert!(matches!(answer, Err(AskError::Refused(refused)) if refused.message == "no"));
         drop(socket);
         tokio::task::yield_now().await;

@@ -28,6 +28,8 @@ pub enum Request {
     Exec { side: Side },
     /// Client: read the profile again, and ask once more the exits that have refused.
     Retry,
+    /// Client: the resolvers of this host's network, without those of the tunnel.
+    NetworkResolvers,
     /// Exit: the public keys that it serves. They identify the exit.
     PublicKeys,
     /// Exit: use these keys from now on, the newest first. Ends every session or none; the answer is how many ended.

@@ -101,6 +101,8 @@ pub enum State {
     Up,
     /// The session was lost, and the client is reconnecting.
     Reconnecting,
+    /// The tunnel is down on a trusted network, and comes up elsewhere.
+    Resting,
     /// Every exit has refused for good. Traffic for the tunnel stays on the host.
     Refused,
     /// The host is not set up correctly, and the daemon cannot fix it.
@@ -116,6 +118,7 @@ impl State {
             Self::Connecting => "connecting",
             Self::Up => "up",
             Self::Reconnecting => "reconnecting",
+            Self::Resting => "resting",
             Self::Refused => "refused",
             Self::Error => "error",
             Self::Stopping => "stopping",
@@ -286,6 +289,7 @@ mod tests {
             host_outside: false,
             warnings: Vec::new(),
             last_error: None,
+            resting: None,
             kill_switch: false,
             reconnects: 2,
             dropped_queries: 0,

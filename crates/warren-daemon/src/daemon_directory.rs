@@ -126,6 +126,45 @@ impl DaemonDirectory {
         self.path.join("exec")
     }
 
+    /// The journal of an open way to a login page ([`warren_host::portal`]).
+    pub fn portal(&self) -> PathBuf {
+        self.path.join("portal")
+    }
+
+    /// Removes what a killed process left of a way to a login page. One that is open stays.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub async fn release_portal(&self) -> anyhow::Result<()> {
+        if !self.portal().exists() {
+            return Ok(());
+        }
+        match warren_host::recover(self.portal()).await {
+            Ok(_) | Err(warren_host::HostError::Busy(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Notes that `warren up` starts the next daemon, which then connects even on a trusted network.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn note_wanted_up(&self) -> anyhow::Result<()> {
+        let note = self.wanted_up();
+        std::fs::write(&note, "").with_context(|| {
+            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
+        })
+    }
+
+    /// Takes the note that `warren up` starts this daemon. Returns whether there was one.
+    pub fn take_wanted_up(&self) -> bool {
+        std::fs::remove_file(self.wanted_up()).is_ok()
+    }
+
+    fn wanted_up(&self) -> PathBuf {
+        self.path.join("wanted-up")
+    }
+
     /// Notes that the next daemon leaves the host's own traffic outside.
     ///
     /// # Errors
@@ -319,6 +358,7 @@ impl DaemonDirectory {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
             found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
             found_any |= self.release_exec().await?;
+            self.release_portal().await?;
         }
         // While the lock is held, no new daemon can have made this socket.
         self.clear(&lock);

@@ -10,6 +10,12 @@ use crate::daemon_directory::DaemonDirectory;
 /// The group's name. The package makes it.
 pub const GROUP: &str = "warren";
 
+/// The users in the group, by number.
+pub fn all() -> Vec<u32> {
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    members_in(&groups, &std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+}
+
 /// Opens a client's directory to the group, so that its members reach the control socket. Returns the group, or None where there is
 /// none or this process may not. Files in the directory stay root's.
 pub fn admit(directory: &DaemonDirectory) -> Option<u32> {
@@ -40,6 +46,23 @@ fn open_to(directory: &Path, group: u32) -> anyhow::Result<()> {
         .context("cannot open the directory to the group")
 }
 
+/// The group's members, according to the texts of group(5) and passwd(5).
+fn members_in(groups: &str, accounts: &str) -> Vec<u32> {
+    let group = group_in(groups);
+    let listed = groups.lines().find(|line| line.split(':').next() == Some(GROUP));
+    let names: Vec<&str> =
+        listed.and_then(|line| line.split(':').nth(3)).unwrap_or_default().split(',').collect();
+    let of_account = |line: &str| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, user, own, ..] = fields.as_slice() else { return None };
+        // The exit's own user has this group too.
+        let is_member =
+            names.contains(name) || (group.is_some() && own.parse().ok() == group && *name != GROUP);
+        if is_member { user.parse().ok() } else { None }
+    };
+    accounts.lines().filter_map(of_account).collect()
+}
+
 /// The group's number in a text in the format of group(5).
 fn group_in(text: &str) -> Option<u32> {
     text.lines().find_map(|line| {
@@ -51,6 +74,14 @@ fn group_in(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_are_listed_or_have_the_group_as_their_own() {
+        let accounts = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbob:x:1001:998::/:/bin/sh\n\
+                        warren:x:997:998::/:/bin/false\n";
+        assert_eq!(members_in("warren:x:998:ann,eve\n", accounts), [1000, 1001]);
+        assert!(members_in("users:x:100:ann\n", accounts).is_empty());
+    }
 
     #[test]
     fn the_groups_number_is_found_by_its_whole_name() {

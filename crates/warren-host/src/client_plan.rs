@@ -171,7 +171,7 @@ fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step
             priority: arrived,
             fwmark: None,
             invert: false,
-            table: MAIN_TABLE,
+            table: routing_tables::MAIN,
             suppress_prefix_length: None,
             from: None,
             iif: Some(host.device.clone()),
@@ -220,10 +220,6 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
 fn reverse_path_by_mark() -> Step {
     set("net.ipv4.conf.all.src_valid_mark", "1")
 }
-
-/// The first of 256 routing tables, one for each slot.
-/// RT_TABLE_MAIN of `linux/rtnetlink.h`.
-const MAIN_TABLE: u32 = 254;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -12,6 +12,7 @@ mod steps;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use self::cgroup::LEVEL;
 pub use self::cgroup::{ExecGroup, Side};
 pub use self::rules::{ExecRules, Marks};
 pub use self::steps::steps;

@@ -278,6 +278,15 @@ pub async fn open(journal: impl AsRef<Path>) -> Result<bool, HostError> {
     Ok(was_closed)
 }
 
+/// Whether the kill switch whose journal is at `journal` lets a portal out, or is open.
+///
+/// # Errors
+/// If the journal or its record cannot be read.
+pub fn lets_portal_out(journal: impl AsRef<Path>) -> io::Result<bool> {
+    let journal = journal.as_ref();
+    Ok(!is_closed(journal)? || Record::read(journal)?.is_some_and(|record| record.rules.portal))
+}
+
 /// Whether the kill switch whose journal is at `journal` is closed in this boot.
 ///
 /// # Errors

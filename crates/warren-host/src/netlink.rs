@@ -1,6 +1,7 @@
 //! Addresses, links, routes and rules through rtnetlink; every error is the kernel's errno.
 
 mod messages;
+mod neighbours;
 
 use std::{future::ready, io, net::IpAddr};
 

@@ -1,5 +1,7 @@
 //! The numbers of the routing tables that clients use. Each kind has a table for each of the 256 slots.
 
+/// RT_TABLE_MAIN of `linux/rtnetlink.h`.
+pub(crate) const MAIN: u32 = 254;
 /// The first table of tunnels.
 pub(crate) const TUNNELS: u32 = 0x5761;
 /// The first table of answers to visitors.

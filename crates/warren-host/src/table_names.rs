@@ -58,6 +58,11 @@ pub fn exec_table(profile: &str) -> String {
     format!("warren-exec_{profile}")
 }
 
+/// Returns the name of a profile's table for a portal. No profile's own table has this prefix.
+pub fn portal_table(profile: &str) -> String {
+    format!("warren-portal_{profile}")
+}
+
 /// Returns the name of a profile's kill switch table. No profile's own table has this prefix.
 ///
 /// A profile's name has only characters that nft accepts.

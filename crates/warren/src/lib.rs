@@ -56,6 +56,8 @@ fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow
         Command::Up(arguments) => up(directories, log, arguments),
         Command::Down(arguments) => block_on(down(directories, arguments)),
         Command::Exec(arguments) => cli::exec::run(directories, log, &arguments),
+        Command::Portal(arguments) => cli::portal::run(directories, &arguments),
+        Command::Network(arguments) => block_on(cli::network::run(directories, &arguments.name)),
         Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
         Command::Import(ImportProfileCommand::Wireguard(arguments)) => {
             block_on(cli::import::run(directories, arguments))

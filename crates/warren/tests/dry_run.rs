@@ -59,7 +59,7 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
     let table = client.sh("nft --stateless list table inet warren-dns_home");
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();
     for rule in table.lines().filter(|line| line.contains("meta") || line.contains("dport")) {
-        let rule = rule.trim().replace("0x00005761", "0x5761");
+        let rule = rule.trim().replace("0x00005", "0x5");
         println!("{rule}");
         assert!(squeezed(&said).contains(&squeezed(&rule)), "{rule} is not in\n{said}");
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Daemon;
-use warren_control::status::{ClientSessionStatus, ClientStatus, ExitPeer, Observed, Status};
+use warren_control::status::{ClientSessionStatus, ClientStatus, ExitPeer, Observed, State, Status};
 use warren_control::{PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
@@ -23,6 +23,9 @@ impl Daemon {
                 .await
                 .and_then(|servers| serde_json::to_value(servers).map_err(RequestRefused::new)),
             Request::Retry => self.retry().await,
+            Request::NetworkResolvers => {
+                serde_json::to_value(self.host.listed_resolvers().await).map_err(RequestRefused::new)
+            }
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
                 panics::cause(part, &self.worker).await;
@@ -54,6 +57,9 @@ impl Daemon {
         self.meter.take(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
         self.check_next_key(now).await;
+        if self.host.portal.is_over(self.health.state() == State::Up) {
+            self.host.close_portal().await;
+        }
         if self.health.is_slow(self.session.welcome().is_some()) {
             self.start_diagnosis();
             self.health.tell_known_cause(self.start.profile.exits().count());
@@ -68,6 +74,19 @@ impl Daemon {
                 "{name} is up for `warren exec {name}` alone, and this host's own traffic stays outside; run `warren down {name}` and \
                  `warren up {name}` to put the host inside"
             )
+        })
+    }
+
+    /// Why the tunnel does not rest on a trusted network.
+    fn never_rests(&self) -> Option<String> {
+        let profile = &self.start.profile;
+        let is_kept = !profile.on_demand.trusted.is_empty()
+            && self.host.lockdown.is_closed()
+            && !profile.on_demand.opens_kill_switch;
+        is_kept.then(|| {
+            "the tunnel stays up on trusted networks too, because the kill switch is closed; set trusted_opens_kill_switch = true in \
+             [on_demand] if it is to open there"
+                .to_owned()
         })
     }
 
@@ -110,8 +129,10 @@ impl Daemon {
                 .into_iter()
                 .chain(opened)
                 .chain(self.host_outside())
+                .chain(self.never_rests())
                 .collect(),
             last_error: self.health.last_error.clone(),
+            resting: self.on_demand.resting().map(str::to_owned),
             reconnects: self.health.reconnects,
             dropped_queries: self.host.setup.dropped_queries(),
         };

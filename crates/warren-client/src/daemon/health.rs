@@ -208,6 +208,22 @@ impl Health {
         }
     }
 
+    /// Notes that the tunnel rests on a trusted network. That is as good as a connection for who waits for it.
+    pub(super) fn rests(&mut self, network: &str) {
+        self.set_state(State::Resting);
+        self.refusal.over();
+        self.has_failed = false;
+        self.last_error = None;
+        self.diagnosis.forget_cause();
+        notify::ready(&format!("off: on the trusted network {network}"));
+    }
+
+    /// Notes that the tunnel no longer rests.
+    pub(super) fn goes_on(&mut self) {
+        self.set_state(State::Connecting);
+        notify::status(self.state.name());
+    }
+
     /// Notes that this side has given the session up.
     pub(super) fn session_given_up(&mut self, why: &str) {
         if !self.refusal.is_refused() {
@@ -222,7 +238,7 @@ impl Health {
         let is_waited_for = match self.state {
             State::Connecting => !had_session,
             State::Reconnecting => true,
-            State::Up | State::Refused | State::Error | State::Stopping => false,
+            State::Up | State::Resting | State::Refused | State::Error | State::Stopping => false,
         };
         is_waited_for && self.since.elapsed() >= SLOW_AFTER
     }

@@ -17,6 +17,9 @@ use crate::device::Restored;
 use crate::exec_upkeep::ExecUpkeep;
 use crate::host::HostSetup;
 use crate::kill_switch::Lockdown;
+use crate::portal::PortalUpkeep;
+use warren_config::ClientProfile;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::helper::Helper;
 use warren_tunnel::{Forwarding, WorkerHandle};
 
@@ -27,9 +30,11 @@ pub(super) struct HostUpkeep {
     pub(super) lockdown: Lockdown,
     /// Single programs on a side of their own.
     pub(super) exec: ExecUpkeep,
+    /// A user's way to a login page.
+    pub(super) portal: PortalUpkeep,
     /// None once the daemon restores the host.
     watch: Option<Watch>,
-    helper: Helper,
+    pub(super) helper: Helper,
     /// Why the host could not be set up as the latest Welcome asks.
     unapplied: Option<Trouble>,
     /// The networks that this host was in when the last Welcome was applied.
@@ -54,6 +59,7 @@ impl HostUpkeep {
             setup,
             lockdown,
             exec,
+            portal: PortalUpkeep::default(),
             watch: Some(watch),
             helper,
             unapplied: None,
@@ -97,6 +103,44 @@ impl HostUpkeep {
         // freed a deleted table, which takes tens of milliseconds.
         self.watch = None;
         self.setup.undo().await
+    }
+
+    /// Takes the tunnel off this host for as long as it rests, and opens the kill switch last if it may. Goes on watching.
+    ///
+    /// # Errors
+    /// What could not be restored.
+    pub(super) async fn rest(
+        &mut self,
+        opens_kill_switch: bool,
+        directory: &DaemonDirectory,
+    ) -> anyhow::Result<()> {
+        self.close_portal().await;
+        self.setup.undo().await?.await;
+        self.follow_exec().await?;
+        self.put_off_look();
+        if opens_kill_switch && self.lockdown.is_closed() {
+            self.lockdown.open(directory).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes the kill switch again that [`Self::rest`] has opened.
+    ///
+    /// # Errors
+    /// When it cannot be closed.
+    pub(super) async fn close_lockdown_again(
+        &mut self,
+        profile: &ClientProfile,
+        directory: &DaemonDirectory,
+    ) -> anyhow::Result<()> {
+        let listed = self.listed_resolvers().await;
+        self.lockdown.close_again(profile, directory).await?;
+        self.lockdown.allow_resolvers(&listed).await
+    }
+
+    /// Closes a user's way to a login page, and ends the browser.
+    pub(super) async fn close_portal(&mut self) {
+        self.portal.close(&self.helper).await;
     }
 
     /// The resolvers that this host's files name now.

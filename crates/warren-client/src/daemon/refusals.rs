@@ -58,6 +58,9 @@ impl Daemon {
     /// Answers an `up` for a daemon that the exits have refused. The profile is read first, since it may be why they refused.
     pub(super) async fn retry(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
+        if self.on_demand.resting().is_some() {
+            self.go_on(true).await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        }
         if self.health.refusal.is_refused() {
             self.ask_again().await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
             self.health.refusal.forget();

@@ -1,5 +1,7 @@
 //! Reads the profile again while the tunnel is up. All changes take effect, or none.
 
+use std::time::Instant;
+
 use anyhow::bail;
 
 use super::Daemon;
@@ -52,9 +54,13 @@ impl Daemon {
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
-        self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
+        // What rests with an open kill switch closes it when it goes on.
+        if !self.on_demand.has_opened {
+            self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
+        }
         self.host.follow_exec().await?;
         self.host.put_off_look();
+        self.on_demand.follow(&profile.on_demand.trusted, Instant::now());
         self.connections.exits.take_keys(&profile);
         self.connections.exits.accept_learnt(&profile, &self.start.learnt_keys);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);

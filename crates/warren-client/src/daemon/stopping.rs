@@ -12,7 +12,7 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::notify;
 
 /// How long a stop waits for the worker to send the last packets of the host's connections.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Even if both waits take their whole time, at least 300 ms of a second are left for restoring the host.
 const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
@@ -54,6 +54,7 @@ impl Daemon {
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;
         // The workers run until the host is restored: queries still go through the tunnel while the resolvers are put back.
+        self.host.close_portal().await;
         let mut undone = self.host.undo().await;
         let goodbye = Goodbye::ClientStopped;
         self.worker.stop(goodbye.code(), goodbye.to_string()).await;

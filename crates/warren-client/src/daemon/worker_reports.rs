@@ -169,6 +169,7 @@ impl Daemon {
         tracing::debug!(?event, "asking the exit for a sign of life");
         self.worker.send_all(SharedCommand::Rouse).await;
         self.session.machine.hurry(Instant::now());
+        self.on_demand.look_soon(Instant::now());
     }
 
     /// Takes the end of the probe: the exit has answered, or the probe could not be sent. The latter says nothing about the tunnel.

@@ -1,5 +1,6 @@
 //! A grant without addresses. Applying it makes the tunnel's networks unreachable until an exit grants a lease.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use warren_session::AttachToken;
@@ -7,6 +8,12 @@ use warren_session::client::SessionGrant;
 
 /// The device's MTU until an exit grants one. Warren's exits grant the same value (`INNER_MTU`).
 const MTU: u16 = 1380;
+
+/// A Welcome of a moment ago that grants nothing but an IPv4 address that nobody has (RFC 7600), so that the tunnel's routes
+/// lead to its device.
+pub(super) fn nothing_granted_yet() -> SessionGrant {
+    SessionGrant { ipv4: Some((Ipv4Addr::new(192, 0, 0, 8), 32)), ..nothing_granted() }
+}
 
 /// A Welcome that grants nothing. For a tunnel without addresses, the plan has routes of type `unreachable`.
 pub(super) fn nothing_granted() -> SessionGrant {

@@ -7,6 +7,11 @@ use warren_control::status::{ClientStatus, Status};
 /// use. Parts that the status does not have are left out.
 pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref());
+    if let Some(network) = client.and_then(|client| client.resting.as_ref()) {
+        return format!(
+            "{profile} is off: on the trusted network {network}; `warren up {profile}` as root connects all the same"
+        );
+    }
     let exit = client.filter(|_| has_other_exits).map(|client| client.exit.endpoint.as_str());
     let name = match exit {
         Some(exit) => format!("{profile} by {exit}"),
@@ -87,6 +92,7 @@ mod tests {
             host_outside: false,
             warnings: Vec::new(),
             last_error: None,
+            resting: None,
             kill_switch: false,
             reconnects: 0,
             dropped_queries: 0,

@@ -13,11 +13,11 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// The time between two requests for the daemon's status.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Whether a profile's daemon runs and has been refused.
-pub(super) async fn is_refused(directory: &DaemonDirectory) -> bool {
-    ask_status(&directory.socket())
-        .await
-        .is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
+/// Whether a profile's daemon runs and has been refused, or rests on a trusted network.
+pub(super) async fn can_ask_again(directory: &DaemonDirectory) -> bool {
+    ask_status(&directory.socket()).await.is_ok_and(|status| {
+        status.client.is_some_and(|client| client.refused.is_some() || client.resting.is_some())
+    })
 }
 
 /// Makes the daemon ask its exits again, and returns when traffic flows.

@@ -23,6 +23,9 @@ pub struct ClientStatus {
     pub warnings: Vec<String>,
     /// Why the latest attempt failed.
     pub last_error: Option<String>,
+    /// The trusted network on which the tunnel rests, in the state `resting`.
+    #[serde(default)]
+    pub resting: Option<String>,
     /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
     /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.

@@ -179,6 +179,37 @@ impl Helper {
         }
     }
 
+    /// Makes the cgroup of a browser that opens a login page.
+    ///
+    /// # Errors
+    /// If this host has no cgroup v2, or the kernel refuses.
+    pub async fn make_portal_group(&self) -> anyhow::Result<()> {
+        self.ask_to(HelperRequest::MakePortalGroup).await
+    }
+
+    /// Moves a process of `user` into that cgroup.
+    ///
+    /// # Errors
+    /// If it is not that user's process, or the kernel refuses.
+    pub async fn take_into_portal(&self, process: u32, user: u32) -> anyhow::Result<()> {
+        self.ask_to(HelperRequest::TakeIntoPortal { process, user }).await
+    }
+
+    /// Ends the processes of that cgroup, and removes it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub async fn end_portal_group(&self) -> anyhow::Result<()> {
+        self.ask_to(HelperRequest::EndPortalGroup).await
+    }
+
+    async fn ask_to(&self, request: HelperRequest) -> anyhow::Result<()> {
+        match self.ask(request).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
     /// Moves a process of `user` into the cgroup of a side of this daemon's tunnel.
     ///
     /// # Errors

@@ -57,6 +57,12 @@ pub(super) enum HelperRequest {
     TakeIn { process: u32, user: u32, side: Side },
     /// Keep what a client's daemon has learnt about its exits' keys, in the profile's own file.
     KeepExitKeys { exits: BTreeMap<String, ExitKeys> },
+    /// Make the cgroup of a browser that opens a login page.
+    MakePortalGroup,
+    /// Move a user's process into that cgroup.
+    TakeIntoPortal { process: u32, user: u32 },
+    /// End the processes of that cgroup, and remove it.
+    EndPortalGroup,
     /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use warren_config::storage::{make_directory, remove_abandoned, write_atomic};
 use warren_host::dns::{Dns, DnsPlan, SplitDns};
+use warren_host::exec_groups::ExecGroup;
 use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 use warren_session::client::ExitKeys;
 
@@ -125,6 +126,9 @@ impl Tasks {
             | HelperRequest::MakeExecGroups
             | HelperRequest::TakeIn { .. }
             | HelperRequest::KeepExitKeys { .. }
+            | HelperRequest::MakePortalGroup
+            | HelperRequest::TakeIntoPortal { .. }
+            | HelperRequest::EndPortalGroup
             | HelperRequest::ReleaseHold => &mut self.running,
         };
         while tasks.len() >= MOST_AT_ONCE {
@@ -180,8 +184,23 @@ impl Duties {
             HelperRequest::MakeExecGroups => {
                 make_groups(&self.name).map(|()| Answer::Done).map_err(|error| other(&error))
             }
-            HelperRequest::TakeIn { process, user, side } => {
-                take_in(&self.name, process, user, side).map(|()| Answer::Done).map_err(|error| other(&error))
+            HelperRequest::TakeIn { process, user, side } => ExecGroup::of(&self.name, side)
+                .and_then(|group| take_in(&group, process, user))
+                .map(|()| Answer::Done)
+                .map_err(|error| other(&error)),
+            HelperRequest::MakePortalGroup => ExecGroup::of_portal(&self.name)
+                .and_then(|group| group.make())
+                .map(|()| Answer::Done)
+                .map_err(|error| other(&error)),
+            HelperRequest::TakeIntoPortal { process, user } => ExecGroup::of_portal(&self.name)
+                .and_then(|group| take_in(&group, process, user))
+                .map(|()| Answer::Done)
+                .map_err(|error| other(&error)),
+            HelperRequest::EndPortalGroup => {
+                let group = ExecGroup::of_portal(&self.name).map_err(|error| other(&error))?;
+                // Waits for processes that take a moment to end.
+                tokio::task::spawn_blocking(move || group.end()).await.map_err(|error| other(&error))?;
+                Ok(Answer::Done)
             }
             HelperRequest::KeepExitKeys { exits } => {
                 self.keep_exit_keys(&exits).map(|()| Answer::Done).map_err(|error| other(&error))

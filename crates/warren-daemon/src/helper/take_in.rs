@@ -15,15 +15,14 @@ pub(super) fn make_groups(name: &str) -> io::Result<()> {
     [Side::Inside, Side::Outside].into_iter().try_for_each(|side| ExecGroup::of(name, side)?.make())
 }
 
-/// Moves a process into the cgroup of the daemon `name`.
+/// Moves a process into a cgroup.
 ///
 /// The number of a process may belong to another one by now, so only a process that is `user`'s alone is moved. A user can
 /// do no more with this than move its own processes.
 ///
 /// # Errors
 /// If it is another user's process, or has ended, or the kernel refuses.
-pub(super) fn take_in(name: &str, process: u32, user: u32, side: Side) -> io::Result<()> {
-    let group = ExecGroup::of(name, side)?;
+pub(super) fn take_in(group: &ExecGroup, process: u32, user: u32) -> io::Result<()> {
     move_only(process, user, || group.take_in(process), || group.put_back(process))
 }
 

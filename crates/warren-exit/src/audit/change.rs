@@ -39,6 +39,7 @@ impl Change {
             Request::Stop => Some(Self::of_exit("stopped".to_owned())),
             Request::Status
             | Request::Exec { .. }
+            | Request::NetworkResolvers
             | Request::Retry
             | Request::PublicKeys
             | Request::ClientList { .. }

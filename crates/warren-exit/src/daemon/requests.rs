@@ -66,7 +66,7 @@ impl Daemon<'_> {
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
                 Ok(Value::Null)
             }
-            Request::Retry | Request::Exec { .. } => {
+            Request::Retry | Request::Exec { .. } | Request::NetworkResolvers => {
                 Err(RequestRefused::new("this is an exit; run it on a client"))
             }
             Request::ClientAdd { client } => self.change(|clients| clients.add(&client)).await,

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{DnsFacts, Servers, is_full};
-use crate::{DEVICE_GROUP, DeviceName, Family, GuestNetwork, Step, TableFamily, ruleset_text::elements};
+use crate::{
+    DEVICE_GROUP, DeviceName, Family, GuestNetwork, Step, TableFamily, portal::PORTAL_MARK,
+    ruleset_text::elements,
+};
 
 /// Whether all names must stay inside. That holds for a full tunnel whose profile neither leaves the host's resolvers
 /// alone nor lists one outside. `exclude` is the profile's own list: neither an exit nor a LAN changes the answer.
@@ -38,7 +41,7 @@ pub use crate::table_names::guard_table;
 /// its own. They also go to a resolver on the local network while that stays reachable (`lan`). The table covers
 /// queries from this host and those forwarded for containers.
 ///
-/// It accepts packets with the carrier's mark, packets into or out of a Warren tunnel, and packets to containers on
+/// It accepts packets with the carrier's mark or a portal's ([`crate::portal`]), packets into or out of a Warren tunnel, and packets to containers on
 /// this host.
 ///
 /// Without `lan`, multicast queries are rejected too. The table goes with the daemon, because the tunnel does.
@@ -62,6 +65,7 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
          chain output {{\n\
          \ttype filter hook output priority filter - 20; policy accept;\n\
          \tmeta mark {mark:#x} jump carrier\n\
+         \tmeta mark {PORTAL_MARK:#x} accept\n\
          \toif \"lo\" accept\n\
          \tmeta oifgroup {DEVICE_GROUP} accept\n\
          {to_guests}\
@@ -113,6 +117,7 @@ pub fn guard_lan(
          chain output {{\n\
          \ttype filter hook output priority filter - 20; policy accept;\n\
          \tmeta mark {mark:#x} jump carrier\n\
+         \tmeta mark {PORTAL_MARK:#x} accept\n\
          \tmeta oifgroup {DEVICE_GROUP} accept\n\
          \tjump queries\n\
          }}\n\

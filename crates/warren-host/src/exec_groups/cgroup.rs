@@ -33,6 +33,22 @@ impl ExecGroup {
     /// # Errors
     /// If cgroup v2 is not mounted where nft looks for it.
     pub fn of(name: &str, side: Side) -> io::Result<Self> {
+        let parent = match side {
+            Side::Inside => "warren",
+            Side::Outside => "warren_outside",
+        };
+        Self::below(parent, name)
+    }
+
+    /// The cgroup of the profile `name` for a browser that opens a login page ([`crate::portal`]).
+    ///
+    /// # Errors
+    /// If cgroup v2 is not mounted where nft looks for it.
+    pub fn of_portal(name: &str) -> io::Result<Self> {
+        Self::below("warren_portal", name)
+    }
+
+    fn below(parent: &str, name: &str) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let root = root(&mounts).ok_or_else(|| {
             io::Error::other(
@@ -40,7 +56,7 @@ impl ExecGroup {
                  /sys/fs/cgroup` if nothing is mounted there",
             )
         })?;
-        Ok(Self { root: root.into(), slice: slice_path(name, side) })
+        Ok(Self { root: root.into(), slice: slice_path(name, parent) })
     }
 
     /// Its path as nft reads it: below /sys/fs/cgroup.
@@ -85,7 +101,7 @@ impl ExecGroup {
     /// # Errors
     /// If the kernel refuses. The error names the path.
     pub fn take_in(&self, process: u32) -> io::Result<()> {
-        let file = self.leaf().join("cgroup.procs");
+        let file = self.entrance();
         fs::write(&file, process.to_string()).map_err(|error| named(&file, &error))
     }
 
@@ -119,6 +135,17 @@ impl ExecGroup {
         events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
     }
 
+    /// Where a process writes its number to move into the cgroup.
+    pub fn entrance(&self) -> PathBuf {
+        self.leaf().join("cgroup.procs")
+    }
+
+    /// Ends every process in the cgroup and below, at once. Linux before 5.14 cannot, so nothing happens there.
+    pub(crate) fn kill(&self) {
+        // A cgroup that is gone has no processes.
+        drop(fs::write(self.directory().join("cgroup.kill"), "1"));
+    }
+
     /// Removes the cgroup if it has no process. One that systemd uses stays.
     pub fn remove(&self) {
         let slice = self.directory();
@@ -141,11 +168,7 @@ impl ExecGroup {
 
 /// The path of a slice as systemd makes it: a dash in a slice's name leads one level down, so a profile's own dashes are
 /// escaped as systemd.unit(5) says.
-fn slice_path(name: &str, side: Side) -> String {
-    let parent = match side {
-        Side::Inside => "warren",
-        Side::Outside => "warren_outside",
-    };
+fn slice_path(name: &str, parent: &str) -> String {
     let name = name.replace('-', r"\x2d");
     format!("{parent}.slice/{parent}-{name}.slice")
 }
@@ -170,7 +193,7 @@ const NFT_ROOT: &str = "/sys/fs/cgroup";
 /// The cgroup below a slice that `warren exec` uses.
 const LEAF: &str = "exec";
 /// The level of a slice of either side below the root, for nft.
-pub(super) const LEVEL: u32 = 2;
+pub(crate) const LEVEL: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -178,9 +201,11 @@ mod tests {
 
     #[test]
     fn group_has_the_path_of_a_systemd_slice_of_two_levels() {
-        let unified = ExecGroup { root: NFT_ROOT.into(), slice: slice_path("home", Side::Inside) };
-        let hybrid =
-            ExecGroup { root: "/sys/fs/cgroup/unified".into(), slice: slice_path("my-home", Side::Outside) };
+        let unified = ExecGroup { root: NFT_ROOT.into(), slice: slice_path("home", "warren") };
+        let hybrid = ExecGroup {
+            root: "/sys/fs/cgroup/unified".into(),
+            slice: slice_path("my-home", "warren_outside"),
+        };
 
         assert_eq!(unified.nft_path(), "warren.slice/warren-home.slice");
         assert_eq!(hybrid.nft_path(), r"unified/warren_outside.slice/warren_outside-my\x2dhome.slice");

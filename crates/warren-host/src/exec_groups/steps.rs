@@ -41,7 +41,7 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
             })
         };
         steps.push(rule(marks.inside, table(host.slot)));
-        steps.push(rule(marks.outside, MAIN_TABLE));
+        steps.push(rule(marks.outside, routing_tables::MAIN));
     }
     steps
 }
@@ -53,5 +53,3 @@ fn table(slot: u8) -> u32 {
 
 /// Higher than the kernel's default metric.
 const LAST_METRIC: u32 = 0x5761;
-/// RT_TABLE_MAIN of `linux/rtnetlink.h`.
-const MAIN_TABLE: u32 = 254;

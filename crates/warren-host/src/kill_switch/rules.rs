@@ -35,6 +35,9 @@ pub struct KillSwitchRules {
     /// The marks of programs that `warren exec` has put on a side of their own.
     #[serde(default)]
     pub exec: Option<ExecLetOut>,
+    /// Whether a portal ([`crate::portal`]) may let a browser out.
+    #[serde(default)]
+    pub portal: bool,
 }
 
 /// The packets of single programs that a kill switch lets out.

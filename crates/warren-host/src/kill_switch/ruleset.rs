@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use super::rules::{InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{
     CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family,
+    portal::PORTAL_MARK,
     ruleset_text::{chain, elements},
 };
 
@@ -47,7 +48,9 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
 /// Drops packets that nobody may start with: those with the mark that every kill switch accepts, and those to
 /// resolvers with the carrier's mark, which queries get further below.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
-    let forged = [format!("meta mark {LET_OUT:#x} counter drop")];
+    let mut forged = vec![format!("meta mark {LET_OUT:#x} counter drop")];
+    // A portal's table sets its mark behind this chain.
+    forged.push(format!("meta mark {PORTAL_MARK:#x} counter drop"));
     let to_resolvers = to_ends(&resolvers(rules));
     let to_resolvers = to_resolvers.map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} counter drop"));
     forged.into_iter().chain(to_resolvers).collect()
@@ -120,6 +123,11 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         format!("icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 ip6 daddr {{ {neighbours} }} accept"),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
+    if rules.portal {
+        // Nothing has this mark unless a portal is open.
+        let_out.push(format!("meta mark {PORTAL_MARK:#x} tcp dport {{ 80, 443 }} accept"));
+        let_out.push(format!("meta mark {PORTAL_MARK:#x} meta l4proto {{ tcp, udp }} th dport 53 accept"));
+    }
     let outside_by_exec = rules.exec.iter().filter_map(|exec| exec.outside);
     let_out.extend(outside_by_exec.map(|mark| format!("meta mark {mark:#x} accept")));
     // No router forwards this, even after the host has moved to a network where these addresses are elsewhere.
@@ -312,6 +320,7 @@ mod tests {
             "chain forged {\n\
              \ttype filter hook output priority mangle - 20; policy accept;\n\
              \tmeta mark 0x15761 counter drop\n\
+             \tmeta mark 0x5766 counter drop\n\
              \tmeta mark 0x5761 ip daddr . udp dport { 192.0.2.53 . 53 } counter drop\n\
              }\n\
              chain queries {\n\
@@ -359,6 +368,24 @@ mod tests {
              \tcounter drop\n\
              }\n"
         );
+    }
+
+    #[test]
+    fn portal_gets_out_to_the_web_and_for_names_if_the_profile_lets_it() {
+        let rules = KillSwitchRules { portal: true, ..KillSwitchRules::default() };
+        let portals = |rules: &KillSwitchRules| -> Vec<String> {
+            let_out(rules).into_iter().filter(|rule| rule.contains("0x5766")).collect()
+        };
+        assert_eq!(
+            portals(&rules),
+            [
+                "meta mark 0x5766 tcp dport { 80, 443 } accept",
+                "meta mark 0x5766 meta l4proto { tcp, udp } th dport 53 accept",
+            ]
+        );
+        assert!(portals(&KillSwitchRules::default()).is_empty());
+        // Without a portal the mark is nobody's.
+        assert!(forged_rules(&KillSwitchRules::default()).contains(&"meta mark 0x5766 counter drop".into()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The tables that a process may have changed.
 
 use crate::table_names::{
-    EXIT_TABLE, HOLD_TABLE, exec_table, firewall_table, guard_table, kill_switch_table,
+    EXIT_TABLE, HOLD_TABLE, exec_table, firewall_table, guard_table, kill_switch_table, portal_table,
 };
 
 /// The names of Warren's tables that one process is responsible for, in every family.
@@ -17,7 +17,13 @@ pub enum OwnTables {
 impl OwnTables {
     /// The tables of a profile's daemon.
     pub fn of_profile(name: &str) -> Self {
-        Self::Of(vec![guard_table(name), firewall_table(name), kill_switch_table(name), exec_table(name)])
+        Self::Of(vec![
+            guard_table(name),
+            firewall_table(name),
+            kill_switch_table(name),
+            exec_table(name),
+            portal_table(name),
+        ])
     }
 
     /// The tables of the exit.

@@ -100,7 +100,7 @@ fn unexpected(text: &str) -> RulesetError {
 fn is_group(text: &str) -> bool {
     let path = text.strip_prefix("unified/").unwrap_or(text);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || br"._-/\".contains(&byte);
-    ["warren.slice/", "warren_outside.slice/"].iter().any(|own| path.starts_with(own))
+    ["warren.slice/", "warren_outside.slice/", "warren_portal.slice/"].iter().any(|own| path.starts_with(own))
         && path.bytes().all(is_plain)
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
@@ -241,7 +241,7 @@ impl<'text> Reader<'text, '_> {
                 self.name()?;
                 self.key()?;
             }
-            Token::Symbol("==" | "!=") | Token::LineEnd => {}
+            Token::Symbol("=" | "==" | "!=") | Token::LineEnd => {}
             Token::Symbol(",") if depth > 1 => {}
             other => return Err(other.unexpected()),
         }

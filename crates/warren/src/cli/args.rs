@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use warren_session::invite::Invite;
 
+use super::portal::PlainUrl;
 use warren_daemon::directories::Directories;
 use warren_daemon::logging::{LogFormat, LogSettings};
 
@@ -123,6 +124,18 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  warren exec home -- curl https://example.net/\n  \
                             warren exec --outside home -- ping 192.0.2.1")]
     Exec(ExecArgs),
+    /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.
+    ///
+    /// Only a browser that this command starts is let out, only as the calling user, only to TCP ports 80 and 443, and to
+    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays held back. It ends
+    /// with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
+    #[command(
+        after_help = "Examples:\n  sudo warren portal\n  sudo warren portal home -- w3m http://example.com/"
+    )]
+    Portal(PortalArgs),
+    /// Say which network this host is in, and what to write in a profile to let its tunnel rest there.
+    #[command(after_help = "Examples:\n  warren network\n  warren network office")]
+    Network(NetworkArgs),
     /// Enrol this machine with an invitation, and write its profile.
     ///
     /// The key is made on this machine and never leaves it. If the answer is lost, run the same command again.
@@ -247,6 +260,34 @@ pub(crate) struct ExecArgs {
     /// The program and its arguments.
     #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// `warren portal`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PortalArgs {
+    /// The profile's name. Can be left out if only one is up, or if there is only one profile.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) profile: Option<OsString>,
+    /// How long the login page stays open, at most 5 minutes.
+    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = values::duration)]
+    pub(crate) timeout: Duration,
+    /// The page to ask for. The network answers with its login page instead.
+    #[arg(long, value_name = "URL", default_value = PlainUrl::DEFAULT)]
+    pub(crate) url: PlainUrl,
+    /// For the process in the portal's cgroup.
+    #[arg(long, hide = true)]
+    pub(crate) inside: bool,
+    /// A program to run instead of a browser, and its arguments. WARREN_PORTAL_URL has the login page's address.
+    #[arg(value_name = "COMMAND", last = true, num_args = 0..)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `warren network`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NetworkArgs {
+    /// Your name for the network.
+    #[arg(value_name = "NAME", default_value = "home")]
+    pub(crate) name: String,
 }
 
 /// `warren join`.

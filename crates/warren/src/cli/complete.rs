@@ -61,7 +61,12 @@ enum Names {
 fn names_for(path: &str, argument: &Arg) -> Option<Names> {
     match (path, argument.get_id().as_str()) {
         (
-            "warren up" | "warren exec" | "warren exits" | "warren client run" | "warren client close",
+            "warren up"
+            | "warren exec"
+            | "warren portal"
+            | "warren exits"
+            | "warren client run"
+            | "warren client close",
             "profile",
         ) => Some(Names::ProfileOrFile),
         ("warren down", "profile") => Some(Names::Up),

@@ -1,7 +1,8 @@
 //! `warren exec`: one program inside the tunnel, or outside of it.
 
-mod names;
+pub(super) mod names;
 
+use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
@@ -56,7 +57,7 @@ async fn enter_as_root(
     arguments: &ExecArgs,
     side: Side,
 ) -> anyhow::Result<(String, Shadowed)> {
-    let (name, file) = profile(directories, arguments)?;
+    let (name, file) = profile(directories, arguments.profile.as_ref())?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
     let group = ExecGroup::of(&name, side)?;
     let request = Request::Exec { side };
@@ -117,8 +118,11 @@ async fn bring_up(
 }
 
 /// The profile's name, and its file if that is known.
-fn profile(directories: &Directories, arguments: &ExecArgs) -> anyhow::Result<(String, Option<PathBuf>)> {
-    if let Some(argument) = &arguments.profile {
+pub(super) fn profile(
+    directories: &Directories,
+    argument: Option<&OsString>,
+) -> anyhow::Result<(String, Option<PathBuf>)> {
+    if let Some(argument) = argument {
         let name = client::profile_name(argument)?;
         let is_file = argument.to_string_lossy() != name.as_str();
         return Ok((name, is_file.then(|| PathBuf::from(argument))));
@@ -155,7 +159,7 @@ async fn enter_as_user(
     };
     refuse_invalid_name(&name)?;
     let shadowed = Shadowed::for_user(side)?;
-    match exec_socket::ask_side(&directories.runtime, &name, side).await {
+    match exec_socket::ask_for(&directories.runtime, &name, side.into()).await {
         Err(AskError::NotRunning) => {
             let sentence = format!(
                 "{name} is not up, or lets only root use `warren exec`; ask root to run `warren up {name}`, and to set users in [exec] \

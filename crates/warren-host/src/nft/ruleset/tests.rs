@@ -284,6 +284,7 @@ fn client() -> Plan {
         strict_reverse_path: Vec::new(),
     };
     let rules = KillSwitchRules {
+        portal: true,
         include: networks(&["10.0.0.0/8", "fd00::/8"]),
         exclude: networks(&["10.1.0.0/16"]),
         lan: networks(&["192.168.1.0/24", "fe80::/64"]),

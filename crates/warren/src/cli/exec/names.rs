@@ -15,14 +15,14 @@ use warren_host::exec_groups::Side;
 
 /// What is mounted over which file, in a mount namespace of the program's own.
 #[derive(Debug, Default)]
-pub(super) struct Shadowed(Vec<[PathBuf; 2]>);
+pub(in crate::cli) struct Shadowed(Vec<[PathBuf; 2]>);
 
 impl Shadowed {
     /// What a program of root's must not see. `servers` are the resolvers of its side, and `directory` is the daemon's.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub(super) fn for_root(side: Side, servers: &[IpAddr], directory: &Path) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn for_root(side: Side, servers: &[IpAddr], directory: &Path) -> anyhow::Result<Self> {
         let mut shadowed: Vec<[PathBuf; 2]> =
             services().into_iter().map(|socket| [NOTHING.into(), socket]).collect();
         let resolv_conf = std::fs::canonicalize(RESOLV_CONF);
@@ -44,7 +44,7 @@ impl Shadowed {
     ///
     /// # Errors
     /// Which service that is, and what to do.
-    pub(super) fn for_user(side: Side) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn for_user(side: Side) -> anyhow::Result<Self> {
         if let Some(socket) = services().first() {
             bail!(
                 "programs look names up through {}, which asks on the host's side, and only root can hide it from one of them; run \
@@ -61,7 +61,7 @@ impl Shadowed {
     }
 
     /// The words that run a program without these files.
-    pub(super) fn around(&self, program: &[OsString]) -> Vec<OsString> {
+    pub(in crate::cli) fn around(&self, program: &[OsString]) -> Vec<OsString> {
         if self.0.is_empty() {
             return program.to_vec();
         }

@@ -116,6 +116,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         host_outside: false,
         warnings: Vec::new(),
         last_error: None,
+        resting: None,
         kill_switch: false,
         reconnects: 0,
         dropped_queries: 0,

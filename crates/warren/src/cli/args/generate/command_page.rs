@@ -35,6 +35,8 @@ const RELATED: &[(&str, &[&str])] = &[
     ("warren-list", &["warren-status(1)", "warren-exits(1)"]),
     ("warren-logs", &["warren-status(1)"]),
     ("warren-exits", &["warren-status(1)", "warren-list(1)", "warren.toml(5)"]),
+    ("warren-portal", &["warren-up(1)", "warren-exec(1)", "warren-network(1)", "warren.toml(5)"]),
+    ("warren-network", &["warren-portal(1)", "warren.toml(5)"]),
     ("warren-doctor", &["warren-status(1)"]),
     ("warren-cleanup", &["warren-down(1)"]),
     ("warren-keygen", &["warren-pubkey(1)"]),

@@ -182,9 +182,12 @@ enum Tone {
 fn tone(state: State) -> Tone {
     match state {
         State::Up => Tone::Good,
-        State::Connecting | State::Reconnecting | State::Refused | State::Error | State::Stopping => {
-            Tone::Bad
-        }
+        State::Connecting
+        | State::Reconnecting
+        | State::Resting
+        | State::Refused
+        | State::Error
+        | State::Stopping => Tone::Bad,
     }
 }
 

@@ -1,0 +1,261 @@
+//! Decides when the tunnel rests on a trusted network, and when it goes on.
+//!
+//! [`OnDemand`] decides and does nothing itself. A tunnel goes on at once when the network is not known to be trusted, and
+//! rests only on a network that has been steady for a while, longer after each change of mind.
+
+use std::time::{Duration, Instant};
+
+use warren_host::current_network::{CurrentNetwork, TrustedNetwork};
+
+/// What is to be done about the network that this host is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Nothing.
+    Stay,
+    /// Take the tunnel down.
+    Rest(String),
+    /// Bring the tunnel up.
+    GoOn,
+}
+
+/// What has been seen of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen<'a> {
+    /// A trusted network. `is_confirmed` if its router has answered lately.
+    Trusted { name: &'a str, is_confirmed: bool },
+    /// Another network, or none.
+    Other,
+}
+
+/// Whether the user has overridden the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Override {
+    None,
+    /// `warren up` has started this daemon: the tunnel is up on whatever network this host is in now.
+    Here,
+    /// The tunnel is up on this trusted network.
+    On(String),
+}
+
+/// What is known of the trusted networks.
+#[derive(Debug)]
+pub(super) struct OnDemand {
+    trusted: Vec<TrustedNetwork>,
+    resting: Option<String>,
+    overridden: Override,
+    /// The trusted network that this host is in, and since when.
+    steady: Option<(String, Instant)>,
+    /// When the tunnel has gone on lately.
+    gone_on: Vec<Instant>,
+    look_at: Option<Instant>,
+    is_first_look: bool,
+    /// Whether the kill switch was opened here.
+    pub(super) has_opened: bool,
+}
+
+impl OnDemand {
+    /// `is_overridden` if `warren up` has started this daemon.
+    pub(super) fn new(trusted: Vec<TrustedNetwork>, is_overridden: bool, now: Instant) -> Self {
+        let look_at = (!trusted.is_empty()).then_some(now);
+        let overridden = if is_overridden { Override::Here } else { Override::None };
+        Self {
+            trusted,
+            resting: None,
+            overridden,
+            steady: None,
+            gone_on: Vec::new(),
+            look_at,
+            is_first_look: true,
+            has_opened: false,
+        }
+    }
+
+    /// Follows a profile that was read again.
+    pub(super) fn follow(&mut self, trusted: &[TrustedNetwork], now: Instant) {
+        trusted.clone_into(&mut self.trusted);
+        self.look_soon(now);
+    }
+
+    /// The trusted network on which the tunnel rests.
+    pub(super) fn resting(&self) -> Option<&str> {
+        self.resting.as_deref()
+    }
+
+    /// When to look at the network.
+    pub(super) fn look_due(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// Looks at once, because the network has changed.
+    pub(super) fn look_soon(&mut self, now: Instant) {
+        let is_used = !self.trusted.is_empty() || self.resting.is_some();
+        self.look_at = is_used.then_some(now);
+    }
+
+    /// The trusted network that this is.
+    pub(super) fn recognise(&self, current: Option<&CurrentNetwork>) -> Option<(String, bool)> {
+        let current = current?;
+        let trusted = self.trusted.iter().find(|trusted| current.is(trusted))?;
+        Some((trusted.name.clone(), current.is_confirmed))
+    }
+
+    /// Decides after a look at the network.
+    pub(super) fn decide(&mut self, now: Instant, seen: Seen<'_>) -> Decision {
+        let is_first = std::mem::replace(&mut self.is_first_look, false);
+        self.look_at = Some(now + LOOK_EVERY);
+        let Seen::Trusted { name, is_confirmed } = seen else {
+            self.steady = None;
+            self.overridden = Override::None;
+            return if self.resting.is_some() { Decision::GoOn } else { Decision::Stay };
+        };
+        if self.overridden == Override::Here {
+            self.overridden = Override::On(name.to_owned());
+        }
+        if self.overridden == Override::On(name.to_owned()) {
+            return Decision::Stay;
+        }
+        self.overridden = Override::None;
+        if self.resting.as_deref() == Some(name) {
+            return Decision::Stay;
+        }
+        if self.resting.is_some() {
+            // Another trusted network. Its rest has to be earned anew.
+            return Decision::GoOn;
+        }
+        if !is_confirmed {
+            // The entry may be left from another network with the same addresses. The router is being asked.
+            self.steady = None;
+            self.look_at = Some(now + LOOK_FOR_ANSWER);
+            return Decision::Stay;
+        }
+        let since = match &self.steady {
+            Some((steady, since)) if steady == name => *since,
+            _ => now,
+        };
+        let due = since + if is_first { Duration::ZERO } else { self.wait(now) };
+        if now >= due {
+            self.steady = None;
+            return Decision::Rest(name.to_owned());
+        }
+        self.steady = Some((name.to_owned(), since));
+        self.look_at = Some(due.min(now + LOOK_EVERY));
+        Decision::Stay
+    }
+
+    /// The tunnel rests now.
+    pub(super) fn rests(&mut self, name: String) {
+        self.resting = Some(name);
+    }
+
+    /// The tunnel goes on now. `by_user` if the user wants it up on this network.
+    pub(super) fn goes_on(&mut self, now: Instant, by_user: bool) {
+        let Some(name) = self.resting.take() else { return };
+        self.has_opened = false;
+        if by_user {
+            self.overridden = Override::On(name);
+        } else {
+            self.gone_on.push(now);
+        }
+        self.look_soon(now);
+    }
+
+    /// How long a trusted network has to be steady.
+    fn wait(&mut self, now: Instant) -> Duration {
+        self.gone_on.retain(|at| now.saturating_duration_since(*at) < REMEMBERED);
+        let doublings = u32::try_from(self.gone_on.len()).unwrap_or(u32::MAX).min(MOST_DOUBLINGS);
+        STEADY_FOR * 2_u32.pow(doublings)
+    }
+}
+
+/// How long a trusted network has to be steady before the tunnel rests.
+const STEADY_FOR: Duration = Duration::from_secs(2);
+/// The wait is at most 64 s.
+const MOST_DOUBLINGS: u32 = 5;
+/// For how long a change of mind makes the next rest wait.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// The longest time between two looks. The kernel reports most changes at once, but not that another router has come.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long a router may take to answer before the next look.
+const LOOK_FOR_ANSWER: Duration = Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: Seen<'_> = Seen::Trusted { name: "home", is_confirmed: true };
+
+    #[test]
+    fn tunnel_rests_at_once_at_the_start_and_otherwise_when_the_network_is_steady() {
+        let now = Instant::now();
+        let mut one = on_demand(false, now);
+        assert_eq!(one.decide(now, HOME), rest("home"), "at the start");
+
+        let mut one = on_demand(false, now);
+        assert_eq!(one.decide(now, Seen::Other), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(5), HOME), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(6), HOME), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(7), HOME), rest("home"));
+        one.rests("home".to_owned());
+        let unconfirmed = Seen::Trusted { name: "home", is_confirmed: false };
+        assert_eq!(one.decide(now + seconds(9), unconfirmed), Decision::Stay, "it may just be idle");
+        assert_eq!(one.decide(now + seconds(10), Seen::Other), Decision::GoOn);
+    }
+
+    #[test]
+    fn router_that_has_not_answered_lets_no_tunnel_rest() {
+        let now = Instant::now();
+        let mut one = on_demand(false, now);
+        for second in 0..60 {
+            let unconfirmed = Seen::Trusted { name: "home", is_confirmed: false };
+            assert_eq!(one.decide(now + seconds(second), unconfirmed), Decision::Stay);
+        }
+    }
+
+    #[test]
+    fn user_overrides_until_the_network_changes() {
+        let now = Instant::now();
+        let mut one = on_demand(true, now);
+        assert_eq!(one.decide(now, HOME), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(60), HOME), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(61), Seen::Other), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(62), HOME), Decision::Stay);
+        assert_eq!(one.decide(now + seconds(64), HOME), rest("home"));
+        one.rests("home".to_owned());
+        one.goes_on(now + seconds(65), true);
+        assert_eq!(one.decide(now + seconds(99), HOME), Decision::Stay);
+    }
+
+    #[test]
+    fn network_that_flaps_makes_the_tunnel_rest_ever_more_rarely() {
+        let now = Instant::now();
+        let mut one = on_demand(false, now);
+        let mut rests = 0;
+        // Trusted for 10 s, another for one, for ten minutes.
+        for second in 0..600 {
+            let at = now + seconds(second);
+            let seen = if second % 11 == 10 { Seen::Other } else { HOME };
+            match one.decide(at, seen) {
+                Decision::Rest(name) => {
+                    rests += 1;
+                    one.rests(name);
+                }
+                Decision::GoOn => one.goes_on(at, false),
+                Decision::Stay => {}
+            }
+        }
+        assert_eq!(rests, 3, "after 0, 4 and 8 s; 16 s are never over");
+    }
+
+    fn on_demand(is_overridden: bool, now: Instant) -> OnDemand {
+        let home = "home 192.168.1.0/24 4c:11:bf:00:00:01".parse().unwrap();
+        OnDemand::new(vec![home], is_overridden, now)
+    }
+
+    fn rest(name: &str) -> Decision {
+        Decision::Rest(name.to_owned())
+    }
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+}

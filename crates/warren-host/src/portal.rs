@@ -1,0 +1,132 @@
+//! A portal: one user's browser reaches the login page of a network although everything else is held back.
+//!
+//! The browser is in a cgroup of its own ([`ExecGroup::of_portal`]). A table marks the packets of that cgroup and that
+//! user which go to TCP ports 80 and 443, and the queries to the network's resolver. A kill switch accepts this mark, and
+//! a policy rule leads marked packets around the tunnel.
+//!
+//! Three things close a portal: [`Portal::close`], the end of the process that owns the table, however it ends, and the
+//! kernel, which forgets the ports after the portal's time.
+
+mod ruleset;
+
+use std::path::Path;
+
+pub use self::ruleset::{PORTAL_MARK, PortalRules};
+pub use crate::table_names::portal_table;
+use crate::{
+    ApplyError, Family, FirewallMark, Host, HostError, Plan, Rule, Step, StepError, TableFamily, UndoError,
+    exec_groups::ExecGroup, facts, routing_tables,
+};
+
+/// An open portal. Dropping this closes it, as the end of this process does.
+#[derive(Debug)]
+pub struct Portal {
+    host: Host,
+}
+
+/// Why a portal cannot be opened or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum PortalError {
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The kernel cannot be asked.
+    #[error("cannot read this host's state: {0}")]
+    Read(#[from] std::io::Error),
+    /// It cannot be opened.
+    #[error("{0}; a portal needs nft 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
+    Apply(#[from] ApplyError),
+    /// It cannot be closed. The kernel still closes it in time.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+    /// The kernel's state cannot be read.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+impl Portal {
+    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must be there. Removes what a killed
+    /// process left of an earlier one.
+    ///
+    /// # Errors
+    /// If a portal of this profile is open, the kernel lacks something, or nft fails.
+    pub async fn open(
+        journal: impl AsRef<Path>,
+        name: &str,
+        rules: &PortalRules,
+    ) -> Result<Self, PortalError> {
+        let journal = journal.as_ref();
+        crate::recover(journal).await?;
+        let mut host = Host::open(journal).await?;
+        let plan = plan(name, rules, facts::has_ipv6()?);
+        // What was applied is in the journal, from which it is undone as a whole.
+        drop(host.apply(&plan).await?);
+        Ok(Self { host })
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// What is left of it.
+    pub async fn close(mut self) -> Result<(), PortalError> {
+        Ok(self.host.undo_all().await?)
+    }
+}
+
+impl ExecGroup {
+    /// Ends every process in the cgroup, and removes it.
+    pub fn end(&self) {
+        self.kill();
+        for _ in 0..ATTEMPTS {
+            if !self.is_populated() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        self.remove();
+    }
+}
+
+/// How long the processes of a portal may take to end. They get SIGKILL.
+const ATTEMPTS: u32 = 50;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+fn plan(name: &str, rules: &PortalRules, has_ipv6: bool) -> Plan {
+    let rule = |family| {
+        Step::Rule(Rule {
+            family,
+            priority: PRIORITY,
+            fwmark: Some(FirewallMark::exactly(PORTAL_MARK)),
+            invert: false,
+            table: routing_tables::MAIN,
+            suppress_prefix_length: None,
+            from: None,
+            iif: None,
+        })
+    };
+    let table = Step::Nftables {
+        family: TableFamily::Inet,
+        table: portal_table(name),
+        ruleset: ruleset::ruleset(rules),
+        owned: true,
+    };
+    let ipv6 = has_ipv6.then(|| rule(Family::Ipv6));
+    // The table last: without the rule, marked packets would go into the tunnel.
+    Plan { steps: [rule(Family::Ipv4)].into_iter().chain(ipv6).chain([table]).collect() }
+}
+
+/// The place of the rule for marked packets: in front of every band of tunnels that has room for many.
+const PRIORITY: u32 = 121;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Band;
+
+    #[test]
+    fn rule_stands_in_front_of_the_bands_of_tunnels_and_in_none_of_them() {
+        assert_eq!(Band::of(PRIORITY).map(Band::first), None);
+        let behind = Band::all().filter(|band| band.first() > PRIORITY).count();
+        assert_eq!(behind, 8, "every band with 256 places");
+    }
+}

@@ -1,0 +1,156 @@
+//! Finds a network's login page: the network answers a web request with it, in place of the host that was asked.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A page that is asked for without TLS, as `http://example.com/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlainUrl {
+    host: String,
+    port: u16,
+    path: String,
+}
+
+/// What the network answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A redirection to the login page.
+    Page(String),
+    /// A page of its own in place of the one that was asked for, or an answer that says that a login is needed (RFC 6585).
+    Replaced,
+    /// Nothing that tells of a login page.
+    Nothing,
+    /// No answer.
+    NoAnswer(String),
+}
+
+impl PlainUrl {
+    /// The page whose text is known, at a host that is there for such purposes (RFC 2606).
+    pub(crate) const DEFAULT: &'static str = "http://example.com/";
+
+    /// Asks for the page.
+    pub(super) async fn ask(&self) -> Found {
+        let ask = async {
+            let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            let request = format!(
+                "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: Mozilla/5.0\r\nAccept: text/html\r\nConnection: close\r\n\r\n",
+                self.path, self.host
+            );
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = Vec::new();
+            stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+            Ok::<_, std::io::Error>(answer)
+        };
+        match timeout(PATIENCE, ask).await {
+            Ok(Ok(answer)) => self.judge(&String::from_utf8_lossy(&answer)),
+            Ok(Err(error)) => Found::NoAnswer(error.to_string()),
+            Err(_) => Found::NoAnswer("no answer".to_owned()),
+        }
+    }
+
+    fn judge(&self, answer: &str) -> Found {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+        let mut lines = head.lines();
+        let status = lines.next().unwrap_or_default();
+        let code = status.split_whitespace().nth(1).unwrap_or_default();
+        if !status.starts_with("HTTP/") {
+            return Found::NoAnswer("an answer that is no web page".to_owned());
+        }
+        let location = lines.find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("location").then(|| value.trim())
+        });
+        match (code.as_bytes().first(), location) {
+            (Some(b'3'), Some(location)) if is_safe(location) => Found::Page(location.to_owned()),
+            _ if code == "511" => Found::Replaced,
+            _ if self.to_string() == Self::DEFAULT && code == "200" && !body.contains("Example Domain") => {
+                Found::Replaced
+            }
+            _ => Found::Nothing,
+        }
+    }
+}
+
+/// Whether a redirection can be given to a browser as an argument. Anybody on the network may have written it.
+fn is_safe(location: &str) -> bool {
+    let is_web = ["http://", "https://"].iter().any(|scheme| location.starts_with(scheme));
+    is_web && location.len() <= LONGEST_URL && location.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+impl FromStr for PlainUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} must be an address such as \"{}\", without TLS", Self::DEFAULT);
+        if !is_safe(text) {
+            return Err(wrong());
+        }
+        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (host, port) = match host.rsplit_once(':').filter(|(host, _)| !host.contains(':')) {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+            None => (host, 80),
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        if host.is_empty() || !host.bytes().all(is_name) {
+            return Err(wrong());
+        }
+        let path = if path.is_empty() { "/" } else { path };
+        Ok(Self { host: host.to_owned(), port, path: path.to_owned() })
+    }
+}
+
+impl fmt::Display for PlainUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            80 => write!(f, "http://{}{}", self.host, self.path),
+            port => write!(f, "http://{}:{port}{}", self.host, self.path),
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(4);
+const LONGEST_ANSWER: u64 = 64 * 1024;
+const LONGEST_URL: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn login_page_is_told_from_the_page_that_was_asked_for() {
+        let asked: PlainUrl = PlainUrl::DEFAULT.parse().unwrap();
+        let redirected = "HTTP/1.1 302 Found\r\nlocation: https://login.hotel.example/?room=7\r\n\r\n";
+        assert_eq!(asked.judge(redirected), Found::Page("https://login.hotel.example/?room=7".to_owned()));
+        assert_eq!(asked.judge("HTTP/1.1 511 x\r\n\r\n"), Found::Replaced);
+        assert_eq!(asked.judge("HTTP/1.0 200 OK\r\n\r\n<h1>Welcome to the hotel</h1>"), Found::Replaced);
+        assert_eq!(asked.judge("HTTP/1.1 200 OK\r\n\r\n<h1>Example Domain</h1>"), Found::Nothing);
+        assert!(matches!(asked.judge("SSH-2.0-x\r\n"), Found::NoAnswer(_)));
+    }
+
+    #[test]
+    fn nothing_but_a_web_address_reaches_a_browsers_command_line() {
+        let asked: PlainUrl = PlainUrl::DEFAULT.parse().unwrap();
+        for location in
+            ["--remote-debugging-port=1", "file:///etc/passwd", "http://a b/", "javascript:alert(1)", "/x"]
+        {
+            let answer = format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n");
+            assert_eq!(asked.judge(&answer), Found::Nothing, "{location}");
+        }
+    }
+
+    #[test]
+    fn page_is_asked_for_without_tls() {
+        let url: PlainUrl = "http://192.0.2.1:8080".parse().unwrap();
+        assert_eq!(url.to_string(), "http://192.0.2.1:8080/");
+        assert_eq!(url, PlainUrl { host: "192.0.2.1".to_owned(), port: 8080, path: "/".to_owned() });
+        for wrong in ["https://example.com/", "example.com", "http://", "http://a:x/", "http://a\nb/"] {
+            assert!(wrong.parse::<PlainUrl>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `[on_demand]`: the tunnel rests on trusted networks, and is up elsewhere.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use crate::support::counters::packets_of_one;
+use crate::support::{Client, Exit, LeakCounter, Net, Profile, Running, eventually, seconds};
+
+const ADDRESS: &str = "curl -sS --max-time 20 http://203.0.113.2/address";
+const HOME: &str = "02:00:00:00:00:01";
+const HOTEL: &str = "02:00:00:00:00:02";
+
+#[test]
+fn tunnel_is_down_at_home_and_up_elsewhere_and_the_user_has_the_last_word() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    join(&net, HOME);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    // What `warren network` prints is what a profile needs.
+    let printed = client.warren.run("network home").ok();
+    let setting =
+        printed.lines().find_map(|line| line.strip_prefix("trusted = [\"")?.strip_suffix("\"]")).unwrap();
+    assert_eq!(setting, format!("home 192.0.2.0/24 {HOME}"), "{printed}");
+    let profile = at_home(exit.enrol("other"));
+    client.warren.write("home.toml", 0o600, &profile.text());
+    assert!(client.warren.run("network").ok().contains("the profile home trusts this network as home"));
+
+    let mut daemon = start(&client);
+    wait_for(&client, "resting");
+    assert_eq!(client.status().text("/resting"), "home");
+    let shown = client.warren.run("status home").ok();
+    assert!(shown.contains("home: off: on the trusted network home, for"), "{shown}");
+    assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
+    client.assert_host_unchanged();
+
+    join(&net, HOTEL);
+    wait_for(&client, "up");
+    assert_eq!(client.sh(ADDRESS), Net::EXIT_V4, "another router, the same addresses");
+    assert_eq!(client.status().0["kill_switch"], false, "nobody asked for one");
+    join(&net, HOME);
+    wait_for(&client, "resting");
+    assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
+
+    let up = client.warren.run("up home").ok();
+    assert!(up.starts_with("connected to home"), "{up}");
+    std::thread::sleep(seconds(8));
+    assert_eq!(client.status().text("/state"), "up", "until the network changes");
+    join(&net, HOTEL);
+    std::thread::sleep(seconds(1));
+    assert_eq!(client.status().text("/state"), "up");
+    join(&net, HOME);
+    wait_for(&client, "resting");
+
+    // A network that comes and goes does not make the tunnel come and go.
+    for _ in 0..3 {
+        join(&net, HOTEL);
+        std::thread::sleep(seconds(1));
+        join(&net, HOME);
+        std::thread::sleep(seconds(1));
+        assert_ne!(client.status().text("/state"), "resting", "home was not steady");
+    }
+    client.warren.run("down home").ok();
+    assert!(!daemon.is_running() || daemon.wait(seconds(5)).is_some());
+
+    // `up` means up.
+    let up = client.warren.run("up home").ok();
+    assert!(up.starts_with("connected to home"), "{up}");
+    client.warren.run("down home").ok();
+}
+
+#[test]
+fn nothing_leaves_on_a_foreign_network_while_the_exit_is_awaited() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    join(&net, HOME);
+    let client = Client::with(&net, &at_home(exit.enrol("laptop")));
+    let _daemon = start(&client);
+    wait_for(&client, "resting");
+    let hook = "type filter hook ingress device to-client priority -450;";
+    let rules = format!(
+        "ip daddr {} counter name seen; ip6 daddr {} counter name seen;",
+        Net::INTERNET_V4,
+        Net::INTERNET_V6
+    );
+    net.router
+        .sh(&format!(
+            "nft 'table netdev seen {{ counter seen {{ }}; chain received {{ {hook} {rules} }}; }}'"
+        ))
+        .ok();
+    let seen = || packets_of_one(&net.router.sh("nft list counter netdev seen seen").ok());
+    let attempt = || {
+        let line = "ping -c 5 -i 0.2 -W 1 203.0.113.2; ping -c 5 -i 0.2 -W 1 2001:db8:3::2; curl -sS --max-time 2 http://203.0.113.2/";
+        net.client.sh(line)
+    };
+    attempt();
+    let at_home = seen();
+    assert!(at_home >= 10, "the control");
+
+    net.black_hole();
+    join(&net, HOTEL);
+    wait_for(&client, "connecting");
+    assert_eq!(client.status().0["kill_switch"], false, "the routes alone hold it back");
+    let before = seen();
+    println!("measured: {} packets left before the tunnel's routes stood", before - at_home);
+    attempt();
+    assert_eq!(seen(), before, "while the exit does not answer");
+    // A login page is reached around these routes.
+    if net.client.own_cgroups().is_some() {
+        let page = client.warren.run(&format!("portal home -- {ADDRESS}"));
+        assert_eq!(page.stdout.trim_end(), Net::CLIENT_V4, "{page:?}");
+    }
+    net.unfilter();
+    wait_for(&client, "up");
+    assert_eq!(client.sh(ADDRESS), Net::EXIT_V4);
+    client.warren.run("down home").ok();
+}
+
+#[test]
+fn kill_switch_opens_at_home_only_if_the_profile_says_so_and_is_closed_elsewhere() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    join(&net, HOME);
+    let guarded = at_home(exit.enrol("laptop")).with("kill_switch", "enabled", true);
+    let client = Client::with(&net, &guarded);
+    let refused = client.warren.run("up home");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("trusted_opens_kill_switch = true"), "{refused:?}");
+
+    let opens = guarded.with("on_demand", "trusted_opens_kill_switch", true);
+    client.warren.write("home.toml", 0o600, &opens.text());
+    let leaks = LeakCounter::start(&net);
+    let _daemon = start(&client);
+    wait_for(&client, "resting");
+    leaks.assert_all("at home");
+    assert_eq!(client.status().0["kill_switch"], false);
+
+    net.black_hole();
+    join(&net, HOTEL);
+    wait_for(&client, "connecting");
+    leaks.assert_none("elsewhere, connecting");
+    net.unfilter();
+    wait_for(&client, "up");
+    leaks.assert_none("elsewhere, up");
+    assert_eq!(client.sh(ADDRESS), Net::EXIT_V4);
+    join(&net, HOME);
+    wait_for(&client, "resting");
+    leaks.assert_all("at home again");
+
+    // Closed by hand, it stays closed at home.
+    client.warren.run("down home").ok();
+    client.warren.write("home.toml", 0o600, &at_home(exit.enrol("third")).text());
+    client.warren.run("client close home").ok();
+    let _daemon = start(&client);
+    wait_for(&client, "up");
+    let warned = client.warren.run("status home").ok();
+    assert!(warned.contains("trusted_opens_kill_switch"), "{warned}");
+    client.warren.run("down home").ok();
+}
+
+fn at_home(profile: Profile) -> Profile {
+    profile.with("on_demand", "trusted", vec![format!("home 192.0.2.0/24 {HOME}")])
+}
+
+/// Starts the daemon as a service manager does at boot, without `up`.
+fn start(client: &Client<'_>) -> Running {
+    client.warren.start(&format!("client run {}", client.warren.config("home.toml").display()))
+}
+
+#[track_caller]
+fn wait_for(client: &Client<'_>, state: &str) {
+    eventually(seconds(60), state, || {
+        client.warren.status().is_some_and(|status| status.text("/state") == state)
+    });
+}
+
+/// Takes the client's host to another network: the same addresses, with a router of its own.
+fn join(net: &Net, router: &str) {
+    net.client.sh("ip link set eth0 down").ok();
+    net.router.sh(&format!("ip link set dev to-client address {router}")).ok();
+    let addresses = "ip link set eth0 up; ip address replace 2001:db8:1::2/64 dev eth0 nodad; \
+                     ip route replace default via 192.0.2.1; ip -6 route replace default via 2001:db8:1::1";
+    net.client.sh(addresses).ok();
+}
