@@ -5,6 +5,7 @@ use std::time::Duration;
 use self::harness::*;
 use super::ClientAction as Action;
 use super::*;
+use crate::UPDATES;
 use crate::goodbye::Versions;
 use crate::message::{Attached, Message, MessageDecoder, Network, encode};
 
