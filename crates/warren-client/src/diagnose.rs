@@ -264,7 +264,7 @@ mod tests {
             (Findings { tcp: Answer::Open, ..silent }, &open, "allow UDP port 443"),
             (Findings { tcp: Answer::Refused, ..silent }, &open, "allow UDP port 443"),
             (silent, &open, "does not answer: check"),
-            (silent, &closed, "run `warren down home`, log in"),
+            (silent, &closed, "`sudo warren portal home`, which opens its page"),
             (silent, &blocked, "does not answer: check"),
             (Findings { udp: Answer::Blocked, ..silent }, &open, "nft list ruleset"),
             (Findings { udp: Answer::Blocked, ..silent }, &blocked, "the kill switch of work is closed"),

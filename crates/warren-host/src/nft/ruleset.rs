@@ -241,7 +241,7 @@ impl<'text> Reader<'text, '_> {
                 self.name()?;
                 self.key()?;
             }
-            Token::Symbol("=" | "==" | "!=") | Token::LineEnd => {}
+            Token::Symbol("==" | "!=") | Token::LineEnd => {}
             Token::Symbol(",") if depth > 1 => {}
             other => return Err(other.unexpected()),
         }
@@ -258,6 +258,7 @@ impl<'text> Reader<'text, '_> {
             "flags" => self.flags(),
             "priority" => self.priority(),
             "timeout" => self.value(Kind::Seconds),
+            "elements" => self.elements_for_a_time(),
             // The types of a set's elements are joined.
             "." if SET_TYPES.contains(&before) => match self.peek() {
                 Some(Token::Word(next)) if SET_TYPES.contains(&next) => Ok(()),
@@ -327,6 +328,22 @@ impl<'text> Reader<'text, '_> {
             (Token::Symbol("&"), [Kind::Ipv4 | Kind::Ipv6]) => self.mask(),
             (OPENING, _) => self.elements(kinds),
             (other, _) => Err(other.unexpected()),
+        }
+    }
+
+    /// Reads the elements that a set has from the start: ports, each for a time. nft would look up any other word.
+    fn elements_for_a_time(&mut self) -> Result<(), RulesetError> {
+        self.expect(Token::Symbol("="))?;
+        self.expect(OPENING)?;
+        loop {
+            self.value(Kind::Port)?;
+            self.expect(Token::Word("timeout"))?;
+            self.value(Kind::Seconds)?;
+            match self.some()? {
+                CLOSING => return Ok(()),
+                Token::Symbol(",") => {}
+                other => return Err(other.unexpected()),
+            }
         }
     }
 

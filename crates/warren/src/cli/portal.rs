@@ -189,7 +189,7 @@ enum Ended {
     Timeout,
     Connected,
     Opened,
-    DaemonEnded,
+    DaemonGone,
 }
 
 /// What ends a portal beside its program.
@@ -228,7 +228,7 @@ impl Watched<'_> {
         }
         Ok(match ask_status(&self.directory.socket()).await {
             Ok(status) => (status.state == State::Up).then_some(Ended::Connected),
-            Err(AskError::NotRunning) if self.has_daemon => Some(Ended::DaemonEnded),
+            Err(AskError::NotRunning) if self.has_daemon => Some(Ended::DaemonGone),
             // A daemon that takes long to answer is not a dead one. The kernel has the time.
             Err(_) => None,
         })
@@ -253,7 +253,7 @@ fn report(name: &str, ended: Ended) -> anyhow::Result<()> {
                 "the time is over and the login page is closed; run `warren portal` again if you need it";
             return Err(Failure::new(ExitCode::TimedOut, sentence).into());
         }
-        Ended::DaemonEnded => {
+        Ended::DaemonGone => {
             bail!(
                 "the daemon of {name} has stopped and the login page is closed; run `warren up {name}`, or `warren portal {name}` again"
             )

@@ -241,11 +241,12 @@ fn neither_files_nor_names_are_looked_up() {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         home(&text).unwrap_or_else(|error| panic!("{error}: {rule}"));
     }
-    for element in ["local", "10.0.0.1"] {
+    for element in ["local", "10.0.0.1", "80", "80 timeout local", "local timeout 9s", "80 timeout 9s, local"]
+    {
         let set = format!(
             "table inet warren_home {{\nset a {{\ntype ipv4_addr\nelements = {{ {element} }}\n}}\n}}\n"
         );
-        assert!(home(&set).is_err(), "no set of Warren's has elements from the start: {set}");
+        assert!(home(&set).is_err(), "a set has ports for a time from the start, and nothing else: {set}");
     }
 }
 

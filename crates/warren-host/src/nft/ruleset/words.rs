@@ -60,7 +60,6 @@ pub(super) const WORDS: &[&str] = &[
     "dstnat",
     "echo-reply",
     "echo-request",
-    "elements",
     "established",
     "ether",
     "exists",
