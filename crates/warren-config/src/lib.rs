@@ -64,7 +64,7 @@ pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with}
 pub use transport::Transport;
 pub use web::WebListen;
 pub use wireguard::{WireGuardSettings, read_wireguard_key, wireguard_key_path, write_wireguard_key};
-pub use wording::{describe, quoted, suggestion};
+pub use wording::{counted, describe, quoted, suggestion};
 
 #[cfg(test)]
 mod tests;

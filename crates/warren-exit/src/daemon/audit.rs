@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use warren_config::counted;
 use warren_control::{
     AddressChoice, ClientChange, ClientSettings, ImportSummary, InvitationView, RateChoice, Request,
 };
@@ -74,7 +75,7 @@ impl Change {
 
 /// Logs how many clients a command has enrolled at once.
 pub(super) fn log_enrolled(count: usize) {
-    tracing::info!(by = By::Command.name(), "{count} clients enrolled");
+    tracing::info!(by = By::Command.name(), "{} enrolled", counted(count, "client"));
 }
 
 /// Logs what an import has changed.

@@ -6,10 +6,11 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use qrcodegen::{QrCode, QrCodeEcc};
+use warren_session::PublicKey;
 use warren_session::clients::{PresharedKey, WireGuardClient};
-use warren_wireguard::PrivateKey;
+use warren_wireguard::{PrivateKey, parse_public_key};
 use zeroize::Zeroizing;
 
 use super::add::{check, to_file, to_stdout};
@@ -17,7 +18,7 @@ use super::invite::EARLIER_IS_VOID;
 use super::store::{ClientStore, all};
 use crate::cli::args::ClientAddArgs;
 use warren_config::ExitSettings;
-use warren_control::{NewClient, PageQuery};
+use warren_control::{ClientView, NewClient, PageQuery};
 use warren_daemon::{entropy, output};
 use warren_exit::wireguard;
 
@@ -36,16 +37,18 @@ pub(super) fn add(
 ) -> anyhow::Result<()> {
     let endpoint = wireguard::endpoint(config)?;
     check(config, args, false)?;
-    let exit_key = wireguard::key(clients)?.public();
-    let key = PrivateKey::new(*Zeroizing::new(entropy::bytes()?));
+    let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
+    let users = enrolled.iter().filter(|client| client.wireguard).count();
+    let exit_key = wireguard::key(clients, users)?.public();
+    let key = Key::of(args, exit_key)?;
     let preshared = PresharedKey::new(entropy::bytes()?);
-    let (ipv4, ipv6) = free_addresses(config, args, store)?;
+    let (ipv4, ipv6) = free_addresses(config, args, &enrolled)?;
     let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
     addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
     let mut text = Zeroizing::new(format!(
-        "# {name}, a client of {endpoint}\n[Interface]\nPrivateKey = {key}\nAddress = {addresses}\n",
+        "# {name}, a client of {endpoint}\n[Interface]\n{key}\nAddress = {addresses}\n",
         name = args.name,
-        key = *key.to_base64(),
+        key = *key.line(),
         addresses = addresses.join(", "),
     ));
     if !config.dns.is_empty() {
@@ -63,6 +66,7 @@ pub(super) fn add(
         wireguard: Some(WireGuardClient { preshared_key: Some(preshared) }),
         prefixes: args.prefixes.clone(),
         rate_limit: args.rate_limit,
+        allow_removed: args.allow_removed,
         ..NewClient::new(args.name.clone(), key.public(), ipv4, ipv6)
     };
     let is_invited = store.is_invited(&args.name)?;
@@ -70,27 +74,74 @@ pub(super) fn add(
     match &args.output {
         Some(path) => to_file(path, &text, &client, store)?,
         None => {
-            output::refuse_to_lose("the only copy of the client's key")?;
+            output::refuse_to_lose("the only copy of the client's keys")?;
             to_stdout(&text, &client, store)?;
         }
     }
-    if is_terminal {
-        show(&text)?;
+    // No app takes a configuration without the private key.
+    match key {
+        Key::Ours(_) if is_terminal => show(&text)?,
+        Key::Ours(_) => {}
+        Key::Theirs(_) => {
+            output::note("Write the client's own PrivateKey into the configuration, on the client.")
+        }
     }
     if is_invited {
         output::note(EARLIER_IS_VOID);
     }
+    if !store.serves_wireguard(exit_key)? {
+        output::note(RESTART);
+    }
     Ok(())
+}
+
+/// Printed when the configuration cannot work yet.
+const RESTART: &str = "The running exit does not serve WireGuard with this key yet, so restart it: systemctl restart warren-exit";
+
+/// The client's key.
+enum Key {
+    Ours(PrivateKey),
+    /// The private key stays on the client.
+    Theirs(PublicKey),
+}
+
+impl Key {
+    fn of(args: &ClientAddArgs, exit_key: PublicKey) -> anyhow::Result<Self> {
+        let Some(given) = args.public_key else {
+            return Ok(Self::Ours(PrivateKey::new(*Zeroizing::new(entropy::bytes()?))));
+        };
+        if given == exit_key {
+            bail!(
+                "--public-key is the exit's own; give the key that `wg pubkey` or the app prints on the client"
+            );
+        }
+        let key = parse_public_key(&given.to_string());
+        Ok(Self::Theirs(key.map_err(|error| anyhow!("--public-key {error}"))?))
+    }
+
+    fn public(&self) -> PublicKey {
+        match self {
+            Self::Ours(key) => key.public(),
+            Self::Theirs(key) => *key,
+        }
+    }
+
+    /// Its line in the configuration.
+    fn line(&self) -> Zeroizing<String> {
+        Zeroizing::new(match self {
+            Self::Ours(key) => format!("PrivateKey = {}", *key.to_base64()),
+            Self::Theirs(key) => format!("# PrivateKey = the one that belongs to {key}"),
+        })
+    }
 }
 
 /// The addresses that were asked for, or the lowest ones that nobody has.
 fn free_addresses(
     config: &ExitSettings,
     args: &ClientAddArgs,
-    store: &mut dyn ClientStore,
+    enrolled: &[ClientView],
 ) -> anyhow::Result<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
-    let clients = all(&PageQuery::default(), |page| store.clients(page))?.rows;
-    let taken: HashSet<IpAddr> = clients
+    let taken: HashSet<IpAddr> = enrolled
         .iter()
         .flat_map(|client| [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)])
         .flatten()
