@@ -17,6 +17,11 @@ pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Op
         .map(|(_, name)| name)
 }
 
+/// A number of things: "1 client", "2 clients".
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Text from a file between quotes: on one line, of limited length, and without keys.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", clipped(&without_keys(text)))

@@ -29,7 +29,7 @@ impl Directories {
         let mut command = format!("warren {words}");
         for (option, directory, default) in directories {
             if directory != Path::new(default) {
-                command += &format!(" {option} {}", quoted(directory));
+                command += &format!(" {option} {}", shell_word(directory));
             }
         }
         command
@@ -37,7 +37,7 @@ impl Directories {
 }
 
 /// A path as one word of a shell command.
-fn quoted(path: &Path) -> String {
+pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     // Only characters that no shell treats in a special way.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);

@@ -23,8 +23,8 @@ use crate::ending::Ending;
 use crate::host::{HostSetup, INNER_MTU};
 use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
 use crate::web;
-use warren_config::ExitSettings;
 use warren_config::storage::survive_file_size_limit;
+use warren_config::{ExitSettings, counted};
 use warren_control::ControlSocket;
 use warren_control::status::DeviceStatus;
 use warren_daemon::deadline::until;
@@ -214,6 +214,7 @@ impl<'host> Daemon<'host> {
                 },
             }
         };
+        self.log_end(ending);
         // Clients are told why the exit ends, while the worker can still send.
         self.clients.shut_down(self.goodbye());
         self.clients.carry_out_all(&self.worker).await;
@@ -223,10 +224,19 @@ impl<'host> Daemon<'host> {
     fn log_start(&self) {
         let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
         let enrolled = self.clients.registry().len();
-        tracing::info!("listening on UDP {}; {enrolled} clients enrolled", listen.join(", "));
+        let clients = counted(enrolled, "client");
+        tracing::info!("listening on UDP {}; {clients} enrolled", listen.join(", "));
         if let Some(wireguard) = &self.config.wireguard {
             let listen: Vec<String> = wireguard.listen.iter().map(ToString::to_string).collect();
             tracing::info!("listening on UDP {} for WireGuard clients", listen.join(", "));
+        }
+    }
+
+    fn log_end(&self, ending: Ending) {
+        let sessions = counted(self.clients.with_sessions(), "session");
+        match ending {
+            Ending::Stop => tracing::info!("stopping, with {sessions} open"),
+            Ending::Restart => tracing::info!("stopping for a restart, with {sessions} open"),
         }
     }
 

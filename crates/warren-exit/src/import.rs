@@ -108,7 +108,13 @@ mod tests {
         let mut before = registry([client("gone", 1), client("kept", 2), client("named", 3), rotating]);
         let token = InviteToken::new([7; 16]).digest();
         let expires = SystemTime::now() + Duration::from_secs(60);
-        let invitation = Invitation { name: "guest".to_owned(), token_sha256: token, expires, used_by: None };
+        let invitation = Invitation {
+            name: "guest".to_owned(),
+            token_sha256: token,
+            expires,
+            used_by: None,
+            upgrades: None,
+        };
         before.invite(invitation, SystemTime::now()).unwrap();
         let seen = Client { last_seen: Some(SystemTime::now()), ..client("kept", 2) };
         let after = registry([seen, client("renamed", 3), client("rotating", 9), client("new", 5)]);

@@ -22,6 +22,7 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
         token_sha256: token.digest(),
         expires: SystemTime::now() + expires_in,
         used_by: None,
+        upgrades: None,
     };
     let invite = Invite {
         endpoint: endpoint.to_string(),

@@ -1,5 +1,6 @@
 //! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing behind.
 
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,7 +18,7 @@ use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
 use crate::session_settings::session_settings;
 use crate::stopped::StoppedClients;
 use crate::{other_firewalls, reset_key, sockets, wireguard};
-use warren_config::{ExitSettings, WebListen, load_exit, lock_clients};
+use warren_config::{ExitSettings, WebListen, counted, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -70,7 +71,7 @@ async fn prepare_and_run(
     let reset_key = reset_key::read_or_make(&state)?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
-    let wireguard = wireguard::carrier(&config, &path)?;
+    let wireguard = wireguard::carrier(&config, &path, &registry)?;
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
@@ -111,10 +112,46 @@ async fn prepare_and_run(
 }
 
 fn sessions_of(config: &ExitSettings, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
+    refuse_misplaced(config, &registry)?;
     let entropy = warren_daemon::entropy::source();
     let sessions =
         ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
     Ok(sessions)
+}
+
+/// Refuses fixed addresses that [addresses] does not have, probably because an operator has changed it. All of them at once, and
+/// with the command that gives a client others.
+fn refuse_misplaced(config: &ExitSettings, registry: &ClientRegistry) -> anyhow::Result<()> {
+    const SHOWN: usize = 10;
+    let is_misplaced =
+        |address: &IpAddr| warren_config::client_address(*address, config.ipv4, config.ipv6).is_err();
+    let misplaced: Vec<(&str, Vec<IpAddr>)> = registry
+        .iter()
+        .map(|client| {
+            (client.name.as_str(), client.static_lease().addresses().filter(is_misplaced).collect())
+        })
+        .filter(|(_, addresses): &(_, Vec<_>)| !addresses.is_empty())
+        .collect();
+    let Some((first, addresses)) = misplaced.first() else { return Ok(()) };
+    let shown = misplaced.iter().take(SHOWN).map(|(name, addresses)| {
+        let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        format!("{name} ({})", addresses.join(", "))
+    });
+    let shown: Vec<String> = shown.collect();
+    let more = match misplaced.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let options: String = addresses
+        .iter()
+        .map(|address| if address.is_ipv4() { " --ipv4 auto" } else { " --ipv6 auto" })
+        .collect();
+    bail!(
+        "{}: [addresses] does not have the fixed addresses of {}: {}{more}; correct it, or give each client others: warren exit client set {first}{options}",
+        config.path.display(),
+        counted(misplaced.len(), "client"),
+        shown.join(", "),
+    )
 }
 
 fn create_device(config: &ExitSettings, workers: u8) -> anyhow::Result<(Device, Vec<Queue>)> {

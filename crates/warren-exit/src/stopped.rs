@@ -9,7 +9,7 @@ use warren_session::exit::{SessionConfig, check_clients};
 use crate::host::forwards::{HostPorts, OwnPorts, own_ports, refuse_taken};
 use crate::import::{changes, refuse_silent, registry_after};
 use crate::session_settings::session_settings;
-use warren_config::{ClientStore, ClientsImport, ExitSettings, staged_path, store_path};
+use warren_config::{ClientStore, ClientsImport, ExitSettings, counted, staged_path, store_path};
 use warren_control::ImportSummary;
 
 /// The file of the clients, and the settings with which the clients must agree. The caller holds the clients' lock whenever it
@@ -49,8 +49,8 @@ impl StoppedClients {
             |kept| format!("it is {} now", kept.display()),
         );
         tracing::info!(
-            "imported {} clients from {from} into {}; {kept}",
-            registry.len(),
+            "imported {} from {from} into {}; {kept}",
+            counted(registry.len(), "client"),
             store.path().display()
         );
         Ok((store, registry))

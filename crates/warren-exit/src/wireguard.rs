@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use warren_config::{
-    Endpoint, ExitSettings, WireGuardSettings, make_clients_directory, read_wireguard_key,
+    Endpoint, ExitSettings, WireGuardSettings, counted, make_clients_directory, read_wireguard_key,
     wireguard_key_path, write_wireguard_key,
 };
 use warren_control::NewClient;
 use warren_daemon::entropy;
 use warren_session::PublicKey;
-use warren_session::clients::{PresharedKey, WireGuardClient};
+use warren_session::clients::{ClientRegistry, PresharedKey, WireGuardClient};
 use warren_tunnel::WireGuardCarrier;
 use warren_wireguard::PrivateKey;
 use zeroize::Zeroizing;
@@ -31,20 +31,30 @@ const MTU: u16 = INNER_MTU;
 ///
 /// # Errors
 /// When a port is taken, or the key cannot be read or made.
-pub(crate) fn carrier(config: &ExitSettings, clients: &Path) -> anyhow::Result<Option<WireGuardCarrier>> {
+pub(crate) fn carrier(
+    config: &ExitSettings,
+    clients: &Path,
+    registry: &ClientRegistry,
+) -> anyhow::Result<Option<WireGuardCarrier>> {
     let Some(WireGuardSettings { listen, .. }) = &config.wireguard else { return Ok(None) };
+    let users = registry.iter().filter(|client| client.wireguard.is_some()).count();
+    let key = key(clients, users)?;
     let sockets = sockets::bind(listen, 1)?.into_iter().flatten().collect();
-    Ok(Some(WireGuardCarrier { key: key(clients)?, sockets, mtu: MTU }))
+    Ok(Some(WireGuardCarrier { key, sockets, mtu: MTU }))
 }
 
-/// The exit's WireGuard key, which is made if there is none. `clients` is the file that `[clients] file` names.
+/// The exit's WireGuard key. It is made if there is none, unless it was lost: `users` clients have it in their configurations.
+/// `clients` is the file that `[clients] file` names.
 ///
 /// # Errors
-/// When its file cannot be read or made.
-pub fn key(clients: &Path) -> anyhow::Result<PrivateKey> {
+/// When its file is lost, or cannot be read or made.
+pub fn key(clients: &Path, users: usize) -> anyhow::Result<PrivateKey> {
     let path = wireguard_key_path(clients);
     if let Some(key) = read_wireguard_key(&path)? {
         return Ok(key);
+    }
+    if users > 0 {
+        bail!(lost(&path, users));
     }
     make_clients_directory(clients)?;
     let key = PrivateKey::new(entropy::bytes()?);
@@ -53,6 +63,17 @@ pub fn key(clients: &Path) -> anyhow::Result<PrivateKey> {
         // A command and the exit may both make it.
         Err(error) => read_wireguard_key(&path)?.ok_or(error.into()),
     }
+}
+
+/// The sentence about a key that is gone although clients need it.
+fn lost(path: &Path, users: usize) -> String {
+    let key = path.display();
+    let directory = path.parent().unwrap_or(path).display();
+    let need = counted(users, "WireGuard client") + if users == 1 { " needs" } else { " need" };
+    format!(
+        "{key} is missing, and {need} this key; restore it from a backup, or make a new one with \
+         `(umask 077; warren keygen > {key}; chown --reference={directory} {key})` and write its public key into each client's configuration"
+    )
 }
 
 /// Where WireGuard clients reach the exit: what `[wireguard]` says, else the exit's own host and the port that it listens on.
@@ -73,18 +94,50 @@ pub fn endpoint(config: &ExitSettings) -> anyhow::Result<Endpoint> {
     Ok(invitation::endpoint(config)?.with_port(port))
 }
 
-/// A new client with keys of its own, and the configuration that has them. Nobody else ever has the private key.
+/// A new client's key.
+pub enum NewKey {
+    /// The configuration has the only copy.
+    Ours(PrivateKey),
+    /// The private key stays on the client.
+    Theirs(PublicKey),
+}
+
+impl NewKey {
+    /// Makes a key.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub fn generate() -> anyhow::Result<Self> {
+        Ok(Self::Ours(PrivateKey::new(*Zeroizing::new(entropy::bytes()?))))
+    }
+
+    fn public(&self) -> PublicKey {
+        match self {
+            Self::Ours(key) => key.public(),
+            Self::Theirs(key) => *key,
+        }
+    }
+
+    /// Its line in the configuration.
+    fn line(&self) -> Zeroizing<String> {
+        Zeroizing::new(match self {
+            Self::Ours(key) => format!("PrivateKey = {}", *key.to_base64()),
+            Self::Theirs(key) => format!("# PrivateKey = the one that belongs to {key}"),
+        })
+    }
+}
+
+/// A new client with this key, and its configuration. If the key was made here, nobody else ever has the private key.
 ///
 /// # Errors
 /// When the exit serves no WireGuard, or exit.toml has no endpoint.
 pub fn new_client(
     config: &ExitSettings,
     exit_key: PublicKey,
-    name: &str,
+    (name, key): (&str, &NewKey),
     (ipv4, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
 ) -> anyhow::Result<(NewClient, Zeroizing<String>)> {
     let endpoint = endpoint(config)?;
-    let key = PrivateKey::new(*Zeroizing::new(entropy::bytes()?));
     let preshared = PresharedKey::new(entropy::bytes()?);
     let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
     addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
@@ -92,8 +145,8 @@ pub fn new_client(
     let mut text = Zeroizing::new(String::with_capacity(LONGEST));
     write!(
         text,
-        "# {name}, a client of {endpoint}\n[Interface]\nPrivateKey = {key}\nAddress = {addresses}\n",
-        key = *key.to_base64(),
+        "# {name}, a client of {endpoint}\n[Interface]\n{key}\nAddress = {addresses}\n",
+        key = *key.line(),
         addresses = addresses.join(", "),
     )?;
     if !config.dns.is_empty() {
@@ -140,4 +193,27 @@ pub fn free_addresses(
         addresses.1 = Some(free.with_context(full)?);
     }
     Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_clients_need_is_not_replaced_and_one_that_nobody_needs_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let clients = directory.path().join("exit/clients.toml");
+        let path = directory.path().join("exit/wireguard.key");
+        for (users, need) in [(1, "1 WireGuard client needs"), (3, "3 WireGuard clients need")] {
+            let lost = key(&clients, users).unwrap_err().to_string();
+            assert!(lost.contains(need) && lost.contains("restore it"), "{lost}");
+            assert!(lost.contains(&format!("warren keygen > {}", path.display())), "{lost}");
+            assert!(!path.exists());
+        }
+        let made = key(&clients, 0).unwrap();
+        assert_eq!(key(&clients, 3).unwrap().public(), made.public());
+        // What the sentence says to do works: a key of `warren keygen` is one of WireGuard too.
+        std::fs::write(&path, &*warren_quic::key::PrivateKey::generate().unwrap().to_line()).unwrap();
+        assert_ne!(key(&clients, 3).unwrap().public(), made.public());
+    }
 }

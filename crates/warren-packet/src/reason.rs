@@ -40,6 +40,7 @@ drop_reasons! {
     Unauthenticated "unauthenticated" "The sender of a WireGuard datagram did not prove a key of a client.";
     HandshakeLimit "handshake_limit" "Too many WireGuard handshakes were begun at the same time.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
+    LinkLocal "link_local" "A WireGuard client's packet was meant for its own link, which ends here.";
     WrongDestination "wrong_destination" "The destination address is not one that this side holds.";
     NoRoute "no_route" "No session holds the destination address.";
     NoConnection "no_connection" "The session has no live connection.";

@@ -147,8 +147,8 @@ pub enum PublicKeyError {
     },
     /// No private key belongs to it.
     #[error(
-        "this is not a public key, because no private key belongs to it; copy the one that `warren pubkey` or the exit prints, \
-         without a typing error"
+        "this is not a key of Warren's; copy the one that `warren pubkey` or the exit prints, without a typing error; it may be a WireGuard key, \
+         which only `warren exit client add NAME --wireguard --public-key KEY` takes"
     )]
     NotOnCurve,
     /// Anybody can sign for it.

@@ -98,6 +98,31 @@ fn a_name_or_key_that_is_taken_is_refused_and_nothing_is_written() {
 }
 
 #[test]
+fn an_exit_with_other_networks_names_all_clients_that_do_not_fit_and_the_command_that_helps() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    for (name, addresses) in
+        [("laptop", "--ipv4 10.66.0.9 --ipv6 fd66:6666::9"), ("phone", "--ipv4 10.66.0.8")]
+    {
+        exit.warren.run(&format!("exit client add {name} {addresses}")).ok();
+    }
+    exit.configure(|config| config.with("addresses", "ipv4", "10.77.0.0/16"));
+
+    let refused = exit.warren.run("exit run");
+    assert!(!refused.succeeded(), "{refused:?}");
+    for said in [
+        "the fixed addresses of 2 clients: laptop (10.66.0.9), phone (10.66.0.8)",
+        "warren exit client set laptop --ipv4 auto",
+    ] {
+        assert!(refused.stderr.contains(said), "{refused:?}");
+    }
+
+    exit.warren.run("exit client set laptop --ipv4 auto").ok();
+    exit.warren.run("exit client set phone --ipv4 auto").ok();
+    exit.run();
+}
+
+#[test]
 fn peers_of_a_wireguard_server_connect_with_their_addresses() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

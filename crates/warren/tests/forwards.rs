@@ -175,7 +175,7 @@ fn ports_of_the_exits_host_and_of_other_clients_are_refused() {
         ("home udp/51820", "udp/51820 cannot be forwarded: this exit listens there for its clients"),
         ("home tcp/9466", "this exit's metrics are there"),
         ("home tcp/9467", "this exit's page for operators is there"),
-        ("home tcp/22", "tcp/22 cannot be forwarded: a program on this host waits for others there"),
+        ("home tcp/22", "tcp/22 cannot be forwarded: a program on this host listens there"),
         ("home tcp/20-30", "tcp/22 cannot be forwarded"),
         ("home tcp/8080", "tcp/8080 cannot be forwarded: a firewall rule of this host publishes it"),
         ("home tcp/8450", "tcp/8443-8450 leads to \"other\"; choose other ports of the exit"),

@@ -59,6 +59,10 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
     assert!(phone.pings(Net::INTERNET_V4) && phone.pings(Net::INTERNET_V6));
 
     let status = exit.status();
+    // What its system says on its own link is not taken for an attack.
+    assert!(phone.sh("ip -6 address show").contains("inet6 fe80::"));
+    let of = |reason| status.drop("tun", reason);
+    assert!(of("spoofed_source") == 0 && of("link_local") > 0, "{status:?}");
     assert_eq!(status.text("/sessions/0/name"), "phone");
     assert_eq!(status.0.pointer("/connections/0/wireguard").unwrap(), true);
     assert!(status.text("/connections/0/remote").starts_with(Net::CLIENT_V4), "{status:?}");
@@ -233,10 +237,7 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
     assert!(dry.contains("20 clients would be enrolled"), "{dry}");
     let imported = exit.warren.run(&format!("exit import wireguard {}", path.display()));
     assert!(imported.stdout.contains("connect with their existing files"), "{imported:?}");
-    assert!(
-        imported.stderr.contains("restart the exit") && imported.stderr.contains("repair"),
-        "{imported:?}"
-    );
+    assert!(imported.stderr.contains("restart it") && imported.stderr.contains("repair"), "{imported:?}");
     exit.stop(rustix::process::Signal::TERM);
     exit.run();
 
@@ -254,9 +255,21 @@ fn twenty_peers_of_a_wireguard_server_are_imported_and_connect_with_their_old_fi
             "300000"
         );
     }
-    let again = exit.warren.run(&format!("exit import wireguard {}", path.display()));
-    assert!(!again.succeeded() && again.stderr.contains("phone-2"), "{again:?}");
+    // Again it changes nothing.
+    let again = exit.warren.run(&format!("exit import wireguard {}", path.display())).ok();
+    assert!(
+        again.starts_with("20 clients are enrolled already") && again.contains("Nothing was changed"),
+        "{again}"
+    );
     assert_eq!(connected(&exit), 20);
+    // The files name a port where the exit does not listen.
+    let elsewhere =
+        exit.warren.write("wg1.conf", 0o600, &server.replace("ListenPort = 51820", "ListenPort = 51999"));
+    let warned = exit.warren.run(&format!("exit import wireguard {} --dry-run", elsewhere.display()));
+    assert!(warned.succeeded() && warned.stderr.contains("listens on UDP port 51999"), "{warned:?}");
+    exit.warren.run("exit client remove phone-4").ok();
+    let taken = exit.warren.run(&format!("exit import wireguard {} --dry-run", elsewhere.display()));
+    assert!(!taken.succeeded() && taken.stderr.contains("was taken from client \"phone-4\""), "{taken:?}");
 }
 
 #[test]
@@ -284,6 +297,112 @@ fn a_client_is_upgraded_to_warren_and_its_wireguard_key_is_refused_from_then_on(
     let shown = exit.warren.run("exit client show laptop").ok();
     assert!(shown.contains("protocol:   Warren"), "{shown}");
     laptop.down();
+}
+
+#[test]
+fn an_invitation_turns_a_wireguard_client_into_a_warren_client_with_all_that_it_has() {
+    let Some(net) = wireguard_go::net() else { return };
+    let exit = exit_with_wireguard(&net);
+    let file = enrol(&exit, "laptop --rate-limit 50mbit");
+    exit.warren.run("exit client forward add laptop tcp/8443 --to 443").ok();
+    let old = WireGuardGo::up(&net.client, &file);
+    assert!(old.pings(Net::INTERNET_V4));
+
+    let invited = exit.warren.run("exit invite laptop");
+    assert!(invited.stderr.contains("laptop is a WireGuard client"), "{invited:?}");
+    // Setting something else does not withdraw it.
+    exit.warren.run("exit client set laptop --rate-limit 60mbit").ok();
+    let host = net.second_client();
+    let laptop = Client::bare(&host);
+    let joined = laptop.warren.run(invited.stdout.trim().trim_start_matches("warren ")).ok();
+    assert!(joined.starts_with("Enrolled as laptop"), "{joined}");
+    assert!(old.pings(Net::INTERNET_V4), "the old key works until the new one is used");
+    laptop.warren.run("up").ok();
+
+    let address = values(&file, "Address")[0].replace("/32", "/16");
+    assert_eq!(laptop.inner_addresses().0, address, "it keeps its addresses");
+    assert!(!old.pings(Net::INTERNET_V4));
+    let shown = exit.warren.run("exit client show laptop").ok();
+    for kept in ["protocol:   Warren", "60mbit", "tcp/8443 to 443"] {
+        assert!(shown.contains(kept), "{kept} is missing: {shown}");
+    }
+    let refused = exit.warren.run("exit invite laptop");
+    assert!(!refused.succeeded() && refused.stderr.contains("there is a client"), "{refused:?}");
+    laptop.warren.run("down").ok();
+}
+
+#[test]
+fn a_lost_key_is_not_replaced_while_clients_need_it() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    serve_wireguard(&exit);
+    enrol(&exit, "phone");
+    let key = exit.warren.state("exit/wireguard.key");
+    let before = std::fs::read_to_string(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+
+    let refused = exit.warren.run("exit run");
+    assert!(
+        !refused.succeeded() && refused.stderr.contains("1 WireGuard client needs this key"),
+        "{refused:?}"
+    );
+    let refused = exit.warren.run("exit client add tablet --wireguard");
+    assert!(!refused.succeeded() && !key.exists(), "{refused:?}");
+
+    exit.warren.run("exit client remove phone").ok();
+    exit.run();
+    assert_ne!(std::fs::read_to_string(&key).unwrap(), before, "nobody needs the lost one any more");
+}
+
+#[test]
+fn a_configuration_that_cannot_work_before_a_restart_says_so() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    serve_wireguard(&exit);
+    let early = exit.warren.run("exit client add phone --wireguard");
+    assert!(early.succeeded() && early.stderr.contains("restart it"), "{early:?}");
+    exit.stop(rustix::process::Signal::TERM);
+    assert!(exit.daemon().output().contains("stopping, with 0 sessions open"), "{}", exit.daemon().output());
+    exit.run();
+    let control = exit.warren.run("exit client add tablet --wireguard");
+    assert!(control.succeeded() && !control.stderr.contains("restart"), "{control:?}");
+    // A forward of a client without a profile, twice.
+    let forward = exit.warren.run("exit client forward add phone tcp/8080 --to 80").ok();
+    assert!(
+        forward.contains("its own firewall alone decides") && !forward.contains("[forwards]"),
+        "{forward}"
+    );
+    let again = exit.warren.run("exit client forward add phone tcp/8080 --to 80").ok();
+    assert!(again.contains("already; nothing was changed"), "{again}");
+    assert_eq!(exit.daemon().output().matches("forward tcp/8080 to 80 added").count(), 1);
+    let removed = exit.warren.run("exit client remove phone").ok();
+    for said in [" phone --wireguard", "exit client forward add phone tcp/8080 --to 80"] {
+        assert!(removed.contains(said), "{removed}");
+    }
+    let shown = exit.warren.run("exit client show phone");
+    assert!(!shown.succeeded() && shown.stderr.contains("was removed"), "{shown:?}");
+}
+
+#[test]
+fn a_client_with_a_key_of_its_own_keeps_its_private_key() {
+    let Some(net) = wireguard_go::net() else { return };
+    let exit = exit_with_wireguard(&net);
+    // One that is no point on Ed25519's curve, as every second key of WireGuard.
+    let is_warrens =
+        |key: &PrivateKey| key.public().to_string().parse::<warren_quic::key::PublicKey>().is_ok();
+    let key = (1..).map(|number| PrivateKey::new([number; 32])).find(|key| !is_warrens(key)).unwrap();
+    let public = key.public();
+    let refused = exit.warren.run(&format!("exit client add phone --public-key {public}"));
+    assert!(!refused.succeeded() && refused.stderr.contains("--wireguard --public-key"), "{refused:?}");
+
+    let file = enrol(&exit, &format!("phone --public-key {public}"));
+
+    assert!(!file.contains("\nPrivateKey"), "{file}");
+    let whole = file.replace("[Interface]\n", &format!("[Interface]\nPrivateKey = {}\n", *key.to_base64()));
+    let phone = WireGuardGo::up(&net.client, &whole);
+    eventually(seconds(10), "it connects", || phone.pings(Net::INTERNET_V4));
+    let twice = exit.warren.run(&format!("exit client add tablet --wireguard --public-key {public}"));
+    assert!(!twice.succeeded() && twice.stderr.contains("belongs to \"phone\""), "{twice:?}");
 }
 
 #[test]

@@ -245,6 +245,7 @@ fn format_of(row: &RowChange) -> u32 {
         {
             FORMAT
         }
+        RowChange::Invitation { invitation: Some(invitation), .. } if invitation.upgrades.is_some() => FORMAT,
         RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => FIRST_FORMAT,
     }
 }

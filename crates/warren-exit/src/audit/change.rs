@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
+use warren_config::counted;
 use warren_control::{
     AddressChoice, ClientChange, ClientSettings, ImportSummary, InvitationView, NewClient, RateChoice,
     Request,
@@ -62,7 +63,7 @@ impl Change {
 
     /// Many clients are enrolled at once.
     pub fn enrolled_many(count: usize) -> Self {
-        Self::of_exit(format!("{count} clients enrolled"))
+        Self::of_exit(format!("{} enrolled", counted(count, "client")))
     }
 
     /// A client has used its invitation.

@@ -13,6 +13,7 @@ use crate::http::Peer;
 use crate::web::{
     self, ApiCall, Change, ForwardedPorts, NewForward, NewInvitation, NewLimit, Question, Typed,
 };
+use crate::wireguard::NewKey;
 use crate::{invitation, wireguard};
 use warren_config::proposed_name;
 use warren_control::{ClientChange, ClientSettings, InvitationView, RateChoice};
@@ -147,7 +148,7 @@ impl Daemon<'_> {
             let taken: HashSet<IpAddr> =
                 leases.flat_map(|lease| lease.addresses().collect::<Vec<_>>()).collect();
             let addresses = wireguard::free_addresses(&self.config, &taken, (None, None))?;
-            wireguard::new_client(&self.config, exit_key, name, addresses)
+            wireguard::new_client(&self.config, exit_key, (name, &NewKey::generate()?), addresses)
         };
         let (client, text) = enrol().map_err(|error| format!("{error:#}"))?;
         self.change(|clients| clients.add(&client)).await.map_err(|refusal| refusal.message)?;

@@ -43,7 +43,7 @@ impl HostPorts {
         let of_exit = self.own.iter().find_map(|(ports, what)| Some((common(wanted, *ports)?, *what)));
         let of_program = || {
             let port = self.programs.iter().find_map(|ports| common(wanted, *ports))?;
-            Some((port, "a program on this host waits for others there"))
+            Some((port, "a program on this host listens there"))
         };
         let published = || {
             let published = self

@@ -24,6 +24,9 @@ pub struct Invitation {
     /// The key that was enrolled with it. That key may ask again, because the answer may have been lost.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub used_by: Option<PublicKey>,
+    /// The key of the WireGuard client that it turns into a Warren client, instead of enrolling another one. The registry sets it.
+    #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
+    pub upgrades: Option<PublicKey>,
 }
 
 impl Invitation {

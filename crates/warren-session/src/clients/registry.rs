@@ -70,7 +70,7 @@ impl ClientRegistry {
     }
 
     /// Enrols a client. Another client that holds one of its addresses as a sticky lease loses that lease. An open invitation
-    /// with the client's name is withdrawn.
+    /// with the client's name is withdrawn, unless it upgrades this client.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl ClientRegistry {
     /// changes then.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
-        self.withdraw(&client.name);
+        self.withdraw(&client.name, Some(client.public_key));
         self.place(client);
         Ok(())
     }
@@ -107,12 +107,12 @@ impl ClientRegistry {
     ///
     /// If there is neither a client nor an open invitation of that name.
     pub fn remove(&mut self, name: &str, now: SystemTime) -> Result<Option<Client>, RegistryError> {
-        let withdrawn = self.withdraw(name);
+        let withdrawn = self.withdraw(name, None);
         let key = self.by_name(name).map(|client| client.public_key);
         let removed = key.and_then(|key| self.set_client(key, None));
         match &removed {
             Some(client) => {
-                for token in self.invitations.used_by(client.public_key) {
+                for token in client.keys().flat_map(|key| self.invitations.used_by(key)).collect::<Vec<_>>() {
                     self.set_invitation(token, None);
                 }
                 self.remember_removed(client, now);
@@ -141,30 +141,38 @@ impl ClientRegistry {
         self.removed.list()
     }
 
-    /// Adds an invitation. It replaces an open one of the same name. Invitations that have expired by `now` are deleted.
+    /// Adds an invitation. It replaces an open one of the same name. Invitations that have expired by `now` are deleted. With the
+    /// name of a WireGuard client, it turns that client into a Warren client, even if the client has another name by then.
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a client. Nothing changes then.
+    /// If its name is invalid or belongs to a Warren client. Nothing changes then.
     pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
         let name = || invitation.name.clone();
         if !is_valid_name(&invitation.name) {
             return Err(RegistryError::BadName { name: name() });
         }
-        if self.by_name(&invitation.name).is_some() {
-            return Err(RegistryError::NameTaken { name: name() });
-        }
-        self.withdraw(&invitation.name);
+        let upgrades = match self.by_name(&invitation.name) {
+            None => None,
+            Some(client) if client.wireguard.is_some() => Some(client.public_key),
+            Some(_) => return Err(RegistryError::NameTaken { name: name() }),
+        };
+        self.withdraw(&invitation.name, None);
         for token in self.invitations.expired_by(now) {
             self.set_invitation(token, None);
         }
-        self.set_invitation(invitation.token_sha256, Some(invitation));
+        self.set_invitation(invitation.token_sha256, Some(Invitation { upgrades, ..invitation }));
         Ok(())
     }
 
-    /// Deletes the open invitation of a name. Returns whether there was one.
-    fn withdraw(&mut self, name: &str) -> bool {
-        let open = self.invitations.unused_of(name);
+    /// Deletes the open invitation of a name, unless it upgrades the client with the key `but`. Returns whether there was one.
+    fn withdraw(&mut self, name: &str, but: Option<PublicKey>) -> bool {
+        let mut open = self.invitations.unused_of(name);
+        let is_kept = |token: &TokenDigest| {
+            let upgrades = self.invitations.get(token).and_then(|invitation| invitation.upgrades);
+            upgrades.is_some() && upgrades == but
+        };
+        open.retain(|token| !is_kept(token));
         open.iter().for_each(|token| drop(self.set_invitation(*token, None)));
         !open.is_empty()
     }
@@ -182,7 +190,10 @@ impl ClientRegistry {
         let invitation =
             self.invitations.get(&digest).filter(|invitation| invitation.admits(key, now))?.clone();
         if invitation.used_by == Some(key) {
-            return self.by_key(key).map(|client| Redeemed { name: client.name.clone(), is_new: false });
+            return self.enrolled(key).map(|client| Redeemed { name: client.name.clone(), is_new: false });
+        }
+        if let Some(old) = invitation.upgrades {
+            return self.upgrade(old, key, invitation);
         }
         // Another client may have been renamed to this name meanwhile, and the key may belong to another client or be a removed
         // one.
@@ -190,6 +201,22 @@ impl ClientRegistry {
         let name = invitation.name.clone();
         self.set_invitation(digest, Some(Invitation { used_by: Some(key), ..invitation }));
         Some(Redeemed { name, is_new: true })
+    }
+
+    /// Gives a WireGuard client a next key of Warren, with which it connects from then on.
+    fn upgrade(&mut self, old: PublicKey, key: PublicKey, invitation: Invitation) -> Option<Redeemed> {
+        // It may be gone or upgraded in another way by now.
+        let client = self.by_key(old).filter(|client| client.wireguard.is_some())?.clone();
+        let name = client.name.clone();
+        self.replace(Client { next_public_key: Some(key), ..client }).ok()?;
+        let token = invitation.token_sha256;
+        self.set_invitation(token, Some(Invitation { used_by: Some(key), upgrades: None, ..invitation }));
+        Some(Redeemed { name, is_new: true })
+    }
+
+    /// The client with a key, or with that next key.
+    pub(crate) fn enrolled(&self, key: PublicKey) -> Option<&Client> {
+        self.by_key(key).or_else(|| self.by_next_key(key))
     }
 
     /// Whether an invitation may enrol a key, or has enrolled it.

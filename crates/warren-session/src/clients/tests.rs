@@ -251,13 +251,92 @@ fn an_invitation_stays_open_for_another_key_than_a_removed_one() {
     registry.remove("a", UNIX_EPOCH).unwrap();
     let token = InviteToken::new([7; InviteToken::LENGTH]);
     let expires = UNIX_EPOCH + Duration::from_secs(9);
-    let invitation =
-        Invitation { name: "a".to_owned(), token_sha256: token.digest(), expires, used_by: None };
+    let invitation = Invitation {
+        name: "a".to_owned(),
+        token_sha256: token.digest(),
+        expires,
+        used_by: None,
+        upgrades: None,
+    };
     registry.invite(invitation, UNIX_EPOCH).unwrap();
 
     assert_eq!(registry.redeem(&token, key(1), UNIX_EPOCH), None);
     assert_eq!(registry.open_invitations(UNIX_EPOCH).len(), 1);
     assert!(registry.redeem(&token, key(2), UNIX_EPOCH).is_some_and(|redeemed| redeemed.is_new));
+}
+
+#[test]
+fn an_invitation_of_a_wireguard_client_gives_that_client_a_next_key_and_nobody_else() {
+    let mut registry = ClientRegistry::new();
+    let forwards = vec!["tcp/443".parse().unwrap()];
+    let wireguard = Some(WireGuardClient::default());
+    registry.add(Client { wireguard, forwards: forwards.clone(), ..client("phone", 1) }).unwrap();
+    registry.add(client("laptop", 2)).unwrap();
+    let token = |number| InviteToken::new([number; InviteToken::LENGTH]);
+    let invitation = |name: &str, number| {
+        let expires = UNIX_EPOCH + Duration::from_secs(9);
+        let token_sha256 = token(number).digest();
+        Invitation { name: name.to_owned(), token_sha256, expires, used_by: None, upgrades: None }
+    };
+    let refused = registry.invite(invitation("laptop", 7), UNIX_EPOCH);
+    assert_eq!(refused, Err(RegistryError::NameTaken { name: "laptop".to_owned() }));
+    registry.invite(invitation("tablet", 8), UNIX_EPOCH).unwrap();
+    registry.invite(invitation("phone", 9), UNIX_EPOCH).unwrap();
+    // It follows the client to another name, and settings of the client do not withdraw it.
+    let off = ClientSettings { rate_limit: Some(RateChoice::Off), ..ClientSettings::default() };
+    registry.change("phone", &ClientChange::Set(off)).unwrap();
+    registry.rename("phone", "tablet").unwrap();
+    // An invitation for somebody new gives nobody the client that has its name now.
+    assert_eq!(registry.redeem(&token(8), key(5), UNIX_EPOCH), None);
+
+    let redeemed = registry.redeem(&token(9), key(3), UNIX_EPOCH).unwrap();
+
+    assert_eq!((redeemed.name.as_str(), redeemed.is_new), ("tablet", true));
+    let phone = registry.by_key(key(1)).unwrap();
+    assert_eq!((phone.next_public_key, phone.wireguard.is_some()), (Some(key(3)), true));
+    assert!(registry.redeem(&token(9), key(3), UNIX_EPOCH).is_some_and(|again| !again.is_new));
+    assert_eq!(registry.redeem(&token(9), key(4), UNIX_EPOCH), None);
+    registry.take_next_key(key(1), UNIX_EPOCH);
+    let upgraded = registry.by_name("tablet").unwrap();
+    assert_eq!((upgraded.public_key, &upgraded.wireguard, &upgraded.forwards), (key(3), &None, &forwards));
+    let text = toml::to_string(&registry).unwrap();
+    assert_eq!(toml::from_str::<ClientRegistry>(&text).unwrap(), registry);
+}
+
+#[test]
+fn an_invitation_of_a_wireguard_client_ends_with_the_client() {
+    let token = InviteToken::new([7; InviteToken::LENGTH]);
+    let invited = || {
+        let mut registry = ClientRegistry::new();
+        registry.add(Client { wireguard: Some(WireGuardClient::default()), ..client("phone", 1) }).unwrap();
+        let expires = UNIX_EPOCH + Duration::from_secs(9);
+        let token_sha256 = token.digest();
+        let invitation =
+            Invitation { name: "phone".to_owned(), token_sha256, expires, used_by: None, upgrades: None };
+        registry.invite(invitation, UNIX_EPOCH).unwrap();
+        registry
+    };
+    let mut registry = invited();
+    registry.remove("phone", UNIX_EPOCH).unwrap();
+    assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
+    // Somebody else has the name by now.
+    let mut registry = invited();
+    registry.rename("phone", "tablet").unwrap();
+    registry.remove("tablet", UNIX_EPOCH).unwrap();
+    registry.add(client("other", 4)).unwrap();
+    registry.rename("other", "phone").unwrap();
+    assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
+    // The key that was enrolled goes with its client.
+    let mut registry = invited();
+    registry.redeem(&token, key(3), UNIX_EPOCH).unwrap();
+    registry.remove("phone", UNIX_EPOCH).unwrap();
+    assert_eq!(registry.redeem(&token, key(3), UNIX_EPOCH), None);
+    // An export from before the upgrade does not take the new key from the client.
+    let mut registry = invited();
+    let edited = registry.clone();
+    registry.redeem(&token, key(3), UNIX_EPOCH).unwrap();
+    registry.become_edited(edited, UNIX_EPOCH).unwrap();
+    assert_eq!(registry.by_key(key(1)).unwrap().next_public_key, Some(key(3)));
 }
 
 #[test]

@@ -87,7 +87,8 @@ impl ExitSessions {
         outcome: Result<(), StoreRefusal>,
     ) {
         let Enrolment { key, token, waiting } = enrolment;
-        let name = self.registry.by_key(key).map(|client| client.name.clone());
+        // An upgraded client has the key as its next one.
+        let name = self.registry.enrolled(key).map(|client| client.name.clone());
         if let (Ok(()), Some(name)) = (outcome, &name) {
             self.actions.push_back(ExitAction::Enrolled { name: name.clone() });
         }

@@ -1,10 +1,12 @@
 //! WireGuard's part of a turn: its datagrams become packets of sessions, and packets for its peers are encrypted and sent.
 
+use std::net::IpAddr;
 use std::task::Context;
 use std::time::Instant;
 
 use bytes::BytesMut;
 use warren_packet::datagram::Flags;
+use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
 use warren_packet::receive;
@@ -116,7 +118,7 @@ impl Worker {
         mtu: u16,
         now: Instant,
     ) -> Result<(), DropReason> {
-        let view = self.admit(session, &packet, now)?;
+        let view = self.admit(session, &packet, now).map_err(|reason| of_own_link(reason, &packet))?;
         if is_syn(&view) {
             // Its peer's packets must pass the TUN on their way back. A client's own MTU may be larger.
             clamp_mss(&mut packet, false, mtu.into());
@@ -274,6 +276,19 @@ impl Worker {
     }
 }
 
+/// The reason for a packet with a source that is not the client's. Its system talks on every link, also on this one, which ends
+/// here: from link-local addresses, and from none before it has one. Warren's own clients send no such packets.
+fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
+    let is_of_link = |source| match source {
+        IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),
+        IpAddr::V6(source) => source.is_unicast_link_local() || source.is_unspecified(),
+    };
+    match IpPacket::parse(packet) {
+        Ok(view) if reason == DropReason::SpoofedSource && is_of_link(view.source()) => DropReason::LinkLocal,
+        Ok(_) | Err(_) => reason,
+    }
+}
+
 /// What encrypting a super-packet needs of the worker.
 pub(super) struct Sealing<'a> {
     pub(super) totals: &'a mut Totals,
@@ -292,5 +307,40 @@ fn count_lost(totals: &mut Totals, drops: &mut Drops, reason: DropReason, packet
 fn send(sockets: &mut [PlainSocket], path: Path, message: &[u8]) {
     if let Some(socket) = sockets.get_mut(path.socket) {
         socket.send(path.remote, path.local, message, message.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(source: &str) -> Vec<u8> {
+        match source.parse::<IpAddr>().unwrap() {
+            IpAddr::V4(source) => {
+                let mut packet = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0];
+                packet.extend(source.octets());
+                packet.extend([203, 0, 113, 7]);
+                packet
+            }
+            IpAddr::V6(source) => {
+                // Without a payload and without a next header.
+                let mut packet = vec![0x60, 0, 0, 0, 0, 0, 59, 64];
+                packet.extend(source.octets());
+                packet.extend([0x20; 16]);
+                packet
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_system_says_on_its_own_link_is_told_from_a_forged_source() {
+        let reason = |source| of_own_link(DropReason::SpoofedSource, &packet(source));
+        for own in ["fe80::1", "febf::1", "::", "169.254.1.1", "0.0.0.0"] {
+            assert_eq!(reason(own), DropReason::LinkLocal, "{own}");
+        }
+        for forged in ["fec0::1", "ff02::1", "2001:db8::1", "192.0.2.1"] {
+            assert_eq!(reason(forged), DropReason::SpoofedSource, "{forged}");
+        }
+        assert_eq!(of_own_link(DropReason::RateLimit, &packet("fe80::1")), DropReason::RateLimit);
     }
 }

@@ -7,6 +7,7 @@ mod invite;
 pub(crate) mod store;
 mod transfer;
 mod view;
+mod wg_quick;
 mod wireguard;
 
 use std::time::SystemTime;
@@ -18,6 +19,7 @@ use warren_control::{ClientChange, ClientSettings, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
+pub(crate) use forward::command as forward_command;
 #[cfg(test)]
 pub(crate) use store::StoppedExit;
 pub(crate) use store::{ClientStore, all, open};
@@ -39,7 +41,8 @@ pub(crate) fn run(
         ExitClientCommand::List(args) if args.removed => list_removed(args, store.as_mut()),
         ExitClientCommand::List(args) => list(directories, args, store.as_mut()),
         ExitClientCommand::Show(args) => {
-            let client = store.show(&args.name)?;
+            let client =
+                store.show(&args.name).or_else(|error| view::gone(&args.name, store.as_mut(), error))?;
             if args.json {
                 output::print_json(&client)
             } else {
@@ -49,12 +52,10 @@ pub(crate) fn run(
         ExitClientCommand::Export(args) => transfer::export(directories, &config, args),
         ExitClientCommand::Import(args) => transfer::import(directories, &config, args, store.as_mut()),
         ExitClientCommand::Remove(args) => {
+            // None if there is only an invitation, which goes too.
+            let client = store.show(&args.name).ok();
             store.remove(&args.name)?;
-            output::print(&format!(
-                "Removed {name}: its profile or invitation no longer works. Invite it again with: {invite} {name}\n",
-                name = args.name,
-                invite = directories.command("exit invite"),
-            ))
+            output::print(&view::removal(&args.name, client.as_ref(), directories))
         }
         ExitClientCommand::Rename(args) => {
             store.change(&args.name, &ClientChange::Rename { to: args.new_name.clone() })?;
@@ -87,7 +88,7 @@ fn set(config: &ExitSettings, args: &ClientSetArgs, store: &mut dyn ClientStore)
     store.change(&args.name, &ClientChange::Set(settings))?;
     let next = match public_key {
         Some(_) => {
-            " It can use either key until it first connects with the new one. Write the new key into its profile."
+            " It can use either key until it first connects with the new one. Its profile needs the private key that belongs to the new one."
         }
         None => "",
     };

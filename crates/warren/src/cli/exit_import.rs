@@ -1,10 +1,13 @@
 //! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys or with theirs.
 
 mod clash;
+mod found;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod kept;
 mod label;
+mod left;
+mod present;
 mod refused;
 mod table;
 mod wireguard;
@@ -20,15 +23,17 @@ use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
 use self::clash::Renamed;
+use self::found::Import;
+use self::present::Present;
 use self::refused::Refused;
-use self::table::table;
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::ImportWireGuardArgs;
 use super::exit_client::{ClientStore, all};
 use warren_config::storage;
 use warren_config::{ClientKey, profile_text};
 use warren_config::{
-    ConfigError, ExitSettings, ProfileName, RemoteExit, describe, free_name, load_exit, load_profile, utf8,
+    ConfigError, ExitSettings, ProfileName, RemoteExit, counted, describe, free_name, load_exit,
+    load_profile, utf8,
 };
 use warren_control::{ClientView, NewClient, PageQuery};
 use warren_daemon::directories::Directories;
@@ -45,46 +50,57 @@ pub(crate) fn run(
     open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    let endpoint = endpoint(&config)?;
+    // Before anything else, because the clients would not reach the exit without it.
+    endpoint(&config)?;
     let file = args.file.display();
     let bytes = fs::read(&args.file).map_err(|error| {
         anyhow!("{file} cannot be read: {}; name a WireGuard server's file", describe(&error))
     })?;
-    let server = read(&args.file, &bytes)?;
+    let mut server = read(&args.file, &bytes)?;
+    if server.peers.is_empty() {
+        return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
+    }
     let mut store = open(&config)?;
     let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
+    let keeps_keys = config.wireguard.is_some() && !args.new_keys;
+    let present = Present::take(&mut server.peers, &enrolled, keeps_keys, |peer| client_of(peer, &config));
     let Plan { clients: planned, renamed } =
         plan(&server, &config, &enrolled).map_err(|refused| refused.of(&args.file))?;
     if !args.rename {
         refuse_clashes(&args.file, &renamed)?;
     }
-    if planned.is_empty() {
-        return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
+    let import = Import { server, planned, enrolled, present };
+    if keeps_keys {
+        return kept::run(&config, directories, args, &import, store.as_mut());
     }
-    if config.wireguard.is_some() && !args.new_keys {
-        return kept::run(
-            &config,
-            directories,
-            args,
-            &kept::Import { server, planned, enrolled },
-            store.as_mut(),
-        );
-    }
+    with_new_keys(&config, directories, args, &import, store.as_mut())
+}
+
+/// Enrols the peers as Warren's clients.
+fn with_new_keys(
+    config: &ExitSettings,
+    directories: &Directories,
+    args: &ImportWireGuardArgs,
+    import: &Import,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
+    let Import { server, planned, .. } = import;
+    let endpoint = endpoint(config)?;
     let directory = args.output.clone().unwrap_or_else(|| directories.config.join("clients"));
     let exit =
         RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys(), server_name: None };
     // Checks every file before the first one is written.
-    let keys = all_left_behind(&planned, &directory, &exit, store.as_mut())?;
-    // Printed before anything changes, even without --dry-run.
-    output::print(&table(&planned))?;
-    if args.dry_run {
-        return output::print(&format!(
-            "{} clients would be enrolled; nothing was changed.\n",
-            planned.len()
-        ));
+    let keys = all_left_behind(planned, &directory, &exit, store)?;
+    import.announce()?;
+    if planned.is_empty() {
+        return output::print("Nothing was changed.\n");
     }
-    enrol_with_new_keys(&planned, keys, &directory, &exit, store.as_mut())?;
-    if let Some(network) = server.networks.iter().find(|network| uses(&config, network)) {
+    if args.dry_run {
+        let clients = counted(planned.len(), "client");
+        return output::print(&format!("{clients} would be enrolled; nothing was changed.\n"));
+    }
+    enrol_with_new_keys(planned, keys, &directory, &exit, store)?;
+    if let Some(network) = server.networks.iter().find(|network| uses(config, network)) {
         output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
     }
     Ok(())
@@ -124,8 +140,8 @@ fn enrol_with_new_keys(
     // From here on the exit knows the keys, so the profiles must stay.
     written.keep();
     output::print(&format!(
-        "Enrolled {} clients; their profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",
-        clients.len(),
+        "Enrolled {}; the profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",
+        counted(clients.len(), "client"),
         directory.display(),
     ))
 }

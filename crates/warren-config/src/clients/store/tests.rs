@@ -75,6 +75,7 @@ fn invite(number: u8, is_put: bool) -> RowChange {
         token_sha256: token,
         expires: SystemTime::UNIX_EPOCH + Duration::from_secs(99),
         used_by: None,
+        upgrades: None,
     });
     RowChange::Invitation { token, invitation }
 }

@@ -57,9 +57,16 @@ impl ClientRegistry {
     /// Adds to `edited` the clients that enrolled after it was written. Their invitations are still open in it.
     fn with_enrolled_since(&self, mut edited: Self) -> Self {
         for (token, used) in self.invitations.iter() {
-            let Some(client) = used.used_by.and_then(|key| self.by_key(key)) else { continue };
+            let Some(key) = used.used_by else { continue };
+            let Some(client) = self.enrolled(key) else { continue };
             let was_open = edited.invitations.get(token).is_some_and(|named| named.used_by.is_none());
-            if was_open && edited.add(client.clone()).is_ok() {
+            let is_upgraded = client.next_public_key == Some(key);
+            let taken = match edited.by_key(client.public_key).filter(|_| was_open && is_upgraded).cloned() {
+                Some(named) => edited.replace(Client { next_public_key: Some(key), ..named }),
+                None if was_open && !is_upgraded => edited.add(client.clone()),
+                None => continue,
+            };
+            if taken.is_ok() {
                 edited.set_invitation(*token, Some(used.clone()));
             }
         }

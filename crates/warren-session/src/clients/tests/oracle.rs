@@ -80,8 +80,13 @@ fn take(registry: &mut ClientRegistry, step: &Step) -> Result<(), RegistryError>
         }
         Step::Invite(number, token, expires) => {
             let token_sha256 = InviteToken::new([token; 16]).digest();
-            let invitation =
-                Invitation { name: name(number), token_sha256, expires: at(expires), used_by: None };
+            let invitation = Invitation {
+                name: name(number),
+                token_sha256,
+                expires: at(expires),
+                used_by: None,
+                upgrades: None,
+            };
             registry.invite(invitation, at(4))
         }
         Step::Redeem(token, number, now) => {

@@ -79,7 +79,7 @@ impl Exit {
     pub(super) fn invite(&mut self, name: &str, token: &InviteToken, valid: Duration) {
         let expires = self.sessions.clock.at(self.now) + valid;
         let (name, token_sha256) = (name.to_owned(), token.digest());
-        let invitation = Invitation { name, token_sha256, expires, used_by: None };
+        let invitation = Invitation { name, token_sha256, expires, used_by: None, upgrades: None };
         self.change(|sessions, now| sessions.invite(now, invitation)).unwrap();
     }
 

@@ -112,6 +112,28 @@ fn no_connection_of_warren_proves_a_wireguard_key_and_a_next_key_is_warrens() {
 }
 
 #[test]
+fn an_invitation_upgrades_a_client_that_keeps_its_session_until_it_comes_with_its_new_key() {
+    let mut exit = exit_with_phone();
+    up(&mut exit, 1);
+    let lease = exit.lease_of(PHONE);
+    let token = InviteToken::new([7; InviteToken::LENGTH]);
+    exit.invite("phone", &token, Duration::from_secs(60));
+    assert_eq!(exit.sessions.sessions().count(), 1);
+
+    let enrol = Message::Enrol(Enrol { token: token.to_wire(), name: String::new() });
+    let actions = exit.say(2, NEXT, &enrol);
+    assert!(actions.iter().any(|action| matches!(action, Action::Send { connection: 2, .. })), "{actions:?}");
+    assert!(ends(&actions).is_empty() && set(&actions).is_empty(), "{actions:?}");
+
+    let actions = exit.say(3, NEXT, &hello(NONCE_A));
+    assert_eq!((ends(&actions), set(&actions)), (vec![EndReason::Replaced], vec![(PHONE, false)]));
+    assert_eq!(exit.lease_of(NEXT), lease, "it keeps its addresses");
+    // Its answer may have been lost.
+    let actions = exit.say(4, NEXT, &enrol);
+    assert!(actions.iter().any(|action| matches!(action, Action::Send { connection: 4, .. })), "{actions:?}");
+}
+
+#[test]
 fn a_drain_ends_the_session_of_a_client_that_can_be_told_nothing() {
     let mut exit = exit_with_phone();
     up(&mut exit, 1);

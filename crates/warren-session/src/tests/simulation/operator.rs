@@ -190,7 +190,8 @@ impl World {
         let since_epoch = Duration::from_secs(wall.duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds);
         let expires = UNIX_EPOCH + since_epoch;
         let token_sha256 = self.clients.next_token().digest();
-        let invitation = Invitation { name: name_of(number), token_sha256, expires, used_by: None };
+        let invitation =
+            Invitation { name: name_of(number), token_sha256, expires, used_by: None, upgrades: None };
         let invited = exit.invite(self.now, invitation);
         if invited == Err(AdminError::Busy) {
             return assert!(!self.store.is_idle(), "busy with nothing");

@@ -30,7 +30,8 @@ pub(crate) enum ExitCommand {
     Release,
     /// Print a line that enrols another machine with a key of its own.
     ///
-    /// The line works once. `warren exit client remove` withdraws it.
+    /// The line works once. `warren exit client remove` withdraws it. With the name of a WireGuard client, the line turns that
+    /// client into a Warren client, and another invitation or the time withdraws it.
     #[command(
         after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
     )]
@@ -176,7 +177,8 @@ pub(crate) enum ExitClientCommand {
     /// Enrol a client and print a complete profile for it.
     #[command(after_help = "Examples:\n  warren exit client add laptop --output laptop.toml\n  \
                             warren exit client add server --public-key KEY --ipv4 10.66.0.10\n  \
-                            warren exit client add phone --wireguard")]
+                            warren exit client add phone --wireguard\n  \
+                            warren exit client add router --wireguard --public-key KEY")]
     Add(ClientAddArgs),
     /// List the clients, by name.
     #[command(after_help = "Examples:\n  warren exit client list --name office\n  \
@@ -184,7 +186,7 @@ pub(crate) enum ExitClientCommand {
     List(ClientListArgs),
     /// Show one client.
     Show(ClientShowArgs),
-    /// Remove a client. Its session ends at once, and its key cannot be enrolled again.
+    /// Remove a client. Its session and its forwards end at once, and its key cannot be enrolled again.
     Remove(ClientNameArgs),
     /// Give a client another name. Its session continues.
     Rename(ClientRenameArgs),
@@ -202,7 +204,8 @@ pub(crate) enum ExitClientCommand {
     Set(ClientSetArgs),
     /// Let ports of the exit's addresses lead to a client, so that its services can be reached from outside.
     ///
-    /// Visitors keep their own addresses. The client must allow the ports in its profile: [forwards] allow = ["tcp/443"].
+    /// Visitors keep their own addresses. The client must allow the ports in its profile: [forwards] allow = ["tcp/443"]. A
+    /// WireGuard client has no profile, and its own firewall decides.
     #[command(subcommand)]
     Forward(ForwardCommand),
     /// Write all clients, invitations and removed keys as TOML, to edit or to keep.
@@ -299,14 +302,14 @@ pub(crate) struct ClientAddArgs {
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// The client's own public key. Without it a key pair is made, and the profile contains the private key.
-    #[arg(long, value_name = "KEY", value_parser = values::public_key)]
+    #[arg(long, value_name = "KEY", value_parser = values::any_public_key)]
     pub(crate) public_key: Option<PublicKey>,
     /// Enrol the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
     #[arg(long, requires = "public_key")]
     pub(crate) allow_removed: bool,
     /// Print a configuration for WireGuard's own programs instead of a profile, and on a terminal a QR code for phones. The
     /// exit must have a section [wireguard].
-    #[arg(long, conflicts_with = "public_key")]
+    #[arg(long)]
     pub(crate) wireguard: bool,
     /// A fixed inner IPv4 address for the client.
     #[arg(long, value_name = "ADDRESS")]

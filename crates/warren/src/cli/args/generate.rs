@@ -62,13 +62,16 @@ fn write_command_pages(
     directory: &Path,
     origin: &Origin,
     command: &Command,
-    parent: Option<&str>,
+    parent: Option<&CommandPage<'_>>,
 ) -> io::Result<()> {
-    let name = parent
-        .map_or_else(|| command.get_name().to_owned(), |parent| format!("{parent}-{}", command.get_name()));
-    let page = CommandPage { command, name: &name, parent };
+    let own = command.get_name();
+    let (name, line) = parent.map_or_else(
+        || (own.to_owned(), own.to_owned()),
+        |parent| (format!("{}-{own}", parent.name), format!("{} {own}", parent.line)),
+    );
+    let page = CommandPage { command, name: &name, line: &line, parent: parent.map(|parent| parent.name) };
     fs::write(directory.join(format!("{name}.1")), page.to_roff(origin)?)?;
-    visible(command).try_for_each(|below| write_command_pages(directory, origin, below, Some(&name)))
+    visible(command).try_for_each(|below| write_command_pages(directory, origin, below, Some(&page)))
 }
 
 /// The page of a configuration file. It shows the example, which has every setting.
@@ -131,6 +134,8 @@ mod tests {
             assert!(up.contains(part), "{part} is missing:\n{up}");
         }
         assert!(up.lines().any(|line| line.starts_with(".TH warren-up 1 20")), "{up}");
+        let rotate_key = page("man1/warren-exit-rotate-key.1");
+        assert!(rotate_key.contains("warren exit rotate-key\\fR [--retire]"), "{rotate_key}");
         let client_set = page("man1/warren-exit-client-set.1");
         assert!(
             client_set.contains("[--ipv4 ADDRESS|auto]") && client_set.contains("[--prefix CIDR]... "),

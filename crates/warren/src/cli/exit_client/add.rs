@@ -10,6 +10,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::invite::EARLIER_IS_VOID;
 use super::store::ClientStore;
+use super::wg_quick;
 use crate::cli::args::ClientAddArgs;
 use crate::cli::{host_networks, keys};
 use warren_config::storage;
@@ -26,7 +27,7 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let endpoint = invitation::endpoint(config)?;
     check(config, args, true)?;
-    let key = match args.public_key {
+    let key = match own_key(args)? {
         Some(public) => ClientKey::Theirs(public),
         None => ClientKey::Ours(PrivateKey::generate()?),
     };
@@ -67,6 +68,12 @@ pub(super) fn check(config: &ExitSettings, args: &ClientAddArgs, is_profile: boo
     }
 }
 
+/// The key in the arguments, if it is one of Warren's.
+fn own_key(args: &ClientAddArgs) -> anyhow::Result<Option<PublicKey>> {
+    let key = args.public_key.map(|key| key.to_string().parse::<PublicKey>()).transpose();
+    key.map_err(|error| anyhow!("--public-key: {error}"))
+}
+
 pub(super) fn check_key(config: &ExitSettings, key: Option<PublicKey>) -> anyhow::Result<()> {
     if key.is_some_and(|key| config.public_keys().contains(&key)) {
         bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
@@ -91,10 +98,12 @@ pub(super) fn to_file(
     store.add(client).inspect_err(|_| {
         let _ = fs::remove_file(path);
     })?;
-    let file_name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let file_name = Path::new(path.file_name().unwrap_or(path.as_os_str()));
     let next = match client.wireguard {
-        Some(_) => format!("import it in the WireGuard app, or run there: wg-quick up ./{file_name}"),
-        None => format!("run there: warren up ./{file_name}"),
+        Some(_) => {
+            format!("import it in the WireGuard app, or run there: {}", wg_quick::command_for(file_name))
+        }
+        None => format!("run there: warren up ./{}", file_name.display()),
     };
     output::print(&format!(
         "Enrolled {} and wrote {}. Move the file to the client, and {next}\n",

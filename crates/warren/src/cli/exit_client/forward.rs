@@ -29,13 +29,23 @@ fn add(args: &ForwardAddArgs, store: &mut dyn ClientStore) -> anyhow::Result<()>
     let forward = forward.with_context(|| {
         format!("--to {} ends above port 65535 for {ports}; choose a lower port", to.unwrap_or_default())
     })?;
-    store.change(name, &ClientChange::AddForward { forward })?;
+    let is_there = store.show(name)?.forwards.contains(&forward);
+    if !is_there {
+        store.change(name, &ClientChange::AddForward { forward })?;
+    }
     let client = store.show(name)?;
-    output::print(&added(&client, forward))
+    output::print(&added(&client, forward, is_there))
+}
+
+/// The command that adds a forward.
+pub(crate) fn command(name: &str, forward: Forward) -> String {
+    let (ports, target) = (forward.ports(), forward.target());
+    let to = if ports == target { String::new() } else { format!(" --to {}", target.first()) };
+    format!("warren exit client forward add {name} {ports}{to}")
 }
 
 /// What was done, and what is left to do.
-fn added(client: &ClientView, forward: Forward) -> String {
+fn added(client: &ClientView, forward: Forward, is_there: bool) -> String {
     let (name, target) = (&client.name, forward.target());
     let begins = if client.disabled {
         format!("It begins once {name} is enabled.\n")
@@ -44,12 +54,23 @@ fn added(client: &ClientView, forward: Forward) -> String {
     } else {
         String::new()
     };
-    format!(
-        "Forwarded {} of this exit to {target} of {name}.\n{begins}\
-         {name} must allow it, with this in its profile, and `warren reload` there:\n\n\
-         [forwards]\nallow = [\"{target}\"]\n",
-        forward.ports()
-    )
+    let ports = forward.ports();
+    let done = if is_there {
+        format!("{ports} of this exit leads to {target} of {name} already; nothing was changed.\n")
+    } else {
+        format!("Forwarded {ports} of this exit to {target} of {name}.\n")
+    };
+    let allowed = if client.wireguard {
+        format!(
+            "{name} is a WireGuard client and has no profile: its own firewall alone decides who reaches {target} there.\n"
+        )
+    } else {
+        format!(
+            "{name} must allow it, with this in its profile, and `warren reload` there:\n\n\
+             [forwards]\nallow = [\"{target}\"]\n"
+        )
+    };
+    format!("{done}{begins}{allowed}")
 }
 
 /// A forward as `list --json` prints it.
@@ -109,4 +130,45 @@ fn not_in_force(client: &ClientView, forward: &Forward) -> Option<String> {
     }
     let was_never_here = client.ipv4.is_none() && client.ipv6.is_none();
     was_never_here.then(|| "the client has not connected yet".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use warren_session::PublicKey;
+    use warren_session::clients::{Client, WireGuardClient};
+
+    use super::*;
+
+    #[test]
+    fn a_client_without_a_profile_is_not_told_to_write_into_one() {
+        let forward: Forward = "tcp/8080 to 80".parse().unwrap();
+        let mut client = Client::new("phone", PublicKey([1; 32]), SystemTime::UNIX_EPOCH);
+        client.ipv4 = "10.66.0.2".parse().ok();
+        let text = |client: &Client, is_there| added(&ClientView::of(client, None), forward, is_there);
+        assert!(text(&client, false).contains("[forwards]\nallow = [\"tcp/80\"]\n"));
+
+        client.wireguard = Some(WireGuardClient::default());
+        assert_eq!(
+            text(&client, false),
+            "Forwarded tcp/8080 of this exit to tcp/80 of phone.\nphone is a WireGuard client and has no profile: \
+             its own firewall alone decides who reaches tcp/80 there.\n"
+        );
+        assert!(
+            text(&client, true).starts_with(
+                "tcp/8080 of this exit leads to tcp/80 of phone already; nothing was changed.\n"
+            )
+        );
+    }
+
+    #[test]
+    fn the_command_of_a_forward_adds_the_same_one() {
+        for (forward, command_line) in [
+            ("tcp/443", "warren exit client forward add home tcp/443"),
+            ("tcp/8443-8450 to 443", "warren exit client forward add home tcp/8443-8450 --to 443"),
+        ] {
+            assert_eq!(command("home", forward.parse().unwrap()), command_line);
+        }
+    }
 }

@@ -16,18 +16,27 @@ pub(super) fn run(
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
     let (invitation, line) = invitation::make(config, &arguments.name, arguments.expires)?;
-    let is_again = store.is_invited(&arguments.name)?;
+    let name = &arguments.name;
+    let is_again = store.is_invited(name)?;
     store.invite(&invitation)?;
+    // The exit refuses the name of any other client.
+    let is_upgrade = store.show(name).is_ok();
     if let Err(error) = output::print_all(&format!("{line}\n")) {
-        // The line could not be printed, so nobody can use the invitation.
-        store.remove(&arguments.name).context("the invitation could not be withdrawn")?;
+        // The line could not be printed, so nobody can use the invitation. Removing the name would remove a client that has it.
+        if !is_upgrade {
+            store.remove(name).context("the invitation could not be withdrawn")?;
+        }
         return Err(error);
     }
     output::note(format!(
-        "Run this line as root on {}. It works once, until {}, and cannot be shown again.",
-        arguments.name,
+        "Run this line as root on {name}. It works once, until {}, and cannot be shown again.",
         timestamp(invitation.expires)
     ));
+    if is_upgrade {
+        output::note(format!(
+            "{name} is a WireGuard client. It keeps its addresses, limits and forwards. Once it connects with Warren, its WireGuard configuration no longer works."
+        ));
+    }
     if is_again {
         output::note(EARLIER_IS_VOID);
     }

@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use warren_session::PublicKey;
 use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
 use warren_session::exit::check_clients;
 
 use crate::cli::running_exit;
 use crate::runtime::block_on;
 use warren_config::{ExitSettings, load_clients, lock_clients};
+use warren_control::status::Status;
 use warren_control::{
     ClientChange, ClientView, ImportSummary, InvitationView, NewClient, Page, PageQuery, RemovedView,
     Request, ask,
@@ -43,6 +45,8 @@ pub(crate) trait ClientStore {
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
     /// Changes a client. Its session continues unless the change concerns it.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
+    /// Whether WireGuard clients can connect now, if the exit runs, with the exit's key that they have.
+    fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
     /// Takes over the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
 }
@@ -128,6 +132,12 @@ impl ClientStore for RunningExit {
 
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
         self.ask(&Request::ClientChange { name: name.to_owned(), change: change.clone() }).map(drop)
+    }
+
+    fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool> {
+        let status: Status = serde_json::from_value(self.ask(&Request::Status)?)?;
+        let served = status.exit.and_then(|exit| exit.wireguard);
+        Ok(served.is_some_and(|served| served.public_key == key.to_string()))
     }
 
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {
@@ -249,6 +259,11 @@ impl ClientStore for StoppedExit {
             block_on(self.clients.refuse_taken(*forward, &registry))?;
         }
         self.edit(Change::of_client(name, change), |registry| registry.change(name, change))
+    }
+
+    fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {
+        // It does once it starts.
+        Ok(true)
     }
 
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use warren_quic::key::PrivateKey;
+use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::*;
 use crate::cli::args::exit::ClientNameArgs;
@@ -249,6 +249,9 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
         }
         fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<()> {
             bail!("refused by the exit")
+        }
+        fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {
+            Ok(true)
         }
         fn import(&mut self, _: bool) -> anyhow::Result<ImportSummary> {
             bail!("refused by the exit")

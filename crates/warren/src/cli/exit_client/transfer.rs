@@ -9,8 +9,8 @@ use super::store::ClientStore;
 use super::view;
 use crate::cli::args::{ClientExportArgs, ClientImportArgs};
 use warren_config::{
-    ClientsImport, ExitSettings, clients_text, describe, load_clients, make_clients_directory, staged_path,
-    storage,
+    ClientsImport, ExitSettings, clients_text, counted, describe, load_clients, make_clients_directory,
+    staged_path, storage,
 };
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -30,7 +30,7 @@ pub(super) fn export(
     storage::create_new(file, text.as_bytes(), 0o600).map_err(|error| {
         anyhow!("{} cannot be written: {}; name another file", file.display(), describe(&error))
     })?;
-    output::print(&format!("Wrote {} clients to {}.\n", registry.len(), file.display()))
+    output::print(&format!("Wrote {} to {}.\n", counted(registry.len(), "client"), file.display()))
 }
 
 /// Replaces the exit's clients with those in a file.

@@ -2,8 +2,13 @@
 
 use std::time::SystemTime;
 
+use anyhow::bail;
+
+use super::forward;
+use super::store::{ClientStore, all};
 use crate::cli::status::units::{self, ago, moment, until};
-use warren_control::{ClientView, ImportSummary, InvitationView, LiveView, RemovedView};
+use warren_control::{ClientView, ImportSummary, InvitationView, LiveView, PageQuery, RemovedView};
+use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
 /// One line for each known fact.
@@ -59,6 +64,55 @@ pub(super) fn removed(keys: &[RemovedView], now: SystemTime) -> String {
     }
     let row = |key: &RemovedView| vec![key.name.clone(), ago(&key.removed, now), key.public_key.to_string()];
     output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Says what a removal took, and how the client comes back.
+pub(super) fn removal(name: &str, client: Option<&ClientView>, directories: &Directories) -> String {
+    let add = directories.command("exit client add");
+    let invite = directories.command("exit invite");
+    let mut text = match client {
+        Some(client) if client.wireguard => {
+            format!(
+                "Removed {name}: its configuration no longer works. Enrol it again with: {add} {name} --wireguard\n"
+            )
+        }
+        Some(_) | None => format!(
+            "Removed {name}: its profile or invitation no longer works. Invite it again with: {invite} {name}\n"
+        ),
+    };
+    let forwards = client.map(|client| client.forwards.as_slice()).unwrap_or_default();
+    if forwards.is_empty() {
+        return text;
+    }
+    text += "Its forwards are removed too. Add them again when the client is enrolled:\n";
+    for forward in forwards.iter().take(FORWARDS_SHOWN) {
+        text += &format!("  {}\n", forward::command(name, *forward));
+    }
+    if let Some(more @ 1..) = forwards.len().checked_sub(FORWARDS_SHOWN) {
+        text += &format!("  and {more} more\n");
+    }
+    text
+}
+
+/// The most forwards of a removed client that are listed.
+const FORWARDS_SHOWN: usize = 16;
+
+/// Explains why there is no client of this name, if it is known. Otherwise returns the error as it is.
+pub(super) fn gone(
+    name: &str,
+    store: &mut dyn ClientStore,
+    error: anyhow::Error,
+) -> anyhow::Result<ClientView> {
+    let query = PageQuery { name: Some(name.to_owned()), ..PageQuery::default() };
+    let Ok(removed) = all(&query, |page| store.removed(page)) else { return Err(error) };
+    let latest =
+        removed.rows.iter().filter(|removed| removed.name == name).map(|removed| &removed.removed).max();
+    let Some(latest) = latest else { return Err(error) };
+    // A client that had another key before, and another name later, leaves such a row as well.
+    bail!(
+        "client {name:?} was removed, or renamed after its key was replaced ({}): `warren exit client list --removed` has its old key",
+        moment(latest)
+    )
 }
 
 /// The open invitations, one a line.

@@ -5,17 +5,19 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, bail};
 use qrcodegen::{QrCode, QrCodeEcc};
+use warren_session::PublicKey;
+use warren_wireguard::parse_public_key;
 
 use super::add::{check, to_file, to_stdout};
 use super::invite::EARLIER_IS_VOID;
 use super::store::{ClientStore, all};
 use crate::cli::args::ClientAddArgs;
 use warren_config::ExitSettings;
-use warren_control::{NewClient, PageQuery};
+use warren_control::{ClientView, NewClient, PageQuery};
 use warren_daemon::output;
-use warren_exit::wireguard;
+use warren_exit::wireguard::{self, NewKey};
 
 /// Bright white on black, whatever the terminal's colours are.
 const COLOURS: &str = "\x1b[40;97m";
@@ -33,36 +35,65 @@ pub(super) fn add(
     // First, because an exit that serves no WireGuard shall not get a key for it.
     wireguard::endpoint(config)?;
     check(config, args, false)?;
-    let exit_key = wireguard::key(clients)?.public();
-    let taken = taken_addresses(store)?;
-    let addresses = wireguard::free_addresses(config, &taken, (args.ipv4, args.ipv6))?;
-    let (client, text) = wireguard::new_client(config, exit_key, &args.name, addresses)?;
-    let client = NewClient { prefixes: args.prefixes.clone(), rate_limit: args.rate_limit, ..client };
+    let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
+    let users = enrolled.iter().filter(|client| client.wireguard).count();
+    let exit_key = wireguard::key(clients, users)?.public();
+    let key = key_of(args, exit_key)?;
+    let addresses = wireguard::free_addresses(config, &taken_addresses(&enrolled), (args.ipv4, args.ipv6))?;
+    let (client, text) = wireguard::new_client(config, exit_key, (&args.name, &key), addresses)?;
+    let client = NewClient {
+        prefixes: args.prefixes.clone(),
+        rate_limit: args.rate_limit,
+        allow_removed: args.allow_removed,
+        ..client
+    };
     let is_invited = store.is_invited(&args.name)?;
     let is_terminal = io::stdout().is_terminal();
     match &args.output {
         Some(path) => to_file(path, &text, &client, store)?,
         None => {
-            output::refuse_to_lose("the only copy of the client's key")?;
+            output::refuse_to_lose("the only copy of the client's keys")?;
             to_stdout(&text, &client, store)?;
         }
     }
-    if is_terminal {
-        show(&text)?;
+    // No app takes a configuration without the private key.
+    match key {
+        NewKey::Ours(_) if is_terminal => show(&text)?,
+        NewKey::Ours(_) => {}
+        NewKey::Theirs(_) => {
+            output::note("Write the client's own PrivateKey into the configuration, on the client.")
+        }
     }
     if is_invited {
         output::note(EARLIER_IS_VOID);
     }
+    if !store.serves_wireguard(exit_key)? {
+        output::note(RESTART);
+    }
     Ok(())
 }
 
-fn taken_addresses(store: &mut dyn ClientStore) -> anyhow::Result<HashSet<IpAddr>> {
-    let clients = all(&PageQuery::default(), |page| store.clients(page))?.rows;
-    let addresses = clients
+/// Printed when the configuration cannot work yet.
+const RESTART: &str = "The running exit does not serve WireGuard with this key yet, so restart it: systemctl restart warren-exit";
+
+/// The client's key: a new one, or that of `--public-key`.
+fn key_of(args: &ClientAddArgs, exit_key: PublicKey) -> anyhow::Result<NewKey> {
+    let Some(given) = args.public_key else { return NewKey::generate() };
+    if given == exit_key {
+        bail!(
+            "--public-key is the exit's own; give the key that `wg pubkey` or the app prints on the client"
+        );
+    }
+    let key = parse_public_key(&given.to_string());
+    Ok(NewKey::Theirs(key.map_err(|error| anyhow!("--public-key {error}"))?))
+}
+
+fn taken_addresses(enrolled: &[ClientView]) -> HashSet<IpAddr> {
+    enrolled
         .iter()
         .flat_map(|client| [client.ipv4.map(IpAddr::V4), client.ipv6.map(IpAddr::V6)])
-        .flatten();
-    Ok(addresses.collect())
+        .flatten()
+        .collect()
 }
 
 /// Draws the QR code of a configuration, for the apps of phones to read.

@@ -1,30 +1,25 @@
 //! An import that keeps all keys, so that clients connect with the files that they have.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::bail;
+use warren_session::PublicKey;
 use warren_session::clients::{PresharedKey, WireGuardClient};
 use warren_wireguard::{PrivateKey, parse_public_key};
 
+use super::found::Import;
 use super::refused::Refused;
-use super::table::table;
 use super::wireguard::{KeyText, Peer, WireGuardServer};
 use crate::cli::args::ImportWireGuardArgs;
-use crate::cli::exit_client::ClientStore;
+use crate::cli::exit_client::{ClientStore, all};
 use warren_config::{
-    ExitSettings, make_clients_directory, read_wireguard_key, replace_wireguard_key, wireguard_key_path,
+    ExitSettings, counted, make_clients_directory, read_wireguard_key, replace_wireguard_key,
+    wireguard_key_path,
 };
-use warren_control::{ClientView, NewClient};
+use warren_control::{ClientView, NewClient, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
-
-/// What is imported, and into what.
-pub(super) struct Import {
-    pub(super) server: WireGuardServer,
-    /// The clients of the server's peers, in their order, without keys.
-    pub(super) planned: Vec<NewClient>,
-    pub(super) enrolled: Vec<ClientView>,
-}
 
 /// Enrols every peer with its own keys and takes over the server's, or does nothing.
 pub(super) fn run(
@@ -39,13 +34,19 @@ pub(super) fn run(
     let pairs = planned.iter().zip(&server.peers);
     let clients: Result<Vec<_>, Refused> = pairs.map(|(client, peer)| with_keys(client, peer)).collect();
     let clients = clients.map_err(|refused| refused.of(&args.file))?;
+    refuse_keys(&clients, &server.peers, store)?.map_err(|refused| refused.of(&args.file))?;
     let clients_path = config.clients_path(&directories.state);
     let change = key_change(&wireguard_key_path(&clients_path), &exit_key, &import.enrolled)?;
-    output::print(&table(planned))?;
+    import.announce()?;
+    let port = foreign_port(config, server);
+    port.into_iter().for_each(warn_of_port);
+    if planned.is_empty() && change == KeyChange::Keep {
+        return output::print("Nothing was changed.\n");
+    }
+    let enrolled = counted(clients.len(), "client");
     if args.dry_run {
         return output::print(&format!(
-            "{} clients would be enrolled with the keys that they have; nothing was changed.\n",
-            clients.len()
+            "{enrolled} would be enrolled with the present keys; nothing was changed.\n"
         ));
     }
     // Before the clients: they are of no use with another key, and the key does no harm without them.
@@ -53,36 +54,69 @@ pub(super) fn run(
         write_key(&clients_path, &exit_key)?;
     }
     store.add_all(&clients)?;
-    output::print(&format!(
-        "Enrolled {} clients. They keep their keys, and can connect with their existing files.\n",
-        clients.len()
-    ))?;
-    say_what_is_left(config, server, change);
+    output::print(&match port {
+        None => {
+            format!(
+                "Enrolled {enrolled}. The keys stay, so that the clients can connect with their existing files.\n"
+            )
+        }
+        Some(port) => format!(
+            "Enrolled {enrolled}. The keys stay, but the existing files name UDP port {port}, where this exit does not listen.\n"
+        ),
+    })?;
+    say_what_is_left(change);
     Ok(())
 }
 
+/// Refuses keys that two peers have, and keys of removed clients, with the line of the peer.
+fn refuse_keys(
+    clients: &[NewClient],
+    peers: &[Peer],
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<Result<(), Refused>> {
+    let removed = all(&PageQuery::default(), |page| store.removed(page))?.rows;
+    let removed: HashMap<PublicKey, String> =
+        removed.into_iter().map(|removed| (removed.public_key, removed.name)).collect();
+    let mut lines: HashMap<PublicKey, usize> = HashMap::new();
+    for (client, peer) in clients.iter().zip(peers) {
+        let refused = |sentence| Ok(Err(Refused { line: peer.line, sentence }));
+        if let Some(name) = removed.get(&client.public_key) {
+            return refused(format!(
+                "the key of this peer was taken from client {name:?}, which was removed or upgraded; remove the peer from the file, and run: warren exit client add {} --wireguard",
+                client.name
+            ));
+        }
+        if let Some(other) = lines.insert(client.public_key, peer.line) {
+            return refused(format!(
+                "this peer has the same PublicKey as the one at line {other}; remove one of them"
+            ));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// The port that the clients know, if the exit does not listen there.
+fn foreign_port(config: &ExitSettings, server: &WireGuardServer) -> Option<u16> {
+    let mut listen = config.wireguard.iter().flat_map(|wireguard| &wireguard.listen);
+    server.listen_port.filter(|port| !listen.any(|address| address.port() == *port))
+}
+
+fn warn_of_port(port: u16) {
+    output::warn(format!(
+        "the clients cannot connect before the exit listens on UDP port {port}, which their files name: write listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"] into [wireguard] \
+         and restart the exit, once the WireGuard server is stopped"
+    ));
+}
+
 /// Tells the operator what to do next, and what these clients lack.
-fn say_what_is_left(config: &ExitSettings, server: &WireGuardServer, change: KeyChange) {
-    let restart = if change == KeyChange::Write {
-        ", and restart the exit if it runs, because it still uses its old key"
-    } else {
-        ""
-    };
-    output::note(format!("Stop the WireGuard server: both use its key and its addresses{restart}."));
-    let ports: Vec<u16> = config
-        .wireguard
-        .iter()
-        .flat_map(|wireguard| &wireguard.listen)
-        .map(|address| address.port())
-        .collect();
-    if let Some(port) = server.listen_port.filter(|port| !ports.contains(port)) {
-        output::note(format!(
-            "The clients know UDP port {port}, and the exit does not listen there; write listen = \"0.0.0.0:{port}\" into [wireguard]."
-        ));
+fn say_what_is_left(change: KeyChange) {
+    output::note("Stop the WireGuard server: both use its key and its addresses.");
+    if change == KeyChange::Write {
+        output::note("If the exit runs, restart it: it still uses its old key.");
     }
     output::note(
         "WireGuard clients get no repair of lost packets, no silence towards strangers and no post-quantum keys. \
-         Upgrade one with: warren exit client set NAME --public-key KEY",
+         Upgrade one with: warren exit invite NAME",
     );
 }
 

@@ -44,6 +44,12 @@ impl Exit {
             .map_err(|error| output::sentence(&error))
     }
 
+    fn serve_wireguard(&self) {
+        let path = self.directories.config.join("exit.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text + "\n[wireguard]\nlisten = \"0.0.0.0:51820\"\n").unwrap();
+    }
+
     fn write(&self, text: &str) -> PathBuf {
         let file = self.directory.path().join("wg0.conf");
         fs::write(&file, text).unwrap();
@@ -62,6 +68,62 @@ impl Exit {
     fn files(&self) -> usize {
         fs::read_dir(self.profiles()).map_or(0, Iterator::count)
     }
+}
+
+#[test]
+fn a_repeated_import_goes_on_with_the_peers_that_are_new_and_leaves_the_others() {
+    let exit = Exit::new();
+    exit.serve_wireguard();
+    let key = |number: u8| warren_wireguard::PrivateKey::new([number; 32]);
+    let peer = |name: &str, number: u8, address: u8| {
+        format!("# {name}\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.8.0.{address}\n", key(number).public())
+    };
+    let server = format!("[Interface]\nPrivateKey = {}\nListenPort = 51820\n", *key(77).to_base64());
+    let one = server.clone() + &peer("buero", 2, 2);
+    exit.import(&one, false).unwrap();
+    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
+    let mut store = StoppedExit::new(&config, &exit.directories.state);
+    store.change("buero", &warren_control::ClientChange::Rename { to: "anna".to_owned() }).unwrap();
+
+    // The same key under another name is the same client.
+    let two = one.clone() + &peer("phone", 3, 3);
+    exit.import(&two, true).unwrap();
+    assert_eq!(exit.names(), ["anna"]);
+    exit.import(&two, false).unwrap();
+    assert_eq!(exit.names(), ["anna", "phone"]);
+    exit.import(&two, false).unwrap();
+    assert_eq!(exit.names(), ["anna", "phone"]);
+
+    // Somebody else with its address is not.
+    let refused = exit.import(&(server.clone() + &peer("other", 4, 3)), false).unwrap_err();
+    assert!(refused.contains("cannot have the address 10.8.0.3"), "{refused}");
+    let twice = server.clone() + &peer("a", 5, 5) + &peer("b", 5, 6);
+    let refused = exit.import(&twice, true).unwrap_err();
+    assert!(
+        refused.contains("wg0.conf:9: this peer has the same PublicKey as the one at line 5"),
+        "{refused}"
+    );
+    store.remove("phone").unwrap();
+    let refused = exit.import(&two, true).unwrap_err();
+    assert!(refused.contains("was taken from client \"phone\"") && !refused.contains("keygen"), "{refused}");
+}
+
+#[test]
+fn peers_that_are_there_already_are_counted_and_named() {
+    let exit = Exit::new();
+    exit.import(TWO, false).unwrap();
+    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
+    let enrolled =
+        StoppedExit::new(&config, &exit.directories.state).clients(&PageQuery::default()).unwrap().rows;
+    let mut server = read(Path::new("wg0.conf"), TWO.as_bytes()).unwrap();
+    let present = Present::take(&mut server.peers, &enrolled, true, |peer| client_of(peer, &config));
+    assert!(server.peers.is_empty());
+    let text = "2 clients are enrolled with other keys, and keep them: laptop, peer-10-8-0-3\n";
+    assert_eq!(present.text(), text);
+    assert_eq!(
+        Present { same: vec!["laptop".to_owned()], other_key: Vec::new() }.text(),
+        "1 client is enrolled already, and stays as it is: laptop\n"
+    );
 }
 
 const TWO: &str = "[Interface]\nAddress = 10.8.0.1/24\n\
@@ -184,8 +246,7 @@ fn a_second_import_and_a_profile_that_is_there_change_nothing() {
 
     exit.import(TWO, false).unwrap();
     let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();
-    let refused = exit.import(TWO, false).unwrap_err();
-    assert!(refused.contains("there is a client \"laptop\" already"), "{refused}");
+    exit.import(TWO, false).unwrap();
     assert_eq!(fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap(), before);
     assert_eq!(exit.names().len(), 2);
 }

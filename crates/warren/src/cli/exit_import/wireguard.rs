@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::label::Label;
 use crate::cli::wireguard_lists;
-use warren_config::quoted;
+use warren_config::{quoted, suggestion};
 use zeroize::Zeroizing;
 
 /// What the file says about the server's clients.
@@ -18,6 +18,16 @@ pub(super) struct WireGuardServer {
     /// The UDP port that its clients know.
     pub(super) listen_port: Option<u16>,
     pub(super) peers: Vec<Peer>,
+    /// Settings that mean something to the server and nothing to an exit.
+    pub(super) skipped: Vec<Skipped>,
+}
+
+/// A setting that is not taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Skipped {
+    pub(super) line: usize,
+    pub(super) key: String,
+    pub(super) value: String,
 }
 
 /// One `[Peer]`.
@@ -56,10 +66,26 @@ enum Section {
     None,
     Interface,
     Peer,
-    Unknown,
 }
 
-/// Reads the file. Skips keys that have nothing to do with names and addresses.
+/// The settings of wg-quick(8) and wg(8), by section.
+const INTERFACE: [&str; 12] = [
+    "Address",
+    "PrivateKey",
+    "ListenPort",
+    "DNS",
+    "MTU",
+    "Table",
+    "FwMark",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
+    "SaveConfig",
+];
+const PEER: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
+
+/// Reads the file. Notes settings that an exit does not take over.
 ///
 /// # Errors
 /// The first line that cannot be understood.
@@ -95,7 +121,10 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
             section = match name.trim().to_ascii_lowercase().as_str() {
                 "interface" => Section::Interface,
                 "peer" => Section::Peer,
-                _ => Section::Unknown,
+                _ => {
+                    let sentence = format!("{} is neither [Interface] nor [Peer]", quoted(content));
+                    return Err(mistake(sentence));
+                }
             };
             if matches!(section, Section::Peer) {
                 server.peers.push(Peer { line, ..Peer::default() });
@@ -133,7 +162,13 @@ fn take(
             server.networks.extend(networks()?.iter().map(IpNet::trunc));
         }
         (Section::Interface, "privatekey") => server.private_key = key_text(),
-        (Section::Interface, "listenport") => server.listen_port = value.trim().parse().ok(),
+        (Section::Interface, "listenport") => {
+            let port = value.trim().parse::<u16>().ok().filter(|port| *port > 0);
+            let sentence = || {
+                mistake(format!("ListenPort is {}, but must be a port from 1 to 65535", quoted(value.trim())))
+            };
+            server.listen_port = Some(port.ok_or_else(sentence)?);
+        }
         (Section::Peer, "publickey") => {
             server.peers.last_mut().into_iter().for_each(|peer| peer.public_key = key_text());
         }
@@ -145,9 +180,29 @@ fn take(
                 peer.allowed_ips.extend(networks()?);
             }
         }
-        _ => {}
+        // The exit saves its own state, and each client keeps its own end alive.
+        (Section::Interface, "saveconfig") | (Section::Peer, "endpoint" | "persistentkeepalive") => {}
+        (_, lowered) => {
+            let known: &[&str] = if matches!(section, Section::Peer) { &PEER } else { &INTERFACE };
+            let Some(known) = known.iter().find(|known| known.eq_ignore_ascii_case(lowered)) else {
+                return Err(mistake(unknown(key.trim(), known)));
+            };
+            let value = value.trim().to_owned();
+            if !value.is_empty() {
+                server.skipped.push(Skipped { line, key: (*known).to_owned(), value });
+            }
+        }
     }
     Ok(())
+}
+
+fn unknown(key: &str, known: &[&'static str]) -> String {
+    // Keys have no underscores here, and any case.
+    let lowered: Vec<String> = known.iter().map(|known| known.to_lowercase()).collect();
+    let close = suggestion(key, lowered.iter().map(String::as_str));
+    let close = close.and_then(|close| known.iter().find(|known| known.eq_ignore_ascii_case(close)));
+    let close = close.map(|close| format!(" (did you mean {close}?)")).unwrap_or_default();
+    format!("{} is not a setting of WireGuard in this section{close}", quoted(key))
 }
 
 fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
@@ -215,8 +270,32 @@ mod tests {
             ("[Interface]\nAddress 10.8.0.1\n", 2),
             ("PublicKey = x\n", 1),
             ("[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n", 3),
+            ("[Interface]\nListenPort = 70000\n", 2),
+            ("[Interface]\nAddress = 10.8.0.1\nListenport2 = 51820\n", 3),
+            ("[Interface]\nAllowedIPs = 10.8.0.1\n", 2),
+            ("[Peers]\n", 1),
         ] {
             assert_eq!(parse(text).unwrap_err().line, line, "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_settings_are_named_and_known_ones_that_an_exit_does_not_need_are_noted() {
+        let mistake = parse("[Interface]\nListenport2 = 51820\n").unwrap_err();
+        assert_eq!(
+            mistake.sentence,
+            "\"Listenport2\" is not a setting of WireGuard in this section (did you mean ListenPort?)"
+        );
+        let text = "[Interface]\nListenPort=1\npostup = a = b\nPreUp =\nmtu = 1420\n[Peer]\nEndpoint = x\n";
+        let server = parse(text).unwrap();
+        let skipped: Vec<_> =
+            server.skipped.iter().map(|of| (of.line, of.key.as_str(), of.value.as_str())).collect();
+        assert_eq!(skipped, [(3, "PostUp", "a = b"), (5, "MTU", "1420")]);
+        for key in INTERFACE {
+            assert!(
+                parse(&format!("[Interface]\n{key} = 1\n")).is_ok() || ["Address"].contains(&key),
+                "{key}"
+            );
         }
     }
 

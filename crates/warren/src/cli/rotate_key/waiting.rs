@@ -214,6 +214,7 @@ mod tests {
             received_bytes: 0,
             sent_bytes: 0,
             rate_limited_packets: 0,
+            forwards_not_in_force: Vec::new(),
         };
         view(name, |client| client.live = Some(live))
     }

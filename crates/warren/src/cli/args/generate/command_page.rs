@@ -59,17 +59,21 @@ const RELATED: &[(&str, &[&str])] = &[
 pub(super) struct CommandPage<'a> {
     pub(super) command: &'a Command,
     pub(super) name: &'a str,
+    /// What is typed, such as `warren exit init`. A command's own name may have dashes too.
+    pub(super) line: &'a str,
     pub(super) parent: Option<&'a str>,
 }
 
 impl CommandPage<'_> {
     /// The page in man(7)'s macros.
     pub(super) fn to_roff(&self, origin: &Origin) -> io::Result<Vec<u8>> {
-        let Self { command, name, .. } = self;
-        let line = name.replace('-', " ");
-        let usage = synopsis(command, &line);
-        let command =
-            (*command).clone().override_usage(usage).display_name((*name).to_owned()).bin_name(line);
+        let Self { command, name, line, .. } = self;
+        let usage = synopsis(command, line);
+        let command = (*command)
+            .clone()
+            .override_usage(usage)
+            .display_name((*name).to_owned())
+            .bin_name((*line).to_owned());
         let man = Man::new(command)
             .title((*name).to_owned())
             .date(origin.date.clone())

@@ -6,6 +6,7 @@ use super::super::report::{connection_name, headline};
 use super::super::units::{bit_rate, bytes, percent, round_trip};
 use super::history::{History, Series};
 use super::sparkline::{Bars, sparkline};
+use warren_config::counted;
 use warren_control::status::{ConnectionStatus, State, Status};
 
 /// The size of the terminal, and what it can show.
@@ -59,7 +60,10 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
     }
     if let Some(exit) = &status.exit {
         let counts = &exit.clients;
-        lines.push(("", format!("{} clients enrolled, {} connected", counts.enrolled, counts.connected)));
+        lines.push((
+            "",
+            format!("{} enrolled, {} connected", counted(counts.enrolled, "client"), counts.connected),
+        ));
     }
     lines
 }

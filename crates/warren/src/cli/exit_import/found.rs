@@ -1,0 +1,32 @@
+//! What a file leads to at this exit, and how it is shown before anything changes.
+
+use warren_control::{ClientView, NewClient};
+use warren_daemon::output;
+
+use super::left;
+use super::present::Present;
+use super::table::table;
+use super::wireguard::WireGuardServer;
+
+/// What is imported, and into what.
+pub(super) struct Import {
+    /// What the file says, without the peers that are enrolled already.
+    pub(super) server: WireGuardServer,
+    /// The clients of the server's peers, in their order, without keys.
+    pub(super) planned: Vec<NewClient>,
+    pub(super) enrolled: Vec<ClientView>,
+    /// The peers that are enrolled already.
+    pub(super) present: Present,
+}
+
+impl Import {
+    /// Prints what the file leads to, before anything changes.
+    pub(super) fn announce(&self) -> anyhow::Result<()> {
+        output::print(&self.present.text())?;
+        if self.planned.is_empty() {
+            return Ok(());
+        }
+        left::say(&self.server, &self.planned, &self.enrolled);
+        output::print(&table(&self.planned))
+    }
+}
