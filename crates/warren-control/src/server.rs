@@ -226,8 +226,8 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         for (line, login) in [
             (&b"{\"request\":\"retry\",\"login\":\"a\\nnn\"}\n"[..], Some("ann")),
-            (b"{\"request\":\"retry\"}\n", None),
-            (b"{\"request\":\"retry\",\"login\":7,\"user\":4711}\n", None),
+            (&b"{\"request\":\"retry\"}\n"[..], None),
+            (&b"{\"request\":\"retry\",\"login\":7,\"user\":4711}\n"[..], None),
         ] {
             let mut stream = UnixStream::connect(&path).await.unwrap();
             stream.write_all(line).await.unwrap();

@@ -258,7 +258,7 @@ fn a_phone_gets_its_key_once_and_the_exit_keeps_it_nowhere() {
 fn any_name_that_is_typed_becomes_a_harmless_one_and_no_other_is_taken() {
     let Some(net) = Net::new() else { return };
     let exit = exit_with_page(&net);
-    exit.warren.run("exit client add annas-phone --output phone.toml").ok();
+    exit.warren.run("exit client add annas-phone").ok();
     exit.warren.run("exit invite guest").ok();
     let named = |text: &str| made(&exit, "/api/name", &json!({ "text": text }));
     assert_eq!(
