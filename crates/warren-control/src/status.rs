@@ -272,6 +272,7 @@ mod tests {
                 endpoint: "exit.example.net:443".to_owned(),
                 address: None,
                 public_key: String::new(),
+                next_public_key: None,
             },
             session: Some(ClientSessionStatus {
                 id: 1,

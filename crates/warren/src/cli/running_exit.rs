@@ -98,7 +98,8 @@ mod tests {
         let before = std::fs::read(&config.keys.file).unwrap();
         let others = vec![PrivateKey::generate().unwrap().public()];
 
-        let rotation = rotate_key::run(&directories, &RotateKeyArgs::default());
+        let arguments = RotateKeyArgs::default();
+        let rotation = rotate_key::run(&directories, &arguments);
         let refused = output::sentence(&beside(&directories, others, rotation).await.unwrap_err());
 
         assert!(refused.contains("has another key than"), "{refused}");
