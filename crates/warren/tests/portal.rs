@@ -1,6 +1,6 @@
 //! `warren portal`: a hotel's login page under a closed kill switch. One user's browser gets out, to the web and to the
 //! network's resolver, and nothing else does.
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
 

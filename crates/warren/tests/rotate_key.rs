@@ -1,6 +1,6 @@
 //! The exit changes its key, while clients that pin the old one keep their tunnels.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The operators' web page: only for users on this host who have the token.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 

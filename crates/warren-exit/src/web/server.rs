@@ -265,8 +265,11 @@ fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<ApiCall, Refusal
     }
 }
 
+/// Reads the body of a call.
+type ReadBody = fn(&[u8]) -> Result<ApiCall, Refusal>;
+
 /// The paths of questions that have a body, and how to read it.
-const OF_BODY: [(&str, fn(&[u8]) -> Result<ApiCall, Refusal>); 13] = [
+const OF_BODY: [(&str, ReadBody); 13] = [
     ("/api/clients", |body| parse(body).map(ApiCall::Clients)),
     ("/api/client", |body| parse(body).map(ApiCall::Client)),
     ("/api/audit", |body| parse(body).map(ApiCall::Audit)),

@@ -428,9 +428,9 @@ fn a_change_is_taken_once_and_in_order_whatever_connection_brings_it() {
     let actions = client.actions();
     let named: Vec<_> = actions
         .iter()
-        .map(|action| match action {
-            Action::Changed(grant) => grant.dns[0].to_string(),
-            other => panic!("{other:?}"),
+        .map(|action| {
+            let Action::Changed(grant) = action else { panic!("{action:?}") };
+            grant.dns[0].to_string()
         })
         .collect();
     assert_eq!(named, ["9.9.9.1", "9.9.9.2"]);

@@ -86,7 +86,7 @@ fn a_repeated_import_goes_on_with_the_peers_that_are_new_and_leaves_the_others()
     store.change("buero", &warren_control::ClientChange::Rename { to: "anna".to_owned() }).unwrap();
 
     // The same key under another name is the same client.
-    let two = one.clone() + &peer("phone", 3, 3);
+    let two = one + &peer("phone", 3, 3);
     exit.import(&two, true).unwrap();
     assert_eq!(exit.names(), ["anna"]);
     exit.import(&two, false).unwrap();
@@ -97,7 +97,7 @@ fn a_repeated_import_goes_on_with_the_peers_that_are_new_and_leaves_the_others()
     // Somebody else with its address is not.
     let refused = exit.import(&(server.clone() + &peer("other", 4, 3)), false).unwrap_err();
     assert!(refused.contains("cannot have the address 10.8.0.3"), "{refused}");
-    let twice = server.clone() + &peer("a", 5, 5) + &peer("b", 5, 6);
+    let twice = server + &peer("a", 5, 5) + &peer("b", 5, 6);
     let refused = exit.import(&twice, true).unwrap_err();
     assert!(
         refused.contains("wg0.conf:9: this peer has the same PublicKey as the one at line 5"),
