@@ -223,7 +223,7 @@ fn a_port_that_the_exits_host_begins_to_use_is_its_own_again() {
     });
     assert!(exit.daemon().output().contains("the forward tcp/8443 to 443 of home is not in force"));
     let listed = || exit.warren.run("exit client forward list").ok();
-    let taken = "not in force: tcp/8443: a program on this host waits for others there";
+    let taken = "not in force: tcp/8443: a program on this host listens there";
     assert!(listed().contains(taken), "{}", listed());
     let json = exit.warren.run("exit client forward list home --json").ok();
     let json: Value = serde_json::from_str(&json).unwrap();
