@@ -49,7 +49,7 @@ impl FromStr for ProfileName {
             Err("is longer than 32 characters")
         } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphanumeric()) {
             Err(
-                "has characters other than letters, digits, dots, dashes and underscores, or does not begin with a letter or digit",
+                "has characters other than a to z, A to Z, digits, dots, dashes and underscores, or does not begin with a letter or digit",
             )
         } else {
             Ok(Self(name.to_owned()))

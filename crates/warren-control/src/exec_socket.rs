@@ -320,7 +320,7 @@ mod tests {
         let mut places: Vec<_> = (0..MOST_OF_A_USER).map(|_| door.place_of(1000).unwrap()).collect();
         assert!(door.place_of(1000).unwrap_err().message.contains("user 1000 are asking"));
         assert!(door.place_of(1001).is_ok() && door.place_of(0).is_ok());
-        assert!(door.place_of(1002).unwrap_err().message.contains("may not use"));
+        assert!(door.place_of(1002).unwrap_err().message.contains("may use neither"));
         places.pop();
         assert!(door.place_of(1000).is_ok());
     }

@@ -164,7 +164,7 @@ fn users_and_units_are_put_inside_as_the_profile_allows() {
     client.warren.write("home.toml", 0o600, &of_another.text());
     client.up();
     let refused = client.warren.run_as_nobody(&format!("exec home -- {ADDRESS}"));
-    assert!(!refused.succeeded() && refused.stderr.contains("user 65534 may not use"), "{refused:?}");
+    assert!(!refused.succeeded() && refused.stderr.contains("user 65534 may use neither"), "{refused:?}");
     client.down();
 
     client.warren.write("home.toml", 0o600, &profile.with("exec", "users", vec!["nobody"]).text());
@@ -210,7 +210,7 @@ fn strangers_neither_keep_users_out_nor_fill_the_log_and_a_profile_that_is_down_
     assert_eq!(client.warren.run_as_nobody("exec home -- id -u").ok(), "65534");
     assert!(stranger.is_running(), "it still has its connections");
     let said = stranger.output();
-    assert!(said.contains("200 answers") && said.contains("user 4711 may not use"), "{said}");
+    assert!(said.contains("200 answers") && said.contains("user 4711 may use neither"), "{said}");
     let lines = daemon.output().matches("was refused").count();
     assert_eq!(lines, 1, "{}", daemon.output());
 

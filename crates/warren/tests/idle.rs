@@ -74,7 +74,7 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
 /// Scorecard R4.
 #[test]
 fn an_idle_client_and_its_exit_are_small() {
-    const CLIENT_KIB: u64 = 20 * 1024;
+    const CLIENT_KIB: u64 = 22 * 1024;
     const EXIT_KIB: u64 = 25 * 1024;
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);

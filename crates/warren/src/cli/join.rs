@@ -42,7 +42,12 @@ pub(crate) async fn run_with(
         token: invite.token.to_wire(),
         name: name.as_str(),
     };
-    match enrolment.run(timeout).await {
+    let outcome = tokio::select! {
+        outcome = enrolment.run(timeout) => outcome,
+        // The exit may have been asked already.
+        _ = tokio::signal::ctrl_c() => Err(EnrolError::NotAnswered("interrupted".to_owned())),
+    };
+    match outcome {
         Ok(client) => {
             let done = joining.finish(&name, &invited)?;
             let daemon = DaemonDirectory::new(&directories.runtime, name.as_str());
