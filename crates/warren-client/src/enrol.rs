@@ -163,7 +163,8 @@ impl Enrolment<'_> {
             EnrolError::NotAnswered(format!("{endpoint} did not answer ({why})"))
         } else {
             EnrolError::NotReached(format!(
-                "{endpoint} was not reached ({why}); check that the exit runs and that UDP to it is not blocked"
+                "{endpoint} was not reached ({why}); check that the exit runs and that UDP to it is not blocked; or ask for a new \
+                 invitation, because an exit does not answer one that has its earlier key"
             ))
         }
     }

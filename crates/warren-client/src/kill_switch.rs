@@ -101,15 +101,17 @@ impl Lockdown {
         directory: &DaemonDirectory,
         listed: &[IpAddr],
     ) -> anyhow::Result<()> {
+        if self.closed.is_none() && !profile.kill_switch.enabled {
+            return Ok(());
+        }
         let rules = self.with_carrier(rules(profile).await?);
         match &mut self.closed {
             Some(closed) => closed.set(rules).await.context("cannot change the kill switch"),
-            None if profile.kill_switch.enabled => {
+            None => {
                 self.closed = Some(closed(profile, directory, rules).await?);
                 self.query_mark = query_mark(profile)?;
                 self.allow_resolvers(listed).await
             }
-            None => Ok(()),
         }
     }
 

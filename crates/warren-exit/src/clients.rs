@@ -252,7 +252,7 @@ impl Clients {
             count => format!("{count} connected clients"),
         };
         if hearing > 0 {
-            tracing::info!("told {} what has changed for clients", clients(hearing));
+            tracing::info!("sent the change to {}", clients(hearing));
         }
         if deaf > 0 {
             tracing::info!("{} with an older version will hear of it in the next session", clients(deaf));

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use warren_session::clients::{Invitation, is_valid_name};
 use warren_session::invite::{Invite, InviteToken};
 
-use warren_config::{Endpoint, ExitSettings, ProfileName};
+use warren_config::{Endpoint, ExitSettings, ProfileName, derived_name};
 
 /// Makes an invitation for the registry, and the line to run on the client. Only the line contains the token.
 ///
@@ -67,8 +67,9 @@ pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
 /// The name, and the rule for names.
 pub fn check_name(name: &str) -> anyhow::Result<()> {
     if !is_valid_name(name) {
+        let such_as = derived_name(name).map(|name| format!(", such as {name}")).unwrap_or_default();
         bail!(
-            "{:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
+            "{:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit{such_as}",
             name.chars().take(80).collect::<String>()
         );
     }
@@ -78,6 +79,14 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_people_type_is_refused_with_one_that_can_be_used() {
+        assert!(check_name("annas-phone").is_ok());
+        let refused = check_name("Anna's phone").unwrap_err().to_string();
+        assert!(refused.ends_with("a letter or digit, such as annas-phone"), "{refused}");
+        assert!(check_name("").unwrap_err().to_string().ends_with("a letter or digit"));
+    }
 
     #[test]
     fn a_client_name_that_no_profile_can_have_gets_a_profile_name() {

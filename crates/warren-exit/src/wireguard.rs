@@ -72,7 +72,7 @@ fn lost(path: &Path, users: usize) -> String {
     let need = counted(users, "WireGuard client") + if users == 1 { " needs" } else { " need" };
     format!(
         "{key} is missing, and {need} this key; restore it from a backup, or make a new one with \
-         `(umask 077; warren keygen > {key}; chown --reference={directory} {key})` and write its public key into each client's configuration"
+         `(umask 077; warren keygen > {key}; chown --reference={directory} {key})`, start the exit, and write the WireGuard key that `warren status exit --all` shows into each client's configuration"
     )
 }
 

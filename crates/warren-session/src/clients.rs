@@ -25,7 +25,7 @@ pub use self::forward::{
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::ClientRegistry;
-pub use self::registry_error::RegistryError;
+pub use self::registry_error::{KeyMaker, RegistryError};
 pub use self::removed::RemovedKey;
 pub use self::row::RowChange;
 pub use self::wireguard::{PresharedKey, WireGuardClient};

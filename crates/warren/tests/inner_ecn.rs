@@ -71,9 +71,10 @@ fn transfer(client: &Client<'_>, family: Family, is_up: bool, is_ecn: bool, rece
         invalid: counter(receiver, "Ip", "InHdrErrors") + counter(receiver, "Tcp", "InCsumErrors"),
     };
     let before = seen();
-    client.sh(&format!(
+    let transferred = client.sh(&format!(
         "timeout 30 iperf3 --client {address} {direction} --congestion cubic --parallel 4 --time 6"
     ));
+    println!("{transferred}");
     let after = seen();
     Seen { marked: after.marked - before.marked, invalid: after.invalid - before.invalid }
 }

@@ -27,7 +27,7 @@ fn tunnel_is_down_at_home_and_up_elsewhere_and_the_user_has_the_last_word() {
     wait_for(&client, "resting");
     assert_eq!(client.status().text("/resting"), "home");
     let shown = client.warren.run("status home").ok();
-    assert!(shown.contains("home: off: on the trusted network home, for"), "{shown}");
+    assert!(shown.contains("home: resting on the trusted network home for"), "{shown}");
     assert_eq!(client.sh(ADDRESS), Net::CLIENT_V4);
     client.assert_host_unchanged();
 

@@ -215,7 +215,7 @@ impl Health {
         self.has_failed = false;
         self.last_error = None;
         self.diagnosis.forget_cause();
-        notify::ready(&format!("off: on the trusted network {network}"));
+        notify::ready(&format!("resting on the trusted network {network}"));
     }
 
     /// Notes that the tunnel no longer rests.

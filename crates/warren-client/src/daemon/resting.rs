@@ -87,7 +87,7 @@ impl Daemon {
         let Some(network) = self.on_demand.resting().map(str::to_owned) else { return Ok(()) };
         match by_user {
             true => tracing::info!("the tunnel goes on, on the trusted network {network}"),
-            false => tracing::info!("this host has left the trusted network {network}; the tunnel goes on"),
+            false => tracing::info!("this host has left the trusted network {network}; connecting again"),
         }
         if self.on_demand.has_opened {
             self.host.close_lockdown_again(&self.start.profile, &self.start.directory).await?;

@@ -32,12 +32,30 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
-/// The warning that nobody can be asked for names below the profile's domains. None if a resolver can.
-pub(super) fn without_resolver_of(domains: &[String], wanted: &Servers, chosen: &[IpAddr]) -> Option<String> {
-    if domains.is_empty() || !chosen.is_empty() {
+/// The warning that names below the profile's domains are asked outside the tunnel, or of nobody in it. None if a resolver inside is
+/// asked.
+pub(super) fn without_resolver_of(
+    domains: &[String],
+    facts: &DnsFacts<'_>,
+    chosen: &[IpAddr],
+) -> Option<String> {
+    if domains.is_empty() {
         return None;
     }
-    let (why, advice) = match wanted {
+    let outside: Vec<IpAddr> =
+        chosen.iter().copied().filter(|resolver| !facts.is_inside(*resolver)).collect();
+    if !outside.is_empty() {
+        return Some(format!(
+            "names below {} are asked outside the tunnel, of {}: add the resolver's address to include in [routes] of the profile and \
+             run `warren reload`",
+            domains.join(", "),
+            listed(&outside)
+        ));
+    }
+    if !chosen.is_empty() {
+        return None;
+    }
+    let (why, advice) = match facts.wanted {
         Servers::Exit => (
             "the exit names no resolver that the tunnel leads to",
             "set servers in [dns] of the profile and run `warren reload`",
@@ -177,6 +195,19 @@ mod tests {
         assert_eq!(asked_outside(&inside, &asked), None);
         let of_split = DnsFacts { include: &split, exclude: &exclude, ..facts };
         assert_eq!(asked_outside(&of_split, &addresses(&["10.1.0.1"])), None);
+    }
+
+    #[test]
+    fn names_of_the_tunnel_that_are_asked_outside_cause_a_warning() {
+        let (split, servers) = (networks(&["10.0.0.0/8"]), Servers::Listed(addresses(&["11.0.0.54"])));
+        let facts = facts(&servers, &split);
+        let domains = ["corp.example".to_owned()];
+        let said = |chosen: &[&str]| without_resolver_of(&domains, &facts, &addresses(chosen));
+
+        assert!(said(&["10.0.0.53", "11.0.0.54"]).unwrap().contains("outside the tunnel, of 11.0.0.54:"));
+        assert!(said(&[]).unwrap().contains("are not asked of the tunnel"));
+        assert_eq!(said(&["10.0.0.53"]), None);
+        assert_eq!(without_resolver_of(&[], &facts, &addresses(&["11.0.0.54"])), None);
     }
 
     #[test]

@@ -92,8 +92,7 @@ impl HostSetup {
             false => None,
         };
         let outside = || dns_warnings::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
-        let of_domains =
-            dns_warnings::without_resolver_of(&self.settings.domains, &self.settings.servers, &servers);
+        let of_domains = dns_warnings::without_resolver_of(&self.settings.domains, &with_lan, &servers);
         let trouble = if is_guarded { unreached } else { outside().or(unreached).or(of_domains) };
         if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.warnings.trouble) {
             tracing::warn!("{sentence}");

@@ -73,7 +73,9 @@ impl Change {
 
     /// A client is invited.
     pub fn invited(invitation: &InvitationView) -> Self {
-        Self::new(&invitation.name, format!("invited until {}", invitation.expires))
+        // In UTC, without RFC 3339's letters T and Z.
+        let expires = invitation.expires.trim_end_matches('Z').replace('T', " ");
+        Self::new(&invitation.name, format!("invited until {expires} UTC"))
     }
 
     /// A client is changed.

@@ -89,6 +89,36 @@ fn ends_with_line_break(file: &File, length: u64) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
+impl Found {
+    /// The entries about every client that has had a name, those under their earlier names too. The oldest come first.
+    pub fn about(&self, name: &str) -> Vec<&Entry> {
+        // Earlier names that clients had when the entry at hand was written.
+        let mut earlier: Vec<&str> = Vec::new();
+        let mut found = Vec::new();
+        for entry in self.entries.iter().rev() {
+            let Some(client) = entry.change.client.as_deref() else { continue };
+            let later = earlier.iter().position(|later| entry.change.is_rename_to(later));
+            if let Some(position) = later {
+                earlier.swap_remove(position);
+            }
+            if later.is_some() || entry.change.is_rename_to(name) {
+                earlier.push(client);
+            } else {
+                if entry.change.frees_name() {
+                    // Another client had the name before.
+                    earlier.retain(|followed| *followed != client);
+                }
+                if client != name && !earlier.contains(&client) {
+                    continue;
+                }
+            }
+            found.push(entry);
+        }
+        found.reverse();
+        found
+    }
+}
+
 /// Reads both halves.
 ///
 /// # Errors
@@ -118,6 +148,8 @@ pub fn read(directory: &Path) -> io::Result<Found> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use warren_control::ClientChange;
 
     use super::*;
     use crate::audit::{Change, Way, Who};
@@ -177,6 +209,28 @@ mod tests {
         file.add(&hostile).unwrap();
         assert_eq!(std::fs::read_to_string(&file.path).unwrap().lines().count(), 1);
         assert_eq!(read(directory.path()).unwrap().entries, [hostile]);
+    }
+
+    #[test]
+    fn a_client_has_the_entries_of_its_earlier_names_even_once_it_is_removed() {
+        let rename =
+            |from: &str, to: &str| Change::of_client(from, &ClientChange::Rename { to: to.to_owned() });
+        let entries = [
+            Change::removed("laptop"),
+            Change::joined("laptop"),
+            rename("laptop", "desk"),
+            Change::of_client("desk", &ClientChange::Disable),
+            Change::joined("laptop"),
+            Change::removed("desk"),
+        ];
+        let entries = entries.map(|change| Entry::now(Who::by(Way::Command), change)).to_vec();
+        let found = Found { entries, ..Found::default() };
+        let about =
+            |name: &str| found.about(name).iter().map(|entry| entry.change.what.as_str()).collect::<Vec<_>>();
+        assert_eq!(about("desk"), ["enrolled by invitation", "renamed to desk", "disabled", "removed"]);
+        let laptop = ["removed", "enrolled by invitation", "renamed to desk", "enrolled by invitation"];
+        assert_eq!(about("laptop"), laptop);
+        assert!(about("nosuch").is_empty());
     }
 
     #[test]

@@ -145,6 +145,12 @@ impl ClientRegistry {
         if client.forwards.contains(&forward) {
             return Ok(());
         }
+        let ports = forward.ports();
+        let other = client.forwards.iter().map(|before| before.ports()).find(|other| other.overlaps(ports));
+        if let Some(other) = other {
+            // Sorted, the forwards no longer show which one is new.
+            return Err(RegistryError::PortsTwice { name: name.to_owned(), ports, other });
+        }
         client.forwards.push(forward);
         client.forwards.sort_by_key(|forward| forward.ports());
         self.replace(client)

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::KeyMaker;
 use super::WireGuardClient;
 use super::timestamp;
 use super::{Forward, RateLimit};
@@ -94,6 +95,14 @@ impl Client {
     /// The current key and, if set, the next one.
     pub(crate) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
+    }
+
+    /// What makes a key of the kind that one of its keys is. A next key is always one of Warren's.
+    pub(crate) fn key_maker(&self, key: PublicKey) -> KeyMaker {
+        match self.wireguard {
+            Some(_) if key == self.public_key => KeyMaker::WireGuard,
+            _ => KeyMaker::Warren,
+        }
     }
 
     /// What WireGuard needs to know to let the client in, if it may come in that way.

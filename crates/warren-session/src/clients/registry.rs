@@ -407,7 +407,8 @@ impl ClientRegistry {
     fn removed_key_of(&self, client: &Client) -> Result<(), RegistryError> {
         let Some(removed) = client.keys().find_map(|key| self.removed.find(key)) else { return Ok(()) };
         let (key, holder) = (removed.public_key, removed.name.clone());
-        Err(RegistryError::KeyRemoved { name: client.name.clone(), key, holder })
+        let (name, maker) = (client.name.clone(), client.key_maker(key));
+        Err(RegistryError::KeyRemoved { name, key, holder, maker })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why a change to the registry is refused.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -27,7 +28,7 @@ pub enum RegistryError {
     },
     /// Another client has the key.
     #[error(
-        "client {name:?} cannot have the key {key}: it belongs to {holder:?}; make another with `warren keygen`"
+        "client {name:?} cannot have the key {key}: it belongs to {holder:?}; make another with `{maker}`"
     )]
     KeyTaken {
         /// The client that was to be added.
@@ -36,10 +37,12 @@ pub enum RegistryError {
         key: PublicKey,
         /// The client that has it.
         holder: String,
+        /// The command that makes a key of this kind.
+        maker: KeyMaker,
     },
     /// The key was taken from a client.
     #[error(
-        "client {name:?} cannot have the key {key}: it was taken from {holder:?} for good; make another with `warren keygen`, or allow this one with --allow-removed"
+        "client {name:?} cannot have the key {key}: it was taken from {holder:?} for good; make another with `{maker}`, or allow this one with --allow-removed"
     )]
     KeyRemoved {
         /// The client that was to be added.
@@ -48,6 +51,8 @@ pub enum RegistryError {
         key: PublicKey,
         /// The client that had it.
         holder: String,
+        /// The command that makes a key of this kind.
+        maker: KeyMaker,
     },
     /// An edited registry has an open invitation that the exit does not know.
     #[error(
@@ -197,4 +202,23 @@ pub enum RegistryError {
         /// The name asked for.
         name: String,
     },
+}
+
+/// What makes a key of some kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyMaker {
+    /// A key of Warren's.
+    Warren,
+    /// A key of WireGuard's.
+    WireGuard,
+}
+
+impl fmt::Display for KeyMaker {
+    /// The command to type.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warren => "warren keygen",
+            Self::WireGuard => "wg genkey",
+        })
+    }
 }

@@ -158,8 +158,9 @@ impl ClientTable {
         }
         for key in client.keys() {
             if let Some(rival) = self.by_key(key).or_else(|| self.by_next_key(key)) {
-                let holder = rival.name.clone();
-                return Some((rival.public_key, RegistryError::KeyTaken { name: name(), key, holder }));
+                let (holder, maker) = (rival.name.clone(), client.key_maker(key));
+                let error = RegistryError::KeyTaken { name: name(), key, holder, maker };
+                return Some((rival.public_key, error));
             }
         }
         for address in client.static_lease().addresses() {

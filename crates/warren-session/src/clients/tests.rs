@@ -63,6 +63,11 @@ fn names_keys_and_static_addresses_are_unique() {
     assert!(
         matches!(registry.add(client("b", 1)), Err(RegistryError::KeyTaken { holder, .. }) if holder == "a")
     );
+    let wireguard = Client { wireguard: Some(WireGuardClient::default()), ..client("b", 1) };
+    for (rival, maker) in [(client("b", 1), "`warren keygen`"), (wireguard, "`wg genkey`")] {
+        let refused = registry.add(rival).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("make another with {maker}")), "{refused}");
+    }
     let same_address = Client { ipv4: first.ipv4, ..client("b", 2) };
     assert!(
         matches!(registry.add(same_address), Err(RegistryError::AddressTaken { holder, .. }) if holder == "a")
@@ -87,6 +92,8 @@ fn a_port_of_the_exit_leads_to_one_client_and_comes_free_with_it() {
     }
     let own = add(&mut registry, "a", "tcp/443").unwrap_err().to_string();
     assert!(own.contains("tcp/443 already"), "{own}");
+    let wider = add(&mut registry, "a", "tcp/8400-8445").unwrap_err().to_string();
+    assert!(wider.contains("has tcp/8440-8450 already, which overlaps tcp/8400-8445"), "{wider}");
     add(&mut registry, "a", "tcp/443 to 8443").unwrap();
     let shown: Vec<String> =
         registry.forwards().map(|(forward, client)| format!("{} {forward}", client.name)).collect();

@@ -269,7 +269,7 @@ pub(crate) struct PortalArgs {
     #[arg(value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
     /// How long the login page stays open, at most 5 minutes.
-    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = values::portal_time)]
     pub(crate) timeout: Duration,
     /// The page to ask for. The network answers with its login page instead.
     #[arg(long, value_name = "URL", default_value = PlainUrl::DEFAULT)]

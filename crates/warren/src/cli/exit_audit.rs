@@ -18,16 +18,15 @@ pub(crate) fn run(directories: &Directories, arguments: &ExitAuditArgs) -> anyho
     let clients = config.clients_path(&directories.state);
     let directory = clients.parent().unwrap_or(&directories.state);
     let found = audit::read(directory).context("cannot read the audit log; run this as root")?;
-    let of_client = |entry: &Entry| {
-        arguments.client.is_none() || entry.change.client.as_deref() == arguments.client.as_deref()
-    };
-    let entries: Vec<&Entry> = found.entries.iter().filter(|entry| of_client(entry)).collect();
+    let client = arguments.client.as_deref();
+    let entries: Vec<&Entry> =
+        client.map_or_else(|| found.entries.iter().collect(), |name| found.about(name));
     let limit = arguments.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(entries.len());
     let shown = entries.get(entries.len().saturating_sub(limit)..).unwrap_or_default();
     if arguments.json {
         output::print_json(&shown)?;
     } else {
-        output::print(&table(shown))?;
+        output::print(&table(shown, client))?;
     }
     if found.damaged > 0 {
         let file = audit::path(directory);
@@ -40,9 +39,12 @@ pub(crate) fn run(directories: &Directories, arguments: &ExitAuditArgs) -> anyho
     Ok(())
 }
 
-fn table(entries: &[&Entry]) -> String {
+fn table(entries: &[&Entry], client: Option<&str>) -> String {
     if entries.is_empty() {
-        return "No operator has changed anything yet.\n".to_owned();
+        return match client {
+            Some(name) => format!("The audit log has no entry about {name:?}.\n"),
+            None => "No operator has changed anything yet.\n".to_owned(),
+        };
     }
     let row = |entry: &&Entry| {
         let from = entry.who.from.as_ref().map(|from| format!(" from {from}")).unwrap_or_default();
@@ -73,11 +75,12 @@ mod tests {
         };
         let entry =
             Entry { time: "2026-11-26T18:00:00Z".to_owned(), ..Entry::now(who, Change::removed("laptop")) };
-        let text = table(&[&entry]);
+        let text = table(&[&entry], None);
         let line = text.lines().nth(1).unwrap();
         for word in ["2026-11-26", "root (login ann)", "page from 127.0.0.1", "laptop", "removed"] {
             assert!(line.contains(word), "{word}: {text}");
         }
-        assert!(table(&[]).contains("No operator"));
+        assert!(table(&[], None).contains("No operator"));
+        assert_eq!(table(&[], Some("nosuch")), "The audit log has no entry about \"nosuch\".\n");
     }
 }

@@ -10,10 +10,10 @@ use warren_session::invite::Invite;
 use zeroize::Zeroizing;
 
 use super::args::JoinArgs;
-use warren_client::{EnrolError, Enrolment};
+use warren_client::{EnrolError, Enrolment, accept_learnt_keys};
 use warren_config::storage;
 use warren_config::{ClientKey, NEW_SETTINGS, profile_text_with, with_private_key};
-use warren_config::{Endpoint, ProfileName, describe, load_profile};
+use warren_config::{ClientProfile, Endpoint, ProfileName, describe, load_profile};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -32,7 +32,8 @@ pub(crate) async fn run_with(
     settings: &str,
 ) -> anyhow::Result<()> {
     let JoinArgs { invite, name, timeout } = arguments;
-    let invited = Invited { settings: settings.to_owned(), ..Invited::of(&invite)? };
+    let invited =
+        Invited { settings: settings.to_owned(), state: directories.state.clone(), ..Invited::of(&invite)? };
     let name = profile_name(name.as_deref(), &invite.name)?;
     let joining = Joining::prepare(&directories.config, &name, &invited)?;
     let enrolment = Enrolment {
@@ -92,6 +93,8 @@ struct Invited {
     label: String,
     /// The profile's sections besides those of the exit and the key.
     settings: String,
+    /// Where this machine keeps the keys that it has learnt of exits.
+    state: PathBuf,
 }
 
 impl Invited {
@@ -103,7 +106,8 @@ impl Invited {
             )
         })?;
         let label = invite.token.digest().label();
-        Ok(Self { endpoint, exit_key: invite.exit_key, label, settings: NEW_SETTINGS.to_owned() })
+        let settings = NEW_SETTINGS.to_owned();
+        Ok(Self { endpoint, exit_key: invite.exit_key, label, settings, state: PathBuf::new() })
     }
 
     /// The comment in a profile that says with which invitation its key was enrolled.
@@ -243,12 +247,18 @@ fn look_at(path: &Path, invited: &Invited) -> anyhow::Result<(Before, Option<Pri
     if fs::symlink_metadata(path).is_err() {
         return Ok((Before::Nothing, None));
     }
-    let profile =
-        load_profile(path).ok().filter(|profile| profile.exit.public_keys.contains(&invited.exit_key));
-    let Some(profile) = profile else {
+    let mut profile = load_profile(path).ok();
+    if let Some(profile) = &mut profile {
+        accept_learnt_keys(&invited.state, profile);
+    }
+    let is_of_exit =
+        |profile: &ClientProfile| profile.exits().any(|exit| exit.public_keys.contains(&invited.exit_key));
+    let Some(profile) = profile.filter(is_of_exit) else {
         bail!(
-            "{} exists already and is not a profile of the invitation's exit; choose another name with --name",
-            path.display()
+            "{} exists already and is not a profile of the invitation's exit; choose another name with --name, or write the exit's \
+             new key {} into it if it is that exit",
+            path.display(),
+            invited.exit_key
         );
     };
     let text = Zeroizing::new(fs::read_to_string(path)?);

@@ -25,7 +25,7 @@ use super::exec;
 use super::exec::names::Shadowed;
 use crate::runtime::block_on;
 use warren_client as client;
-use warren_client::portal::{LONGEST, OpenPortal, refuse};
+use warren_client::portal::{OpenPortal, refuse};
 use warren_config::{find_profile, load_profile};
 use warren_control::status::State;
 use warren_control::{AskError, Request, ask, ask_status, exec_socket};
@@ -39,10 +39,6 @@ use warren_daemon::{output, resolvers};
 /// # Errors
 /// Why it cannot be opened, or why it was closed too early.
 pub(crate) fn run(directories: &Directories, arguments: &PortalArgs) -> anyhow::Result<()> {
-    if arguments.timeout > LONGEST || arguments.timeout < Duration::from_secs(1) {
-        let sentence = format!("--timeout must be between 1 s and {} s", LONGEST.as_secs());
-        return Err(Failure::new(ExitCode::Usage, sentence).into());
-    }
     if arguments.inside {
         return block_on(inside::run(directories, arguments));
     }

@@ -129,6 +129,7 @@ async fn retire(
     if config.keys.old.is_some() && !arguments.force && !end_sessions {
         refuse_while_clients_wait(directories, config).await?;
     }
+    let invitations = Waiting::look(directories, config, config.keys.current.public()).await?.invitations();
     let file = config.keys.file.display();
     let done = match &config.keys.old {
         Some(old) => {
@@ -154,7 +155,7 @@ async fn retire(
     };
     output::print(&format!(
         "{done} {now}\nClients that know only the old key are refused from now on. Whoever has the old key can still pose as the \
-         exit to clients whose profiles pin it. If it was stolen, write only the new key into each profile.\n",
+         exit to clients whose profiles pin it. If it was stolen, write only the new key into each profile.\n{invitations}",
     ))
 }
 

@@ -183,6 +183,10 @@ function openForwards() {
   at("forward-said").textContent = "";
   at("forward-form").reset();
   text("forwards-name", shown);
+  // WireGuard's own apps have no such profile.
+  const wireguard = Boolean(latest?.answer.client.wireguard);
+  at("forwards-profile").hidden = wireguard;
+  at("forwards-firewall").hidden = !wireguard;
   showForwards(latest?.answer.client.forwards ?? []);
   at("forwards-dialog").showModal();
   at("forward-ports").focus();

@@ -49,7 +49,8 @@ export function limit(rate) {
   return number ? `${number} ${{ k: "kbit/s", m: "Mbit/s", g: "Gbit/s" }[unit]} each way` : rate;
 }
 
-export const capital = (sentence) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
+// A sentence may begin with ports, such as tcp/8443, which stay as they are.
+export const capital = (sentence) => /^(tcp|udp)\//.test(sentence) ? sentence : sentence.charAt(0).toUpperCase() + sentence.slice(1);
 
 // How a client is now: a word for its look, and the words beside it.
 export function clientState(client) {

@@ -82,6 +82,19 @@ fn command_lines_of_the_contract_are_understood() {
 }
 
 #[test]
+fn a_wrong_time_is_answered_with_a_right_one() {
+    for (line, says) in [
+        ("warren portal --timeout 0", "the time must be from 1s to 5min"),
+        ("warren portal --timeout 10min", "the time must be from 1s to 5min"),
+        ("warren exit invite laptop --expires 0", "write a time such as 24h"),
+        ("warren exit invite laptop --expires 12", "add a unit, such as 12h or 12min"),
+    ] {
+        let error = parse(line).expect_err(line).to_string();
+        assert!(error.contains(says), "{line}: {error}");
+    }
+}
+
+#[test]
 fn wrong_command_lines_end_with_the_usage_code() {
     for line in [
         "warren",
@@ -96,6 +109,8 @@ fn wrong_command_lines_end_with_the_usage_code() {
         "warren exit client add a --public-key short",
         "warren exit client add a --ipv4 fd00::1",
         "warren portal --url https://example.com/",
+        "warren portal --timeout 0",
+        "warren portal --timeout 10min",
         "warren up --timeout 0",
         "warren up --timeout soon",
         "warren up --timeout 25h",

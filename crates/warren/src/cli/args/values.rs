@@ -71,20 +71,34 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 /// How long something is valid, such as `24h`, up to a year.
 pub(super) fn validity(text: &str) -> Result<Duration, String> {
     // Elsewhere a bare number means seconds, which is hardly ever meant here.
-    if text.parse::<u64>().is_ok() {
-        return Err(format!("add a unit, such as {text}h or {text}min"));
+    if let Ok(number) = text.parse::<u64>() {
+        return Err(match number {
+            0 => "write a time such as 24h".to_owned(),
+            _ => format!("add a unit, such as {text}h or {text}min"),
+        });
     }
     // A leap year counts as a year too.
     time_up_to(text, 366 * 24, "366 days")
 }
 
+/// How long a network's login page stays open. A bare number is in seconds.
+pub(super) fn portal_time(text: &str) -> Result<Duration, String> {
+    let duration = time(text)?;
+    if duration < Duration::from_secs(1) || duration > warren_client::portal::LONGEST {
+        return Err("the time must be from 1s to 5min".to_owned());
+    }
+    Ok(duration)
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    match text.parse::<u64>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => humantime::parse_duration(text).map_err(|_| "write a time such as 15s or 2min".to_owned()),
+    }
+}
+
 fn time_up_to(text: &str, hours: u64, limit: &str) -> Result<Duration, String> {
-    let duration = match text.parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            humantime::parse_duration(text).map_err(|_| "write a time such as 15s or 2min".to_owned())?
-        }
-    };
+    let duration = time(text)?;
     if duration.is_zero() || duration > Duration::from_secs(hours * 60 * 60) {
         return Err(format!("the time must be more than 0 and at most {limit}"));
     }

@@ -118,7 +118,7 @@ pub(super) fn to_stdout(
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
     store.add(client)?;
-    keys::warn_if_others_read_stdout("profile");
+    keys::warn_if_others_read_stdout(if client.wireguard.is_some() { "configuration" } else { "profile" });
     if let Err(error) = output::print_all(profile) {
         // Nobody has the key, so the enrolled client would be of no use.
         store.remove(&client.name).with_context(|| {

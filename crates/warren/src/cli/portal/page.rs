@@ -1,11 +1,12 @@
 //! Finds a network's login page: the network answers a web request with it, in place of the host that was asked.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 /// A page that is asked for without TLS, as `http://example.com/`.
@@ -29,14 +30,42 @@ pub(super) enum Found {
     NoAnswer(String),
 }
 
+impl Found {
+    /// How much the answer tells about a login page.
+    fn tells(&self) -> u8 {
+        match self {
+            Self::NoAnswer(_) => 0,
+            Self::Nothing => 1,
+            Self::Replaced => 2,
+            Self::Page(_) => 3,
+        }
+    }
+}
+
 impl PlainUrl {
     /// The page whose text is known, at a host that is there for such purposes (RFC 2606).
     pub(crate) const DEFAULT: &'static str = "http://example.com/";
 
-    /// Asks for the page.
+    /// Asks for the page over both IP versions at once, because a network may have its login page on one and nothing on the other.
     pub(super) async fn ask(&self) -> Found {
+        let addresses = match timeout(PATIENCE, lookup_host((self.host.as_str(), self.port))).await {
+            Ok(Ok(addresses)) => addresses.collect::<Vec<_>>(),
+            Ok(Err(error)) => return Found::NoAnswer(error.to_string()),
+            Err(_) => return Found::NoAnswer("no answer to the query for its address".to_owned()),
+        };
+        let first = |is_ipv6: bool| addresses.iter().copied().find(|address| address.is_ipv6() == is_ipv6);
+        let ask = async |address: Option<SocketAddr>| match address {
+            Some(address) => self.ask_at(address).await,
+            None => Found::NoAnswer("no address".to_owned()),
+        };
+        let (ipv4, ipv6) = tokio::join!(ask(first(false)), ask(first(true)));
+        // The version that tells most.
+        if ipv6.tells() > ipv4.tells() { ipv6 } else { ipv4 }
+    }
+
+    async fn ask_at(&self, address: SocketAddr) -> Found {
         let ask = async {
-            let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            let mut stream = TcpStream::connect(address).await?;
             let request = format!(
                 "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: Mozilla/5.0\r\nAccept: text/html\r\nConnection: close\r\n\r\n",
                 self.path, self.host

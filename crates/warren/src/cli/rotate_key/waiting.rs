@@ -9,7 +9,7 @@ use warren_quic::key::PublicKey;
 use crate::cli::exit_client::store;
 use crate::cli::status::units::ago;
 use warren_config::ExitSettings;
-use warren_control::{ClientView, PageQuery};
+use warren_control::{ClientView, InvitationView, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -23,6 +23,8 @@ pub(super) struct Waiting {
     clients: usize,
     /// Those that have not connected with the new key, by name.
     waiting: Vec<WaitingClient>,
+    /// The names of open invitations. Those from before the rotation name the old key.
+    invitations: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,10 +64,15 @@ impl Waiting {
         let listing = tokio::task::spawn_blocking(move || {
             let config = warren_config::load_exit(&path)?;
             let mut store = store::open(&directories, &config)?;
-            Ok(store::all(&PageQuery::default(), |page| store.clients(page))?.rows)
+            let clients = store::all(&PageQuery::default(), |page| store.clients(page))?.rows;
+            let invitations = store::all(&PageQuery::default(), |page| store.invitations(page))?.rows;
+            Ok((clients, invitations))
         });
-        let clients: anyhow::Result<Vec<ClientView>> = listing.await.context("cannot list the clients")?;
-        Ok(Self::of(&clients?, new))
+        type Listing = (Vec<ClientView>, Vec<InvitationView>);
+        let listing: anyhow::Result<Listing> = listing.await.context("cannot list the clients")?;
+        let (clients, invitations) = listing?;
+        let invitations = invitations.into_iter().map(|invitation| invitation.name).collect();
+        Ok(Self { invitations, ..Self::of(&clients, new) })
     }
 
     fn of(clients: &[ClientView], new: PublicKey) -> Self {
@@ -80,6 +87,7 @@ impl Waiting {
                     needs: Need::of(client),
                 })
                 .collect(),
+            invitations: Vec::new(),
         }
     }
 
@@ -109,7 +117,7 @@ impl Waiting {
                 0 => "No client is enrolled that pins the exit's key.\n".to_owned(),
                 1 => "The only client has connected with the new key.\n".to_owned(),
                 clients => format!("All {clients} clients have connected with the new key.\n"),
-            };
+            } + &self.invitations();
         }
         let row = |client: &WaitingClient| {
             let seen = client.last_seen.as_deref().map_or("never".to_owned(), |seen| ago(seen, now));
@@ -120,7 +128,21 @@ impl Waiting {
             0 => String::new(),
             more => format!("and {more} more\n"),
         };
-        format!("{}:\n{}{more}", self.count(), output::table(&["NAME", "LAST SEEN", "WHAT IT NEEDS"], &rows))
+        let table = output::table(&["NAME", "LAST SEEN", "WHAT IT NEEDS"], &rows);
+        format!("{}:\n{table}{more}{}", self.count(), self.invitations())
+    }
+
+    /// What becomes of open invitations.
+    pub(super) fn invitations(&self) -> String {
+        if self.invitations.is_empty() {
+            return String::new();
+        }
+        let shown: Vec<&str> = self.invitations.iter().take(MOST_SHOWN).map(String::as_str).collect();
+        let more = if self.invitations.len() > MOST_SHOWN { " and others" } else { "" };
+        format!(
+            "Open invitations: {}{more}. Those from before the rotation have the old key and end with it; invite again.\n",
+            shown.join(", ")
+        )
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn report(status: &Status) -> String {
 pub(super) fn headline(status: &Status) -> String {
     let name = status.client.as_ref().map_or("exit", |client| client.profile.as_str());
     let resting = status.client.as_ref().and_then(|client| client.resting.as_ref());
-    let state = resting.map(|network| format!("off: on the trusted network {network},"));
+    let state = resting.map(|network| format!("resting on the trusted network {network}"));
     format!(
         "{name}: {} for {}, since {}",
         state.as_deref().unwrap_or(status.state.name()),
