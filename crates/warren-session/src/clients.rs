@@ -6,6 +6,7 @@ mod forward;
 mod forwards;
 mod invitation;
 mod invitations;
+mod key_maker;
 mod rate_limit;
 mod registry;
 mod registry_error;
@@ -23,9 +24,10 @@ pub use self::forward::{
     Forward, ForwardProtocol, InvalidForward, InvalidPortRange, MAX_FORWARDS, MAX_MOVED_PORTS, PortRange,
 };
 pub use self::invitation::Invitation;
+pub use self::key_maker::KeyMaker;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::ClientRegistry;
-pub use self::registry_error::{KeyMaker, RegistryError};
+pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
 pub use self::row::RowChange;
 pub use self::wireguard::{PresharedKey, WireGuardClient};

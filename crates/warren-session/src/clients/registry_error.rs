@@ -1,11 +1,11 @@
 //! Why a change to the registry is refused.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use thiserror::Error;
 
+use super::KeyMaker;
 use super::forward::{MAX_FORWARDS, MAX_MOVED_PORTS, PortRange};
 use crate::PublicKey;
 
@@ -202,23 +202,4 @@ pub enum RegistryError {
         /// The name asked for.
         name: String,
     },
-}
-
-/// What makes a key of some kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyMaker {
-    /// A key of Warren's.
-    Warren,
-    /// A key of WireGuard's.
-    WireGuard,
-}
-
-impl fmt::Display for KeyMaker {
-    /// The command to type.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Warren => "warren keygen",
-            Self::WireGuard => "wg genkey",
-        })
-    }
 }

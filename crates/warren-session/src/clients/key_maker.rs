@@ -1,0 +1,22 @@
+//! The program that makes keys of a client's kind, for messages.
+
+use std::fmt;
+
+/// What makes a key of some kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyMaker {
+    /// A key of Warren's.
+    Warren,
+    /// A key of WireGuard's.
+    WireGuard,
+}
+
+impl fmt::Display for KeyMaker {
+    /// The command to type.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warren => "warren keygen",
+            Self::WireGuard => "wg genkey",
+        })
+    }
+}
