@@ -92,31 +92,44 @@ fn ends_with_line_break(file: &File, length: u64) -> io::Result<bool> {
 impl Found {
     /// The entries about every client that has had a name, those under their earlier names too. The oldest come first.
     pub fn about(&self, name: &str) -> Vec<&Entry> {
-        // Earlier names that clients had when the entry at hand was written.
-        let mut earlier: Vec<&str> = Vec::new();
-        let mut found = Vec::new();
-        for entry in self.entries.iter().rev() {
-            let Some(client) = entry.change.client.as_deref() else { continue };
-            let later = earlier.iter().position(|later| entry.change.is_rename_to(later));
-            if let Some(position) = later {
-                earlier.swap_remove(position);
-            }
-            if later.is_some() || entry.change.is_rename_to(name) {
-                earlier.push(client);
-            } else {
-                if entry.change.frees_name() {
-                    // Another client had the name before.
-                    earlier.retain(|followed| *followed != client);
-                }
-                if client != name && !earlier.contains(&client) {
-                    continue;
-                }
-            }
-            found.push(entry);
-        }
+        let mut found = follow(self.entries.iter().rev(), Vec::new(), Some(name));
         found.reverse();
         found
     }
+}
+
+/// The entries, of those given with the newest first, that are about the clients whose present names are `names`, those under earlier
+/// names too. With `any`, also those about every other client that has had this name.
+pub(super) fn follow<'entries, 'name>(
+    newest_first: impl Iterator<Item = &'entries Entry>,
+    mut names: Vec<&'name str>,
+    any: Option<&str>,
+) -> Vec<&'entries Entry>
+where
+    'entries: 'name,
+{
+    let mut found = Vec::new();
+    for entry in newest_first {
+        let Some(client) = entry.change.client.as_deref() else { continue };
+        let renamed = names.iter().position(|name| entry.change.is_rename_to(name));
+        if let Some(position) = renamed {
+            // What is older under the later name was about another client.
+            names.swap_remove(position);
+        }
+        if renamed.is_some() || any.is_some_and(|name| entry.change.is_rename_to(name)) {
+            names.push(client);
+        } else {
+            if entry.change.frees_name() {
+                // Another client had the name before.
+                names.retain(|name| *name != client);
+            }
+            if any != Some(client) && !names.contains(&client) {
+                continue;
+            }
+        }
+        found.push(entry);
+    }
+    found
 }
 
 /// Reads both halves.

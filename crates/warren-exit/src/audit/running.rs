@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use warren_control::{Peer, Users};
 
+use super::file::follow;
 use super::{AuditFile, Change, Entry, Found, Way, Who, read};
 use crate::web::AuditQuery;
 
@@ -50,20 +51,7 @@ impl Audit {
 
     /// The newest entries about a client, those under its earlier names too.
     pub(crate) fn of_client(&self, name: &str) -> Vec<&Entry> {
-        let (mut name, mut found) = (name, Vec::new());
-        for entry in self.newest() {
-            let Some(client) = entry.change.client.as_deref() else { continue };
-            if entry.change.is_rename_to(name) {
-                // What is older under the later name was about another client.
-                name = client;
-            } else if client != name {
-                continue;
-            } else if entry.change.frees_name() {
-                // Another client had the name before.
-                break;
-            }
-            found.push(entry);
-        }
+        let mut found = follow(self.newest(), vec![name], None);
         found.truncate(OF_CLIENT);
         found
     }
