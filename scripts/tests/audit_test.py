@@ -118,8 +118,8 @@ class AuditTest(unittest.TestCase):
         self.program(self.programs / "cargo-deny", text + 'test "$what" != advisories\n')
         self.assertNotEqual(self.audit("--whatever-advisories").returncode, 0)
 
-    def test_ci_lets_any_advisories_do(self):
-        self.assertIn("\nscripts/audit --whatever-advisories\n", (ROOT / ".ci/run").read_text())
+    def test_scripts_test_audits_and_lets_any_advisories_do(self):
+        self.assertIn('\nstep "audit" scripts/audit --whatever-advisories\n', (ROOT / "scripts/test").read_text())
 
 
 if __name__ == "__main__":
