@@ -43,7 +43,8 @@ Examples:
   warren up                                       Connect.
   warren down                                     Disconnect and restore the host.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 refused by the exit, 5 timed out.";
+Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 refused by the exit, 5 timed out,
+126 `exec` cannot start the program, 127 `exec` does not find it.";
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
@@ -127,8 +128,8 @@ pub(crate) enum Command {
     /// Open a hotel's or train's login page while the kill switch is closed, for at most five minutes.
     ///
     /// Only a browser that this command starts is let out, only as the calling user, only to TCP ports 80 and 443, and to
-    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays held back. It ends
-    /// with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
+    /// the network's resolver for names. The browser has a throw-away profile. Everything else stays held back. The login
+    /// page closes with the browser, with Ctrl-C, when the tunnel is up, and when the daemon ends. docs/portal.md says more.
     #[command(
         after_help = "Examples:\n  sudo warren portal\n  sudo warren portal home -- w3m http://example.com/"
     )]
@@ -139,6 +140,9 @@ pub(crate) enum Command {
     /// Enrol this machine with an invitation, and write its profile.
     ///
     /// The key is made on this machine and never leaves it. If the answer is lost, run the same command again.
+    ///
+    /// A profile of that name for the same exit gets the new key and keeps its settings; the earlier file stays as
+    /// NAME.toml.old. A profile for another exit is never changed: choose another --name.
     #[command(after_help = "Examples:\n  warren join warren1:...\n  warren join warren1:... --name home")]
     Join(JoinArgs),
     /// Write a profile from another VPN's file and an invitation.

@@ -30,15 +30,18 @@ pub(crate) enum ExitCommand {
     Release,
     /// Print a line that enrols another machine with a key of its own.
     ///
-    /// The line works once. `warren exit client remove` withdraws it. With the name of a WireGuard client, the line turns that
-    /// client into a Warren client, and another invitation or the time withdraws it.
+    /// The line works once. `warren exit client remove` withdraws it.
+    ///
+    /// With the name of a WireGuard client, the line turns that client into a Warren client. Do not withdraw it with `remove`,
+    /// which removes the client: the line ends when it expires or you invite again.
     #[command(
         after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
     )]
     Invite(InviteArgs),
     /// Show what operators did, by command and on the page: when, who, and to which client.
     ///
-    /// The exit keeps the last 1 to 2 MiB of it, some thousand changes, in audit.log beside its clients. Its log has the same lines.
+    /// The exit keeps the newest 1 to 2 MiB, which is thousands of changes, in audit.log beside its clients. Its log has the
+    /// same lines.
     #[command(after_help = "Examples:\n  warren exit audit --limit 20\n  warren exit audit --client laptop")]
     Audit(ExitAuditArgs),
     /// Tell clients to move to another exit, wait until they have, and stop.
@@ -49,7 +52,9 @@ pub(crate) enum ExitCommand {
     /// Give the exit a second key. Both are served until the old one is retired.
     ///
     /// A running exit uses the new key at once, and connected clients stay connected. Clients learn the new key in their
-    /// sessions. This lists the clients that have not connected with it yet, and so does --retire, which then changes nothing.
+    /// sessions. The command then lists the clients that have not connected with the new key yet. While there are any,
+    /// --retire lists them too and changes nothing.
+    ///
     /// If the old key was stolen, write the new key alone into every client's profile.
     #[command(
         after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --list\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
@@ -91,7 +96,7 @@ pub(crate) struct InviteArgs {
 /// `warren exit audit`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExitAuditArgs {
-    /// Only what was done to the client of this name.
+    /// Only what was done to the client of this name, also under its earlier names.
     #[arg(long, value_name = "NAME")]
     pub(crate) client: Option<String>,
     /// Only the newest ones, at most this many.
@@ -118,11 +123,12 @@ pub(crate) struct ExitDrainArgs {
 pub(crate) enum ImportCommand {
     /// Enrol the peers of a WireGuard server with their names and addresses.
     ///
-    /// If the exit has a section [wireguard], peers and server keep their keys, and the clients connect with the files that
-    /// they have. Otherwise each peer gets a new key and a profile for Warren.
+    /// If the exit has a section [wireguard], peers and server keep their keys, and the clients connect with their existing
+    /// files. Otherwise each peer gets a new key and a profile for Warren.
     ///
     /// Names come from the comments at each [Peer], as common set-up programs write them. Either all peers are enrolled
-    /// or none. The exit's [addresses] must be the networks of the WireGuard server.
+    /// or none. The exit's [addresses] must be the networks of the WireGuard server. The import can be repeated: peers that are
+    /// enrolled already stay as they are.
     #[command(after_help = "Examples:\n  warren exit import wireguard /etc/wireguard/wg0.conf --dry-run\n  \
                             warren exit import wireguard /etc/wireguard/wg0.conf --output profiles")]
     Wireguard(ImportWireGuardArgs),
