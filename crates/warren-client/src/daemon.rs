@@ -174,8 +174,10 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
-        // On a trusted network, nothing is sent at all.
-        self.look_at_network().await?;
+        // Nothing is sent on a trusted network whose router has answered lately.
+        if self.on_demand.look_due().is_some() {
+            self.look_at_network().await?;
+        }
         if self.on_demand.resting().is_none() {
             self.session.machine.start(Instant::now());
         }

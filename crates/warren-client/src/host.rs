@@ -173,12 +173,7 @@ impl HostSetup {
     /// # Errors
     /// What could not be done, after what was done is undone.
     pub(crate) async fn close(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
-        if self.standing.is_some() {
-            return Ok(None);
-        }
-        let (standing, queues) = self.stand(&nothing_granted()).await?;
-        self.standing = Some(standing);
-        Ok(Some(queues))
+        self.stand_without_lease(&nothing_granted()).await
     }
 
     /// Blocks the tunnel's networks until an exit grants a lease, unless its routes stand already. Packets go to the device,
@@ -188,10 +183,14 @@ impl HostSetup {
     /// # Errors
     /// What could not be done, after what was done is undone.
     pub(crate) async fn close_for_now(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
+        self.stand_without_lease(&nothing_granted_yet()).await
+    }
+
+    async fn stand_without_lease(&mut self, grant: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         if self.standing.is_some() {
             return Ok(None);
         }
-        let (standing, queues) = self.stand(&nothing_granted_yet()).await?;
+        let (standing, queues) = self.stand(grant).await?;
         self.standing = Some(standing);
         Ok(Some(queues))
     }

@@ -30,8 +30,8 @@ pub(crate) struct LearntKeys {
     is_unsaved: bool,
     /// When new keys were learnt lately.
     learnt: VecDeque<Instant>,
-    /// What was logged last. Every connection says the same.
-    logged: Option<(String, KeyNews)>,
+    /// When it was last logged that an exit names keys that are not accepted, by endpoint.
+    complained: BTreeMap<String, Instant>,
 }
 
 impl LearntKeys {
@@ -57,7 +57,7 @@ impl LearntKeys {
                 BTreeMap::new()
             }
         };
-        Self { exits, is_unsaved: false, learnt: VecDeque::new(), logged: None }
+        Self { exits, is_unsaved: false, learnt: VecDeque::new(), complained: BTreeMap::new() }
     }
 
     /// The keys by which an exit of the profile is accepted.
@@ -73,10 +73,13 @@ impl LearntKeys {
     /// Takes what an exit says about its keys, in a session that it has opened with the key `by`.
     pub(crate) fn told(&mut self, now: Instant, exit: &RemoteExit, keys: &[PublicKey], by: PublicKey) {
         let mut known = self.of(exit);
-        let news = known.told(keys, by);
+        let mut news = known.told(keys, by);
         if news.iter().any(|news| matches!(news, KeyNews::Learnt(_))) && !self.may_learn(now) {
             return;
         }
+        news.retain(|news| {
+            !matches!(news, KeyNews::Refused(_) | KeyNews::TooMany(_)) || self.may_complain(now, exit)
+        });
         self.take(exit, known, news);
     }
 
@@ -96,10 +99,7 @@ impl LearntKeys {
             self.is_unsaved = true;
         }
         for news in news {
-            if self.logged.as_ref().is_none_or(|logged| *logged != (endpoint.clone(), news)) {
-                log(&endpoint, news);
-                self.logged = Some((endpoint.clone(), news));
-            }
+            log(&endpoint, news);
         }
     }
 
@@ -114,6 +114,17 @@ impl LearntKeys {
         let known = self.exits.get(&exit.endpoint.to_string());
         let known = known.filter(|known| known.is_of(&exit.public_keys));
         known.cloned().unwrap_or_else(|| ExitKeys::new(exit.public_keys.clone()))
+    }
+
+    /// Whether to log that an exit names keys that are not accepted. It may do so on every connection and all the time.
+    fn may_complain(&mut self, now: Instant, exit: &RemoteExit) -> bool {
+        let endpoint = exit.endpoint.to_string();
+        let last = self.complained.get(&endpoint);
+        let is_due = last.is_none_or(|last| now.saturating_duration_since(*last) >= PERIOD);
+        if is_due {
+            self.complained.insert(endpoint, now);
+        }
+        is_due
     }
 
     /// Whether an exit may name a new key now. An exit that does so all the time could wear out the disk.
@@ -221,6 +232,19 @@ mod tests {
         let file = learnt_exit_keys(state_dir, "home");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, serde_json::to_string(&learnt.unsaved().unwrap()).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn exit_that_names_refused_keys_all_the_time_is_logged_once_an_hour() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, other, _] = keys();
+        let mut learnt = LearntKeys::load(directory.path(), "home");
+        let now = Instant::now();
+        let elsewhere = RemoteExit { endpoint: "b.example.net:443".parse().unwrap(), ..exit(&[other]) };
+        assert!(learnt.may_complain(now, &exit(&[one])));
+        assert!(!learnt.may_complain(now + PERIOD / 2, &exit(&[one])));
+        assert!(learnt.may_complain(now + PERIOD / 2, &elsewhere), "another exit");
+        assert!(learnt.may_complain(now + PERIOD, &exit(&[one])));
     }
 
     fn keys() -> [PublicKey; 3] {

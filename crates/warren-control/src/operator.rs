@@ -43,11 +43,12 @@ pub fn login() -> Option<String> {
         std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
     // The largest number means that nobody logged in, for instance in a service.
     let logged_in = of_kernel.filter(|number: &u32| *number != u32::MAX && *number != own);
+    let users = Users::read();
     let name = match logged_in {
-        Some(number) => Some(Users::read().name(number)),
+        Some(number) => Some(users.name(number)),
         None => ["SUDO_USER", "DOAS_USER"].iter().find_map(|variable| std::env::var(variable).ok()),
     };
-    name.and_then(|name| login_name(&name)).filter(|name| Some(name) != Users::read().0.get(&own))
+    name.and_then(|name| login_name(&name)).filter(|name| Some(name) != users.0.get(&own))
 }
 
 /// A name without characters that could break a line of a log. None if nothing is left.

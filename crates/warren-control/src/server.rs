@@ -136,9 +136,7 @@ async fn serve(
     // The file's mode already keeps others out. This check holds even if somebody changes the mode.
     let response = if !may_change && !has_group {
         // Nothing that such a peer sends is read.
-        Err(RequestRefused::new(
-            "only root and members of the group warren may talk to the daemon; run this as root",
-        ))
+        Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {
             Ok((request, _)) if !may_change && !matches!(request, Request::Status) => {

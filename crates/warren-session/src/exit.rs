@@ -305,6 +305,11 @@ impl ExitSessions {
         // From now on, a full pool may take the lease back.
         self.pool.set_offline(ended.key, self.clock.at(now));
         self.record_seen(ended.key, self.seen_at(&ended));
+        self.save_soon(now);
+    }
+
+    /// Has the store write soon what has changed, together with other changes.
+    fn save_soon(&mut self, now: Instant) {
         if self.ends_due.is_none() {
             self.ends_due = Some(now + ENDED_INTERVAL);
             self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);

@@ -73,7 +73,10 @@ impl Daemon {
 
     /// The key that the exit in use has proven, or that it has to.
     pub(super) fn exit_key(&self) -> Option<PublicKey> {
-        self.connections.proven_on(0).or(self.connections.exit().public_keys.first().copied())
+        let accepted = &self.connections.exit().public_keys;
+        // A connection to another exit may have proven that one's key before.
+        let proven = self.connections.proven_on(0).filter(|key| accepted.contains(key));
+        proven.or(accepted.first().copied())
     }
 
     /// The newer key of the exit in use, by which it is accepted as well.

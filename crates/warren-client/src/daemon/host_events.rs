@@ -63,11 +63,8 @@ impl Daemon {
         given_back
     }
 
-    /// Says goodbye to the exit, and takes the lease off the host. The routes into the tunnel stay, so its traffic stays blocked.
-    ///
-    /// # Errors
-    /// Why the lease is still on this host.
-    async fn give_session_up(&mut self, why: &str) -> anyhow::Result<()> {
+    /// Says goodbye to the exit, and ends the session with its connections and searches. The host stays as it is.
+    pub(super) async fn end_session(&mut self) {
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;
         self.connections.abort_race(&self.worker).await;
@@ -76,6 +73,14 @@ impl Daemon {
         if let Some(session) = self.session.take_welcome() {
             self.worker.send_all(SharedCommand::EndSession { session }).await;
         }
+    }
+
+    /// Says goodbye to the exit, and takes the lease off the host. The routes into the tunnel stay, so its traffic stays blocked.
+    ///
+    /// # Errors
+    /// Why the lease is still on this host.
+    async fn give_session_up(&mut self, why: &str) -> anyhow::Result<()> {
+        self.end_session().await;
         self.health.session_given_up(why);
         self.host.setup.give_lease_back().await
     }

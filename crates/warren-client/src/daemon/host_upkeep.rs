@@ -133,8 +133,8 @@ impl HostUpkeep {
         profile: &ClientProfile,
         directory: &DaemonDirectory,
     ) -> anyhow::Result<()> {
-        let listed = self.listed_resolvers().await;
         self.lockdown.close_again(profile, directory).await?;
+        let listed = self.listed_resolvers().await;
         self.lockdown.allow_resolvers(&listed).await
     }
 

@@ -56,8 +56,9 @@ pub(super) struct OnDemand {
 impl OnDemand {
     /// `is_overridden` if `warren up` has started this daemon.
     pub(super) fn new(trusted: Vec<TrustedNetwork>, is_overridden: bool, now: Instant) -> Self {
-        let look_at = (!trusted.is_empty()).then_some(now);
-        let overridden = if is_overridden { Override::Here } else { Override::None };
+        let is_used = !trusted.is_empty();
+        let look_at = is_used.then_some(now);
+        let overridden = if is_overridden && is_used { Override::Here } else { Override::None };
         Self {
             trusted,
             resting: None,
@@ -65,7 +66,7 @@ impl OnDemand {
             steady: None,
             gone_on: Vec::new(),
             look_at,
-            is_first_look: true,
+            is_first_look: is_used,
             has_opened: false,
         }
     }
@@ -102,7 +103,7 @@ impl OnDemand {
     /// Decides after a look at the network.
     pub(super) fn decide(&mut self, now: Instant, seen: Seen<'_>) -> Decision {
         let is_first = std::mem::replace(&mut self.is_first_look, false);
-        self.look_at = Some(now + LOOK_EVERY);
+        self.look_at = (!self.trusted.is_empty()).then(|| now + LOOK_EVERY);
         let Seen::Trusted { name, is_confirmed } = seen else {
             self.steady = None;
             self.overridden = Override::None;
@@ -119,7 +120,7 @@ impl OnDemand {
             return Decision::Stay;
         }
         if self.resting.is_some() {
-            // Another trusted network. Its rest has to be earned anew.
+            // Another trusted network. It has to be steady for a while first.
             return Decision::GoOn;
         }
         if !is_confirmed {
@@ -244,6 +245,20 @@ mod tests {
             }
         }
         assert_eq!(rests, 3, "after 0, 4 and 8 s; 16 s are never over");
+    }
+
+    #[test]
+    fn profile_without_trusted_networks_never_looks() {
+        let now = Instant::now();
+        for is_overridden in [false, true] {
+            let mut one = OnDemand::new(Vec::new(), is_overridden, now);
+            assert_eq!(one.look_due(), None);
+            assert_eq!(one.decide(now, Seen::Other), Decision::Stay);
+            assert_eq!(one.look_due(), None);
+            // A reload brings some.
+            one.follow(&["home 192.168.1.0/24 4c:11:bf:00:00:01".parse().unwrap()], now);
+            assert_eq!(one.look_due(), Some(now));
+        }
     }
 
     fn on_demand(is_overridden: bool, now: Instant) -> OnDemand {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::bail;
 
 use super::Daemon;
+use crate::kill_switch;
 use warren_config::{ClientProfile, load_profile};
 use warren_control::{Reloaded, RequestRefused};
 
@@ -49,13 +50,18 @@ impl Daemon {
                 changed.join(" and ")
             );
         }
-        let is_closed = profile.kill_switch.enabled || self.host.lockdown.is_closed();
+        let is_closed =
+            profile.kill_switch.enabled || self.host.lockdown.is_closed() || self.on_demand.has_opened;
+        if is_closed {
+            // Refuses what no kill switch can hold, before anything is changed.
+            kill_switch::rules(&profile).await?;
+        }
         self.host.setup.follow(&profile, is_closed, self.session.welcome()).await?;
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
         // What rests with an open kill switch closes it when it goes on.
-        if !self.on_demand.has_opened {
+        if self.on_demand.resting().is_none() {
             self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
         }
         self.host.follow_exec().await?;

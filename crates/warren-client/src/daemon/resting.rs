@@ -8,7 +8,7 @@ use super::Daemon;
 use super::on_demand::{Decision, Seen};
 use super::stopping::LAST_WORDS;
 use warren_control::status::State;
-use warren_tunnel::{Forwarding, SharedCommand};
+use warren_tunnel::Forwarding;
 
 impl Daemon {
     /// Looks at the network that this host is in, and takes the tunnel down or brings it up accordingly.
@@ -60,14 +60,7 @@ impl Daemon {
             );
         }
         drop(tokio::time::timeout(LAST_WORDS, self.worker.snapshot()).await);
-        self.session.machine.stop(Instant::now());
-        self.close_unwanted().await;
-        self.connections.abort_race(&self.worker).await;
-        self.connections.forget_silence();
-        self.session.abort_probe();
-        if let Some(session) = self.session.take_welcome() {
-            self.worker.send_all(SharedCommand::EndSession { session }).await;
-        }
+        self.end_session().await;
         self.host.forget_unapplied();
         let was_closed = self.host.lockdown.is_closed();
         self.host.rest(self.start.profile.on_demand.opens_kill_switch, &self.start.directory).await?;
@@ -89,7 +82,7 @@ impl Daemon {
             true => tracing::info!("the tunnel goes on, on the trusted network {network}"),
             false => tracing::info!("this host has left the trusted network {network}; connecting again"),
         }
-        if self.on_demand.has_opened {
+        if self.on_demand.has_opened || self.start.profile.kill_switch.enabled {
             self.host.close_lockdown_again(&self.start.profile, &self.start.directory).await?;
         }
         match self.host.setup.close_for_now().await {

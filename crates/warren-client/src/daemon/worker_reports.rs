@@ -68,7 +68,7 @@ impl Daemon {
     async fn connected(&mut self, connection: ConnectionId, exit_key: PublicKey) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.connections.take_check(connection) {
-            // It has told both sides what they wanted to know. The session's connections stay as they are.
+            // Both sides know now that the key works. The session's connections stay as they are.
             close_quietly(&self.worker, connection).await;
             self.exit_showed(exit_key).await;
             return Ok(());

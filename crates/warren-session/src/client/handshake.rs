@@ -120,6 +120,8 @@ impl ClientSession {
         let exit_keys = welcome.exit_keys.clone();
         session.welcome = welcome;
         if is_news {
+            // The host need not follow what has changed again by now, or an exit could keep it busy with nothing else.
+            self.actions.retain(|action| !matches!(action, ClientAction::Changed(_)));
             self.actions.push_back(ClientAction::Changed(Box::new(session.welcome.clone())));
         }
         self.say_exit_keys(index, exit_keys);

@@ -420,12 +420,12 @@ fn a_change_is_taken_once_and_in_order_whatever_connection_brings_it() {
     let mut client = Client::with_features(2, UPDATES);
     let update =
         |number, last| message::Update { number, dns: vec![vec![9, 9, 9, last]], ..Default::default() };
-    client.receive(0, &Message::Update(update(1, 1)));
-    client.receive(0, &Message::Update(update(2, 2)));
-    client.receive(1, &Message::Update(update(1, 1)));
-    client.receive(1, &Message::Update(update(2, 2)));
+    let mut actions = Vec::new();
+    for (index, number) in [(0, 1_u8), (0, 2), (1, 1), (1, 2)] {
+        client.receive(index, &Message::Update(update(number.into(), number)));
+        actions.extend(client.actions());
+    }
 
-    let actions = client.actions();
     let named: Vec<_> = actions
         .iter()
         .map(|action| {
@@ -435,6 +435,22 @@ fn a_change_is_taken_once_and_in_order_whatever_connection_brings_it() {
         .collect();
     assert_eq!(named, ["9.9.9.1", "9.9.9.2"]);
     assert_eq!(client.session.welcome().unwrap().dns[0].to_string(), "9.9.9.2");
+}
+
+#[test]
+fn changes_that_come_faster_than_the_host_follows_leave_only_the_latest() {
+    let mut client = Client::with_features(1, UPDATES);
+    for number in 1..=200_u8 {
+        let dns = vec![vec![9, 9, 9, number]];
+        client.receive(
+            0,
+            &Message::Update(message::Update { number: number.into(), dns, ..Default::default() }),
+        );
+    }
+
+    let actions = client.actions();
+    let [Action::Changed(grant)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(grant.dns[0].to_string(), "9.9.9.200");
 }
 
 #[test]

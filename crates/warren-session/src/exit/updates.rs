@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-use super::{Deadline, ENDED_INTERVAL, ExitSessions, Session, SessionConfig, SessionConfigError, SessionId};
+use super::{ExitSessions, Session, SessionConfig, SessionConfigError, SessionId};
 use crate::clients::RowId;
 use crate::message::{Message, Network, Update, ip_to_wire};
 use crate::planted::{Bug, is_planted};
@@ -71,10 +71,7 @@ impl ExitSessions {
             return false;
         }
         self.store.changed(RowId::Client(client));
-        if self.ends_due.is_none() {
-            self.ends_due = Some(now + ENDED_INTERVAL);
-            self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
-        }
+        self.save_soon(now);
         true
     }
 
