@@ -23,7 +23,7 @@ use warren_session::pool::Lease;
 pub(crate) use self::admin::Proposed;
 use self::limits::ClientLimits;
 use crate::metrics::EventCounts;
-use warren_config::{ClientStore, ConfigError};
+use warren_config::{ClientStore, ConfigError, counted};
 use warren_tunnel::Snapshot;
 
 /// The sessions' state machine, and what the daemon knows about each session and client beyond it.
@@ -247,10 +247,7 @@ impl Clients {
             return Ok(());
         }
         let (hearing, deaf) = self.sessions.announce(announced)?;
-        let clients = |count| match count {
-            1 => "1 connected client".to_owned(),
-            count => format!("{count} connected clients"),
-        };
+        let clients = |count| counted(count, "connected client");
         if hearing > 0 {
             tracing::info!("sent the change to {}", clients(hearing));
         }

@@ -15,7 +15,7 @@ use crate::clients::Clients;
 use crate::daemon::{self, ExitStart};
 use crate::ending::Ending;
 use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
-use crate::session_settings::session_settings;
+use crate::session_settings::{session_settings, warn_of_networks_untold};
 use crate::stopped::StoppedClients;
 use crate::{other_firewalls, reset_key, sockets, wireguard};
 use warren_config::{ExitSettings, WebListen, counted, load_exit, lock_clients};
@@ -114,6 +114,7 @@ async fn prepare_and_run(
 fn sessions_of(config: &ExitSettings, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
     refuse_misplaced(config, &registry)?;
     let entropy = warren_daemon::entropy::source();
+    warn_of_networks_untold(config);
     let sessions =
         ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
     Ok(sessions)

@@ -9,16 +9,19 @@ use warren_config::ExitSettings;
 
 /// What clients are told, which may change while they are connected.
 pub(crate) fn announced(config: &ExitSettings) -> Announced {
-    let routes: Vec<IpNet> = config.allow.iter().map(IpNet::trunc).collect();
-    let has_room = routes.len() <= MAX_ROUTES;
-    if !has_room {
+    let told = if config.allow.len() <= MAX_ROUTES { config.allow.as_slice() } else { &[] };
+    let routes = told.iter().map(IpNet::trunc).collect();
+    Announced { dns: config.dns.clone(), routes, exit_keys: config.public_keys() }
+}
+
+/// Warns if clients are not told of the networks that they may reach.
+pub(crate) fn warn_of_networks_untold(config: &ExitSettings) {
+    let networks = config.allow.len();
+    if networks > MAX_ROUTES {
         tracing::warn!(
-            "clients are not told of the {} networks in allow of [access], because a message has room for {MAX_ROUTES}",
-            routes.len()
+            "clients are not told of the {networks} networks in allow of [access], because a message has room for {MAX_ROUTES}"
         );
     }
-    let routes = routes.into_iter().filter(|_| has_room).collect();
-    Announced { dns: config.dns.clone(), routes, exit_keys: config.public_keys() }
 }
 
 /// The part of the configuration that the sessions' state machine needs.

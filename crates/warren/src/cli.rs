@@ -23,4 +23,4 @@ pub(crate) mod rotate_key;
 pub(crate) mod running_exit;
 pub(crate) mod set;
 pub(crate) mod status;
-mod wireguard_lists;
+mod wireguard_file;

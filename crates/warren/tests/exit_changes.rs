@@ -91,6 +91,8 @@ fn a_profile_that_leaves_its_networks_to_the_exit_follows_them_and_another_does_
     assert!(!is_inside(&other_host, Net::INTERNET_V4), "the profile wins");
     assert!(is_inside(&other_host, "203.0.113.200"));
     assert_eq!(client.status().number("/reconnects"), 0);
+    client.warren.run("reload home").ok();
+    assert!(is_inside(&net.client, Net::INTERNET_V4), "a reload leaves what the exit has named");
     // A session that begins later has the same networks.
     client.down();
     client.up();

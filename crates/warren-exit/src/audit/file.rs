@@ -18,7 +18,7 @@ pub(super) const HALF: u64 = 1024 * 1024;
 pub struct Found {
     /// The entries, the oldest first.
     pub entries: Vec<Entry>,
-    /// Lines that are none.
+    /// Lines that are not entries.
     pub damaged: usize,
 }
 

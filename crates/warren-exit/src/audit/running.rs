@@ -66,12 +66,11 @@ impl Audit {
             "rows": shown,
             "matching": found.len(),
             "pages": found.len().div_ceil(ROWS).max(1),
-            "all": self.recent.len() < RECENT,
             "failing": self.is_failing,
         })
     }
 
-    /// Writes down a change of which a command has asked.
+    /// Writes down a change that a command has asked for.
     pub(crate) fn note_command(&mut self, peer: &Peer, change: Change) {
         let user = Some(self.users.name(peer.user));
         self.note(Who { user, login: peer.login.clone(), ..Who::by(Way::Command) }, change);

@@ -27,14 +27,9 @@ impl Daemon<'_> {
         };
         self.config.keys.current = current;
         self.config.keys.old = old;
-        if !end_sessions {
-            self.send_keys(None).await;
-            self.clients.announce(announced(&self.config))?;
-            return Ok(0);
-        }
         // The workers get the new keys before sessions end, so that a client that connects again meets only the new keys.
-        self.send_keys(Some(EndReason::KeyRetired.goodbye())).await;
-        let ended = self.clients.retire_key();
+        self.send_keys(end_sessions.then(|| EndReason::KeyRetired.goodbye())).await;
+        let ended = if end_sessions { self.clients.retire_key() } else { 0 };
         self.clients.announce(announced(&self.config))?;
         Ok(ended)
     }

@@ -4,7 +4,7 @@ use anyhow::bail;
 
 use super::{Daemon, forwarding, state_directory};
 use crate::host::refuse_missing_interface;
-use crate::session_settings::announced;
+use crate::session_settings::{announced, warn_of_networks_untold};
 use warren_config::{ExitSettings, WebListen, load_exit};
 use warren_control::{Reloaded, RequestRefused};
 use warren_tunnel::SharedCommand;
@@ -56,6 +56,7 @@ impl Daemon<'_> {
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
+        warn_of_networks_untold(&self.config);
         // Last, when the host lets clients reach what they are told.
         self.clients.announce(announced(&self.config))?;
         Ok(Reloaded::of(&changed))

@@ -13,7 +13,7 @@ use crate::ending::Ending;
 use crate::list;
 use crate::metrics::Scrape;
 use crate::session_settings::session_settings;
-use warren_control::{ClientChange, ImportSummary, PendingRequest, Request, RequestRefused};
+use warren_control::{ClientChange, Peer, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
 
@@ -22,26 +22,17 @@ impl Daemon<'_> {
     pub(super) async fn answer(&mut self, asked: PendingRequest) {
         self.clients.look_at_clock();
         let PendingRequest { request, peer, answer } = asked;
-        let is_import = matches!(request, Request::ClientImport { dry_run: false });
         let change = Change::of(&request);
-        let response = self.carry_out(request).await;
-        if let Ok(value) = &response {
-            // Only the answer says what an import has changed.
-            let imported = || {
-                serde_json::from_value::<ImportSummary>(value.clone())
-                    .ok()
-                    .map(|summary| Change::imported(&summary))
-            };
-            if let Some(change) = change.or_else(|| is_import.then(imported).flatten()) {
-                self.audit.note_command(&peer, change);
-            }
+        let response = self.carry_out(request, &peer).await;
+        if let (Some(change), Ok(_)) = (change, &response) {
+            self.audit.note_command(&peer, change);
         }
         // Reloads and drains have led to decisions, too.
         self.clients.carry_out_all(&self.worker).await;
         drop(answer.send(response));
     }
 
-    async fn carry_out(&mut self, request: Request) -> Result<Value, RequestRefused> {
+    async fn carry_out(&mut self, request: Request, peer: &Peer) -> Result<Value, RequestRefused> {
         match request {
             Request::Status => self.status().await,
             Request::Stop => {
@@ -74,7 +65,7 @@ impl Daemon<'_> {
             Request::ClientRemove { name } => self.change(|clients| clients.remove(&name)).await,
             Request::ClientChange { name, change } => self.change_client(&name, &change).await,
             Request::ClientInvite { invitation } => self.invite(invitation).await,
-            Request::ClientImport { dry_run } => self.import(dry_run).await,
+            Request::ClientImport { dry_run } => self.import(dry_run, peer).await,
             Request::ClientList { page } => {
                 let snapshot = self.worker.snapshot().await.unwrap_or_default();
                 value(self.clients.list(&page, &snapshot, self.host.waiting()))
@@ -121,10 +112,14 @@ impl Daemon<'_> {
         self.clients.settle(proposed, &self.worker).await.map(|()| Value::Null)
     }
 
-    async fn import(&mut self, dry_run: bool) -> Result<Value, RequestRefused> {
+    async fn import(&mut self, dry_run: bool, peer: &Peer) -> Result<Value, RequestRefused> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
         let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        // It is in force, even if the host cannot follow.
+        if !dry_run {
+            self.audit.note_command(peer, Change::imported(&summary));
+        }
         self.follow_clients().await?;
         value(summary)
     }
@@ -140,9 +135,12 @@ impl Daemon<'_> {
     async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
         let followed = self.follow_host().await;
         followed.map_err(|error| {
-            RequestRefused::new(format!(
+            let sentence = format!(
                 "the change is in force, but routes and firewall did not follow: {error:#}; run: warren reload exit"
-            ))
+            );
+            // The audit log has no line of a change whose answer is a refusal.
+            tracing::error!("{sentence}");
+            RequestRefused::new(sentence)
         })
     }
 

@@ -65,8 +65,9 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     let group = ExecGroup::of_portal(&name)?;
     group.make()?;
     let shadowed = Shadowed::for_root(Side::Outside, &resolvers, directory.path())?;
-    let opened = OpenPortal::open(&directory, &name, caller.number, resolvers, arguments.timeout).await?;
     let was_closed = client::kill_switch::is_closed(&directory)?;
+    // From here on, every way out of this function closes it.
+    let opened = OpenPortal::open(&directory, &name, caller.number, resolvers, arguments.timeout).await?;
     let watched = Watched { directory: &directory, has_daemon, was_closed };
     let ended = match start_as(&caller, &group, &shadowed, directories, &name, arguments) {
         Ok(mut child) => {

@@ -57,16 +57,19 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
         Told::TakenOver(_) => "The running exit serves both from now on.",
     };
     let (new, old) = (new.public(), old.public());
-    let waiting = settled(directories, config, new, runs).await?;
-    let list = directories.command("exit rotate-key --list");
     output::print(&format!(
         "Wrote a new key before the old one in {}. {now}\nNew public key: {new}\nOld public key: {old}\n\
          Clients learn the new key in their sessions and use it by themselves. A client of an older version needs both in its profile:\n  \
          public_key = [\"{new}\", \"{old}\"]\n\
          If the old key was stolen, write only the new one into every profile: public_key = \"{new}\"\n\
-         New profiles already have both, and new invitations have the new key.\n{}\
-         To see who is left, and then to retire the old key, run:\n  {list}\n  {retire}\n",
+         New profiles already have both, and new invitations have the new key.\n",
         config.keys.file.display(),
+    ))?;
+    // Only now: the new key is in use, and has to be shown even if the clients cannot be listed.
+    let waiting = settled(directories, config, new, runs).await?;
+    let list = directories.command("exit rotate-key --list");
+    output::print(&format!(
+        "{}To see who is left, and then to retire the old key, run:\n  {list}\n  {retire}\n",
         waiting.text(),
     ))
 }
@@ -106,8 +109,7 @@ async fn list(directories: &Directories, config: &ExitSettings, json: bool) -> a
 }
 
 /// Refuses to retire the old key while clients depend on it.
-async fn refuse_while_clients_wait(directories: &Directories, config: &ExitSettings) -> anyhow::Result<()> {
-    let waiting = Waiting::look(directories, config, config.keys.current.public()).await?;
+fn refuse_while_clients_wait(directories: &Directories, waiting: &Waiting) -> anyhow::Result<()> {
     if waiting.is_over() {
         return Ok(());
     }
@@ -126,10 +128,19 @@ async fn retire(
     arguments: &RotateKeyArgs,
 ) -> anyhow::Result<()> {
     let end_sessions = arguments.end_sessions;
-    if config.keys.old.is_some() && !arguments.force && !end_sessions {
-        refuse_while_clients_wait(directories, config).await?;
+    let is_forced = arguments.force || end_sessions;
+    let waiting = match &config.keys.old {
+        Some(_) => match Waiting::look(directories, config, config.keys.current.public()).await {
+            Err(error) if !is_forced => return Err(error),
+            // In an emergency, the key is retired even if the clients cannot be listed.
+            looked => looked.ok(),
+        },
+        None => None,
+    };
+    if let Some(waiting) = waiting.as_ref().filter(|_| !is_forced) {
+        refuse_while_clients_wait(directories, waiting)?;
     }
-    let invitations = Waiting::look(directories, config, config.keys.current.public()).await?.invitations();
+    let invitations = waiting.map(|waiting| waiting.invitations()).unwrap_or_default();
     let file = config.keys.file.display();
     let done = match &config.keys.old {
         Some(old) => {

@@ -17,7 +17,7 @@ use warren_config::{
     ExitSettings, counted, make_clients_directory, read_wireguard_key, replace_wireguard_key,
     wireguard_key_path,
 };
-use warren_control::{ClientView, NewClient, PageQuery};
+use warren_control::{ClientView, NewClient, PageQuery, RemovedView};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -34,7 +34,8 @@ pub(super) fn run(
     let pairs = planned.iter().zip(&server.peers);
     let clients: Result<Vec<_>, Refused> = pairs.map(|(client, peer)| with_keys(client, peer)).collect();
     let clients = clients.map_err(|refused| refused.of(&args.file))?;
-    refuse_keys(&clients, &server.peers, store)?.map_err(|refused| refused.of(&args.file))?;
+    let removed = all(&PageQuery::default(), |page| store.removed(page))?.rows;
+    refuse_keys(&clients, &server.peers, removed).map_err(|refused| refused.of(&args.file))?;
     let clients_path = config.clients_path(&directories.state);
     let change = key_change(&wireguard_key_path(&clients_path), &exit_key, &import.enrolled)?;
     import.announce()?;
@@ -69,17 +70,12 @@ pub(super) fn run(
 }
 
 /// Refuses keys that two peers have, and keys of removed clients, with the line of the peer.
-fn refuse_keys(
-    clients: &[NewClient],
-    peers: &[Peer],
-    store: &mut dyn ClientStore,
-) -> anyhow::Result<Result<(), Refused>> {
-    let removed = all(&PageQuery::default(), |page| store.removed(page))?.rows;
+fn refuse_keys(clients: &[NewClient], peers: &[Peer], removed: Vec<RemovedView>) -> Result<(), Refused> {
     let removed: HashMap<PublicKey, String> =
         removed.into_iter().map(|removed| (removed.public_key, removed.name)).collect();
     let mut lines: HashMap<PublicKey, usize> = HashMap::new();
     for (client, peer) in clients.iter().zip(peers) {
-        let refused = |sentence| Ok(Err(Refused { line: peer.line, sentence }));
+        let refused = |sentence| Err(Refused { line: peer.line, sentence });
         if let Some(name) = removed.get(&client.public_key) {
             return refused(format!(
                 "the key of this peer was taken from client {name:?}, which was removed or upgraded; remove the peer from the file, and run: warren exit client add {} --wireguard",
@@ -92,7 +88,7 @@ fn refuse_keys(
             ));
         }
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// The port that the clients know, if the exit does not listen there.

@@ -5,8 +5,8 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::label::Label;
-use crate::cli::wireguard_lists;
-use warren_config::{quoted, suggestion};
+use crate::cli::wireguard_file::{self, INTERFACE, PEER, setting};
+use warren_config::quoted;
 use zeroize::Zeroizing;
 
 /// What the file says about the server's clients.
@@ -67,23 +67,6 @@ enum Section {
     Interface,
     Peer,
 }
-
-/// The settings of wg-quick(8) and wg(8), by section.
-const INTERFACE: [&str; 12] = [
-    "Address",
-    "PrivateKey",
-    "ListenPort",
-    "DNS",
-    "MTU",
-    "Table",
-    "FwMark",
-    "PreUp",
-    "PostUp",
-    "PreDown",
-    "PostDown",
-    "SaveConfig",
-];
-const PEER: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
 
 /// Reads the file. Notes settings that an exit does not take over.
 ///
@@ -152,7 +135,7 @@ fn take(
 ) -> Result<(), Mistake> {
     let mistake = |sentence: String| Mistake { line, sentence };
     let networks = || {
-        wireguard_lists::networks(value)
+        wireguard_file::networks(value)
             .map_err(|network| mistake(format!("{} is not a network", quoted(network))))
     };
     let key_text = || Some(KeyText { line, text: Zeroizing::new(value.trim().to_owned()) });
@@ -183,26 +166,20 @@ fn take(
         // The exit saves its own state, and each client keeps its own end alive.
         (Section::Interface, "saveconfig") | (Section::Peer, "endpoint" | "persistentkeepalive") => {}
         (_, lowered) => {
-            let known: &[&str] = if matches!(section, Section::Peer) { &PEER } else { &INTERFACE };
-            let Some(known) = known.iter().find(|known| known.eq_ignore_ascii_case(lowered)) else {
-                return Err(mistake(unknown(key.trim(), known)));
-            };
+            let settings: &[&'static str] = if matches!(section, Section::Peer) { &PEER } else { &INTERFACE };
+            let name = setting(settings, lowered).map_err(|meant| mistake(unknown(key.trim(), meant)))?;
             let value = value.trim().to_owned();
             if !value.is_empty() {
-                server.skipped.push(Skipped { line, key: (*known).to_owned(), value });
+                server.skipped.push(Skipped { line, key: name.to_owned(), value });
             }
         }
     }
     Ok(())
 }
 
-fn unknown(key: &str, known: &[&'static str]) -> String {
-    // Keys have no underscores here, and any case.
-    let lowered: Vec<String> = known.iter().map(|known| known.to_lowercase()).collect();
-    let close = suggestion(key, lowered.iter().map(String::as_str));
-    let close = close.and_then(|close| known.iter().find(|known| known.eq_ignore_ascii_case(close)));
-    let close = close.map(|close| format!(" (did you mean {close}?)")).unwrap_or_default();
-    format!("{} is not a setting of WireGuard in this section{close}", quoted(key))
+fn unknown(key: &str, meant: Option<&str>) -> String {
+    let advice = meant.map(|meant| format!(" (did you mean {meant}?)")).unwrap_or_default();
+    format!("{} is not a setting of WireGuard in this section{advice}", quoted(key))
 }
 
 fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
@@ -292,10 +269,7 @@ mod tests {
             server.skipped.iter().map(|of| (of.line, of.key.as_str(), of.value.as_str())).collect();
         assert_eq!(skipped, [(3, "PostUp", "a = b"), (5, "MTU", "1420")]);
         for key in INTERFACE {
-            assert!(
-                parse(&format!("[Interface]\n{key} = 1\n")).is_ok() || ["Address"].contains(&key),
-                "{key}"
-            );
+            assert!(parse(&format!("[Interface]\n{key} = 1\n")).is_ok() || key == "Address", "{key}");
         }
     }
 

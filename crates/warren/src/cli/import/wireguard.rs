@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
-use crate::cli::wireguard_lists::{self, items};
-use warren_config::{ConfigError, quoted, suggestion};
+use crate::cli::wireguard_file::{self, INTERFACE, PEER, items, setting};
+use warren_config::{ConfigError, quoted};
 
 /// The settings of a client's file that mean something to Warren, or that a user should hear of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,23 +26,6 @@ pub(super) struct WireGuardClient {
     pub(super) others: Vec<&'static str>,
     pub(super) peers: usize,
 }
-
-/// All keys of a file, by section.
-const INTERFACE: [&str; 12] = [
-    "PrivateKey",
-    "Address",
-    "DNS",
-    "MTU",
-    "Table",
-    "ListenPort",
-    "FwMark",
-    "PreUp",
-    "PostUp",
-    "PreDown",
-    "PostDown",
-    "SaveConfig",
-];
-const PEER: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
 
 /// Reads a file.
 ///
@@ -83,17 +66,13 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardClient, ConfigEr
                 "this stands outside any [section]; put [Interface] or [Peer] before it".to_owned(),
             ));
         };
-        let known = keys.iter().find(|known| known.eq_ignore_ascii_case(key.trim()));
-        let Some(known) = known else {
-            let lowered: Vec<String> = keys.iter().map(|key| key.to_ascii_lowercase()).collect();
-            let meant = suggestion(key.trim(), lowered.iter().map(String::as_str));
-            let meant = meant.and_then(|meant| keys.iter().find(|key| key.eq_ignore_ascii_case(meant)));
+        let known = setting(keys, key.trim()).map_err(|meant| {
             let advice = meant.map_or_else(
                 || format!("the keys are {}", keys.join(", ")),
                 |name| format!("did you mean {name}?"),
             );
-            return Err(refused(format!("unknown key {}; {advice}", quoted(key.trim()))));
-        };
+            refused(format!("unknown key {}; {advice}", quoted(key.trim())))
+        })?;
         client.take(known, value.trim()).map_err(|sentence| refused(format!("{known} {sentence}")))?;
     }
     Ok(client)
@@ -127,7 +106,7 @@ impl WireGuardClient {
 
 /// The error continues after the key.
 fn networks(list: &str) -> Result<Vec<IpNet>, String> {
-    wireguard_lists::networks(list).map_err(|item| format!("has {}, which is not a network", quoted(item)))
+    wireguard_file::networks(list).map_err(|item| format!("has {}, which is not a network", quoted(item)))
 }
 
 #[cfg(test)]

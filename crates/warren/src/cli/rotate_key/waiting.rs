@@ -8,7 +8,7 @@ use warren_quic::key::PublicKey;
 
 use crate::cli::exit_client::store;
 use crate::cli::status::units::ago;
-use warren_config::ExitSettings;
+use warren_config::{ExitSettings, counted};
 use warren_control::{ClientView, InvitationView, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -105,8 +105,7 @@ impl Waiting {
     pub(super) fn count(&self) -> String {
         let (waiting, clients) = (self.waiting.len(), self.clients);
         let have = if waiting == 1 { "has" } else { "have" };
-        let plural = if clients == 1 { "client" } else { "clients" };
-        format!("{waiting} of {clients} {plural} {have} not connected with the new key yet")
+        format!("{waiting} of {} {have} not connected with the new key yet", counted(clients, "client"))
     }
 
     /// The list, with the number of clients that it leaves out.
