@@ -21,7 +21,7 @@ from imports import cycles, imports  # noqa: E402
 LAYERS = [
     ["warren-simulation"],
     ["warren-packet", "warren-session", "warren-host"],
-    ["warren-tun", "warren-quic", "warren-wireguard"],
+    ["warren-tun", "warren-quic", "warren-wireguard", "warren-fleet-link"],
     ["warren-tunnel"],
     ["warren-config"],
     ["warren-control"],

@@ -2,12 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Client, Invitation, RemovedKey};
 use crate::PublicKey;
 use crate::invite::TokenDigest;
+use crate::key::stored_key;
 
 /// A change of one row of the registry. Applying it twice is the same as applying it once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Serialized, it is an object with one field: the row to set, such as `{"client": {...}}`, or the key of a row to remove, such as
+/// `{"no_client": "KEY"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredChange", into = "StoredChange")]
 pub enum RowChange {
     /// The client with a key.
     Client {
@@ -65,6 +72,49 @@ impl From<Invitation> for RowChange {
 impl From<RemovedKey> for RowChange {
     fn from(removed: RemovedKey) -> Self {
         Self::Removed { key: removed.public_key, removed: Some(removed) }
+    }
+}
+
+/// A change as a store's file and messages have it. The names of the variants are part of their formats.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredChange {
+    Client(Client),
+    NoClient(StoredKey),
+    Invitation(Invitation),
+    NoInvitation(TokenDigest),
+    Removed(RemovedKey),
+    NoRemoved(StoredKey),
+}
+
+/// Any 32 bytes, as in the registry, where a key need not be a point on the curve.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredKey(#[serde(deserialize_with = "stored_key")] PublicKey);
+
+impl From<RowChange> for StoredChange {
+    fn from(change: RowChange) -> Self {
+        match change {
+            RowChange::Client { client: Some(client), .. } => Self::Client(client),
+            RowChange::Client { key, client: None } => Self::NoClient(StoredKey(key)),
+            RowChange::Invitation { invitation: Some(invitation), .. } => Self::Invitation(invitation),
+            RowChange::Invitation { token, invitation: None } => Self::NoInvitation(token),
+            RowChange::Removed { removed: Some(removed), .. } => Self::Removed(removed),
+            RowChange::Removed { key, removed: None } => Self::NoRemoved(StoredKey(key)),
+        }
+    }
+}
+
+impl From<StoredChange> for RowChange {
+    fn from(stored: StoredChange) -> Self {
+        match stored {
+            StoredChange::Client(client) => client.into(),
+            StoredChange::NoClient(StoredKey(key)) => Self::Client { key, client: None },
+            StoredChange::Invitation(invitation) => invitation.into(),
+            StoredChange::NoInvitation(token) => Self::Invitation { token, invitation: None },
+            StoredChange::Removed(removed) => removed.into(),
+            StoredChange::NoRemoved(StoredKey(key)) => Self::Removed { key, removed: None },
+        }
     }
 }
 

@@ -1,0 +1,17 @@
+//! What an exit and `warren-fleet`, its link to the store that a fleet shares, say to each other.
+//!
+//! The exit listens on a Unix socket, and `warren-fleet` connects to it. Both sides send frames: a length of four bytes, big-endian,
+//! then a message as JSON. The exit begins with [`ExitMessage::Hello`]. `warren-fleet` answers with all rows that the store has
+//! ([`FleetMessage::Whole`]), and then says what changes.
+//!
+//! Answers and changes come in the order of the store's revisions. An exit never gets its own changes back.
+#![forbid(unsafe_code)]
+
+mod frame;
+mod message;
+
+pub use self::frame::{FrameError, MAX_FRAME, read_frame, write_frame};
+pub use self::message::{
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, InvalidExitId, LINK_VERSION, Load, MAX_ROWS,
+    Outcome, Pools, StoreLink,
+};

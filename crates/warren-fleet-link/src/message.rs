@@ -1,0 +1,257 @@
+//! The messages of both sides.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+use warren_session::PublicKey;
+use warren_session::clients::{RowChange, is_valid_name};
+
+/// Version of these messages. Both sides refuse another one: they are of one release.
+pub const LINK_VERSION: u32 = 1;
+
+/// Most rows of one message.
+pub const MAX_ROWS: usize = 1000;
+
+/// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as a client's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ExitId(String);
+
+/// A name that no exit can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no name for an exit; use up to 63 lower-case letters, digits, `-`, `_` and `.`")]
+pub struct InvalidExitId(String);
+
+impl ExitId {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ExitId {
+    type Error = InvalidExitId;
+
+    fn try_from(name: String) -> Result<Self, InvalidExitId> {
+        if is_valid_name(&name) { Ok(Self(name)) } else { Err(InvalidExitId(name)) }
+    }
+}
+
+impl From<ExitId> for String {
+    fn from(id: ExitId) -> Self {
+        id.0
+    }
+}
+
+impl std::fmt::Display for ExitId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The address pools of an exit. All exits of a fleet have the same, because clients keep their addresses at each exit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pools {
+    /// Inner IPv4 addresses of clients.
+    pub ipv4: Option<Ipv4Net>,
+    /// Inner IPv6 addresses of clients.
+    pub ipv6: Option<Ipv6Net>,
+}
+
+/// How busy an exit is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Sessions of clients.
+    pub sessions: u32,
+    /// Most sessions that it may have.
+    pub max_sessions: u32,
+    /// Bits per second through the tunnel, both directions together.
+    pub bits_per_second: u64,
+    /// Share of one core that the exit's process used, from 0 to the number of cores.
+    pub cores: f32,
+}
+
+/// Whether an exit takes clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitState {
+    /// It takes clients.
+    #[default]
+    Serving,
+    /// It sends its clients to other exits, and takes no new ones.
+    Draining,
+}
+
+/// What an exit says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ExitMessage {
+    /// The first message.
+    Hello {
+        /// [`LINK_VERSION`].
+        version: u32,
+        /// The version of Warren, for `warren fleet status`.
+        release: String,
+        /// The exit's name in the fleet.
+        exit: ExitId,
+        /// The exit's newest public key.
+        key: PublicKey,
+        /// Where clients reach it.
+        endpoints: Vec<String>,
+        /// Its pools.
+        pools: Pools,
+    },
+    /// Make these changes in one transaction: all or none. [`FleetMessage::Answer`] follows for each, in this order.
+    Request {
+        /// The request's number. Later requests have higher ones.
+        id: u64,
+        /// The changed rows, each once, as they shall be.
+        rows: Vec<RowChange>,
+    },
+    /// A client has opened a session here. The exit does not wait for the store: the newest session wins.
+    Opened {
+        /// The client's key.
+        key: PublicKey,
+        /// The client process's nonce. Two sessions with one nonce are of the same process, which moves.
+        nonce: Vec<u8>,
+    },
+    /// A client's session here is over.
+    Closed {
+        /// The client's key.
+        key: PublicKey,
+        /// The nonce of the session that is over.
+        nonce: Vec<u8>,
+    },
+    /// Every two seconds, and at once when the state changes.
+    Load {
+        /// How busy it is.
+        load: Load,
+        /// Whether it takes clients.
+        state: ExitState,
+    },
+    /// The exit acts by all changes up to this revision of the store.
+    Applied {
+        /// The revision.
+        revision: i64,
+    },
+}
+
+/// How the store has answered a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    /// All changes are stored.
+    Stored {
+        /// The store's revision after the changes.
+        revision: i64,
+    },
+    /// A name, key, address or token belongs to somebody else, or somebody else has changed a row meanwhile. Nothing is stored.
+    Conflict,
+    /// The store cannot be reached, or did not answer in time. If it did not answer, the changes may be stored all the same;
+    /// then they come back as [`FleetMessage::Changes`].
+    Unavailable,
+}
+
+/// Whether the store can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case", deny_unknown_fields)]
+pub enum StoreLink {
+    /// It answers.
+    Reachable,
+    /// It does not answer, or not in time.
+    Away {
+        /// Time since its latest answer.
+        silent: Duration,
+        /// Why, as a sentence for an operator.
+        reason: String,
+    },
+    /// The store is there and must not be used: it was restored from an old backup, belongs to another fleet, or refuses this exit.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// One exit of the fleet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FleetExit {
+    /// Its name.
+    pub exit: ExitId,
+    /// Its public key.
+    pub key: PublicKey,
+    /// Where clients reach it.
+    pub endpoints: Vec<String>,
+    /// How busy it is.
+    pub load: Load,
+    /// Whether it takes clients.
+    pub state: ExitState,
+    /// The revision up to which it acts.
+    pub applied: i64,
+    /// Whether its lease in the store is alive. A dead one stays in the list until an operator removes it.
+    pub is_alive: bool,
+    /// Its clock minus this exit's, in milliseconds.
+    pub clock_offset_ms: i64,
+    /// The address that its link to the store has, if it is known.
+    pub address: Option<SocketAddr>,
+}
+
+/// What `warren-fleet` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum FleetMessage {
+    /// A part of all rows that the store has. Rows that are in no part do not exist.
+    Whole {
+        /// The store's revision.
+        revision: i64,
+        /// Up to [`MAX_ROWS`] rows.
+        rows: Vec<RowChange>,
+        /// Whether this is the last part.
+        is_last: bool,
+    },
+    /// What others have changed, in the order of revisions. Changes of one transaction are in one message.
+    Changes {
+        /// The store's revision after the changes.
+        revision: i64,
+        /// The changed rows.
+        rows: Vec<RowChange>,
+    },
+    /// The answer to a request.
+    Answer {
+        /// The request's number.
+        id: u64,
+        /// What has become of it.
+        #[serde(flatten)]
+        outcome: Outcome,
+    },
+    /// A client has a newer session at another exit. With the same nonce, the session here goes on as a leaving one; with another
+    /// one it ends as replaced.
+    Elsewhere {
+        /// The client's key.
+        key: PublicKey,
+        /// The newer session's nonce.
+        nonce: Vec<u8>,
+        /// The exit that has it.
+        exit: ExitId,
+    },
+    /// Whether the store can be reached, at the start, at each change, and every second while it is away.
+    Store(StoreLink),
+    /// All exits of the fleet, at each change of any of them.
+    Exits {
+        /// This exit's clock differs from the store's by this many milliseconds. Above a minute, no invitation may be redeemed here.
+        own_clock_offset_ms: i64,
+        /// The exits, by name.
+        exits: Vec<FleetExit>,
+    },
+    /// The signed roster, when it has changed.
+    Roster {
+        /// The roster and its signature, as clients get it.
+        bytes: Vec<u8>,
+    },
+    /// An operator drains this exit, or ends that, from another exit.
+    Drain {
+        /// Whether it shall send its clients away.
+        on: bool,
+    },
+}
