@@ -92,7 +92,8 @@ pub async fn client_run(
     let has_helper_ended = process.end().await;
     directory.clear(&lock);
     if is_closed {
-        tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");
+        // True before `warren down` has opened it as well, which comes after the daemon's end.
+        tracing::warn!("the kill switch of {name} is closed until `warren down {name}` opens it");
     }
     if has_helper_ended {
         // The helper's nft has done everything, but may take a while to end.

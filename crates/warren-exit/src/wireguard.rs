@@ -36,8 +36,16 @@ pub(crate) fn carrier(
     clients: &Path,
     registry: &ClientRegistry,
 ) -> anyhow::Result<Option<WireGuardCarrier>> {
-    let Some(WireGuardSettings { listen, .. }) = &config.wireguard else { return Ok(None) };
     let users = registry.iter().filter(|client| client.wireguard.is_some()).count();
+    let Some(WireGuardSettings { listen, .. }) = &config.wireguard else {
+        if users > 0 {
+            tracing::warn!(
+                "exit.toml has no [wireguard], so {} cannot connect",
+                counted(users, "WireGuard client")
+            );
+        }
+        return Ok(None);
+    };
     let key = key(clients, users)?;
     let sockets = sockets::bind(listen, 1)?.into_iter().flatten().collect();
     Ok(Some(WireGuardCarrier { key, sockets, mtu: MTU }))

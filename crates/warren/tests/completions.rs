@@ -38,15 +38,21 @@ fn bash_knows_commands_profiles_clients_and_settings() {
         finished(command.arg(format!("--runtime-dir={}", run.display())).args(line.split(' '))).ok()
     };
     warren("exit init --endpoint 192.0.2.1");
-    warren("exit client add laptop");
+    let profile = warren("exit client add laptop");
     warren("exit client add phone");
     for name in ["home", "work"] {
         std::fs::write(directory.path().join(format!("config/{name}.toml")), "").unwrap();
     }
 
+    // Two exits.
+    let second = profile[profile.find("[[exit]]").unwrap()..].split("\n\n").next().unwrap().to_owned();
+    let both = format!("{profile}\n{}\n", second.replace("192.0.2.1", "second.example"));
+    std::fs::write(directory.path().join("config/away.toml"), both).unwrap();
+
     let offered = |line: &str| offered(directory.path(), line);
 
-    assert_eq!(offered("warren up ''"), ["home", "work"]);
+    assert_eq!(offered("warren up ''"), ["away", "home", "work"]);
+    assert_eq!(offered("warren up away --exit 192"), ["192.0.2.1:443"]);
     assert_eq!(offered("warren reload e"), ["exit"]);
     assert_eq!(offered("warren exit client disable ''"), ["laptop", "phone"]);
     assert_eq!(offered("warren exit client set ph"), ["phone"]);

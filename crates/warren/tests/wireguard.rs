@@ -87,16 +87,10 @@ fn wireguard_go_reaches_the_internet_through_the_exit_over_both_versions() {
 }
 
 #[test]
-fn a_second_implementation_connects_over_both_versions_and_is_cut_off() {
+fn a_second_implementation_connects_over_both_versions_roams_and_is_cut_off() {
     let Some(net) = Net::new() else { return };
-    let Some(program) = wireguard_go::gotatun() else {
-        println!(
-            "skipped: this test needs gotatun; run `cargo install --locked gotatun-cli --root ~/.cache/warren-peers/gotatun`"
-        );
-        return;
-    };
+    let Some(line) = wireguard_go::gotatun() else { return };
     let exit = exit_with_wireguard(&net);
-    let line = [program.to_str().unwrap(), "--foreground", "--disable-drop-privileges"];
 
     let phone = WireGuardGo::up_by(&line, &net.client, &enrol(&exit, "phone"));
 
@@ -107,6 +101,7 @@ fn a_second_implementation_connects_over_both_versions_and_is_cut_off() {
     for way in ["", "--reverse"] {
         phone.sh(&format!("iperf3 --client {} --bytes 10M {way}", Net::INTERNET_V4));
     }
+    move_and_expect_an_answer(&net, &exit, &phone);
 
     exit.warren.run("exit client remove phone").ok();
     let removed = Instant::now();
@@ -121,6 +116,11 @@ fn a_client_that_changes_its_address_is_answered_there_and_keeps_its_session() {
     let exit = exit_with_wireguard(&net);
     let phone = WireGuardGo::up(&net.client, &enrol(&exit, "phone"));
     assert!(phone.pings(Net::INTERNET_V4));
+    move_and_expect_an_answer(&net, &exit, &phone);
+}
+
+/// The client's host gets another address. Its session goes on from there.
+fn move_and_expect_an_answer(net: &Net, exit: &Exit<'_>, phone: &WireGuardGo<'_>) {
     let session = exit.status().number("/sessions/0/id");
 
     let moves = "ip address delete 192.0.2.2/24 dev eth0 && ip address add 192.0.2.77/24 dev eth0";
@@ -497,30 +497,46 @@ fn processor_time(pid: i32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// WireGuard's clients make new keys every two minutes.
+/// WireGuard's clients make new keys every two minutes. Both implementations do at the same time, if both are here.
 #[test]
 #[ignore = "takes eleven minutes; `scripts/torture wireguard` runs it"]
 fn five_new_keys_in_real_time_lose_nothing_and_keep_the_session() {
     let Some(net) = wireguard_go::net() else { return };
     let exit = exit_with_wireguard(&net);
-    let phone = WireGuardGo::up(&net.client, &enrol(&exit, "phone"));
-    assert!(phone.pings(Net::INTERNET_V4));
-    let session = exit.status().number("/sessions/0/id");
-    let mut pinging = net.client.start(&["ping", "-i", "0.2", "-w", "630", Net::INTERNET_V4]);
+    let other_host = net.second_client();
+    let mut phones =
+        vec![("wireguard-go", &net.client, WireGuardGo::up(&net.client, &enrol(&exit, "phone")))];
+    if let Some(line) = wireguard_go::gotatun() {
+        phones.push((
+            "gotatun",
+            &other_host,
+            WireGuardGo::up_by(&line, &other_host, &enrol(&exit, "tablet")),
+        ));
+    }
+    assert!(phones.iter().all(|(_, _, phone)| phone.pings(Net::INTERNET_V4)));
+    let sessions = || (0..phones.len()).map(|number| exit.status().number(&format!("/sessions/{number}/id")));
+    let before: Vec<u64> = sessions().collect();
+    let ping = |host: &Namespace| host.start(&["ping", "-i", "0.2", "-w", "630", Net::INTERNET_V4]);
+    let pinging: Vec<_> = phones.iter().map(|(_, host, _)| ping(host)).collect();
     let began = Instant::now();
-    let mut handshakes = vec![phone.latest_handshake()];
+    let mut handshakes: Vec<_> = phones.iter().map(|(_, _, phone)| vec![phone.latest_handshake()]).collect();
     while began.elapsed() < seconds(630) {
         std::thread::sleep(seconds(2));
-        let latest = phone.latest_handshake();
-        if handshakes.last() != Some(&latest) {
-            handshakes.push(latest);
+        for ((_, _, phone), seen) in phones.iter().zip(&mut handshakes) {
+            let latest = phone.latest_handshake();
+            if seen.last() != Some(&latest) {
+                seen.push(latest);
+            }
         }
     }
-    pinging.wait(seconds(10));
-    let said = pinging.output();
-    let summary = said.lines().find(|line| line.contains("packets transmitted")).unwrap_or(&said).to_owned();
-    println!("measured: {} new keys; {summary}", handshakes.len() - 1);
-    assert!(handshakes.len() > 5, "{handshakes:?}");
-    assert!(summary.contains(" 0% packet loss"), "{summary}");
-    assert_eq!(exit.status().number("/sessions/0/id"), session);
+    for (((name, _, _), mut pinging), handshakes) in phones.iter().zip(pinging).zip(&handshakes) {
+        pinging.wait(seconds(10));
+        let said = pinging.output();
+        let summary =
+            said.lines().find(|line| line.contains("packets transmitted")).unwrap_or(&said).to_owned();
+        println!("measured: {name}: {} new keys; {summary}", handshakes.len() - 1);
+        assert!(handshakes.len() > 5, "{name}: {handshakes:?}");
+        assert!(summary.contains(" 0% packet loss"), "{name}: {summary}");
+    }
+    assert_eq!(sessions().collect::<Vec<_>>(), before);
 }

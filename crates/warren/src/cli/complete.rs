@@ -12,7 +12,7 @@ use clap_complete::env::CompleteEnv;
 use super::args::{COMPLETION_VARIABLE as VARIABLE, Cli, GlobalArgs};
 use super::exit_client;
 use warren_client as client;
-use warren_config::{load_exit, profile_names};
+use warren_config::{find_profile, load_exit, load_profile, profile_names};
 use warren_control::{Change, PageQuery};
 use warren_daemon::daemon_directory::{self, EXIT};
 use warren_daemon::directories::Directories;
@@ -52,6 +52,8 @@ enum Names {
     Daemon,
     /// A client of this machine's exit.
     Client,
+    /// An exit of the profile that the command line names.
+    ExitOfProfile,
     /// A setting of `warren set`.
     Setting,
     /// A value for it.
@@ -69,6 +71,7 @@ fn names_for(path: &str, argument: &Arg) -> Option<Names> {
             | "warren client close",
             "profile",
         ) => Some(Names::ProfileOrFile),
+        ("warren up", "exit") => Some(Names::ExitOfProfile),
         ("warren down", "profile") => Some(Names::Up),
         ("warren set", "key") => Some(Names::Setting),
         ("warren set", "value") => Some(Names::SettingValue),
@@ -111,6 +114,11 @@ impl Names {
                 Some(profiles(directories).into_iter().chain(running).chain(exit).collect())
             }
             Self::Client => clients(directories, beginning),
+            Self::ExitOfProfile => {
+                let profile = matches.subcommand_matches("up")?.get_one::<OsString>("profile");
+                let file = find_profile(&directories.config, profile.map(OsString::as_os_str)).ok()?;
+                Some(load_profile(&file).ok()?.exits().map(|exit| exit.endpoint.to_string()).collect())
+            }
             Self::Setting => Some(Change::keys().map(str::to_owned).to_vec()),
             Self::SettingValue => {
                 let key = matches.subcommand_matches("set")?.get_one::<String>("key")?;
@@ -230,6 +238,7 @@ mod tests {
         };
         for (line, argument, names) in [
             (&["up"][..], "profile", Some(Names::ProfileOrFile)),
+            (&["up"], "exit", Some(Names::ExitOfProfile)),
             (&["down"], "profile", Some(Names::Up)),
             (&["status"], "profile", Some(Names::Daemon)),
             (&["reload"], "profile", Some(Names::Daemon)),

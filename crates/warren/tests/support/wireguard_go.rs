@@ -128,11 +128,20 @@ fn program() -> Option<&'static Path> {
     PROGRAM.get_or_init(build).as_deref()
 }
 
-/// gotatun, if `warren-bench` has installed it. It is Mullvad's implementation of WireGuard in Rust.
-pub fn gotatun() -> Option<PathBuf> {
-    let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
-    let program = Path::new(&home).join(".cache/warren-peers/gotatun/bin/gotatun");
-    program.exists().then_some(program)
+/// The command line of gotatun, Mullvad's implementation of WireGuard in Rust. Without it, says how to get it.
+pub fn gotatun() -> Option<[&'static str; 3]> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| {
+        let home = std::env::var("HOME").unwrap_or_else(|_| "/root".into());
+        Path::new(&home).join(".cache/warren-peers/gotatun/bin/gotatun")
+    });
+    if program.exists() {
+        return Some([program.to_str().unwrap(), "--foreground", "--disable-drop-privileges"]);
+    }
+    println!(
+        "skipped: this test needs gotatun; run `cargo install --locked gotatun-cli --root ~/.cache/warren-peers/gotatun`"
+    );
+    None
 }
 
 /// The file in the words of the control socket.
