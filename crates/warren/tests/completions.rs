@@ -1,6 +1,7 @@
 //! Completions as a shell asks for them.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,7 +48,9 @@ fn bash_knows_commands_profiles_clients_and_settings() {
     // Two exits.
     let second = profile[profile.find("[[exit]]").unwrap()..].split("\n\n").next().unwrap().to_owned();
     let both = format!("{profile}\n{}\n", second.replace("192.0.2.1", "second.example"));
-    std::fs::write(directory.path().join("config/away.toml"), both).unwrap();
+    let away = directory.path().join("config/away.toml");
+    std::fs::write(&away, both).unwrap();
+    std::fs::set_permissions(&away, std::fs::Permissions::from_mode(0o600)).unwrap();
 
     let offered = |line: &str| offered(directory.path(), line);
 

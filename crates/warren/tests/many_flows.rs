@@ -200,9 +200,13 @@ fn tracked(net: &Net) -> u64 {
     net.exit.sh("cat /proc/sys/net/netfilter/nf_conntrack_count").ok().parse().unwrap()
 }
 
-/// Makes the exit's host forget all flows.
+/// Makes the exit's host forget all flows, those of packets that are still on their way too.
 fn forget(net: &Net) {
-    net.exit.sh("conntrack -F").ok();
+    eventually(seconds(10), "no flow is left", || {
+        net.exit.sh("conntrack -F").ok();
+        std::thread::sleep(Duration::from_millis(200));
+        tracked(net) <= OTHERS
+    });
 }
 
 /// The packets dropped by the exit's rule that contains `rule`.
