@@ -41,7 +41,7 @@ impl ExecUpkeep {
         self.table.iter().map(ExecTable::change).collect()
     }
 
-    /// Makes this host ready for programs on a side. Their cgroups are there, or are made here.
+    /// Makes this host ready for programs on a side. Makes their cgroups if they are missing.
     ///
     /// # Errors
     /// Why it cannot be done, and what to do.

@@ -17,7 +17,7 @@ pub struct OnDemandSettings {
 }
 
 impl OnDemandSettings {
-    /// Reads the section of a profile whose kill switch is on or off.
+    /// Reads the section. `has_kill_switch` says whether the profile's kill switch is on.
     pub(super) fn read(document: &mut Document<'_>, has_kill_switch: bool) -> Result<Self, ConfigError> {
         let mut section = document.section("on_demand")?;
         let opens_kill_switch = section.or("trusted_opens_kill_switch", false, boolean)?;

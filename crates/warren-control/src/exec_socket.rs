@@ -24,7 +24,7 @@ use super::protocol::RequestRefused;
 use crate::private_socket;
 use warren_host::exec_groups::Side;
 
-/// A user's wish for one of its processes.
+/// A user's request for one of the user's processes.
 #[derive(Debug)]
 pub struct ExecAsked {
     /// The process that asks.

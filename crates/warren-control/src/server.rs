@@ -170,7 +170,7 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, Re
             "the request is longer than 4 MiB or not a line; use the daemon's own version of warren",
         )));
     }
-    // A command without a login, or one that says it in another way, is as good.
+    // A request is served even if its login is missing or malformed.
     let by: AskedBy = serde_json::from_slice(&line).unwrap_or_default();
     let login = by.login.and_then(|login| login_name(&login));
     Ok(serde_json::from_slice(&line)

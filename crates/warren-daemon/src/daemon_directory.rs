@@ -131,7 +131,7 @@ impl DaemonDirectory {
         self.path.join("portal")
     }
 
-    /// Removes what a killed process left of a way to a login page. One that is open stays.
+    /// Removes what a killed process left of the opening for a login page. An opening that is still in use stays.
     ///
     /// # Errors
     /// When it cannot be removed.

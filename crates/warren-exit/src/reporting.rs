@@ -52,7 +52,7 @@ pub(crate) struct Reloads {
     pub(crate) refused: u64,
 }
 
-/// What a client of the metrics or of the page asks.
+/// A request from a client of the metrics or of the page.
 #[derive(Debug)]
 pub(crate) enum HttpQuestion {
     Scrape(Scrape),

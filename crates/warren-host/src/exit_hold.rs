@@ -100,8 +100,8 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
     )
 }
 
-/// Drops visitors' packets of connections to clients, which connection tracking still knows. Where NAT has ended, the
-/// kernel would reset the connections. Where another program keeps it alive, the packets would leave for the internet.
+/// Drops visitors' packets of those connections to clients that connection tracking still knows. Otherwise, the kernel would
+/// reset the connections if NAT has ended, and the packets would leave for the internet if another program keeps NAT alive.
 fn drop_visits(exit: &ExitHost) -> [String; 2] {
     let pools = [
         exit.ipv4.map(|pool| ("ip", IpNet::V4(pool.trunc()))),

@@ -14,7 +14,7 @@ pub mod message;
 mod planted;
 pub mod pool;
 #[cfg(any(test, feature = "simulation"))]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, also where a fuzz target drives it")]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, even where a fuzz target drives it")]
 mod tests {
     pub mod simulation;
 }

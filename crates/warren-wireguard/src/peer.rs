@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use boringtun::noise::{Tunn, TunnResult};
 use warren_session::PublicKey;
 
-/// How long a peer may take to prove with a data message that its handshake was not an old one. It sends one at once, so this covers
-/// lost ones.
+/// How long a peer may take to prove with a data message that its handshake was not an old one. A peer sends such a message at once, so
+/// this allows for lost messages.
 const UNPROVEN: Duration = Duration::from_secs(30);
 /// A peer that was told to come up again does so at most this often.
 const UP_AGAIN: Duration = Duration::from_secs(1);

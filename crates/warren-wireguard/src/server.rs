@@ -159,7 +159,7 @@ impl Server {
         !self.peers.is_empty()
     }
 
-    /// Ends a peer's session, though not its keys: what it sends next brings it up again.
+    /// Ends a peer's session and keeps its keys. The peer's next message brings the session up again.
     pub fn end_session(&mut self, peer: usize) {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.end_session();

@@ -32,7 +32,7 @@ impl Daemon {
 
     async fn take_over(&mut self) -> anyhow::Result<Reloaded> {
         let mut profile = load_profile(&self.start.file)?;
-        // The order that this daemon was started with.
+        // This daemon was started with an order of exits.
         if let Some(exit) = &self.start.first_exit {
             // Without that exit, the profile has other endpoints, which is refused below.
             let _ = profile.put_first(exit);

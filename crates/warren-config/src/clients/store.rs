@@ -305,9 +305,9 @@ struct Contents {
     registry: ClientRegistry,
     imported: String,
     format: u32,
-    /// The length of its whole lines.
+    /// The bytes of the store's complete lines.
     length: u64,
-    /// How many rows its lines have.
+    /// How many rows these lines have.
     written: usize,
 }
 

@@ -211,7 +211,7 @@ impl Duties {
         }
     }
 
-    /// Writes the file so that it is complete at every moment, also after a loss of power.
+    /// Writes the file so that it is complete at every moment, even after a loss of power.
     fn keep_exit_keys(&self, exits: &BTreeMap<String, ExitKeys>) -> std::io::Result<()> {
         let file = learnt_exit_keys(&self.directories.state, &self.name);
         if let Some(directory) = file.parent() {

@@ -15,7 +15,7 @@ use warren_host::published::Published;
 
 use super::forwards::{HostPorts, own_ports};
 
-/// How often sockets and others' rules are listed. Two lists in a row have a service within twenty seconds, unless listing takes long.
+/// How often sockets and others' rules are listed. A service is in two lists in a row within twenty seconds, unless listing takes long.
 const EVERY: Duration = Duration::from_secs(8);
 
 /// The ports that are kept from clients' traffic.

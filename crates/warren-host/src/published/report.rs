@@ -23,8 +23,8 @@ impl Published {
         self.unread.extend(other.unread);
     }
 
-    /// Sorts the ports and the unread rules, and removes duplicates. Ranges that are too wide to keep from clients move
-    /// to `unread`.
+    /// Sorts the ports and the unread rules, and removes duplicates. Ranges that are too wide to be withheld from
+    /// clients move to `unread`.
     pub(super) fn tidy(&mut self) {
         self.ports.sort_unstable_by_key(|range| (*range.start(), *range.end()));
         self.ports.dedup();

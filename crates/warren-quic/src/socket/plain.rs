@@ -67,7 +67,8 @@ impl PlainSocket {
         Ok(Self { socket, counters, buffers, waiting: VecDeque::new(), waiting_bytes: 0 })
     }
 
-    /// Gives `take` every datagram of one receive, with the addresses that it came from and to. Otherwise `cx` is woken once there is one.
+    /// Passes every datagram of one receive to `take`, with its source and destination addresses. If there is none, `cx` is woken once one
+    /// arrives.
     pub fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,

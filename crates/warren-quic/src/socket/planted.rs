@@ -44,7 +44,7 @@ fn two_threads_write_the_same_place() {
         }
     }
     let shared = Shared(UnsafeCell::new(0));
-    // Without the barrier, starting the second thread could happen after all writes of the first and order them.
+    // Without the barrier, the second thread could start after all writes of the first, and the writes would be ordered.
     let start = Barrier::new(2);
     thread::scope(|scope| {
         for _ in 0..2 {

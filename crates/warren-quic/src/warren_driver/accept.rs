@@ -11,7 +11,7 @@ use crate::strangers::{Admission, Displaced, Seat, Strangers, Turned};
 /// Most attempts handled in one poll. Each costs as much as dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 
-/// An attempt that is taken.
+/// A connection attempt that was accepted.
 pub(super) struct Admitted {
     pub(super) connection: (ConnectionHandle, Connection),
     pub(super) seat: Seat,

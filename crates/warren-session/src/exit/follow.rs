@@ -107,7 +107,7 @@ impl ExitSessions {
             client.exit_key = own.exit_key;
         }
         match (self.store.shut_out_by(key), writer) {
-            // A proposal of this exit that is newer than the disabling has enabled the client again.
+            // This exit proposed the row after the client was disabled, so the client is enabled again.
             (Some(by), Writer::Own(request)) if by < request => self.store.let_in(key),
             (Some(_), _) => client.disabled |= !is_planted(Bug::ShutOutOverwritten),
             (None, _) => {}

@@ -31,7 +31,7 @@ use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
-    /// Takes what WireGuard's peers sent, and does what is due for them; true when there may be more.
+    /// Takes what WireGuard's peers sent, and does what is due for them. Returns whether there may be more.
     pub(super) fn take_wireguard(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Taken out while `self` is needed for its contents.
         let Some(mut wireguard) = self.wireguard.take() else { return false };

@@ -26,7 +26,7 @@ impl Connections {
         self.keys.proven.get(&index).copied()
     }
 
-    /// Checks whether the exit has a key, by the way of the session's connections. Once a minute at most for the same key.
+    /// Checks whether the exit has a key, over the path that the session's connections take. Checks the same key at most once a minute.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
