@@ -59,8 +59,8 @@ ROWS = [
     Row(
         "wireguard",
         "WG keys",
-        "wireguard-go as a client makes five new keys in real time, under a ping",
-        "no ping lost; the session stays",
+        "wireguard-go and gotatun as clients make five new keys in real time, each under a ping",
+        "no ping lost; the sessions stay",
         11,
         end_to_end("wireguard::five_new_keys_in_real_time_lose_nothing_and_keep_the_session"),
         tier=2,

@@ -64,7 +64,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("assemblies_pending", "Packets of which some fragments are missing now."),
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
-    ("quic_lost_packets", "QUIC packets that were never acknowledged."),
+    ("quic_lost_packets", "QUIC packets that were declared lost."),
     ("quic_spurious_losses", "QUIC packets that were taken for lost and acknowledged after all."),
     ("quic_returned_datagrams", "Kept datagrams that QUIC returned because their packets were lost."),
     ("quic_forgotten_datagrams", "Kept datagrams that QUIC forgot because too many bytes were kept."),
@@ -74,7 +74,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("filled_datagrams", "Missing datagrams that arrived while others waited for them."),
     ("late_datagrams", "Datagrams that arrived after others had stopped waiting for them."),
     ("missing_datagrams", "Missing datagrams that others waited for and that never arrived."),
-    ("waiting_datagrams", "Datagrams received that wait for an earlier one now."),
+    ("waiting_datagrams", "Received datagrams that are waiting for an earlier one now."),
     ("connections_ended", "Connections that are gone."),
 ];
 const GAUGES: [&str; 4] = ["queued_packets", "assemblies_pending", "quic_kept_bytes", "waiting_datagrams"];
