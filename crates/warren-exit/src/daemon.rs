@@ -4,6 +4,7 @@ mod keys;
 mod page;
 mod reload;
 mod requests;
+mod waiting;
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -20,9 +21,11 @@ use warren_tun::{Device, Queue};
 use crate::audit::Audit;
 use crate::clients::Clients;
 use crate::ending::Ending;
+use crate::fleet::FleetSocket;
 use crate::host::{HostSetup, INNER_MTU};
 use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
 use crate::web;
+use waiting::FleetLink;
 use warren_config::storage::survive_file_size_limit;
 use warren_config::{ExitSettings, counted};
 use warren_control::ControlSocket;
@@ -59,6 +62,8 @@ pub(crate) struct ExitStart {
     pub(crate) files: Files,
     /// Made here because the sandbox forbids it.
     pub(crate) rings: Rings,
+    /// Where `warren-fleet` connects, if the exit belongs to a fleet.
+    pub(crate) fleet: Option<FleetSocket>,
 }
 
 /// Serves clients until stopped, then tells them, and restores the host.
@@ -89,7 +94,7 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
     outcome
 }
 
-/// The running exit. Clients, host and reports have owners of their own; this type coordinates them.
+/// The running exit. It has 16 fields because each is the owner of a part, or says how far the daemon is. Clients, host and reports have owners of their own; this type coordinates them.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -105,6 +110,8 @@ struct Daemon<'host> {
     audit: Audit,
     spare_memory: SpareMemory,
     helper: Helper,
+    /// The link to the fleet, if the exit belongs to one.
+    fleet: Option<FleetLink>,
     /// Set once the daemon is to end.
     stopping: Option<Ending>,
     /// While clients are sent to other exits: when the exit ends even if some are left.
@@ -127,6 +134,7 @@ impl<'host> Daemon<'host> {
             helper,
             files,
             rings,
+            fleet,
         } = start;
         // Before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
@@ -149,7 +157,9 @@ impl<'host> Daemon<'host> {
         };
         let mut reporting = Reporting::start(&config, web_socket, state_directory(&clients)?, device).await?;
         reporting.wireguard_key = wireguard_key;
+        let fleet = fleet.map(FleetLink::new).transpose().context("cannot use the fleet's socket")?;
         let daemon = Self {
+            fleet,
             keys_read: config.public_keys(),
             config,
             tuning,
@@ -180,7 +190,9 @@ impl<'host> Daemon<'host> {
                 break ending;
             }
             // Any event of the last round may have led to decisions.
+            self.follow_fleet();
             self.clients.carry_out_all(&self.worker).await;
+            self.answer_waiting().await;
             self.clients.take_joined().iter().for_each(|name| self.audit.note_joined(name));
             self.follow_forwards().await;
             // Every client has moved to another exit.
@@ -195,6 +207,8 @@ impl<'host> Daemon<'host> {
                 () = until(Some(self.reporting.due())) => self.measure().await,
                 () = until(Some(self.host.due())) => self.host.look(&self.config, self.clients.registry()).await,
                 () = until(self.clients.timeout()) => self.clients.handle_timeout(),
+                () = until(waiting::due(self.fleet.as_ref())) => {}
+                event = waiting::next(&mut self.fleet) => self.clients.take_link_event(event, &self.config),
                 // Without its table the exit would forward packets unprotected, so it ends.
                 () = self.host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.reporting.device_name()),
@@ -218,6 +232,7 @@ impl<'host> Daemon<'host> {
         // Clients are told why the exit ends, while the worker can still send.
         self.clients.shut_down(self.goodbye());
         self.clients.carry_out_all(&self.worker).await;
+        self.clients.end();
         Ok(ending)
     }
 
@@ -292,6 +307,7 @@ impl<'host> Daemon<'host> {
         let now = Instant::now();
         self.reporting.measure(now, &snapshot);
         self.clients.hear(now, &snapshot);
+        self.say_load(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
     }
 

@@ -48,8 +48,11 @@ impl Clients {
                 // not.
                 let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
                 tracing::info!(client = name, "session opened: {}", addresses.join(", "));
-                let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
+                let (connected, nonce) = (Vec::new(), Vec::new());
+                let live =
+                    LiveSession { name, key, lease, since: Instant::now(), connections: connected, nonce };
                 self.live.insert(session, live);
+                self.say_opened(session, key);
                 self.by_key.insert(key, session);
                 let client = self.registry().by_key(key);
                 self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
@@ -79,6 +82,7 @@ impl Clients {
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
                     self.forget_session_of(live.key, session);
+                    self.say_closed(live.key, live.nonce);
                     tracing::info!(client = live.name, "session ended: {reason}");
                     // Other sessions may come back with the same addresses, and their flows should live on.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
@@ -90,7 +94,10 @@ impl Clients {
             ExitAction::SetWireGuard { key, client } => {
                 worker.send_all(SharedCommand::SetWireGuard { key, client }).await;
             }
-            ExitAction::Store(request) => self.keep(request),
+            ExitAction::Store(request) => match &mut self.fleet {
+                Some(fleet) => fleet.ask(request, &mut self.store, &mut self.sessions),
+                None => self.keep(request),
+            },
         }
     }
 

@@ -244,10 +244,10 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
         fn removed(&mut self, _: &PageQuery) -> anyhow::Result<Page<RemovedView>> {
             Ok(Page { rows: Vec::new(), next: None })
         }
-        fn remove(&mut self, _: &str) -> anyhow::Result<()> {
+        fn remove(&mut self, _: &str) -> anyhow::Result<Option<CutOff>> {
             bail!("refused by the exit")
         }
-        fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<()> {
+        fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<Option<CutOff>> {
             bail!("refused by the exit")
         }
         fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {

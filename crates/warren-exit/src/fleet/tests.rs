@@ -1,0 +1,1 @@
+//! The exit's side of the fleet, without a socket.
