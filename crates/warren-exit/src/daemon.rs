@@ -1,6 +1,7 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
 
 mod keys;
+mod link;
 mod page;
 mod reload;
 mod requests;
@@ -19,17 +20,17 @@ use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
 use crate::audit::Audit;
-use crate::clients::Clients;
+use crate::clients::{Awaited, Clients, Proposed, look_again_at};
 use crate::ending::Ending;
 use crate::fleet::FleetSocket;
 use crate::host::{HostSetup, INNER_MTU};
 use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
 use crate::web;
-use waiting::FleetLink;
+use link::FleetLink;
 use warren_config::storage::survive_file_size_limit;
 use warren_config::{ExitSettings, counted};
-use warren_control::ControlSocket;
 use warren_control::status::DeviceStatus;
+use warren_control::{ControlSocket, RequestRefused};
 use warren_daemon::deadline::until;
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
@@ -94,6 +95,25 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
     outcome
 }
 
+/// Makes a change of clients.
+type Propose = Box<dyn FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>>;
+
+/// What follows once a change has its outcome: an answer, and a line of the audit log.
+type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<serde_json::Value, RequestRefused>)>;
+
+/// A change that waits for the fleet's store.
+struct Waiting {
+    awaited: Awaited,
+    then: Then,
+    /// Whether rules and routes of the host may depend on it.
+    follows_host: bool,
+}
+
+/// When to look at the changes that wait although nothing has happened.
+fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
+    link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
+}
+
 /// The running exit. It has 16 fields because each is the owner of a part, or says how far the daemon is. Clients, host and reports have owners of their own; this type coordinates them.
 struct Daemon<'host> {
     config: ExitSettings,
@@ -111,7 +131,7 @@ struct Daemon<'host> {
     spare_memory: SpareMemory,
     helper: Helper,
     /// The link to the fleet, if the exit belongs to one.
-    fleet: Option<FleetLink>,
+    fleet: Option<FleetLink<Waiting>>,
     /// Set once the daemon is to end.
     stopping: Option<Ending>,
     /// While clients are sent to other exits: when the exit ends even if some are left.
@@ -207,8 +227,8 @@ impl<'host> Daemon<'host> {
                 () = until(Some(self.reporting.due())) => self.measure().await,
                 () = until(Some(self.host.due())) => self.host.look(&self.config, self.clients.registry()).await,
                 () = until(self.clients.timeout()) => self.clients.handle_timeout(),
-                () = until(waiting::due(self.fleet.as_ref())) => {}
-                event = waiting::next(&mut self.fleet) => self.clients.take_link_event(event, &self.config),
+                () = until(self.fleet.as_ref().and_then(due)) => {}
+                event = link::next(&mut self.fleet) => self.take_link_event(event),
                 // Without its table the exit would forward packets unprotected, so it ends.
                 () = self.host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.reporting.device_name()),

@@ -13,7 +13,7 @@ mod socket;
 mod tests;
 mod view;
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::mpsc;
 use warren_config::{ClientStore, FleetSettings};
@@ -24,11 +24,10 @@ use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest,
 
 use self::file::{FleetFile, Kept};
 pub(crate) use self::link::{LinkEvent, LinkEvents};
-use self::requests::Requests;
 pub(crate) use self::requests::Verdict;
+use self::requests::{Counts, Requests};
 use self::serving::Serving;
 pub(crate) use self::socket::FleetSocket;
-use self::view::Counts;
 
 /// Changes that others make may wait this long until the exit's copy on disk has them.
 const COPY_WITHIN: Duration = Duration::from_millis(200);
@@ -42,8 +41,8 @@ const LONGEST_ROSTER: usize = 1 << 20;
 /// The exit's side of its fleet.
 pub(crate) struct Fleet {
     settings: FleetSettings,
-    /// The number of the connection, and the way to it. `None` while `warren-fleet` is not there.
-    link: Option<(u64, mpsc::Sender<ExitMessage>)>,
+    /// `None` while `warren-fleet` is not there.
+    link: Option<Link>,
     store: StoreLink,
     /// The whole copy that is arriving, with its revision.
     whole: Option<(i64, WholeCopy)>,
@@ -64,11 +63,21 @@ pub(crate) struct Fleet {
     is_failing: bool,
 }
 
+/// A connection of `warren-fleet`.
+struct Link {
+    number: u64,
+    to: mpsc::Sender<ExitMessage>,
+    /// The exit's key, as it was told.
+    key: PublicKey,
+}
+
 /// What a message has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     /// The clients whose rows have changed.
     pub(crate) clients: Vec<PublicKey>,
+    /// Whether every other client is gone.
+    pub(crate) is_whole: bool,
     /// Clients that do not fit this exit, which it therefore does not have.
     pub(crate) unfit: Vec<AdminError>,
 }
@@ -86,7 +95,6 @@ impl Fleet {
         let (file, kept) = FleetFile::read(store.path(), settings.max_staleness)?;
         sessions.keep_copy();
         sessions.resume(kept.unsent.clone());
-        // Rows that were lost at the start have changed before the copy was kept.
         let age = kept.age(SystemTime::now());
         Ok(Self {
             serving: Serving::new(settings.max_staleness, Instant::now(), age, kept.answered),
@@ -114,13 +122,13 @@ impl Fleet {
     pub(crate) fn connected(
         &mut self,
         number: u64,
-        link: mpsc::Sender<ExitMessage>,
-        hello: ExitMessage,
+        to: mpsc::Sender<ExitMessage>,
+        (hello, key): (ExitMessage, PublicKey),
         sessions: &mut ExitSessions,
     ) {
         self.lose("another connection has taken its place", sessions);
         tracing::info!("warren-fleet has connected");
-        self.link = Some((number, link));
+        self.link = Some(Link { number, to, key });
         self.say(hello, sessions);
         let opened: Vec<ExitMessage> = sessions
             .sessions()
@@ -131,7 +139,7 @@ impl Fleet {
 
     /// Whether an event is of the connection that counts.
     pub(crate) fn is_current(&self, number: u64) -> bool {
-        self.link.as_ref().is_some_and(|(current, _)| *current == number)
+        self.link.as_ref().is_some_and(|link| link.number == number)
     }
 
     /// The connection has ended, or is given up. Requests without an answer are answered as unavailable, once.
@@ -151,10 +159,17 @@ impl Fleet {
         }
     }
 
+    /// Ends the link if the exit has another key now, so that `warren-fleet` connects again and hears of it.
+    pub(crate) fn introduce(&mut self, key: PublicKey, sessions: &mut ExitSessions) {
+        if self.link.as_ref().is_some_and(|link| link.key != key) {
+            self.lose("the exit has another key now", sessions);
+        }
+    }
+
     /// Says something to `warren-fleet`, if it is there and reads.
     pub(crate) fn say(&mut self, message: ExitMessage, sessions: &mut ExitSessions) {
-        if let Some((_, link)) = &self.link
-            && link.try_send(message).is_err()
+        if let Some(link) = &self.link
+            && link.to.try_send(message).is_err()
         {
             self.lose("it does not read what the exit says", sessions);
         }
@@ -308,10 +323,8 @@ impl Fleet {
         } else {
             self.file.stay_at(0);
             let unfit = sessions.take_whole(now, copy);
-            followed = Followed {
-                clients: sessions.registry().iter().map(|client| client.public_key).collect(),
-                unfit,
-            };
+            let clients = sessions.registry().iter().map(|client| client.public_key).collect();
+            followed = Followed { clients, is_whole: true, unfit };
             self.copy_due.get_or_insert(now + COPY_WITHIN);
         }
         self.revision = revision;
@@ -347,7 +360,7 @@ impl Fleet {
         let clients = rows.iter().filter_map(key_of).collect();
         let unfit = sessions.apply(now, rows);
         self.copy_due.get_or_insert(now + COPY_WITHIN);
-        Followed { clients, unfit }
+        Followed { clients, unfit, ..Followed::default() }
     }
 
     /// Takes the outcome of a request.
@@ -374,7 +387,7 @@ impl Fleet {
         }
         self.copy_due.get_or_insert(now + COPY_WITHIN);
         sessions.stored(now, id, result);
-        Followed { clients, unfit: Vec::new() }
+        Followed { clients, ..Followed::default() }
     }
 
     fn look_at_clock(&mut self, offset_ms: i64, sessions: &mut ExitSessions) {
@@ -439,8 +452,15 @@ impl Fleet {
             false => store.save(&rows, || sessions.registry().rows()),
         });
         match written {
-            Ok(()) if std::mem::take(&mut self.is_failing) => tracing::info!("clients are saved again"),
-            Ok(()) => {}
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!("clients are saved again");
+                }
+                if self.file.revision() < self.revision {
+                    // The rows are written now, so their revision may be, too.
+                    self.copy_due = Some(Instant::now() + COPY_WITHIN);
+                }
+            }
             Err(error) => {
                 sessions.copy_again(&rows);
                 self.copy_due = Some(Instant::now() + Duration::from_secs(5));
@@ -487,9 +507,4 @@ fn key_of(row: &RowChange) -> Option<PublicKey> {
         RowChange::Client { key, .. } | RowChange::Removed { key, .. } => Some(*key),
         RowChange::Invitation { .. } => None,
     }
-}
-
-/// Seconds since 1970.
-fn seconds_of(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

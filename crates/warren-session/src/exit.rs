@@ -11,6 +11,7 @@ mod deadlines;
 mod enrolment;
 mod events;
 mod fleet;
+mod fleet_rules;
 mod follow;
 mod handshake;
 mod session;
@@ -35,7 +36,7 @@ pub(crate) use self::config::KEEP_ALIVE;
 
 use self::connections::{Connections, Phase};
 use self::deadlines::{Deadline, Deadlines};
-use self::fleet::FleetRules;
+use self::fleet_rules::FleetRules;
 use self::session::Predecessors;
 use self::store::StoreState;
 use crate::clients::{ClientRegistry, RowId};

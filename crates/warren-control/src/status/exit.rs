@@ -37,7 +37,7 @@ pub struct ExitStatus {
     pub fleet: Option<FleetStatus>,
 }
 
-/// How an exit's fleet is, as the exit sees it. It has 16 fields because each is a key that `warren status exit --json` promises.
+/// How an exit's fleet is, as the exit sees it. It has 17 fields because each is a key that `warren status exit --json` promises.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The exit's name in the fleet.
@@ -70,6 +70,8 @@ pub struct FleetStatus {
     pub requests: BTreeMap<String, u64>,
     /// Requests without an answer.
     pub requests_open: usize,
+    /// The length of the signed list of exits that the store has. 0 if it has none.
+    pub roster_bytes: usize,
     /// Every exit of the fleet, by name.
     pub exits: Vec<FleetExitStatus>,
 }

@@ -43,26 +43,7 @@ impl Clients {
                 worker.send(ConnectionCommand::Close { connection, code, reason }).await;
             }
             ExitAction::Enrolled { name } => self.joined.push(name),
-            ExitAction::Open { session, key, name, lease, prefixes, connections, features } => {
-                // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
-                // not.
-                let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
-                tracing::info!(client = name, "session opened: {}", addresses.join(", "));
-                let (connected, nonce) = (Vec::new(), Vec::new());
-                let live =
-                    LiveSession { name, key, lease, since: Instant::now(), connections: connected, nonce };
-                self.live.insert(session, live);
-                self.say_opened(session, key);
-                self.by_key.insert(key, session);
-                let client = self.registry().by_key(key);
-                self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
-                // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
-                let limit = Some(self.limits.of(self.sessions.registry(), key));
-                let Lease { ipv4, ipv6 } = lease;
-                let repair = features & NUMBERED != 0;
-                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit, repair };
-                worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
-            }
+            ExitAction::Open { .. } => self.open(action, worker).await,
             ExitAction::Attach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session)
                     && !live.connections.contains(&index)
@@ -99,6 +80,30 @@ impl Clients {
                 None => self.keep(request),
             },
         }
+    }
+
+    /// Begins to route a session, and notes what reports show of it.
+    async fn open(&mut self, action: ExitAction, worker: &WorkerHandle) {
+        let ExitAction::Open { session, key, name, lease, prefixes, connections, features } = action else {
+            return;
+        };
+        // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
+        // not.
+        let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
+        tracing::info!(client = name, "session opened: {}", addresses.join(", "));
+        let (connected, nonce) = (Vec::new(), Vec::new());
+        let live = LiveSession { name, key, lease, since: Instant::now(), connections: connected, nonce };
+        self.live.insert(session, live);
+        self.say_opened(session, key);
+        self.by_key.insert(key, session);
+        let client = self.registry().by_key(key);
+        self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
+        // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
+        let limit = Some(self.limits.of(self.sessions.registry(), key));
+        let Lease { ipv4, ipv6 } = lease;
+        let repair = features & NUMBERED != 0;
+        let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit, repair };
+        worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
     }
 
     /// Makes changes of the registry durable, and tells the state machine at once whether that worked.

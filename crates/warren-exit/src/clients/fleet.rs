@@ -49,7 +49,7 @@ impl Clients {
         let followed = match event {
             LinkEvent::Connected(link) => {
                 let Some(hello) = hello(config) else { return };
-                return fleet.connected(number, link, hello, sessions);
+                return fleet.connected(number, link, (hello, config.keys.current.public()), sessions);
             }
             _ if !fleet.is_current(number) => return,
             LinkEvent::Lost(why) => return fleet.lose(&why, sessions),
@@ -58,7 +58,11 @@ impl Clients {
         match followed {
             Ok(followed) => {
                 followed.unfit.iter().for_each(log_unfit);
-                self.follow_others(&followed.clients);
+                let mut clients = followed.clients;
+                if followed.is_whole {
+                    clients.extend(self.on_host.iter().copied());
+                }
+                self.follow_others(&clients);
             }
             Err(why) => fleet.lose(&format!("it said what cannot be meant: {why}"), sessions),
         }
@@ -80,10 +84,10 @@ impl Clients {
         }
     }
 
-    /// Ends the link, so that `warren-fleet` connects again and hears who the exit is now.
-    pub(crate) fn introduce_again(&mut self) {
+    /// Lets the fleet hear of the exit's newest key.
+    pub(crate) fn introduce(&mut self, key: PublicKey) {
         if let Some(fleet) = &mut self.fleet {
-            fleet.lose("the exit has other keys now", &mut self.sessions);
+            fleet.introduce(key, &mut self.sessions);
         }
     }
 
@@ -139,6 +143,10 @@ impl Clients {
     pub(crate) fn await_store(&mut self, proposed: Proposed) -> Awaited {
         if let (Some(id), Some(fleet)) = (proposed.id, &mut self.fleet) {
             fleet.watch(id);
+            if proposed.in_force.is_some() {
+                // Its request may have to wait for another one, and must not be lost meanwhile.
+                fleet.copy(&mut self.store, &mut self.sessions);
+            }
         }
         Awaited { proposed, begun: Instant::now(), stored: None }
     }

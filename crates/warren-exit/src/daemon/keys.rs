@@ -54,6 +54,6 @@ impl Daemon<'_> {
         let public: Vec<String> = identities.iter().map(|key| key.public().to_string()).collect();
         tracing::info!("the exit's public keys are {}", public.join(" and "));
         self.worker.send_all(SharedCommand::SetIdentities { identities, close_others }).await;
-        self.clients.introduce_again();
+        self.clients.introduce(self.config.keys.current.public());
     }
 }

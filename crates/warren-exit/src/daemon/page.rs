@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use warren_session::clients::{Forward, PortRange, RateLimit};
 
-use super::Daemon;
-use super::waiting::{Propose, Then};
+use super::{Daemon, Propose, Then};
 use crate::audit::Change as Audited;
 use crate::http::Peer;
 use crate::web::{

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Daemon;
-use super::waiting::{Propose, Then};
+use super::{Daemon, Propose, Then};
 use crate::audit::Change;
 use crate::ending::Ending;
 use crate::list;

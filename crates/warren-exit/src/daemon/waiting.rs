@@ -1,80 +1,15 @@
 //! What the daemon does for a fleet: it follows the link, says how busy the exit is, and lets operators wait for the store without
 //! waiting itself.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use warren_fleet_link::Load;
 use warren_session::clients::MAX_CLIENTS;
 
-use super::Daemon;
-use crate::clients::{Awaited, Clients, Proposed, look_again_at};
-use crate::fleet::{FleetSocket, LinkEvent, LinkEvents};
-use warren_control::RequestRefused;
+use super::{Daemon, Propose, Then, Waiting};
+use crate::fleet::LinkEvent;
 use warren_tunnel::Snapshot;
-
-/// How often the fleet hears how busy the exit is.
-const LOAD_EVERY: Duration = Duration::from_secs(2);
-
-/// What follows once a change has its outcome: an answer, and a line of the audit log.
-pub(super) type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<Value, RequestRefused>)>;
-
-/// Makes a change.
-pub(super) type Propose = Box<dyn FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>>;
-
-/// The link to the fleet, and what was said on it last.
-pub(super) struct FleetLink {
-    events: LinkEvents,
-    /// When the load is due.
-    load_due: Instant,
-    /// The processor time until then, and when it was read.
-    processor: (Instant, Duration),
-    /// Operators' changes that wait for the store.
-    waiting: Vec<Waiting>,
-}
-
-impl FleetLink {
-    pub(super) fn new(socket: FleetSocket) -> std::io::Result<Self> {
-        let now = Instant::now();
-        let events = LinkEvents::accept(socket)?;
-        Ok(Self { events, load_due: now, processor: (now, processor_time()), waiting: Vec::new() })
-    }
-
-    /// The cores that this process has used since the latest call.
-    fn cores(&mut self, now: Instant) -> f32 {
-        let (since, before) = std::mem::replace(&mut self.processor, (now, processor_time()));
-        let used = self.processor.1.saturating_sub(before).as_secs_f32();
-        let elapsed = now.saturating_duration_since(since).as_secs_f32();
-        if elapsed > 0.0 { used / elapsed } else { 0.0 }
-    }
-}
-
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanoseconds)
-}
-
-/// The next event of the link. An exit without a fleet has none.
-pub(super) async fn next(link: &mut Option<FleetLink>) -> (u64, LinkEvent) {
-    match link {
-        Some(link) => link.events.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// When to look at the changes that wait although nothing has happened.
-pub(super) fn due(link: Option<&FleetLink>) -> Option<Instant> {
-    link?.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
-}
-
-/// A change that waits for the store.
-struct Waiting {
-    awaited: Awaited,
-    then: Then,
-    follows_host: bool,
-}
 
 impl Daemon<'_> {
     /// Makes a change of clients, and answers once it has its outcome: at once, unless the exit belongs to a fleet. `follows_host`
@@ -112,21 +47,28 @@ impl Daemon<'_> {
         self.fleet.iter_mut().for_each(|link| link.waiting.append(&mut open));
     }
 
+    /// Takes an event of the link to the fleet.
+    pub(super) fn take_link_event(&mut self, event: (u64, LinkEvent)) {
+        if let (LinkEvent::Connected(_), Some(link)) = (&event.1, &mut self.fleet) {
+            // Whoever has connected does not know it yet.
+            link.hurry();
+        }
+        self.clients.take_link_event(event, &self.config);
+    }
+
     /// Lets the exit serve or leave, as the fleet has it.
     pub(super) fn follow_fleet(&mut self) {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet
         {
             // With the next measurement, which says the new state.
-            link.load_due = Instant::now();
+            link.hurry();
         }
     }
 
     /// Says how busy the exit is, now and then.
     pub(super) fn say_load(&mut self, now: Instant, snapshot: &Snapshot) {
-        let Some(link) = self.fleet.as_mut().filter(|link| link.load_due <= now) else { return };
-        link.load_due = now + LOAD_EVERY;
-        let cores = link.cores(now);
+        let Some(cores) = self.fleet.as_mut().and_then(|link| link.cores_if_due(now)) else { return };
         let bits_per_second = self.reporting.bits_per_second(now, snapshot);
         let max_sessions = max_sessions(&self.config);
         self.clients.say_load(Load { sessions: 0, max_sessions, bits_per_second, cores });

@@ -29,6 +29,14 @@ pub(crate) enum Verdict {
     Given(Outcome, Instant),
 }
 
+/// What has become of requests since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(super) stored: u64,
+    pub(super) conflicts: u64,
+    pub(super) unavailable: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     asked: BTreeMap<StoreRequestId, Asked>,

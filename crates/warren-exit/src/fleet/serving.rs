@@ -1,12 +1,10 @@
 //! Whether the exit serves: until the store has been silent for too long, or an operator drains it from another exit.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use warren_fleet_link::ExitState;
 use warren_session::exit::ExitSessions;
 use warren_session::goodbye::Goodbye;
-
-use super::seconds_of;
 
 /// The store counts as silent only after this time, even if no silence at all is allowed: it answers every second.
 const SHORTEST: Duration = Duration::from_secs(3);
@@ -125,4 +123,9 @@ impl Serving {
         }
         has_changed
     }
+}
+
+/// Seconds since 1970.
+fn seconds_of(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

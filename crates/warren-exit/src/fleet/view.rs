@@ -8,14 +8,6 @@ use warren_session::exit::StoreRequestId;
 
 use super::{Fleet, Verdict};
 
-/// What has become of requests since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(super) stored: u64,
-    pub(super) conflicts: u64,
-    pub(super) unavailable: u64,
-}
-
 /// Which other exits act by a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
@@ -99,6 +91,7 @@ impl Fleet {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             requests_open: self.requests.open(),
+            roster_bytes: self.roster.len(),
             exits: self.exits.iter().map(exit_status).collect(),
         }
     }

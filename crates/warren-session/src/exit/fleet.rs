@@ -1,13 +1,13 @@
 //! What an exit does differently because other exits have the same clients: a copy of the registry of its own, rows that the store
 //! may not have over a restart, whole copies of the store, and sessions that clients have elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::session::Nonce;
-use super::{AdminError, Deadline, EndReason, ExitSessions, SessionId, StoreRequestId};
+use super::{AdminError, Deadline, EndReason, ExitSessions, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{RowChange, RowId};
 use crate::goodbye::Goodbye;
@@ -15,15 +15,6 @@ use crate::planted::{Bug, is_planted};
 
 /// How long a session goes on after its client has moved to another exit.
 const LEAVING_TIME: Duration = Duration::from_secs(30);
-
-/// What applies only to an exit of a fleet.
-#[derive(Debug, Default)]
-pub(super) struct FleetRules {
-    /// Sessions whose clients have moved to another exit, and when they end.
-    pub(super) leaving: BTreeMap<SessionId, Instant>,
-    /// Whether this host's clock differs so much from the fleet's that no invitation may be redeemed here.
-    pub(super) is_clock_wrong: bool,
-}
 
 /// A row in force that the store may lack. The exit keeps these over a restart, so that the store hears of them in the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

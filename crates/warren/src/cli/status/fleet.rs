@@ -73,7 +73,7 @@ mod tests {
             "name": "ams1", "store": "reachable", "reason": null, "silent_seconds": 0.4, "max_staleness_seconds": 3600,
             "stale_in_seconds": 3599.6, "is_stale": false, "is_draining": false, "is_drained_by_operator": false,
             "revision": 7, "revision_lag": 1, "clock_offset_ms": 3, "is_clock_wrong": false, "requests": {},
-            "requests_open": 0,
+            "requests_open": 0, "roster_bytes": 0,
             "exits": [
                 { "name": "ams1", "state": "serving", "sessions": 3, "max_sessions": 100, "bits_per_second": 5,
                   "cores": 0.254, "revision": 7, "clock_offset_ms": 0, "endpoints": [] },
