@@ -57,6 +57,8 @@ impl ExitSettings {
     pub fn changes(&self, after: &Self) -> Vec<&'static str> {
         let (nat, metrics) = (&self.nat, &self.metrics);
         let served = |of: &Self| of.wireguard.as_ref().map(|wireguard| wireguard.listen.clone());
+        let fleet_name = |of: &Self| of.fleet.as_ref().map(|fleet| fleet.name.clone());
+        let staleness = |of: &Self| of.fleet.as_ref().map(|fleet| fleet.max_staleness);
         let named_as = |of: &Self| of.wireguard.as_ref().map(|wireguard| wireguard.endpoint.clone());
         let changed = [
             ("listen in [exit]", self.listen != after.listen),
@@ -78,6 +80,8 @@ impl ExitSettings {
             ("listen in [web]", self.web != after.web),
             ("listen in [wireguard]", served(self) != served(after)),
             ("endpoint in [wireguard]", named_as(self) != named_as(after)),
+            ("name in [fleet]", fleet_name(self) != fleet_name(after)),
+            ("max_staleness in [fleet]", staleness(self) != staleness(after)),
         ];
         named(changed.into_iter()).chain(self.transport.changes(&after.transport)).collect()
     }

@@ -8,6 +8,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
+use super::fleet::{FleetSettings, read_fleet};
 use super::key::{ExitKeys, KeySetting};
 use super::metrics::MetricsSettings;
 use super::network::{ipv4_pool, ipv6_pool};
@@ -17,7 +18,7 @@ use super::web::{WebListen, read_web};
 use super::wireguard::{WireGuardSettings, read_wireguard};
 use super::{ConfigError, file};
 
-/// All settings of an exit. It has 16 fields because each is a setting or a section of the file.
+/// All settings of an exit. It has 17 fields because each is a setting or a section of the file.
 #[derive(Debug)]
 pub struct ExitSettings {
     /// The file with these settings.
@@ -50,6 +51,8 @@ pub struct ExitSettings {
     pub web: Option<WebListen>,
     /// `[wireguard]`, if the exit serves WireGuard clients too.
     pub wireguard: Option<WireGuardSettings>,
+    /// `[fleet]`, if the exit belongs to one.
+    pub fleet: Option<FleetSettings>,
     /// `[transport]`.
     pub transport: Transport,
 }
@@ -120,6 +123,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
     let metrics = MetricsSettings::read(&mut document)?;
     let web = read_web(&mut document)?;
     let wireguard = read_wireguard(&mut document)?;
+    let fleet = read_fleet(&mut document)?;
     let transport = Transport::read_exit(&mut document)?;
     // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let identity = read_identity(&mut document);
@@ -155,6 +159,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
         metrics,
         web,
         wireguard,
+        fleet,
         transport,
     })
 }

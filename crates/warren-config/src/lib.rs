@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
-//! - `transport`, `dns`, `kill_switch`, `on_demand`, `exec`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
+//! - `transport`, `dns`, `kill_switch`, `on_demand`, `exec`, `fleet`, `forwards`, `metrics`, `web`, `wireguard`: sections of their own
 //! - `clients`: the exit's clients: their store, and `clients.toml` to import and export
 //! - `client_name`: names for clients, made from what people type
 //! - `changes`: the settings in which two versions of a file differ
@@ -28,6 +28,7 @@ mod exec;
 mod exit;
 mod file;
 mod find;
+mod fleet;
 mod forwards;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -59,6 +60,7 @@ pub use exec::ExecSettings;
 pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
+pub use fleet::FleetSettings;
 pub use forwards::ports_of;
 pub use key::ExitKeys;
 pub use kill_switch::{KillSwitchOpener, PortalOpener};

@@ -5,7 +5,7 @@
 //!
 //! The modules:
 //! - `protocol`: the requests and answers. `change`, `clients`, `page` and `serializable_key` are parts of requests,
-//!   `reloaded` is part of an answer
+//!   `reloaded` and `cut_off` are parts of answers
 //! - [`exec_socket`]: the socket of users who may only put programs inside or outside
 //! - `ask`: the command line's side. `operator` says who is behind a command
 //! - `server`, [`private_socket`]: the daemon's side
@@ -15,6 +15,7 @@
 mod ask;
 mod change;
 mod clients;
+mod cut_off;
 pub mod exec_socket;
 mod operator;
 mod page;
@@ -31,6 +32,7 @@ pub use clients::{
     AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ForwardNotInForce, ImportSummary,
     InvitationView, LiveView, Named, NewClient, PortRange, RateChoice, RemovedView, timestamp,
 };
+pub use cut_off::CutOff;
 pub use operator::{Users, login};
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, RefusedStatus};
 pub use connection::{ConnectionStatus, ControllerStatus, RepairStatus};
-pub use exit::{ClientCounts, ExitStatus, SessionStatus, WireGuardStatus, turned_away};
+pub use exit::{
+    ClientCounts, ExitStatus, FleetExitStatus, FleetStatus, SessionStatus, WireGuardStatus, turned_away,
+};
 pub use process::{FileAccess, Sandbox, resident_kib};
 pub use rates::{RateMeter, Rates, percent};
 pub use transport::{DeviceStatus, TransportStatus};
@@ -320,6 +322,7 @@ mod tests {
             strangers: turned_away(&Tuning::default().settings.strangers),
             handshakes_in_flight: 0,
             handshakes_timed_out: 0,
+            fleet: None,
         };
         Status::exit(exit, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
     }

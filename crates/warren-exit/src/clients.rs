@@ -4,9 +4,10 @@ mod actions;
 mod admin;
 mod edited;
 mod figures;
+mod fleet;
 mod limits;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
@@ -21,7 +22,9 @@ use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 
 pub(crate) use self::admin::Proposed;
+pub(crate) use self::fleet::{Awaited, look_again_at};
 use self::limits::ClientLimits;
+use crate::fleet::Fleet;
 use crate::metrics::EventCounts;
 use warren_config::{ClientStore, ConfigError, counted};
 use warren_tunnel::Snapshot;
@@ -48,6 +51,10 @@ pub(crate) struct Clients {
     joined: Vec<String>,
     /// Whether a client with forwards has opened a session since the latest question. It may have another address.
     has_moved: bool,
+    /// The fleet that the exit belongs to, if any.
+    fleet: Option<Box<Fleet>>,
+    /// Clients of a fleet that have prefixes or forwards, which the host follows.
+    on_host: HashSet<PublicKey>,
 }
 
 /// A request to the store, how it is carried out, and its failure if it failed.
@@ -67,6 +74,8 @@ pub(crate) struct LiveSession {
     pub(crate) since: Instant,
     /// The indices of its connections, in order.
     pub(crate) connections: Vec<u32>,
+    /// The random bytes of its client process. Empty unless the exit belongs to a fleet.
+    nonce: Vec<u8>,
 }
 
 impl Clients {
@@ -85,6 +94,8 @@ impl Clients {
             received: HashMap::new(),
             joined: Vec::new(),
             has_moved: false,
+            fleet: None,
+            on_host: HashSet::new(),
         }
     }
 
@@ -205,16 +216,25 @@ impl Clients {
 
     /// When to call [`Self::handle_timeout`], if at all.
     pub(crate) fn timeout(&self) -> Option<Instant> {
-        self.sessions.timeout()
+        let of_fleet = self.fleet.as_ref().and_then(|fleet| fleet.due());
+        [self.sessions.timeout(), of_fleet].into_iter().flatten().min()
     }
 
     /// Does everything that is due by now, such as ending sessions whose clients have not come back.
     pub(crate) fn handle_timeout(&mut self) {
-        self.sessions.handle_timeout(Instant::now());
+        let now = Instant::now();
+        self.sessions.handle_timeout(now);
+        if let Some(fleet) = &mut self.fleet {
+            fleet.handle_timeout(now, &mut self.store, &mut self.sessions);
+        }
     }
 
     /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            // Or it would take clients again once the store answers.
+            fleet.drain();
+        }
         self.sessions.drain(Instant::now());
     }
 
@@ -228,6 +248,13 @@ impl Clients {
     /// Ends every session because the exit ends.
     pub(crate) fn shut_down(&mut self, goodbye: Goodbye) {
         self.sessions.shutdown(Instant::now(), goodbye);
+    }
+
+    /// Writes down what is only in memory, at the end.
+    pub(crate) fn end(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.end(&mut self.store, &mut self.sessions);
+        }
     }
 
     /// Checks that clients could use what they are to be told.

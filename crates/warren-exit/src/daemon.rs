@@ -1,9 +1,11 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
 
 mod keys;
+mod link;
 mod page;
 mod reload;
 mod requests;
+mod waiting;
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -18,15 +20,17 @@ use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
 use crate::audit::Audit;
-use crate::clients::Clients;
+use crate::clients::{Awaited, Clients, Proposed, look_again_at};
 use crate::ending::Ending;
+use crate::fleet::FleetSocket;
 use crate::host::{HostSetup, INNER_MTU};
 use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
 use crate::web;
+use link::FleetLink;
 use warren_config::storage::survive_file_size_limit;
 use warren_config::{ExitSettings, counted};
-use warren_control::ControlSocket;
 use warren_control::status::DeviceStatus;
+use warren_control::{ControlSocket, RequestRefused};
 use warren_daemon::deadline::until;
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
@@ -59,6 +63,8 @@ pub(crate) struct ExitStart {
     pub(crate) files: Files,
     /// Made here because the sandbox forbids it.
     pub(crate) rings: Rings,
+    /// Where `warren-fleet` connects, if the exit belongs to a fleet.
+    pub(crate) fleet: Option<FleetSocket>,
 }
 
 /// Serves clients until stopped, then tells them, and restores the host.
@@ -89,7 +95,26 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
     outcome
 }
 
-/// The running exit. Clients, host and reports have owners of their own; this type coordinates them.
+/// Makes a change of clients.
+type Propose = Box<dyn FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>>;
+
+/// What follows once a change has its outcome: an answer, and a line of the audit log.
+type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<serde_json::Value, RequestRefused>)>;
+
+/// A change that waits for the fleet's store.
+struct Waiting {
+    awaited: Awaited,
+    then: Then,
+    /// Whether rules and routes of the host may depend on it.
+    follows_host: bool,
+}
+
+/// When to look at the changes that wait although nothing has happened.
+fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
+    link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
+}
+
+/// The running exit. It has 16 fields because each is the owner of a part, or says how far the daemon is. Clients, host and reports have owners of their own; this type coordinates them.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -105,6 +130,8 @@ struct Daemon<'host> {
     audit: Audit,
     spare_memory: SpareMemory,
     helper: Helper,
+    /// The link to the fleet, if the exit belongs to one.
+    fleet: Option<FleetLink<Waiting>>,
     /// Set once the daemon is to end.
     stopping: Option<Ending>,
     /// While clients are sent to other exits: when the exit ends even if some are left.
@@ -127,6 +154,7 @@ impl<'host> Daemon<'host> {
             helper,
             files,
             rings,
+            fleet,
         } = start;
         // Before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
@@ -149,7 +177,9 @@ impl<'host> Daemon<'host> {
         };
         let mut reporting = Reporting::start(&config, web_socket, state_directory(&clients)?, device).await?;
         reporting.wireguard_key = wireguard_key;
+        let fleet = fleet.map(FleetLink::new).transpose().context("cannot use the fleet's socket")?;
         let daemon = Self {
+            fleet,
             keys_read: config.public_keys(),
             config,
             tuning,
@@ -180,7 +210,9 @@ impl<'host> Daemon<'host> {
                 break ending;
             }
             // Any event of the last round may have led to decisions.
+            self.follow_fleet();
             self.clients.carry_out_all(&self.worker).await;
+            self.answer_waiting().await;
             self.clients.take_joined().iter().for_each(|name| self.audit.note_joined(name));
             self.follow_forwards().await;
             // Every client has moved to another exit.
@@ -195,6 +227,8 @@ impl<'host> Daemon<'host> {
                 () = until(Some(self.reporting.due())) => self.measure().await,
                 () = until(Some(self.host.due())) => self.host.look(&self.config, self.clients.registry()).await,
                 () = until(self.clients.timeout()) => self.clients.handle_timeout(),
+                () = until(self.fleet.as_ref().and_then(due)) => {}
+                event = link::next(&mut self.fleet) => self.take_link_event(event),
                 // Without its table the exit would forward packets unprotected, so it ends.
                 () = self.host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.reporting.device_name()),
@@ -218,6 +252,7 @@ impl<'host> Daemon<'host> {
         // Clients are told why the exit ends, while the worker can still send.
         self.clients.shut_down(self.goodbye());
         self.clients.carry_out_all(&self.worker).await;
+        self.clients.end();
         Ok(ending)
     }
 
@@ -292,6 +327,7 @@ impl<'host> Daemon<'host> {
         let now = Instant::now();
         self.reporting.measure(now, &snapshot);
         self.clients.hear(now, &snapshot);
+        self.say_load(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
     }
 

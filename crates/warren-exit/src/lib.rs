@@ -6,6 +6,7 @@
 //! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
 //! - `import.rs` takes over an edited `clients.toml`. `stopped.rs` has the clients of an exit that does not run.
 //! - `wireguard.rs` has the key and the sockets for WireGuard clients.
+//! - `fleet.rs` is the link to the store that the exits of a fleet share.
 //! - `audit.rs` is the log of what operators do.
 //! - `audit.rs`, `list.rs`, `stopped.rs`, `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ pub mod audit;
 mod clients;
 mod daemon;
 mod ending;
+mod fleet;
 mod host;
 mod http;
 mod import;

@@ -173,6 +173,14 @@ impl Reporting {
         }
     }
 
+    /// Bits per second of all clients, in both directions together.
+    pub(crate) fn bits_per_second(&self, now: Instant, snapshot: &Snapshot) -> u64 {
+        let rates = self.meter.total(now, snapshot);
+        let bits = rates.bits_per_second_in + rates.bits_per_second_out;
+        // A conversion of a float saturates.
+        if bits.is_finite() { bits.max(0.0) as u64 } else { 0 }
+    }
+
     /// The name of the exit's TUN device.
     pub(crate) fn device_name(&self) -> &str {
         &self.device.name
@@ -216,6 +224,7 @@ impl Reporting {
             strangers: turned_away(&tuning.settings.strangers),
             handshakes_in_flight: handshakes.in_flight,
             handshakes_timed_out: handshakes.timed_out,
+            fleet: clients.fleet_status(),
         };
         let observed = Observed {
             state: if seen.is_stopping { State::Stopping } else { State::Up },

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{anyhow, bail};
@@ -14,11 +14,12 @@ use warren_tunnel::Rings;
 use crate::clients::Clients;
 use crate::daemon::{self, ExitStart};
 use crate::ending::Ending;
+use crate::fleet::{Fleet, FleetSocket};
 use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
 use crate::session_settings::{session_settings, warn_of_networks_untold};
 use crate::stopped::StoppedClients;
 use crate::{other_firewalls, reset_key, sockets, wireguard};
-use warren_config::{ExitSettings, WebListen, counted, load_exit, lock_clients};
+use warren_config::{ClientStore, ExitSettings, WebListen, counted, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -67,7 +68,7 @@ async fn prepare_and_run(
     let state = path.parent().unwrap_or(&directories.state).to_owned();
     refuse_others_directory(&state)?;
     let (store, registry) = StoppedClients::new(&config, path.clone()).open()?;
-    let files = files_of(&config, store.path(), directory);
+    let mut files = files_of(&config, store.path(), directory);
     let reset_key = reset_key::read_or_make(&state)?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
@@ -75,7 +76,10 @@ async fn prepare_and_run(
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
-    let clients = Clients::new(sessions_of(&config, registry)?, store, path);
+    let (clients, fleet) = clients_of(&config, directories, registry, (store, path))?;
+    if let Some(socket) = &fleet {
+        files = files.writing_in(socket.directory());
+    }
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // That includes the nft that owns the exit's table, which carries out any text that it is given.
@@ -97,6 +101,7 @@ async fn prepare_and_run(
         helper: helper.clone(),
         files,
         rings,
+        fleet,
     };
     let ended = daemon::run(start, host).await;
     // An exit that failed leaves as little behind as one that was stopped.
@@ -109,6 +114,24 @@ async fn prepare_and_run(
     }
     process.end().await;
     ended
+}
+
+/// The clients, and the socket for `warren-fleet` if the exit belongs to a fleet.
+fn clients_of(
+    config: &ExitSettings,
+    directories: &Directories,
+    registry: ClientRegistry,
+    (store, path): (ClientStore, PathBuf),
+) -> anyhow::Result<(Clients, Option<FleetSocket>)> {
+    let mut sessions = sessions_of(config, registry)?;
+    let Some(settings) = config.fleet.clone() else {
+        return Ok((Clients::new(sessions, store, path), None));
+    };
+    let socket = FleetSocket::bind(&directories.runtime)?;
+    let fleet = Fleet::resume(settings, &store, &mut sessions)?;
+    let mut clients = Clients::new(sessions, store, path);
+    clients.join(fleet);
+    Ok((clients, Some(socket)))
 }
 
 fn sessions_of(config: &ExitSettings, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {

@@ -16,7 +16,7 @@ mod token;
 
 pub(super) use qr::code as qr_code;
 pub(super) use server::{
-    ApiCall, AuditQuery, Change, ForwardedPorts, NewForward, NewInvitation, NewLimit, Question, Typed,
+    ApiCall, AuditQuery, Change, ForwardedPorts, Named, NewForward, NewInvitation, NewLimit, Question, Typed,
     WebServer, unix_socket,
 };
 pub(super) use table_query::{Sort, TableQuery, Which};

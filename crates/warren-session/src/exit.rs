@@ -10,6 +10,8 @@ mod connections;
 mod deadlines;
 mod enrolment;
 mod events;
+mod fleet;
+mod fleet_rules;
 mod follow;
 mod handshake;
 mod session;
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub use self::action::{EndReason, ExitAction};
 pub use self::admin::AdminError;
 pub use self::config::{SessionConfig, SessionConfigError, check_clients};
+pub use self::fleet::{BadWhole, UnsentRow, WholeCopy};
 pub use self::session::{Session, SessionId};
 pub use self::store::{StoreRefusal, StoreRequest, StoreRequestId};
 pub use self::updates::Announced;
@@ -33,6 +36,7 @@ pub(crate) use self::config::KEEP_ALIVE;
 
 use self::connections::{Connections, Phase};
 use self::deadlines::{Deadline, Deadlines};
+use self::fleet_rules::FleetRules;
 use self::session::Predecessors;
 use self::store::StoreState;
 use crate::clients::{ClientRegistry, RowId};
@@ -78,8 +82,7 @@ pub struct ExitSessions {
     store: StoreState,
     actions: VecDeque<ExitAction>,
     next_session: u64,
-    /// When the store must be told that sessions ended. Unset if it need not.
-    ends_due: Option<Instant>,
+    fleet: FleetRules,
     /// Set by [`Self::shutdown`] and [`Self::drain`]: the reason that refuses every later connection.
     leaving: Option<Goodbye>,
 }
@@ -150,7 +153,7 @@ impl ExitSessions {
             actions: VecDeque::new(),
             // JSON numbers are exact up to 2^53 (RFC 8259 section 6). Starting below 2^52 leaves room to count.
             next_session: u64::from_be_bytes(first_session) >> 12,
-            ends_due: None,
+            fleet: FleetRules::default(),
             leaving: None,
         })
     }
@@ -194,6 +197,7 @@ impl ExitSessions {
                     self.dismiss(connection, reason);
                 }
                 Deadline::Session(session) => self.end(now, session, EndReason::TimedOut),
+                Deadline::Leaving(session) => self.end(now, session, EndReason::Superseded),
                 Deadline::LastSeen => self.stamp_online(now),
                 Deadline::Ends => self.save_ends(),
                 Deadline::Again => {
@@ -293,6 +297,9 @@ impl ExitSessions {
         if let Some(deadline) = ended.offline_deadline {
             self.deadlines.remove(deadline, Deadline::Session(session));
         }
+        if let Some(deadline) = self.fleet.leaving.remove(&session) {
+            self.deadlines.remove(deadline, Deadline::Leaving(session));
+        }
         self.by_key.remove(&ended.key);
         for (index, connection) in ended.attached() {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
@@ -310,8 +317,8 @@ impl ExitSessions {
 
     /// Has the store write soon what has changed, together with other changes.
     fn save_soon(&mut self, now: Instant) {
-        if self.ends_due.is_none() {
-            self.ends_due = Some(now + ENDED_INTERVAL);
+        if self.store.ends_due.is_none() {
+            self.store.ends_due = Some(now + ENDED_INTERVAL);
             self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
         }
     }
@@ -383,14 +390,14 @@ impl ExitSessions {
 
     /// Tells the store of ended sessions if it must be told.
     fn save_ends(&mut self) {
-        if self.ends_due.is_some() {
+        if self.store.ends_due.is_some() {
             self.save();
         }
     }
 
     /// Tells the store of every change that is in force. Consecutive requests become one.
     fn save(&mut self) {
-        if let Some(due) = self.ends_due.take() {
+        if let Some(due) = self.store.ends_due.take() {
             self.deadlines.remove(due, Deadline::Ends);
         }
         self.actions.extend(self.store.begin_batch().map(ExitAction::Store));

@@ -79,4 +79,12 @@ warren_simulation::planted_bugs! {
     UpdateNotRepeated,
     /// A row that waits for a proposal's answer is forgotten.
     HeldRowForgotten,
+    /// A change that the store lacks is forgotten in a restart of the exit.
+    UnsentForgotten,
+    /// What a whole copy of the store does not have stays at the exit.
+    GoneRowsKept,
+    /// A session goes on although another host has one with the same key at another exit.
+    ElsewhereIgnored,
+    /// A client that moves to another exit is told that another host has taken its place.
+    MovedCutOff,
 }

@@ -9,6 +9,7 @@ pub(crate) mod exit_client;
 pub(crate) mod exit_import;
 pub(crate) mod exit_init;
 pub(crate) mod exits;
+pub(crate) mod fleet;
 pub(crate) mod host_networks;
 pub(crate) mod import;
 pub(crate) mod join;

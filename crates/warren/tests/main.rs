@@ -29,6 +29,7 @@ mod fairness;
 mod faults;
 mod first_packet;
 mod flaps;
+mod fleet;
 mod flood;
 mod foreign_rules;
 mod forged_carrier;

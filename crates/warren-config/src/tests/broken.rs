@@ -348,6 +348,20 @@ fn broken_exit_gives_one_line_with_its_place_and_reason() {
         ("[clients]\nfile = \"\"\n", "6: file in [clients] must be a file name such as \"clients.toml\""),
         ("[clients]\nfile = \"a/\"\n", "6: file in [clients] must be a file name such as \"clients.toml\""),
         ("[tun]\nname = \"a\"\n", "5: unknown section [tun]; the sections are [addresses]"),
+        (
+            "[fleet]\nname = \"Ams 1\"\n",
+            "6: name in [fleet] is \"Ams 1\", but must be a name for this exit such as \"ams1\"",
+        ),
+        ("[fleet]\nmax_staleness = \"1h\"\n", "6: max_staleness in [fleet] has no effect without name"),
+        (
+            "[fleet]\nname = \"ams1\"\nmax_staleness = \"1 hour\"\n",
+            "7: max_staleness in [fleet] is \"1 hour\", but must be a time such as \"1h\"",
+        ),
+        (
+            "[fleet]\nname = \"ams1\"\nmax_staleness = 60\n",
+            "7: max_staleness in [fleet] is a number, but must be",
+        ),
+        ("[fleet]\nnames = \"ams1\"\n", "6: unknown key \"names\" in [fleet]; did you mean \"name\"?"),
         ("[nat]\ninterface = \"a/b\"\n", "6: interface in [nat] is \"a/b\", but must not have spaces"),
         ("[nat]\nenabled = \"yes\"\n", "6: enabled in [nat] is a string, but must be true or false"),
         (

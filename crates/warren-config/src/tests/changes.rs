@@ -85,6 +85,10 @@ fn each_setting_of_an_exit_that_changes_is_named_and_no_other() {
         ("[metrics]\nclients = true", "clients in [metrics]"),
         ("[web]\nlisten = \"127.0.0.1:9467\"", "listen in [web]"),
     ];
+    let fleet = parse_exit(&exit_text("[fleet]\nname = \"ams1\"")).unwrap();
+    assert_eq!(before.changes(&fleet), ["name in [fleet]", "max_staleness in [fleet]"]);
+    let never = parse_exit(&exit_text("[fleet]\nname = \"ams1\"\nmax_staleness = \"never\"")).unwrap();
+    assert_eq!(fleet.changes(&never), ["max_staleness in [fleet]"]);
     // The exit's default is the most that there can be.
     let transport = TRANSPORT.iter().map(|(line, name)| (format!("[transport]\n{line}"), *name));
     for (text, name) in sections.map(|(text, name)| (text.to_owned(), name)).into_iter().chain(transport) {

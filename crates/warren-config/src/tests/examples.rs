@@ -42,6 +42,7 @@ const EXIT_KEYS: &[&str] = &[
     "servers",
     "public",
     "clients",
+    "max_staleness",
 ];
 /// Every key of `[transport]`, which both files have.
 const TRANSPORT_KEYS: &[&str] = &[
@@ -87,6 +88,7 @@ fn example_exit_shows_every_key_with_its_default() {
     assert_eq!(example.metrics.listen, minimal.metrics.listen);
     assert_eq!(example.metrics.clients, minimal.metrics.clients);
     assert_eq!((example.web, minimal.web), (None, None));
+    assert_eq!((example.fleet, minimal.fleet), (None, None));
     assert_eq!(example.transport, minimal.transport);
     assert_shows(EXIT, EXIT_KEYS);
     assert_shows(EXIT, TRANSPORT_KEYS);
@@ -98,6 +100,8 @@ fn what_examples_have_commented_out_is_valid() {
         EXIT.lines().map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line));
     let config = parse_exit(&uncommented.collect::<Vec<_>>().join("\n")).unwrap();
     assert!(config.web.is_some());
+    let staleness = config.fleet.map(|fleet| (fleet.name, fleet.max_staleness));
+    assert_eq!(staleness, Some(("ams1".to_owned(), Some(std::time::Duration::from_secs(3600)))));
 }
 
 fn parse_home(text: &str) -> profile::ClientProfile {

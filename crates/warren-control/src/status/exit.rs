@@ -32,6 +32,71 @@ pub struct ExitStatus {
     /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
+    /// How its fleet is. Absent if the exit belongs to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStatus>,
+}
+
+/// How an exit's fleet is, as the exit sees it. It has 17 fields because each is a key that `warren status exit --json` promises.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FleetStatus {
+    /// The exit's name in the fleet.
+    pub name: String,
+    /// `reachable`, `reading` (its clients are being read), `away`, `refused` (it must not be used), or `no_link` (to `warren-fleet`).
+    pub store: String,
+    /// Why the store is not reachable.
+    pub reason: Option<String>,
+    /// Time since the store's last answer.
+    pub silent_seconds: f64,
+    /// `max_staleness`. Null for `never`.
+    pub max_staleness_seconds: Option<u64>,
+    /// Time until clients are sent away, if the store stays silent. Null for `never`.
+    pub stale_in_seconds: Option<f64>,
+    /// Whether clients are sent away because the store has been silent for too long.
+    pub is_stale: bool,
+    /// Whether clients are sent away, for whatever reason.
+    pub is_draining: bool,
+    /// Whether an operator drains the exit from another one.
+    pub is_drained_by_operator: bool,
+    /// The store's revision up to which the exit acts.
+    pub revision: i64,
+    /// How many revisions the most advanced exit is ahead.
+    pub revision_lag: i64,
+    /// The exit's clock minus the store's.
+    pub clock_offset_ms: i64,
+    /// Whether that is so much that no invitation is redeemed at this exit.
+    pub is_clock_wrong: bool,
+    /// Requests to the store since the start, by outcome.
+    pub requests: BTreeMap<String, u64>,
+    /// Requests without an answer.
+    pub requests_open: usize,
+    /// The length of the signed list of exits that the store has. 0 if it has none.
+    pub roster_bytes: usize,
+    /// Every exit of the fleet, by name.
+    pub exits: Vec<FleetExitStatus>,
+}
+
+/// An exit of the fleet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FleetExitStatus {
+    /// Its name.
+    pub name: String,
+    /// `serving`, `draining`, or `gone` (the store has not heard of it for 10 s).
+    pub state: String,
+    /// Sessions of clients.
+    pub sessions: u32,
+    /// Most sessions that it may have.
+    pub max_sessions: u32,
+    /// Traffic in both directions together.
+    pub bits_per_second: u64,
+    /// Cores that its process uses.
+    pub cores: f32,
+    /// The revision up to which it acts.
+    pub revision: i64,
+    /// Its clock minus this exit's.
+    pub clock_offset_ms: i64,
+    /// Where clients reach it.
+    pub endpoints: Vec<String>,
 }
 
 /// What WireGuard clients reach.

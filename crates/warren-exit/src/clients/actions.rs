@@ -43,23 +43,7 @@ impl Clients {
                 worker.send(ConnectionCommand::Close { connection, code, reason }).await;
             }
             ExitAction::Enrolled { name } => self.joined.push(name),
-            ExitAction::Open { session, key, name, lease, prefixes, connections, features } => {
-                // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
-                // not.
-                let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
-                tracing::info!(client = name, "session opened: {}", addresses.join(", "));
-                let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
-                self.live.insert(session, live);
-                self.by_key.insert(key, session);
-                let client = self.registry().by_key(key);
-                self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
-                // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
-                let limit = Some(self.limits.of(self.sessions.registry(), key));
-                let Lease { ipv4, ipv6 } = lease;
-                let repair = features & NUMBERED != 0;
-                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit, repair };
-                worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
-            }
+            ExitAction::Open { .. } => self.open(action, worker).await,
             ExitAction::Attach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session)
                     && !live.connections.contains(&index)
@@ -79,6 +63,7 @@ impl Clients {
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
                     self.forget_session_of(live.key, session);
+                    self.say_closed(live.key, live.nonce);
                     tracing::info!(client = live.name, "session ended: {reason}");
                     // Other sessions may come back with the same addresses, and their flows should live on.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
@@ -90,8 +75,35 @@ impl Clients {
             ExitAction::SetWireGuard { key, client } => {
                 worker.send_all(SharedCommand::SetWireGuard { key, client }).await;
             }
-            ExitAction::Store(request) => self.keep(request),
+            ExitAction::Store(request) => match &mut self.fleet {
+                Some(fleet) => fleet.ask(request, &mut self.store, &mut self.sessions),
+                None => self.keep(request),
+            },
         }
+    }
+
+    /// Begins to route a session, and notes what reports show of it.
+    async fn open(&mut self, action: ExitAction, worker: &WorkerHandle) {
+        let ExitAction::Open { session, key, name, lease, prefixes, connections, features } = action else {
+            return;
+        };
+        // Only the inner addresses are logged, because other logs have them. The address that the client connects from is
+        // not.
+        let addresses: Vec<String> = lease.addresses().map(|address| address.to_string()).collect();
+        tracing::info!(client = name, "session opened: {}", addresses.join(", "));
+        let (connected, nonce) = (Vec::new(), Vec::new());
+        let live = LiveSession { name, key, lease, since: Instant::now(), connections: connected, nonce };
+        self.live.insert(session, live);
+        self.say_opened(session, key);
+        self.by_key.insert(key, session);
+        let client = self.registry().by_key(key);
+        self.has_moved |= client.is_some_and(|client| !client.forwards.is_empty());
+        // The limit outlives sessions: a client that reconnects keeps its limit, and gets no new burst.
+        let limit = Some(self.limits.of(self.sessions.registry(), key));
+        let Lease { ipv4, ipv6 } = lease;
+        let repair = features & NUMBERED != 0;
+        let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit, repair };
+        worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
     }
 
     /// Makes changes of the registry durable, and tells the state machine at once whether that worked.

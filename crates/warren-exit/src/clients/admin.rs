@@ -20,11 +20,11 @@ use warren_tunnel::{Snapshot, WorkerHandle};
 #[derive(Debug, Default)]
 pub(crate) struct Proposed {
     /// `None` if there was nothing to change.
-    id: Option<StoreRequestId>,
+    pub(super) id: Option<StoreRequestId>,
     /// The client that it is about.
-    key: Option<PublicKey>,
+    pub(super) key: Option<PublicKey>,
     /// What is in force even if the change cannot be stored.
-    in_force: Option<&'static str>,
+    pub(super) in_force: Option<&'static str>,
 }
 
 impl Proposed {

@@ -63,6 +63,7 @@ impl Clients {
     /// # Errors
     /// When it cannot be stored. Nothing has changed then.
     pub(crate) async fn take_over(&mut self, edited: Edited, worker: &WorkerHandle) -> anyhow::Result<()> {
+        self.refuse_in_fleet("importing clients")?;
         let Edited { registry, import } = edited;
         let mark = import.as_ref().map(|import| import.mark().to_owned());
         match self.sessions.adopt(Instant::now(), registry)? {

@@ -49,10 +49,11 @@ impl Daemon<'_> {
         self.send_keys(None).await;
     }
 
-    async fn send_keys(&self, close_others: Option<Goodbye>) {
+    async fn send_keys(&mut self, close_others: Option<Goodbye>) {
         let identities = self.config.private_keys();
         let public: Vec<String> = identities.iter().map(|key| key.public().to_string()).collect();
         tracing::info!("the exit's public keys are {}", public.join(" and "));
         self.worker.send_all(SharedCommand::SetIdentities { identities, close_others }).await;
+        self.clients.introduce(self.config.keys.current.public());
     }
 }

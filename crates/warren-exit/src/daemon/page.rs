@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 use warren_session::clients::{Forward, PortRange, RateLimit};
 
-use super::Daemon;
+use super::{Daemon, Propose, Then};
 use crate::audit::Change as Audited;
 use crate::http::Peer;
 use crate::web::{
-    self, ApiCall, Change, ForwardedPorts, NewForward, NewInvitation, NewLimit, Question, Typed,
+    self, ApiCall, Change, ForwardedPorts, Named, NewForward, NewInvitation, NewLimit, Question, Typed,
 };
 use crate::wireguard::NewKey;
 use crate::{invitation, wireguard};
@@ -24,14 +25,25 @@ const MOST_HOURS: u32 = 8_760;
 /// The longest text that a name is made from, in bytes.
 const LONGEST_TYPED: usize = 400;
 
-/// A change that was made: its answer, and what the audit log says.
-type Made = (Value, Audited);
+/// Says what a change has made: its answer, and what the audit log says.
+type Made = Box<dyn FnOnce(&Daemon<'_>, Value) -> (Value, Audited)>;
+
+/// A change that the page asks for and that may be made.
+struct Prepared {
+    propose: Propose,
+    follows_host: bool,
+    made: Made,
+}
 
 impl Daemon<'_> {
     /// Answers a question of the page.
     pub(super) async fn answer_page(&mut self, question: Question) {
         self.clients.look_at_clock();
         let Question { asked, visitor, answer } = question;
+        let asked = match asked {
+            ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
+            asked => asked,
+        };
         let reply = match asked {
             ApiCall::Overview => Ok(self.reporting.overview(&self.observe().await)),
             ApiCall::Clients(query) => Ok(self.reporting.client_table(&self.observe().await, &query)),
@@ -42,37 +54,64 @@ impl Daemon<'_> {
             ApiCall::Day => Ok(self.reporting.day()),
             ApiCall::Audit(query) => Ok(self.audit.page(&query)),
             ApiCall::Name(typed) => self.name_of(&typed),
-            ApiCall::Change(change) => self.change_by_page(change, visitor).await,
+            ApiCall::Change(_) => Err("a change is answered elsewhere".to_owned()),
         };
         drop(answer.send(reply));
     }
 
-    async fn change_by_page(&mut self, change: Change, visitor: Peer) -> Result<Value, String> {
+    /// Makes a change, and answers once it has its outcome.
+    async fn change_by_page(
+        &mut self,
+        change: Change,
+        visitor: Peer,
+        answer: oneshot::Sender<Result<Value, String>>,
+    ) {
         // Before the change, because the visitor's connection may end meanwhile.
         let user = visitor.user();
-        let (answer, audited) = match change {
-            Change::Invite(asked) => self.invite_by_page(&asked).await?,
-            Change::AddWireGuard(named) => self.add_wireguard(&named.name).await?,
+        let Prepared { propose, follows_host, made } = match self.prepare(change).await {
+            Ok(prepared) => prepared,
+            Err(error) => return drop(answer.send(Err(error))),
+        };
+        let then: Then = Box::new(move |daemon, outcome| {
+            let reply = outcome.map_err(|refusal| refusal.message).map(|value| {
+                let (value, audited) = made(daemon, value);
+                daemon.audit.note_page(user, visitor.address(), audited);
+                value
+            });
+            drop(answer.send(reply));
+        });
+        self.change(propose, follows_host, then).await;
+    }
+
+    /// Checks what the page asks for.
+    async fn prepare(&self, change: Change) -> Result<Prepared, String> {
+        match change {
+            Change::Invite(asked) => self.invite_by_page(&asked),
+            Change::AddWireGuard(named) => self.add_wireguard(&named.name),
             Change::Rename(asked) => {
                 // The command line checks a name before it asks.
                 invitation::check_name(&asked.to).map_err(|error| format!("{error:#}"))?;
                 let to = asked.to.clone();
-                self.change_one(&asked.name, ClientChange::Rename { to }, &asked.to).await?
+                self.change_one(asked.name, ClientChange::Rename { to }, asked.to).await
             }
             Change::Disable(named) => {
-                self.change_one(&named.name, ClientChange::Disable, &named.name).await?
+                self.change_one(named.name.clone(), ClientChange::Disable, named.name).await
             }
-            Change::Enable(named) => self.change_one(&named.name, ClientChange::Enable, &named.name).await?,
-            Change::Limit(asked) => self.limit_by_page(&asked).await?,
-            Change::Remove(named) => {
-                let removed = self.change(|clients| clients.remove(&named.name)).await;
-                (removed.map_err(|refusal| refusal.message)?, Audited::removed(&named.name))
+            Change::Enable(named) => {
+                self.change_one(named.name.clone(), ClientChange::Enable, named.name).await
             }
-            Change::Forward(forward) => self.forward_by_page(&forward).await?,
-            Change::Unforward(forward) => self.unforward_by_page(&forward).await?,
-        };
-        self.audit.note_page(user, visitor.address(), audited);
-        Ok(answer)
+            Change::Limit(asked) => self.limit_by_page(asked).await,
+            Change::Remove(Named { name }) => {
+                let audited = Audited::removed(&name);
+                Ok(Prepared {
+                    propose: Box::new(move |clients| clients.remove(&name)),
+                    follows_host: true,
+                    made: Box::new(move |_, outcome| (outcome, audited)),
+                })
+            }
+            Change::Forward(forward) => self.forward_by_page(forward).await,
+            Change::Unforward(forward) => self.unforward_by_page(forward).await,
+        }
     }
 
     /// The name that what a person has typed gives, whether that is the plainest one, and who has that otherwise.
@@ -92,36 +131,50 @@ impl Daemon<'_> {
         Ok(json!({ "name": proposed_name(&typed.text, is_taken), "wanted": wanted, "holder": holder }))
     }
 
-    /// Makes a change of a client. Returns its forwards, which the dialog for them shows. `after` is its name after that.
-    async fn change_one(&mut self, name: &str, change: ClientChange, after: &str) -> Result<Made, String> {
-        self.change_client(name, &change).await.map_err(|refusal| refusal.message)?;
-        let client = self.clients.registry().by_name(after);
-        let forwards = client.map(|client| client.forwards.clone()).unwrap_or_default();
-        Ok((json!({ "name": after, "forwards": forwards }), Audited::of_client(name, &change)))
+    /// A change of a client. Its answer has its forwards, which the dialog for them shows. `after` is its name after that.
+    async fn change_one(
+        &self,
+        name: String,
+        change: ClientChange,
+        after: String,
+    ) -> Result<Prepared, String> {
+        self.refuse_forward(&change).await.map_err(|refusal| refusal.message)?;
+        let audited = Audited::of_client(&name, &change);
+        let made: Made = Box::new(move |daemon, outcome| {
+            let client = daemon.clients.registry().by_name(&after);
+            let forwards = client.map(|client| client.forwards.clone()).unwrap_or_default();
+            let mut answer = json!({ "name": after, "forwards": forwards });
+            if let (Value::Object(answer), Value::Object(outcome)) = (&mut answer, outcome) {
+                answer.extend(outcome);
+            }
+            (answer, audited)
+        });
+        let propose: Propose = Box::new(move |clients| clients.change(&name, &change));
+        Ok(Prepared { propose, follows_host: true, made })
     }
 
-    async fn limit_by_page(&mut self, asked: &NewLimit) -> Result<Made, String> {
+    async fn limit_by_page(&self, asked: NewLimit) -> Result<Prepared, String> {
         let limit = match &asked.rate {
             Some(rate) => RateChoice::Limited(rate.parse::<RateLimit>().map_err(|error| error.to_string())?),
             None => RateChoice::Off,
         };
         let settings = ClientSettings { rate_limit: Some(limit), ..ClientSettings::default() };
-        self.change_one(&asked.name, ClientChange::Set(settings), &asked.name).await
+        self.change_one(asked.name.clone(), ClientChange::Set(settings), asked.name).await
     }
 
-    async fn forward_by_page(&mut self, asked: &NewForward) -> Result<Made, String> {
+    async fn forward_by_page(&self, asked: NewForward) -> Result<Prepared, String> {
         let ports: PortRange = asked.ports.parse().map_err(|error| format!("{error}"))?;
         let forward = Forward::new(ports, asked.to.unwrap_or(ports.first()));
         let forward = forward.ok_or("the client's ports must be between 1 and 65535")?;
-        self.change_one(&asked.name, ClientChange::AddForward { forward }, &asked.name).await
+        self.change_one(asked.name.clone(), ClientChange::AddForward { forward }, asked.name).await
     }
 
-    async fn unforward_by_page(&mut self, asked: &ForwardedPorts) -> Result<Made, String> {
+    async fn unforward_by_page(&self, asked: ForwardedPorts) -> Result<Prepared, String> {
         let ports = asked.ports.parse().map_err(|error| format!("{error}"))?;
-        self.change_one(&asked.name, ClientChange::RemoveForward { ports }, &asked.name).await
+        self.change_one(asked.name.clone(), ClientChange::RemoveForward { ports }, asked.name).await
     }
 
-    async fn invite_by_page(&mut self, asked: &NewInvitation) -> Result<Made, String> {
+    fn invite_by_page(&self, asked: &NewInvitation) -> Result<Prepared, String> {
         if !(1..=MOST_HOURS).contains(&asked.hours) {
             return Err(format!("an invitation is good for 1 to {MOST_HOURS} hours"));
         }
@@ -129,14 +182,16 @@ impl Daemon<'_> {
         let (invitation, line) =
             invitation::make(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
         let view = InvitationView::of(&invitation);
-        self.invite(invitation).await.map_err(|refusal| refusal.message)?;
-        let answer =
-            json!({ "name": view.name, "expires": view.expires, "line": line, "qr": web::qr_code(&line) });
-        Ok((answer, Audited::invited(&view)))
+        let made: Made = Box::new(move |_, _| {
+            let answer = json!({ "name": view.name, "expires": view.expires, "line": line, "qr": web::qr_code(&line) });
+            (answer, Audited::invited(&view))
+        });
+        let propose: Propose = Box::new(move |clients| clients.invite(invitation));
+        Ok(Prepared { propose, follows_host: false, made })
     }
 
     /// Enrols a client that uses WireGuard's own apps. Its configuration is in the answer alone.
-    async fn add_wireguard(&mut self, name: &str) -> Result<Made, String> {
+    fn add_wireguard(&self, name: &str) -> Result<Prepared, String> {
         let enrol = || -> anyhow::Result<_> {
             wireguard::endpoint(&self.config)?;
             invitation::check_name(name)?;
@@ -151,14 +206,18 @@ impl Daemon<'_> {
             wireguard::new_client(&self.config, exit_key, (name, &NewKey::generate()?), addresses)
         };
         let (client, text) = enrol().map_err(|error| format!("{error:#}"))?;
-        self.change(|clients| clients.add(&client)).await.map_err(|refusal| refusal.message)?;
-        let answer = json!({
-            "name": client.name,
-            "configuration": text.as_str(),
-            "file": configuration_file(&client.name),
-            "qr": web::qr_code(&text),
+        let new = client.clone();
+        let made: Made = Box::new(move |_, _| {
+            let answer = json!({
+                "name": client.name,
+                "configuration": text.as_str(),
+                "file": configuration_file(&client.name),
+                "qr": web::qr_code(&text),
+            });
+            (answer, Audited::enrolled(&client))
         });
-        Ok((answer, Audited::enrolled(&client)))
+        let propose: Propose = Box::new(move |clients| clients.add(&new));
+        Ok(Prepared { propose, follows_host: true, made })
     }
 }
 

@@ -69,12 +69,14 @@ fn refuse_what_takes_a_restart(
     after: &ExitSettings,
     changed: &[&str],
 ) -> anyhow::Result<()> {
-    const FIXED: [&str; 5] = [
+    const FIXED: [&str; 7] = [
         "listen in [exit]",
         "ipv4 in [addresses]",
         "ipv6 in [addresses]",
         "file in [clients]",
         "listen in [wireguard]",
+        "name in [fleet]",
+        "max_staleness in [fleet]",
     ];
     let fixed = before.transport.fixed_changes(&after.transport);
     // The sandboxed exit cannot make a Unix socket.

@@ -4,11 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use warren_session::clients::Invitation;
 
-use super::Daemon;
+use super::{Daemon, Propose, Then};
 use crate::audit::Change;
-use crate::clients::{Clients, Proposed};
 use crate::ending::Ending;
 use crate::list;
 use crate::metrics::Scrape;
@@ -17,19 +15,57 @@ use warren_control::{ClientChange, Peer, PendingRequest, Request, RequestRefused
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
 
+/// A request, sorted by how it is answered.
+enum Asked {
+    /// A change of clients, which the store must have before it is answered. The host follows it, unless it is an invitation.
+    Change {
+        propose: Propose,
+        follows_host: bool,
+    },
+    Other(Request),
+}
+
 impl Daemon<'_> {
-    /// Answers a request on the control socket.
+    /// Answers a request on the control socket. A change that waits for the fleet's store is answered later.
     pub(super) async fn answer(&mut self, asked: PendingRequest) {
         self.clients.look_at_clock();
         let PendingRequest { request, peer, answer } = asked;
-        let change = Change::of(&request);
-        let response = self.carry_out(request, &peer).await;
-        if let (Some(change), Ok(_)) = (change, &response) {
-            self.audit.note_command(&peer, change);
+        let (change, by) = (Change::of(&request), peer.clone());
+        let then: Then = Box::new(move |daemon, response| {
+            if let (Some(change), Ok(_)) = (change, &response) {
+                daemon.audit.note_command(&by, change);
+            }
+            drop(answer.send(response));
+        });
+        match self.sort(request).await {
+            Ok(Asked::Change { propose, follows_host }) => self.change(propose, follows_host, then).await,
+            Ok(Asked::Other(request)) => {
+                let response = self.carry_out(request, &peer).await;
+                // Reloads and drains have led to decisions, too.
+                self.clients.carry_out_all(&self.worker).await;
+                then(self, response);
+            }
+            Err(refusal) => then(self, Err(refusal)),
         }
-        // Reloads and drains have led to decisions, too.
-        self.clients.carry_out_all(&self.worker).await;
-        drop(answer.send(response));
+    }
+
+    /// Tells changes of clients from other requests.
+    async fn sort(&self, request: Request) -> Result<Asked, RequestRefused> {
+        let change = |propose: Propose| Ok(Asked::Change { propose, follows_host: true });
+        match request {
+            Request::ClientAdd { client } => change(Box::new(move |clients| clients.add(&client))),
+            Request::ClientAddAll { clients: new } => change(Box::new(move |clients| clients.add_all(&new))),
+            Request::ClientRemove { name } => change(Box::new(move |clients| clients.remove(&name))),
+            Request::ClientChange { name, change: asked } => {
+                self.refuse_forward(&asked).await?;
+                change(Box::new(move |clients| clients.change(&name, &asked)))
+            }
+            Request::ClientInvite { invitation } => {
+                let propose: Propose = Box::new(move |clients| clients.invite(invitation));
+                Ok(Asked::Change { propose, follows_host: false })
+            }
+            request => Ok(Asked::Other(request)),
+        }
     }
 
     async fn carry_out(&mut self, request: Request, peer: &Peer) -> Result<Value, RequestRefused> {
@@ -57,14 +93,6 @@ impl Daemon<'_> {
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
                 Ok(Value::Null)
             }
-            Request::Retry | Request::Exec { .. } | Request::NetworkResolvers => {
-                Err(RequestRefused::new("this is an exit; run it on a client"))
-            }
-            Request::ClientAdd { client } => self.change(|clients| clients.add(&client)).await,
-            Request::ClientAddAll { clients: new } => self.change(|clients| clients.add_all(&new)).await,
-            Request::ClientRemove { name } => self.change(|clients| clients.remove(&name)).await,
-            Request::ClientChange { name, change } => self.change_client(&name, &change).await,
-            Request::ClientInvite { invitation } => self.invite(invitation).await,
             Request::ClientImport { dry_run } => self.import(dry_run, peer).await,
             Request::ClientList { page } => {
                 let snapshot = self.worker.snapshot().await.unwrap_or_default();
@@ -80,36 +108,23 @@ impl Daemon<'_> {
             Request::InvitationList { page } => value(list::invitations(self.clients.registry(), &page)),
             Request::IsInvited { name } => value(list::is_invited(self.clients.registry(), &name)),
             Request::RemovedList { page } => value(list::removed(self.clients.registry(), &page)),
+            // `sort` has taken out the changes of clients.
+            Request::Retry
+            | Request::Exec { .. }
+            | Request::NetworkResolvers
+            | Request::ClientAdd { .. }
+            | Request::ClientAddAll { .. }
+            | Request::ClientRemove { .. }
+            | Request::ClientChange { .. }
+            | Request::ClientInvite { .. } => Err(RequestRefused::new("this is an exit; run it on a client")),
         }
     }
 
-    /// Changes clients. When this returns, the change is stored and in force, on the host as well.
-    pub(super) async fn change(
-        &mut self,
-        change: impl FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>,
-    ) -> Result<Value, RequestRefused> {
-        let proposed = change(&mut self.clients)?;
-        let settled = self.clients.settle(proposed, &self.worker).await;
-        // In any case: a change that shuts a client out is in force even if it could not be stored.
-        self.follow_clients().await?;
-        settled.map(|()| Value::Null)
-    }
-
-    pub(super) async fn change_client(
-        &mut self,
-        name: &str,
-        change: &ClientChange,
-    ) -> Result<Value, RequestRefused> {
-        if let ClientChange::AddForward { forward } = change {
-            let refused = self.host.refuse_taken(*forward, &self.config, self.clients.registry()).await;
-            refused.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
-        }
-        self.change(|clients| clients.change(name, change)).await
-    }
-
-    pub(super) async fn invite(&mut self, invitation: Invitation) -> Result<Value, RequestRefused> {
-        let proposed = self.clients.invite(invitation)?;
-        self.clients.settle(proposed, &self.worker).await.map(|()| Value::Null)
+    /// Refuses a forward of ports that this host needs itself.
+    pub(super) async fn refuse_forward(&self, change: &ClientChange) -> Result<(), RequestRefused> {
+        let ClientChange::AddForward { forward } = change else { return Ok(()) };
+        let refused = self.host.refuse_taken(*forward, &self.config, self.clients.registry()).await;
+        refused.map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
     async fn import(&mut self, dry_run: bool, peer: &Peer) -> Result<Value, RequestRefused> {
@@ -132,7 +147,7 @@ impl Daemon<'_> {
     }
 
     /// Makes the host follow a change of clients that is in force.
-    async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
+    pub(super) async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
         let followed = self.follow_host().await;
         followed.map_err(|error| {
             let sentence = format!(

@@ -10,7 +10,7 @@ use warren_session::clients::RateLimit;
 
 use super::events::EventCounts;
 use super::families::{Families, by_power, by_size};
-use warren_control::status::Status;
+use warren_control::status::{FleetStatus, Status};
 use warren_tunnel::{Snapshot, Traffic};
 
 /// Everything that the page shows.
@@ -99,6 +99,8 @@ impl Collector for MetricsPage {
         self.write_packets(&mut families)?;
         self.write_batches(&mut families)?;
         self.write_process(&mut families)?;
+        let fleet = self.status.exit.as_ref().and_then(|exit| exit.fleet.as_ref());
+        fleet.map_or(Ok(()), |fleet| write_fleet(fleet, &mut families))?;
         let enrolled = self.status.exit.as_ref().map_or(0, |exit| exit.clients.enrolled);
         self.clients.iter().try_for_each(|clients| write_clients(clients, enrolled, &mut families))
     }
@@ -247,6 +249,69 @@ impl MetricsPage {
         families.gauge("process_open_fds", "Open file descriptors.", process.fds)?;
         families.gauge("process_threads", "Threads.", process.threads)
     }
+}
+
+/// The figures of an exit that belongs to a fleet.
+fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result {
+    let gauge = |families: &mut Families<'_>, name: &str, help: &str, value: f64| {
+        families.gauge(&format!("warren_fleet_{name}"), help, value)
+    };
+    let flag = |is_set: bool| if is_set { 1.0 } else { 0.0 };
+    gauge(
+        families,
+        "store_up",
+        "Whether the store that the fleet shares answers this exit.",
+        flag(fleet.store == "reachable"),
+    )?;
+    gauge(
+        families,
+        "store_refused",
+        "Whether the store is there and must not be used.",
+        flag(fleet.store == "refused"),
+    )?;
+    gauge(
+        families,
+        "linked",
+        "Whether warren-fleet is connected to this exit.",
+        flag(fleet.store != "no_link"),
+    )?;
+    gauge(families, "store_silent_seconds", "Time since the store's last answer.", fleet.silent_seconds)?;
+    gauge(
+        families,
+        "stale",
+        "Whether clients are sent away because the store is silent for too long.",
+        flag(fleet.is_stale),
+    )?;
+    gauge(families, "draining", "Whether clients are sent to other exits.", flag(fleet.is_draining))?;
+    gauge(
+        families,
+        "revision_lag",
+        "Revisions of the store that the most advanced exit is ahead.",
+        fleet.revision_lag as f64,
+    )?;
+    gauge(
+        families,
+        "clock_offset_seconds",
+        "This exit's clock minus the store's.",
+        fleet.clock_offset_ms as f64 / 1e3,
+    )?;
+    gauge(
+        families,
+        "requests_open",
+        "Requests to the store that have no answer yet.",
+        fleet.requests_open as f64,
+    )?;
+    families.counters(
+        "warren_fleet_requests",
+        "Requests to the store.",
+        fleet.requests.iter().map(|(outcome, count)| ([("outcome", outcome.as_str())], *count)),
+    )?;
+    let count = |state: &str| fleet.exits.iter().filter(|exit| exit.state == state).count() as f64;
+    families.gauges(
+        "warren_fleet_exits",
+        "Exits of the fleet.",
+        ["serving", "draining", "gone"].map(|state| ([("state", state)], count(state))),
+    )
 }
 
 fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Families<'_>) -> fmt::Result {

@@ -41,6 +41,7 @@ impl Reporting {
             "repair": repair(&status),
             "drops": drops(&status),
             "strangers": strangers(&status),
+            "fleet": status.exit.as_ref().and_then(|exit| exit.fleet.as_ref()),
             "minutes": self.web.as_ref().map(|web| web.history.minutes.series()),
         })
     }

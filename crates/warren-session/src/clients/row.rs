@@ -40,11 +40,25 @@ pub enum RowChange {
 }
 
 /// Names a row. Removed keys come first, then clients, then invitations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RowId {
+    #[serde(deserialize_with = "stored_key")]
     Removed(PublicKey),
+    #[serde(deserialize_with = "stored_key")]
     Client(PublicKey),
     Invitation(TokenDigest),
+}
+
+impl RowId {
+    /// The change that deletes the row.
+    pub(crate) fn deletion(self) -> RowChange {
+        match self {
+            Self::Removed(key) => RowChange::Removed { key, removed: None },
+            Self::Client(key) => RowChange::Client { key, client: None },
+            Self::Invitation(token) => RowChange::Invitation { token, invitation: None },
+        }
+    }
 }
 
 impl RowChange {

@@ -12,6 +12,8 @@ pub(super) enum Deadline {
     Handshake(u64),
     /// End a session without connections.
     Session(SessionId),
+    /// End a session whose client has moved to another exit.
+    Leaving(SessionId),
     /// Update `last_seen` of online clients.
     LastSeen,
     /// Tell the store of ended sessions.

@@ -34,6 +34,10 @@ impl ExitSessions {
             self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
             return Ok(());
         }
+        if self.fleet.is_clock_wrong {
+            // By this clock, an invitation could be good for too long.
+            return Err(Goodbye::NotStored);
+        }
         if is_planted(Bug::EnrolledTooEarly) {
             self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
         }

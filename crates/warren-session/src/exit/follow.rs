@@ -71,6 +71,7 @@ impl ExitSessions {
         }
         let taken = self.registry.transact(|registry| Ok::<_, Infallible>(registry.take_over(rows)));
         let Ok((refused, before)) = taken;
+        self.registry.rows_changed_since(&before).into_iter().for_each(|row| self.store.note(row));
         errors.extend(refused.into_iter().map(AdminError::from));
         self.follow(now, &before, EndReason::Revoked);
         if self.store.has_news() {

@@ -85,6 +85,11 @@ impl Session {
         self.has_other_exit
     }
 
+    /// The random bytes that identify the client process.
+    pub fn nonce(&self) -> &[u8] {
+        &self.nonce
+    }
+
     /// When the client's latest packet came.
     pub fn heard(&self) -> Instant {
         self.heard

@@ -92,6 +92,10 @@ pub(super) struct StoreState {
     held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,
     /// When the store is told again what it has refused.
     pub(super) again_at: Option<Instant>,
+    /// When the store must be told that sessions ended. Unset if it need not.
+    pub(super) ends_due: Option<Instant>,
+    /// Rows that have changed since the exit's own copy was written. Unset if it keeps none.
+    uncopied: Option<BTreeSet<RowId>>,
 }
 
 impl StoreState {
@@ -220,11 +224,13 @@ impl StoreState {
 
     /// Notes that the date of a row has changed here. It goes to the store with the next batch.
     pub(super) fn changed(&mut self, row: RowId) {
+        self.note(row);
         self.unsent.insert(row);
     }
 
     /// Notes that more than the date of a row has changed here. The row goes to the store with the next request.
     pub(super) fn owe(&mut self, row: RowId) {
+        self.note(row);
         self.unsent.insert(row);
         // Requests up to this number were made before the change (`is_overtaken`).
         self.owed.insert(row, StoreRequestId(self.last));
@@ -263,6 +269,27 @@ impl StoreState {
     /// Whether a row has changed here since a request was made.
     pub(super) fn is_overtaken(&self, row: RowId, id: StoreRequestId) -> bool {
         self.owed.get(&row).is_some_and(|latest| *latest >= id)
+    }
+
+    /// Begins to note which rows change, for a copy of the registry.
+    pub(super) fn keep_copy(&mut self) {
+        self.uncopied.get_or_insert_default();
+    }
+
+    /// Notes that a row has changed here, for the copy of the registry.
+    pub(super) fn note(&mut self, row: RowId) {
+        self.uncopied.iter_mut().for_each(|rows| _ = rows.insert(row));
+    }
+
+    /// The rows that have changed since the latest call.
+    pub(super) fn take_uncopied(&mut self) -> BTreeSet<RowId> {
+        self.uncopied.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The rows in force that the store lacks, each with whether it lacks more than a date.
+    pub(super) fn lacking(&self) -> impl Iterator<Item = (RowId, bool)> + '_ {
+        let sent = self.sent.keys().filter(|row| !self.unsent.contains(row));
+        self.unsent.iter().chain(sent).map(|row| (*row, self.owes(*row)))
     }
 
     /// Begins a batch. Returns `None` if there is one already, which is then followed by another one.

@@ -175,6 +175,14 @@ pub(crate) enum Command {
     /// A handshake with each of them takes two seconds, all at once. A running session is not touched.
     #[command(after_help = "Examples:\n  warren exits\n  warren exits home --json")]
     Exits(ExitsArgs),
+    /// Manage a fleet: exits that share their clients. Runs `warren-fleet`, a program of its own.
+    ///
+    /// All arguments go to `warren-fleet`; `warren fleet --help` shows its commands.
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  warren fleet status\n  warren fleet ticket ams2"
+    )]
+    Fleet(FleetArgs),
     /// Change a setting of a running client or exit, until it ends.
     ///
     /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion. To keep a change,
@@ -393,6 +401,14 @@ pub(crate) struct LogsArgs {
     /// Show only the last lines [default: all].
     #[arg(long, short = 'n', value_name = "COUNT")]
     pub(crate) lines: Option<u32>,
+}
+
+/// `warren fleet`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FleetArgs {
+    /// What to do, and its options.
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<std::ffi::OsString>,
 }
 
 /// `warren exits`.

@@ -194,7 +194,12 @@ mod tests {
     fn profiles_clients_and_settings_are_offered() {
         let directory = tempfile::tempdir().unwrap();
         let directories = Directories::below(directory.path());
-        let init = ExitInitArgs { endpoint: Some("192.0.2.1".parse().unwrap()), ipv4: None, ipv6: None };
+        let init = ExitInitArgs {
+            endpoint: Some("192.0.2.1".parse().unwrap()),
+            ipv4: None,
+            ipv6: None,
+            fleet: None,
+        };
         exit_init::run(&directories, &init).unwrap();
         for name in ["home", "work"] {
             fs::write(directories.config.join(format!("{name}.toml")), "").unwrap();

@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use super::args::{ClientListArgs, ClientSetArgs, ExitClientCommand, InviteArgs};
 use super::host_networks;
 use warren_config::{ExitSettings, load_exit};
-use warren_control::{ClientChange, ClientSettings, PageQuery};
+use warren_control::{ClientChange, ClientSettings, CutOff, PageQuery};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -54,20 +54,22 @@ pub(crate) fn run(
         ExitClientCommand::Remove(args) => {
             // None if there is only an invitation, which goes too.
             let client = store.show(&args.name).ok();
-            store.remove(&args.name)?;
-            output::print(&view::removal(&args.name, client.as_ref(), directories))
+            let cut_off = store.remove(&args.name)?;
+            output::print(&view::removal(&args.name, client.as_ref(), directories))?;
+            print_cut_off(cut_off.as_ref())
         }
         ExitClientCommand::Rename(args) => {
             store.change(&args.name, &ClientChange::Rename { to: args.new_name.clone() })?;
             output::print(&format!("Renamed {} to {}.\n", args.name, args.new_name))
         }
         ExitClientCommand::Disable(args) => {
-            store.change(&args.name, &ClientChange::Disable)?;
+            let cut_off = store.change(&args.name, &ClientChange::Disable)?;
             output::print(&format!(
                 "Disabled {name}: it is refused, and its addresses stay reserved. Admit it with: {enable} {name}\n",
                 name = args.name,
                 enable = directories.command("exit client enable"),
-            ))
+            ))?;
+            print_cut_off(cut_off.as_ref())
         }
         ExitClientCommand::Enable(args) => {
             store.change(&args.name, &ClientChange::Enable)?;
@@ -76,6 +78,11 @@ pub(crate) fn run(
         ExitClientCommand::Set(args) => set(&config, args, store.as_mut()),
         ExitClientCommand::Forward(command) => forward::run(command, store.as_mut()),
     }
+}
+
+/// Says which exits of a fleet act by a removal.
+fn print_cut_off(cut_off: Option<&CutOff>) -> anyhow::Result<()> {
+    cut_off.map_or(Ok(()), |cut_off| output::print(&format!("{}\n", cut_off.line())))
 }
 
 fn set(config: &ExitSettings, args: &ClientSetArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::args::ExitInitArgs;
+use super::fleet::{self, Joined};
 use crate::proc_net::{egress_device, networks_of_this_host};
 use warren_config::storage;
 use warren_config::{Endpoint, describe};
@@ -46,21 +47,29 @@ fn run_with(
     warn_of_overlaps(args, &taken);
     // On a host without IPv6, an exit with an IPv6 prefix would not start.
     let host_has_ipv6 = warren_host::facts::new_devices_take_ipv6().unwrap_or(false);
+    let joined = match &args.fleet {
+        Some(ticket) => Some(join(directories, ticket)?),
+        None => None,
+    };
+    let of_fleet = joined.as_ref().map(|joined| &joined.pools);
     let setup = Setup {
         endpoint: &endpoint,
-        ipv4: match args.ipv4 {
+        ipv4: match args.ipv4.or_else(|| of_fleet.and_then(|pools| pools.ipv4)) {
             Some(ipv4) => ipv4,
             None => prefixes::draw_ipv4(&taken, random)?.context(
                 "every private IPv4 network drawn is in use on this host; choose the inner prefix with --ipv4 CIDR",
             )?,
         },
-        ipv6: match args.ipv6 {
+        ipv6: match args.ipv6.or_else(|| of_fleet.and_then(|pools| pools.ipv6)) {
             Some(ipv6) => Some(ipv6),
+            // All exits of a fleet have the same prefixes.
+            None if joined.is_some() => None,
             None if host_has_ipv6 => Some(prefixes::draw_ipv6(random)?),
             None => None,
         },
         listen_on_ipv6: host_has_ipv6,
         resolvers: resolvers(),
+        fleet: joined.map(|joined| joined.exit),
     };
     let key = PrivateKey::generate()?;
     let files = write(&directories.config, &setup, &key)?;
@@ -72,6 +81,35 @@ fn run_with(
         output::warn(without_resolvers(&files.config));
     }
     output::print(&told(directories, &setup, egress.as_deref(), &files, &key.public()))
+}
+
+/// Joins a fleet. A ticket works once, so everything that would keep the exit from being set up is found before.
+fn join(directories: &Directories, ticket: &str) -> anyhow::Result<Joined> {
+    refuse_existing(&files_in(&directories.config))?;
+    let joined = fleet::join(ticket, &directories.config)?;
+    if joined.pools.ipv4.is_none() {
+        bail!("the fleet has no IPv4 prefix, which an exit needs; see `warren fleet status` on another exit");
+    }
+    Ok(joined)
+}
+
+fn files_in(directory: &Path) -> Files {
+    Files { config: directory.join(CONFIG_FILE), key: directory.join(KEY_FILE) }
+}
+
+/// Refuses to set up an exit where there is one.
+fn refuse_existing(files: &Files) -> anyhow::Result<()> {
+    for file in [&files.config, &files.key] {
+        // Unlike `exists`, this also finds a link that leads nowhere.
+        if fs::symlink_metadata(file).is_ok() {
+            bail!(
+                "{} exists already and stays as it is; use it, or move exit.toml and exit.key away to start over \
+                 (profiles with the old key stop working)",
+                file.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// What was found and written, and the next steps.
@@ -127,6 +165,8 @@ struct Setup<'a> {
     ipv6: Option<Ipv6Net>,
     listen_on_ipv6: bool,
     resolvers: Vec<IpAddr>,
+    /// The exit's name in its fleet, if it belongs to one.
+    fleet: Option<String>,
 }
 
 impl Setup<'_> {
@@ -135,6 +175,8 @@ impl Setup<'_> {
         let listen_ipv6 = if self.listen_on_ipv6 { format!(", \"[::]:{port}\"") } else { String::new() };
         let ipv6 = self.ipv6.map_or_else(String::new, |ipv6| format!("ipv6 = \"{ipv6}\"\n"));
         let resolvers: Vec<String> = self.resolvers.iter().map(|address| format!("\"{address}\"")).collect();
+        let fleet =
+            self.fleet.as_ref().map(|name| format!("\n[fleet]\nname = \"{name}\"\n")).unwrap_or_default();
         format!(
             r#"# An exit of Warren. "warren exit run" reads this file.
 
@@ -156,7 +198,7 @@ isolation = true
 
 [dns]
 servers = [{resolvers}]   # clients use these while a tunnel is up
-"#,
+{fleet}"#,
             endpoint = self.endpoint,
             ipv4 = self.ipv4,
             resolvers = resolvers.join(", "),
@@ -172,17 +214,8 @@ struct Files {
 
 /// Writes both files, or neither.
 fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Result<Files> {
-    let files = Files { config: directory.join(CONFIG_FILE), key: directory.join(KEY_FILE) };
-    for file in [&files.config, &files.key] {
-        // Unlike `exists`, this also finds a link that leads nowhere.
-        if fs::symlink_metadata(file).is_ok() {
-            bail!(
-                "{} exists already and stays as it is; use it, or move exit.toml and exit.key away to start over \
-                 (profiles with the old key stop working)",
-                file.display()
-            );
-        }
-    }
+    let files = files_in(directory);
+    refuse_existing(&files)?;
     let made = storage::make_directory(directory).map_err(|error| {
         let reason = describe(&error);
         anyhow!("{} cannot be created: {reason}; choose another --config-dir", directory.display())
@@ -264,7 +297,7 @@ mod tests {
     }
 
     fn args(endpoint: &str) -> ExitInitArgs {
-        ExitInitArgs { endpoint: Some(endpoint.parse().unwrap()), ipv4: None, ipv6: None }
+        ExitInitArgs { endpoint: Some(endpoint.parse().unwrap()), ipv4: None, ipv6: None, fleet: None }
     }
 
     #[test]
@@ -303,6 +336,7 @@ mod tests {
             ipv6: None,
             listen_on_ipv6: true,
             resolvers: Vec::new(),
+            fleet: None,
         };
         let files = Files { config: "a/exit.toml".into(), key: "a/exit.key".into() };
 

@@ -228,7 +228,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directories = Directories::below(directory.path());
         let endpoint = Some("192.0.2.1".parse().unwrap());
-        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
+        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None, fleet: None })
+            .unwrap();
         let keys = || load_exit(&directories.config.join("exit.toml")).unwrap().public_keys();
         let rotate = async |retire| {
             run(&directories, &RotateKeyArgs { retire, ..RotateKeyArgs::default() })

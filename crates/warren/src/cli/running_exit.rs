@@ -48,7 +48,8 @@ mod tests {
     fn initialized(directory: &Path) -> (Directories, ExitSettings) {
         let directories = Directories::below(directory);
         let endpoint = Some("192.0.2.1".parse().unwrap());
-        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
+        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None, fleet: None })
+            .unwrap();
         let config = load_exit(&directories.config.join("exit.toml")).unwrap();
         (directories, config)
     }

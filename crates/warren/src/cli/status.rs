@@ -1,6 +1,7 @@
 //! `warren status`: a running daemon's state, as text or JSON.
 
 mod condition;
+mod fleet;
 mod layout;
 mod report;
 mod summary;

@@ -28,6 +28,7 @@ pub mod counters;
 pub mod crowd;
 pub mod daemon;
 pub mod download;
+pub mod fleet_store;
 pub mod flows;
 pub mod forged;
 pub mod half_open;

@@ -8,7 +8,7 @@ import { draw } from "/chart.js";
 import { drawClient, fetchClient, forgetClient, openConfirm, showClient } from "/client.js";
 import { onDecision } from "/decide.js";
 import { at, clientLink, pager, reasons, rows, text } from "/dom.js";
-import { bits, bytes, capital, clientState, milliseconds, moment, perSecond, time } from "/words.js";
+import { bits, bytes, capital, clientState, fleetLine, fleetTrouble, milliseconds, moment, perSecond, time } from "/words.js";
 
 const EVERY = 2000;
 const ALL_CLIENTS = { search: "", state: "all", sort: "name", page: 0 };
@@ -75,7 +75,7 @@ async function refresh() {
     before = { when: Date.now(), overview };
     at("figures").hidden = false;
     redraw();
-    trouble(overview.reload_error ? `The latest reload changed nothing: ${overview.reload_error}` : "");
+    trouble(overview.reload_error ? `The latest reload changed nothing: ${overview.reload_error}` : fleetTrouble(overview.fleet));
   } catch (error) {
     if (mine !== asking || !hasToken()) return;
     if (error.status === 401) return leave(capital(error.message));
@@ -144,6 +144,8 @@ function showHead(overview) {
   }
   document.title = view.name === "client" ? `${view.client}, Warren exit` : `${connected} of ${enrolled} connected, Warren exit`;
   setNoWireGuard(overview.no_wireguard);
+  text("fleet", overview.fleet ? fleetLine(overview.fleet) : "");
+  at("fleet").hidden = !overview.fleet;
 }
 
 function showOverview(overview, clients) {

@@ -30,6 +30,21 @@ export function time(seconds) {
   return `${s} s`;
 }
 
+// An exit's fleet in one line.
+export function fleetLine(fleet) {
+  const serving = fleet.exits.filter((exit) => exit.state === "serving").length;
+  return `${fleet.name}, one of a fleet: ${serving} of ${fleet.exits.length} exits serve`;
+}
+
+// What is wrong with it, and what follows for clients. Nothing for an exit without a fleet.
+export function fleetTrouble(fleet) {
+  if (!fleet) return "";
+  if (fleet.is_stale) return `The fleet's store has not answered for ${time(fleet.silent_seconds)}: clients are sent away until it does.`;
+  if (fleet.store !== "reachable") return `The fleet's store does not answer: ${fleet.reason ?? "no reason is known"}. Clients are served, and nobody can be enrolled.`;
+  if (fleet.is_clock_wrong) return "This host's clock is wrong, so no invitation is redeemed at this exit.";
+  return fleet.is_draining ? "Clients are sent to other exits of the fleet." : "";
+}
+
 export function when(timestamp) {
   const seconds = (Date.now() - Date.parse(timestamp)) / 1000;
   if (seconds < 60) return "just now";

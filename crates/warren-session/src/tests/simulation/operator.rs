@@ -9,12 +9,12 @@ use crate::invite::InviteToken;
 use crate::message::{Attach, Enrol, Hello, Message, encode};
 use crate::{Goodbye, PublicKey};
 
-use super::clients_model::{CLIENTS, ClientsModel, GUESTS, KEYS, key_of, name_of, network_behind};
+use super::clients_model::{CLIENTS, ClientsModel, GUESTS, KEYS, client_of, key_of, name_of, network_behind};
 use super::host::announcement;
 use super::network::Wire;
 use super::store::Mood;
 use super::trouble::Which;
-use super::world::World;
+use super::world::{SHARED, World};
 
 /// An operator's change of a client.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +149,7 @@ impl World {
         assert_eq!(outcome.is_err(), existed, "{outcome:?}");
         let Ok(Some(id)) = outcome else { return };
         self.shut.remove(&client.name);
+        self.gone.remove(&key);
         let intent = move |clients: &mut ClientsModel| {
             clients.allow(key);
             clients.add(client);
@@ -160,7 +161,11 @@ impl World {
     pub(super) fn remove_client(&mut self, number: usize) {
         let Some(exit) = &mut self.exit else { return };
         self.shut.remove(&name_of(number));
+        let key = exit.registry().by_name(&name_of(number)).map(|client| client.public_key);
         let removed = exit.remove_client(self.now, &name_of(number));
+        if removed.is_ok() {
+            self.gone.extend(key);
+        }
         if removed == Err(AdminError::Busy) {
             return assert!(!self.store.is_idle(), "busy with nothing");
         }
@@ -254,6 +259,7 @@ impl World {
         let (name, wall, neighbour) = (name_of(number), self.wall(), name_of((number + 1) % CLIENTS));
         let key = if number < CLIENTS { self.hosts[number].key } else { key_of(number, 0) };
         if change != Elsewhere::TakeAddress {
+            self.gone.remove(&key);
             self.shut.remove(&name);
         }
         let mut tokens = self.clients.tokens().iter().rev();
@@ -276,6 +282,26 @@ impl World {
         });
         if self.store.mood == Mood::Prompt {
             while self.store_works() {}
+        }
+        self.act();
+    }
+
+    /// A client that has a session here gets one at another exit: of the same process, or of another host that has its key.
+    pub(super) fn move_away(&mut self, which: Which, is_same: bool) {
+        let Some(exit) = self.exit.as_mut().filter(|_| self.store.is_shared) else { return };
+        let sessions: Vec<_> = exit.sessions().map(|session| (session.id(), session.key())).collect();
+        let sessions: Vec<_> =
+            sessions.into_iter().filter(|(_, key)| is_same || client_of(*key) == SHARED).collect();
+        let Some(&(session, key)) = sessions.get(which.index(sessions.len().max(1))) else { return };
+        let nonce = exit.session(session).unwrap().nonce().to_vec();
+        if is_same {
+            exit.elsewhere(self.now, key, &nonce);
+            self.leaving.entry(session).or_insert(self.now + Duration::from_secs(30));
+            assert!(exit.session(session).is_some(), "packets on their way are served");
+        } else {
+            self.was_taken_elsewhere = true;
+            exit.elsewhere(self.now, key, &[0xee; 16]);
+            assert!(exit.session(session).is_none(), "two hosts with one key");
         }
         self.act();
     }

@@ -30,6 +30,8 @@ pub(super) struct Store {
     pub(super) mood: Mood,
     /// Whether it has other writers, and checks what it is asked to write.
     pub(super) is_shared: bool,
+    /// Whether the exit is linked to it. A shared store is linked with a whole copy of it.
+    pub(super) is_linked: bool,
     /// The next request is refused.
     pub(super) refuses_next: bool,
     pub(super) registry: ClientRegistry,
@@ -52,6 +54,7 @@ impl Store {
         Self {
             mood: Mood::Prompt,
             is_shared,
+            is_linked: true,
             refuses_next: false,
             registry,
             requests: VecDeque::new(),
@@ -76,7 +79,7 @@ impl Store {
     /// Carries out the oldest request. Returns it if it was written.
     pub(super) fn work(&mut self) -> Option<StoreRequest> {
         let (request, heard) = self.requests.pop_front()?;
-        let refuses = std::mem::take(&mut self.refuses_next) || self.mood == Mood::Down;
+        let refuses = std::mem::take(&mut self.refuses_next) || self.mood == Mood::Down || !self.is_linked;
         let outcome = if refuses { Err(StoreRefusal::Unavailable) } else { self.write(&request, heard) };
         self.news.push_back(News::Stored(request.id, outcome));
         outcome.is_ok().then_some(request)
@@ -116,13 +119,36 @@ impl Store {
         self.made += 1;
         self.changed_by_others.extend(changes.iter().map(|change| (change.id(), self.made)));
         self.ever.extend(self.registry.iter().map(|client| client.public_key));
-        self.news.push_back(News::Changed(changes));
+        // An exit that is not linked hears of it with the whole copy.
+        if self.is_linked {
+            self.news.push_back(News::Changed(changes));
+        }
     }
 
     pub(super) fn hear(&mut self) -> Option<News> {
         let news = self.news.pop_front()?;
         self.heard += usize::from(matches!(news, News::Changed(_)));
         Some(news)
+    }
+
+    /// The link is lost. The exit gets no answer to requests that are under way, which are lost or written.
+    pub(super) fn unlink(&mut self, loses: bool) -> Vec<StoreRequestId> {
+        let unheard = self.news.iter().filter_map(|news| match news {
+            News::Stored(id, _) => Some(*id),
+            News::Changed(_) => None,
+        });
+        let unanswered = unheard.chain(self.requests.iter().map(|(request, _)| request.id)).collect();
+        self.lose_exit(loses);
+        self.news.clear();
+        self.is_linked = false;
+        unanswered
+    }
+
+    /// The exit gets a whole copy.
+    pub(super) fn link(&mut self) -> Vec<RowChange> {
+        self.is_linked = true;
+        self.heard = self.made;
+        self.registry.rows().collect()
     }
 
     /// An exit starts with what is in the store.

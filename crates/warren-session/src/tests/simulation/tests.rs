@@ -105,6 +105,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (which(), any::<bool>()).prop_map(|(key, says_hello)| Step::Knock(key, says_hello)),
         3 => prop::sample::select(vec![Mood::Prompt, Mood::Slow, Mood::Down]).prop_map(Step::StoreMood),
         6 => (1..4usize).prop_map(Step::StoreWorks),
+        1 => Just(Step::Relink),
+        1 => (which(), any::<bool>()).prop_map(|(session, is_same)| Step::MovedAway(session, is_same)),
         3 => (which(), elsewhere()).prop_map(|(client, change)| Step::Elsewhere(client, change)),
     ]
 }

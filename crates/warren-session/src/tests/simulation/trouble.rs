@@ -65,6 +65,10 @@ pub(super) enum Step {
     /// The store does some of its work.
     StoreWorks(usize),
     Elsewhere(Which, Elsewhere),
+    /// The exit loses its link to the store and gets another one.
+    Relink,
+    /// A client has a newer session at another exit: the same process, or one on another host.
+    MovedAway(Which, bool),
     /// The operator changes the resolvers.
     Announce,
 }
@@ -145,6 +149,8 @@ impl World {
                 }
             }
             Step::Elsewhere(which, change) => self.change_elsewhere(*which, *change),
+            Step::Relink => self.relink(),
+            Step::MovedAway(which, is_same) => self.move_away(*which, *is_same),
             Step::Knock(which, says_hello) => {
                 let which = which.index(CLIENTS * KEYS);
                 self.knock(key_of(which % CLIENTS, which / CLIENTS), *says_hello);
@@ -209,7 +215,15 @@ impl World {
             let loses = self.next_seed().is_multiple_of(2);
             self.store.lose_exit(loses);
             self.intended.clear();
-            self.shut.clear();
+            let is_torn = self.next_seed().is_multiple_of(4);
+            if self.store.is_shared && is_torn {
+                // It has written which rows the store may lack, and not yet the rows.
+                self.copy.rows = self.copy.before.clone();
+            }
+            if !self.store.is_shared || is_torn {
+                self.shut.clear();
+                self.gone.clear();
+            }
         }
         for wire in self.network.wires.values_mut().filter(|wire| wire.exit_has_it) {
             (wire.exit_has_it, wire.exit_is_done) = (false, true);

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry, RowChange, RowId};
-use crate::exit::{ExitAction, ExitSessions, SessionConfig, StoreRequest, StoreRequestId};
+use crate::exit::{
+    ExitAction, ExitSessions, SessionConfig, SessionId, StoreRefusal, StoreRequest, StoreRequestId,
+    UnsentRow, WholeCopy,
+};
 use crate::invite::InviteToken;
 use crate::key::tests_key;
 use crate::{Entropy, Goodbye, PublicKey, UPDATES};
@@ -21,7 +24,7 @@ use super::store::{Mood, News, Store};
 const HOSTS: [usize; 5] = [0, 1, 2, 3, SHARED];
 
 /// The client that runs on two hosts.
-const SHARED: usize = 0;
+pub(super) const SHARED: usize = 0;
 
 /// The outer network of all connections.
 const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
@@ -34,6 +37,16 @@ const BEGINNING: i64 = 1_800_000_000;
 pub(super) enum Room {
     Enough,
     Tight,
+}
+
+/// What an exit of a fleet has on its own disk.
+#[derive(Clone, Debug)]
+pub(super) struct OwnCopy {
+    pub(super) rows: ClientRegistry,
+    /// As it was before the latest write.
+    pub(super) before: ClientRegistry,
+    /// Written before the rows.
+    pub(super) unsent: Vec<UnsentRow>,
 }
 
 /// A change of the model.
@@ -54,6 +67,14 @@ pub(super) struct World {
     pub(super) troubled_until: Instant,
     /// Clients that were disabled and not enabled since.
     pub(super) shut: BTreeSet<String>,
+    /// Keys that this exit's operator has removed and that were not enrolled again since, by anybody.
+    pub(super) gone: BTreeSet<PublicKey>,
+    /// The exit's own copy of a shared store.
+    pub(super) copy: OwnCopy,
+    /// When sessions end whose clients have moved to another exit.
+    pub(super) leaving: BTreeMap<SessionId, Instant>,
+    /// Whether a host elsewhere has taken the place of one of these.
+    pub(super) was_taken_elsewhere: bool,
     /// What the model becomes once a request is stored.
     pub(super) intended: BTreeMap<StoreRequestId, Intent>,
     /// The token that a connection presented.
@@ -79,6 +100,7 @@ impl World {
                 .unwrap();
             }
         }
+        let copy = OwnCopy { rows: disk.clone(), before: disk.clone(), unsent: Vec::new() };
         let mut world = Self {
             now,
             began: now,
@@ -91,6 +113,10 @@ impl World {
             store: Store::new(disk, seed % 2 == 1),
             troubled_until: now,
             shut: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            copy,
+            leaving: BTreeMap::new(),
+            was_taken_elsewhere: false,
             intended: BTreeMap::new(),
             presented: BTreeMap::new(),
             hosts: Vec::new(),
@@ -195,7 +221,10 @@ impl World {
             }
         }
         let sharing: Vec<_> = self.hosts.iter().filter(|host| client_of(host.key) == SHARED).collect();
-        if self.room == Room::Enough && sharing.iter().all(|host| !self.clients.was_shut_out(host.key)) {
+        if self.room == Room::Enough
+            && !self.was_taken_elsewhere
+            && sharing.iter().all(|host| !self.clients.was_shut_out(host.key))
+        {
             let going_on = sharing.iter().filter(|host| host.stopped.is_none()).count();
             assert_eq!(going_on, 1, "of two hosts of one client one goes on");
         }
@@ -307,16 +336,72 @@ impl World {
             exit_keys: vec![tests_key(0)],
             ..SessionConfig::default()
         };
-        // A restart reads the registry from its file, so it must survive a round trip.
-        let file = toml::to_string(&self.store.registry).unwrap();
-        let registry: ClientRegistry = toml::from_str(&file).unwrap();
-        // The file has whole seconds.
+        // A restart reads the registry from its file, so it must survive a round trip. The file has whole seconds.
+        let registry = read_again(&self.store.registry);
         self.store.restart(registry.clone());
+        let own = if self.store.is_shared { read_again(&self.copy.rows) } else { registry };
         let entropy = random(self.next_seed());
-        self.exit = Some(ExitSessions::new(config, registry, self.now, self.wall(), entropy).unwrap());
+        let mut exit = ExitSessions::new(config, own, self.now, self.wall(), entropy).unwrap();
+        if self.store.is_shared {
+            exit.keep_copy();
+            exit.resume(self.copy.unsent.clone());
+            self.store.is_linked = false;
+        }
+        self.exit = Some(exit);
         self.model = self.model.restarted();
+        self.leaving.clear();
+        self.link();
         // A change that the exit had in force and could not store is no longer in force.
         self.resync();
+    }
+
+    /// The exit gets a whole copy of a shared store that answers, if it has none.
+    fn link(&mut self) {
+        let Some(exit) = self.exit.as_mut().filter(|_| !self.store.is_linked) else { return };
+        if self.store.mood == Mood::Down {
+            return;
+        }
+        let (rows, mut whole) = (self.store.link(), WholeCopy::default());
+        for part in rows.chunks(3) {
+            whole.add(exit, part.to_vec()).unwrap();
+        }
+        // The errors are ignored, as those of `apply` are.
+        exit.take_whole(self.now, whole);
+        exit.store_answers();
+        self.troubled_until = self.now + Duration::from_secs(6);
+        self.resync();
+        self.model.excuse();
+    }
+
+    /// The exit loses its link to a shared store and gets another one.
+    pub(super) fn relink(&mut self) {
+        if !self.store.is_shared || self.exit.is_none() {
+            return;
+        }
+        let loses = self.next_seed().is_multiple_of(2);
+        let unanswered = self.store.unlink(loses);
+        self.intended.clear();
+        for id in unanswered {
+            let exit = self.exit.as_mut();
+            exit.into_iter().for_each(|exit| exit.stored(self.now, id, Err(StoreRefusal::Unavailable)));
+        }
+        self.act();
+        self.link();
+        self.resync();
+    }
+
+    /// The exit writes its own copy: first what the store may lack, then the rows.
+    fn write_copy(&mut self) {
+        let Some(exit) = self.exit.as_mut().filter(|_| self.store.is_shared) else { return };
+        let rows = exit.take_uncopied();
+        self.copy.unsent = exit.unsent();
+        if rows.is_empty() {
+            return;
+        }
+        let rows: Vec<_> = self.copy.rows.rows().chain(rows).collect();
+        let written = ClientRegistry::from_rows(rows).expect("rows that do not contradict each other");
+        self.copy.before = std::mem::replace(&mut self.copy.rows, written);
+        assert_eq!(self.copy.rows, *exit.registry(), "the copy is what the exit has");
     }
 
     /// Carries out and checks every pending action, then checks the invariants.
@@ -335,6 +420,7 @@ impl World {
             }
         }
         assert!(!left.into_iter().any(|key| self.network.has_shown(key)), "who has the old key is told");
+        self.write_copy();
         if let Some(exit) = &self.exit {
             if self.store.mood != Mood::Prompt || self.now < self.troubled_until {
                 self.model.excuse();
@@ -374,6 +460,13 @@ impl World {
         let (here, there) = (exit.registry(), &self.store.registry);
         let is_shut = |name: &String| here.by_name(name).is_none_or(|client| client.disabled);
         assert!(self.shut.iter().all(is_shut), "{:?} are disabled", self.shut);
+        assert!(self.gone.iter().all(|key| here.by_key(*key).is_none()), "{:?} are removed", self.gone);
+        for (session, until) in &self.leaving {
+            assert!(
+                exit.session(*session).is_none() || self.now < *until,
+                "a session goes on after its client has left"
+            );
+        }
         for id in here.rows().chain(there.rows()).map(|row| row.id()) {
             let is_on_its_way = exit.lacks(id) || self.store.is_unheard(id);
             let (here, there) = (here.row(id), there.row(id));
@@ -448,6 +541,7 @@ impl World {
             self.troubled_until = self.now + Duration::from_secs(6);
         }
         self.store.mood = mood;
+        self.link();
         self.act();
     }
 
@@ -466,6 +560,11 @@ impl World {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.seed
     }
+}
+
+/// What a registry is once it was written to a file and read again.
+fn read_again(registry: &ClientRegistry) -> ClientRegistry {
+    toml::from_str(&toml::to_string(registry).unwrap()).unwrap()
 }
 
 fn carry_out(action: ExitAction, network: &mut Network, model: &ExitModel) {

@@ -19,7 +19,8 @@ pub(crate) enum ExitCommand {
     /// Write exit.toml and a new key, and print their contents and the next steps.
     #[command(
         after_help = "Examples:\n  warren exit init\n  warren exit init --endpoint exit.example.net\n  \
-                            warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16"
+                            warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16\n  \
+                            warren exit init --endpoint ams2.example.net --fleet warrenfleet1:..."
     )]
     Init(ExitInitArgs),
     /// Run the exit daemon in the foreground, as systemd does.
@@ -80,6 +81,9 @@ pub(crate) struct ExitInitArgs {
     /// The inner IPv6 prefix, from which clients get addresses [default: a random one].
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
+    /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's.
+    #[arg(long, value_name = "TICKET", conflicts_with_all = ["ipv4", "ipv6"])]
+    pub(crate) fleet: Option<String>,
 }
 
 /// `warren exit invite`.

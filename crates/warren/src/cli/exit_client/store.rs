@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use anyhow::bail;
 use ipnet::{Ipv4Net, Ipv6Net};
 use warren_session::PublicKey;
 use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
@@ -13,7 +14,7 @@ use crate::runtime::block_on;
 use warren_config::{ExitSettings, load_clients, lock_clients};
 use warren_control::status::Status;
 use warren_control::{
-    ClientChange, ClientView, ImportSummary, InvitationView, NewClient, Page, PageQuery, RemovedView,
+    ClientChange, ClientView, CutOff, ImportSummary, InvitationView, NewClient, Page, PageQuery, RemovedView,
     Request, ask,
 };
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
@@ -41,10 +42,11 @@ pub(crate) trait ClientStore {
     fn is_invited(&mut self, name: &str) -> anyhow::Result<bool>;
     /// A page of the keys of removed clients, by key.
     fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>>;
-    /// Removes a client and ends its session, or withdraws the invitation of that name.
-    fn remove(&mut self, name: &str) -> anyhow::Result<()>;
-    /// Changes a client. Its session continues unless the change concerns it.
-    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
+    /// Removes a client and ends its session, or withdraws the invitation of that name. Returns where it is cut off, in a fleet.
+    fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>>;
+    /// Changes a client. Its session continues unless the change concerns it. Returns where it is cut off, if it is disabled in a
+    /// fleet.
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
     /// Whether WireGuard clients can connect now, if the exit runs, with the exit's key that they have.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
     /// Takes over the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
@@ -126,12 +128,12 @@ impl ClientStore for RunningExit {
         Ok(serde_json::from_value(self.ask(&Request::RemovedList { page: page.clone() })?)?)
     }
 
-    fn remove(&mut self, name: &str) -> anyhow::Result<()> {
-        self.ask(&Request::ClientRemove { name: name.to_owned() }).map(drop)
+    fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>> {
+        Ok(CutOff::of(&self.ask(&Request::ClientRemove { name: name.to_owned() })?))
     }
 
-    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
-        self.ask(&Request::ClientChange { name: name.to_owned(), change: change.clone() }).map(drop)
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>> {
+        Ok(CutOff::of(&self.ask(&Request::ClientChange { name: name.to_owned(), change: change.clone() })?))
     }
 
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool> {
@@ -157,6 +159,8 @@ pub(crate) struct StoppedExit {
     audit: AuditFile,
     /// What was read for a list. Its other pages come from the same moment.
     read: Option<ClientRegistry>,
+    /// Whether the exit belongs to a fleet, whose store has the clients.
+    is_of_fleet: bool,
 }
 
 impl StoppedExit {
@@ -167,7 +171,8 @@ impl StoppedExit {
         let path = config.clients_path(state_directory);
         let clients = StoppedClients::new(config, path.clone());
         let audit = AuditFile::of(path.parent().unwrap_or(state_directory));
-        Self { path, clients, ipv4: config.ipv4, ipv6: config.ipv6, audit, read: None }
+        let is_of_fleet = config.fleet.is_some();
+        Self { path, clients, ipv4: config.ipv4, ipv6: config.ipv6, audit, read: None, is_of_fleet }
     }
 
     fn registry(&mut self) -> anyhow::Result<&ClientRegistry> {
@@ -184,6 +189,7 @@ impl StoppedExit {
         audited: Change,
         change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
     ) -> anyhow::Result<()> {
+        self.refuse_in_fleet()?;
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
         let (mut store, before) = self.clients.open()?;
         let check = |registry: &ClientRegistry| check_clients(self.ipv4, self.ipv6, registry);
@@ -196,6 +202,16 @@ impl StoppedExit {
         self.read = None;
         store.save_difference(&before, &registry)?;
         self.note(audited);
+        Ok(())
+    }
+
+    /// Refuses to change the copy that an exit of a fleet has on disk: the exit would take the change back when it starts.
+    fn refuse_in_fleet(&self) -> anyhow::Result<()> {
+        if self.is_of_fleet {
+            bail!(
+                "this exit belongs to a fleet and does not run, so the fleet's store cannot be told; start it (`systemctl start warren-exit`), or run this at another exit of the fleet"
+            );
+        }
         Ok(())
     }
 
@@ -249,16 +265,18 @@ impl ClientStore for StoppedExit {
         Ok(list::removed(self.registry()?, page))
     }
 
-    fn remove(&mut self, name: &str) -> anyhow::Result<()> {
-        self.edit(Change::removed(name), |registry| registry.remove(name, SystemTime::now()).map(drop))
+    fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>> {
+        self.edit(Change::removed(name), |registry| registry.remove(name, SystemTime::now()).map(drop))?;
+        Ok(None)
     }
 
-    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>> {
         if let ClientChange::AddForward { forward } = change {
             let registry = load_clients(&self.path)?;
             block_on(self.clients.refuse_taken(*forward, &registry))?;
         }
-        self.edit(Change::of_client(name, change), |registry| registry.change(name, change))
+        self.edit(Change::of_client(name, change), |registry| registry.change(name, change))?;
+        Ok(None)
     }
 
     fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {
@@ -267,6 +285,7 @@ impl ClientStore for StoppedExit {
     }
 
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {
+        self.refuse_in_fleet()?;
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
         self.read = None;
         let summary = self.clients.import(dry_run)?;

@@ -30,6 +30,7 @@ impl Exit {
             endpoint: Some("exit.example.net:8443".parse().unwrap()),
             ipv4: Some("10.66.0.0/24".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
+            fleet: None,
         };
         exit_init::run(&directories, &init).unwrap();
         Self { directory, directories }
@@ -244,10 +245,10 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
         fn removed(&mut self, _: &PageQuery) -> anyhow::Result<Page<RemovedView>> {
             Ok(Page { rows: Vec::new(), next: None })
         }
-        fn remove(&mut self, _: &str) -> anyhow::Result<()> {
+        fn remove(&mut self, _: &str) -> anyhow::Result<Option<CutOff>> {
             bail!("refused by the exit")
         }
-        fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<()> {
+        fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<Option<CutOff>> {
             bail!("refused by the exit")
         }
         fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {

@@ -22,6 +22,7 @@ impl Exit {
             endpoint: Some("exit.example.net:8443".parse().unwrap()),
             ipv4: Some("10.8.0.0/24".parse().unwrap()),
             ipv6: Some("fd08::/64".parse().unwrap()),
+            fleet: None,
         };
         exit_init::run(&directories, &init).unwrap();
         Self { directory, directories }

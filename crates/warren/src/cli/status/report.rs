@@ -1,6 +1,7 @@
 //! All of a status as text, in 80 columns.
 
 use super::condition::details;
+use super::fleet;
 use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
 use warren_control::status::{
@@ -14,6 +15,7 @@ use warren_packet::reason::DropReason;
 pub(super) fn report(status: &Status) -> String {
     let mut text = format!("{}\n{}", headline(status), fields(status));
     if let Some(exit) = &status.exit {
+        text += &exit.fleet.as_ref().map(fleet::exits).unwrap_or_default();
         text += &sessions(status, exit);
     }
     text + &connections(status) + &paths(status) + &drops(status) + &host_changes(status)
@@ -94,6 +96,9 @@ pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
         client.warnings.iter().for_each(|warning| fields.add("warning", warning.clone()));
         fields.add_some("last error", client.last_error.clone());
     }
+    if let Some(fleet) = status.exit.as_ref().and_then(|exit| exit.fleet.as_ref()) {
+        fleet::add_trouble(fields, fleet);
+    }
     fields.add_some("reload", status.reload_error.clone());
 }
 
@@ -125,6 +130,7 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     fields
         .add("clients", format!("{} enrolled, {} connected", exit.clients.enrolled, exit.clients.connected));
     fields.add("strangers", strangers(exit));
+    exit.fleet.iter().for_each(|fleet| fleet::add_line(fields, fleet));
 }
 
 /// How strangers are treated, and how many were turned away.

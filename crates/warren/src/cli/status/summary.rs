@@ -1,6 +1,7 @@
 //! A status in ten lines of 80 columns, and one more line for each problem.
 
 use super::condition::condition;
+use super::fleet;
 use super::layout::{COLUMNS, Fields};
 use super::report::{add_trouble, dropped_by_reason, headline};
 use super::units::{bit_rate, bytes, packet_rate, percent, round_trip};
@@ -56,6 +57,7 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     let turned_away: u64 = exit.strangers.values().sum();
     let answer = if exit.silent { "get no answer" } else { "get an answer" };
     fields.add("strangers", format!("{answer}, {turned_away} turned away"));
+    exit.fleet.iter().for_each(|fleet| fleet::add_line(fields, fleet));
 }
 
 fn device(status: &Status) -> String {
@@ -222,6 +224,7 @@ mod tests {
             strangers: [("no_proof".to_owned(), 7)].into(),
             handshakes_in_flight: 0,
             handshakes_timed_out: 0,
+            fleet: None,
         });
 
         let text = summary(&status);

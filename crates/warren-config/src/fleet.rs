@@ -1,0 +1,112 @@
+//! The `[fleet]` section of an exit: its name in the fleet, and how long it serves without the fleet's store.
+
+use std::time::Duration;
+
+use warren_session::clients::is_valid_name;
+
+use super::ConfigError;
+use super::document::{Document, Located};
+use super::value::{Problem, Value};
+use super::wording::quoted;
+
+/// How an exit belongs to a fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetSettings {
+    /// The exit's name in the fleet.
+    pub name: String,
+    /// How long the exit serves clients after the store's last answer. `None` means without limit.
+    pub max_staleness: Option<Duration>,
+}
+
+/// The default of `max_staleness`.
+const MAX_STALENESS: Duration = Duration::from_secs(3600);
+
+/// Reads the section. Without `name`, the exit belongs to no fleet.
+pub(super) fn read_fleet(document: &mut Document<'_>) -> Result<Option<FleetSettings>, ConfigError> {
+    let mut section = document.section("fleet")?;
+    let name = section.optional("name", exit_name)?;
+    let max_staleness = section.optional("max_staleness", staleness)?;
+    section.finish()?;
+    match (name, max_staleness) {
+        (None, None) => Ok(None),
+        (None, Some(Located { line, .. })) => {
+            let sentence = "max_staleness in [fleet] has no effect without name; write name = \"ams1\" too, or another name for this exit, or remove it";
+            Err(section.error(line, sentence))
+        }
+        (Some(name), max_staleness) => {
+            let max_staleness = max_staleness.map_or(Some(MAX_STALENESS), |given| given.value);
+            Ok(Some(FleetSettings { name: name.value, max_staleness }))
+        }
+    }
+}
+
+fn exit_name(value: Value<'_>) -> Result<String, Problem> {
+    const EXPECTED: &str = "a name for this exit such as \"ams1\"";
+    let text = value.text(EXPECTED)?;
+    if !is_valid_name(text) {
+        return Err(value.problem(format!(
+            "is {}, but must be {EXPECTED}: up to 63 lower-case letters, digits, `-`, `_` and `.`",
+            quoted(text)
+        )));
+    }
+    Ok(text.to_owned())
+}
+
+fn staleness(value: Value<'_>) -> Result<Option<Duration>, Problem> {
+    const EXPECTED: &str = "a time such as \"1h\", \"30m\" or \"90s\", or \"0\", or \"never\"";
+    let text = value.text(EXPECTED)?;
+    if text == "never" {
+        return Ok(None);
+    }
+    match parse_time(text) {
+        Some(time) => Ok(Some(time)),
+        None => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(text)))),
+    }
+}
+
+/// A whole number of seconds, minutes, hours or days, or 0. At most a year.
+fn parse_time(text: &str) -> Option<Duration> {
+    const MOST: Duration = Duration::from_secs(365 * 86_400);
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let unit = match text.chars().last()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    let number = text.get(..text.len() - 1)?;
+    // `parse` would take a sign too.
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = number.parse::<u64>().ok().filter(|_| is_plain)?.checked_mul(unit)?;
+    Some(Duration::from_secs(seconds)).filter(|time| *time <= MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_a_bound() {
+        let seconds = |text| parse_time(text).map(|time| time.as_secs());
+        assert_eq!(["0", "90s", "30m", "1h", "2d"].map(seconds), [0, 90, 1_800, 3_600, 172_800].map(Some));
+        for wrong in [
+            "",
+            "h",
+            "1",
+            "+1h",
+            "-1h",
+            "1.5h",
+            "1w",
+            "366d",
+            "99999999999999999999s",
+            "1 h",
+            "h1",
+            "1\u{e9}",
+        ] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+    }
+}

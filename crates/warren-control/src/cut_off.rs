@@ -1,0 +1,63 @@
+//! Where a client of a fleet is cut off that was removed or disabled.
+
+use serde::{Deserialize, Serialize};
+
+/// Which exits of a fleet act by a removal. It is in the answer to the request, as `cut_off`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutOff {
+    /// How many exits act by it, with the one that was asked.
+    pub heard: usize,
+    /// How many exits there are.
+    pub exits: usize,
+    /// The exits that do not act by it yet.
+    pub waiting: Vec<String>,
+    /// Why no other exit has heard of it. `None` if the store has it.
+    pub away: Option<String>,
+}
+
+impl CutOff {
+    /// Takes it from an answer. `None` if the exit belongs to no fleet.
+    pub fn of(answer: &serde_json::Value) -> Option<Self> {
+        serde_json::from_value(answer.get("cut_off")?.clone()).ok()
+    }
+
+    /// One line for an operator.
+    pub fn line(&self) -> String {
+        let Self { heard, exits, waiting, away } = self;
+        if let Some(reason) = away {
+            return format!(
+                "Cut off here. The fleet's store does not answer ({reason}); the other exits hear of it when it is back."
+            );
+        }
+        let total = format!("Cut off at {heard} of {exits} exits");
+        match waiting.as_slice() {
+            [] => format!("{total}."),
+            [one] => format!("{total}; {one} has not heard of it yet."),
+            several => format!("{total}; {} have not heard of it yet.", several.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_hears_who_has_not_heard() {
+        let cut_off = |waiting: &[&str], away: Option<&str>| CutOff {
+            heard: 3 - waiting.len(),
+            exits: 3,
+            waiting: waiting.iter().map(|name| (*name).to_owned()).collect(),
+            away: away.map(str::to_owned),
+        };
+        assert_eq!(cut_off(&[], None).line(), "Cut off at 3 of 3 exits.");
+        assert_eq!(cut_off(&["ams3"], None).line(), "Cut off at 2 of 3 exits; ams3 has not heard of it yet.");
+        let two = cut_off(&["ams2", "ams3"], None).line();
+        assert_eq!(two, "Cut off at 1 of 3 exits; ams2, ams3 have not heard of it yet.");
+        let away = cut_off(&["ams2", "ams3"], Some("no route"));
+        assert!(away.line().starts_with("Cut off here. The fleet's store does not answer (no route);"));
+        let answer = serde_json::json!({ "cut_off": away });
+        assert_eq!(CutOff::of(&answer), Some(away));
+        assert_eq!(CutOff::of(&serde_json::Value::Null), None);
+    }
+}

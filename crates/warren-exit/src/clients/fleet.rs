@@ -1,0 +1,258 @@
+//! The clients of an exit that belongs to a fleet: what comes over the link, and what an operator hears of a change.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use warren_fleet_link::{ExitId, ExitMessage, LINK_VERSION, Load, Outcome, Pools};
+use warren_session::clients::Client;
+use warren_session::clients::RegistryError;
+use warren_session::exit::{AdminError, SessionId};
+
+use super::{Clients, Proposed};
+use crate::fleet::{Fleet, LinkEvent, Verdict};
+use warren_config::ExitSettings;
+use warren_control::status::FleetStatus;
+use warren_control::{CutOff, RequestRefused};
+use warren_session::PublicKey;
+
+/// How long an operator waits for the store.
+const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
+
+/// How long an operator waits for the other exits once the store has a change.
+const EXITS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest that an operator waits in all. The command gives up after 5 s.
+const PATIENCE: Duration = Duration::from_millis(4_500);
+
+/// A change that an operator waits for.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    proposed: Proposed,
+    begun: Instant,
+    /// When the store had it, and its revision.
+    stored: Option<(Instant, i64)>,
+}
+
+impl Clients {
+    /// Makes the exit a member of a fleet.
+    pub(crate) fn join(&mut self, fleet: Fleet) {
+        self.fleet = Some(Box::new(fleet));
+        let on_host = self.registry().iter().filter(|client| is_on_host(client));
+        self.on_host = on_host.map(|client| client.public_key).collect();
+    }
+
+    /// Takes an event of the link.
+    pub(crate) fn take_link_event(&mut self, (number, event): (u64, LinkEvent), config: &ExitSettings) {
+        let Self { sessions, fleet, .. } = self;
+        let Some(fleet) = fleet else { return };
+        let now = Instant::now();
+        let followed = match event {
+            LinkEvent::Connected(link) => {
+                let Some(hello) = hello(config) else { return };
+                return fleet.connected(number, link, (hello, config.keys.current.public()), sessions);
+            }
+            _ if !fleet.is_current(number) => return,
+            LinkEvent::Lost(why) => return fleet.lose(&why, sessions),
+            LinkEvent::Message(message) => fleet.take(now, *message, sessions),
+        };
+        match followed {
+            Ok(followed) => {
+                followed.unfit.iter().for_each(log_unfit);
+                let mut clients = followed.clients;
+                if followed.is_whole {
+                    clients.extend(self.on_host.iter().copied());
+                }
+                self.follow_others(&clients);
+            }
+            Err(why) => fleet.lose(&format!("it said what cannot be meant: {why}"), sessions),
+        }
+    }
+
+    /// Lets limits, names and forwards follow clients that were changed elsewhere.
+    fn follow_others(&mut self, keys: &[PublicKey]) {
+        for key in keys {
+            self.follow(*key);
+            let is = self.registry().by_key(*key).is_some_and(is_on_host);
+            // A client that is gone has left its forwards and prefixes behind.
+            let was = self.on_host.contains(key);
+            self.has_moved |= is || was;
+            if is {
+                self.on_host.insert(*key);
+            } else {
+                self.on_host.remove(key);
+            }
+        }
+    }
+
+    /// Lets the fleet hear of the exit's newest key.
+    pub(crate) fn introduce(&mut self, key: PublicKey) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.introduce(key, &mut self.sessions);
+        }
+    }
+
+    /// Tells the fleet how busy the exit is. `load` has everything but the sessions.
+    pub(crate) fn say_load(&mut self, load: Load) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let load = Load { sessions: count(self.live.len()), ..load };
+        if let Some(fleet) = &mut self.fleet {
+            fleet.say_load(load, &mut self.sessions);
+        }
+    }
+
+    /// Tells the fleet that a client has a session here.
+    pub(super) fn say_opened(&mut self, session: SessionId, key: PublicKey) {
+        // The session may be over by now, and then nobody needs to know.
+        let nonce = self.sessions.session(session).map(|session| session.nonce().to_vec());
+        let (Some(fleet), Some(nonce)) = (&mut self.fleet, nonce) else { return };
+        if let Some(live) = self.live.get_mut(&session) {
+            live.nonce.clone_from(&nonce);
+        }
+        fleet.say(ExitMessage::Opened { key, nonce }, &mut self.sessions);
+    }
+
+    /// Tells the fleet that a session is over.
+    pub(super) fn say_closed(&mut self, key: PublicKey, nonce: Vec<u8>) {
+        if let Some(fleet) = self.fleet.as_mut().filter(|_| !nonce.is_empty()) {
+            fleet.say(ExitMessage::Closed { key, nonce }, &mut self.sessions);
+        }
+    }
+
+    /// Lets the exit serve or leave. Returns whether that has changed, which the fleet should hear at once.
+    pub(crate) fn serve_as_fleet(&mut self) -> bool {
+        let Self { sessions, fleet, .. } = self;
+        fleet.as_mut().is_some_and(|fleet| fleet.serve(Instant::now(), sessions))
+    }
+
+    /// How the fleet is.
+    pub(crate) fn fleet_status(&self) -> Option<FleetStatus> {
+        self.fleet.as_ref().map(|fleet| fleet.status())
+    }
+
+    /// Refuses what an exit of a fleet cannot do alone.
+    pub(crate) fn refuse_in_fleet(&self, what: &str) -> anyhow::Result<()> {
+        if self.fleet.is_some() {
+            anyhow::bail!(
+                "{what} is for an exit without a fleet; add and change clients with `warren exit client`, which all exits of the fleet follow"
+            );
+        }
+        Ok(())
+    }
+
+    /// Begins to wait for a change.
+    pub(crate) fn await_store(&mut self, proposed: Proposed) -> Awaited {
+        if let (Some(id), Some(fleet)) = (proposed.id, &mut self.fleet) {
+            fleet.watch(id);
+            if proposed.in_force.is_some() {
+                // Its request may have to wait for another one, and must not be lost meanwhile.
+                fleet.copy(&mut self.store, &mut self.sessions);
+            }
+        }
+        Awaited { proposed, begun: Instant::now(), stored: None }
+    }
+
+    /// What an operator hears of a change. `None` while it has no outcome.
+    pub(crate) fn outcome(&mut self, awaited: &mut Awaited) -> Option<Result<Value, RequestRefused>> {
+        let outcome = self.outcome_of(awaited)?;
+        if let (Some(id), Some(fleet)) = (awaited.proposed.id, &mut self.fleet) {
+            fleet.forget(id);
+        }
+        if let Some(key) = awaited.proposed.key {
+            self.follow(key);
+            self.follow_others(&[key]);
+        }
+        Some(outcome)
+    }
+
+    fn outcome_of(&self, awaited: &mut Awaited) -> Option<Result<Value, RequestRefused>> {
+        let (Some(id), Some(fleet)) = (awaited.proposed.id, &self.fleet) else {
+            return Some(Ok(Value::Null));
+        };
+        let waited = awaited.begun.elapsed();
+        if awaited.proposed.in_force.is_some() {
+            return self.cut_off(awaited, fleet, waited).map(|cut_off| Ok(json!({ "cut_off": cut_off })));
+        }
+        match fleet.verdict(id) {
+            Verdict::Given(Outcome::Stored { .. }, _) => Some(Ok(Value::Null)),
+            Verdict::Given(Outcome::Conflict, _) => Some(Err(RequestRefused::new(
+                "another exit has just given that name, key or address to another client, or changed the same client; nothing was changed; look with `warren exit client list`, and try again",
+            ))),
+            Verdict::Given(Outcome::Unavailable, _) => {
+                Some(Err(RequestRefused::new(away(&fleet.why_away()))))
+            }
+            Verdict::Open if waited >= STORE_PATIENCE => {
+                Some(Err(RequestRefused::new(away("it took too long"))))
+            }
+            Verdict::Open => None,
+        }
+    }
+
+    /// Where a client is cut off, once there is nothing to wait for.
+    fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
+        // A conflict is sent again with another number, so what counts is whether the store has everything.
+        if awaited.stored.is_none() && !self.sessions.owes() {
+            awaited.stored = Some((Instant::now(), fleet.revision()));
+        }
+        let Some((at, revision)) = awaited.stored else {
+            let id = awaited.proposed.id;
+            let is_refused =
+                id.is_some_and(|id| matches!(fleet.verdict(id), Verdict::Given(Outcome::Unavailable, _)));
+            if !is_refused && waited < STORE_PATIENCE {
+                return None;
+            }
+            let exits = fleet.heard(i64::MAX);
+            let waiting = [exits.waiting, exits.dead].concat();
+            let away = if fleet.is_reachable() { "it takes too long".to_owned() } else { fleet.why_away() };
+            return Some(CutOff { heard: 1, exits: 1 + waiting.len(), waiting, away: Some(away) });
+        };
+        let heard = fleet.heard(revision);
+        let is_late = at.elapsed() >= EXITS_PATIENCE || waited >= PATIENCE;
+        if !heard.waiting.is_empty() && !is_late {
+            return None;
+        }
+        let waiting = [heard.waiting, heard.dead].concat();
+        Some(CutOff { heard: heard.heard, exits: heard.heard + waiting.len(), waiting, away: None })
+    }
+}
+
+/// Whether rules or routes of the host depend on a client.
+fn is_on_host(client: &Client) -> bool {
+    !client.forwards.is_empty() || !client.prefixes.is_empty()
+}
+
+/// When [`Clients::outcome`] may have an outcome although nothing happens.
+pub(crate) fn look_again_at(awaited: &Awaited) -> Instant {
+    match awaited.stored {
+        Some((at, _)) => (at + EXITS_PATIENCE).min(awaited.begun + PATIENCE),
+        None => awaited.begun + STORE_PATIENCE,
+    }
+}
+
+fn away(reason: &str) -> String {
+    format!(
+        "the fleet's store does not answer ({reason}); nothing was changed. Removing and disabling clients works nevertheless, and reaches the other exits when the store is back"
+    )
+}
+
+fn log_unfit(error: &AdminError) {
+    match error {
+        // A client that was removed here, which the store does not know yet.
+        AdminError::Registry(RegistryError::KeyRemoved { .. }) => tracing::debug!("{error}"),
+        AdminError::Registry(_) | AdminError::Config(_) | AdminError::Busy => {
+            tracing::error!("a client of the fleet cannot connect to this exit: {error}");
+        }
+    }
+}
+
+/// What the exit says of itself. `None` if it has no valid name, which its configuration rules out.
+fn hello(config: &ExitSettings) -> Option<ExitMessage> {
+    let name = config.fleet.as_ref()?.name.clone();
+    Some(ExitMessage::Hello {
+        version: LINK_VERSION,
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        exit: ExitId::try_from(name).ok()?,
+        key: config.keys.current.public(),
+        endpoints: config.endpoint.iter().map(ToString::to_string).collect(),
+        pools: Pools { ipv4: config.ipv4, ipv6: config.ipv6 },
+    })
+}

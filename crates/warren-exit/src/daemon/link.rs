@@ -1,0 +1,60 @@
+//! The daemon's end of the link to the fleet: events, what is due, and the changes that wait for the store.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::fleet::{FleetSocket, LinkEvent, LinkEvents};
+
+/// How often the fleet hears how busy the exit is.
+const LOAD_EVERY: Duration = Duration::from_secs(2);
+
+/// The link to the fleet, and what was said on it last. `W` is a change that waits for the store.
+pub(super) struct FleetLink<W> {
+    events: LinkEvents,
+    /// When the load is due.
+    load_due: Instant,
+    /// The processor time until then, and when it was read.
+    processor: (Instant, Duration),
+    /// Operators' changes that wait for the store.
+    pub(super) waiting: Vec<W>,
+}
+
+impl<W> FleetLink<W> {
+    pub(super) fn new(socket: FleetSocket) -> std::io::Result<Self> {
+        let now = Instant::now();
+        let events = LinkEvents::accept(socket)?;
+        Ok(Self { events, load_due: now, processor: (now, processor_time()), waiting: Vec::new() })
+    }
+
+    /// Makes the load due at once.
+    pub(super) fn hurry(&mut self) {
+        self.load_due = Instant::now();
+    }
+
+    /// The cores that this process has used since the latest load, if a load is due. Another one is due later.
+    pub(super) fn cores_if_due(&mut self, now: Instant) -> Option<f32> {
+        if self.load_due > now {
+            return None;
+        }
+        self.load_due = now + LOAD_EVERY;
+        let (since, before) = std::mem::replace(&mut self.processor, (now, processor_time()));
+        let used = self.processor.1.saturating_sub(before).as_secs_f32();
+        let elapsed = now.saturating_duration_since(since).as_secs_f32();
+        Some(if elapsed > 0.0 { used / elapsed } else { 0.0 })
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanoseconds)
+}
+
+/// The next event of the link. An exit without a fleet has none.
+pub(super) async fn next<W>(link: &mut Option<FleetLink<W>>) -> (u64, LinkEvent) {
+    match link {
+        Some(link) => link.events.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,510 @@
+//! The exit as a member of a fleet: its link to the store that all exits share, and what follows from how the store is.
+//!
+//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and says what the store has. Requests of the sessions' state machine
+//! go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs` decides when
+//! the exit sends its clients away. `view.rs` says how the fleet is.
+
+mod file;
+mod link;
+mod requests;
+mod serving;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::mpsc;
+use warren_config::{ClientStore, FleetSettings};
+use warren_fleet_link::{ExitMessage, FleetExit, FleetMessage, Load, MAX_ROWS, Outcome, StoreLink};
+use warren_session::PublicKey;
+use warren_session::clients::RowChange;
+use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest, WholeCopy};
+
+use self::file::{FleetFile, Kept};
+pub(crate) use self::link::{LinkEvent, LinkEvents};
+pub(crate) use self::requests::Verdict;
+use self::requests::{Counts, Requests};
+use self::serving::Serving;
+pub(crate) use self::socket::FleetSocket;
+
+/// Changes that others make may wait this long until the exit's copy on disk has them.
+const COPY_WITHIN: Duration = Duration::from_millis(200);
+
+/// Most exits of a fleet that this exit keeps in mind.
+const MOST_EXITS: usize = 1_000;
+
+/// Longest roster. Clients refuse longer ones.
+const LONGEST_ROSTER: usize = 1 << 20;
+
+/// The exit's side of its fleet.
+pub(crate) struct Fleet {
+    settings: FleetSettings,
+    /// `None` while `warren-fleet` is not there.
+    link: Option<Link>,
+    store: StoreLink,
+    /// The whole copy that is arriving, with its revision.
+    whole: Option<(i64, WholeCopy)>,
+    /// Whether the registry follows the link: its whole copy is in force.
+    follows: bool,
+    /// The revision up to which the registry has the store's changes.
+    revision: i64,
+    requests: Requests,
+    serving: Serving,
+    exits: Vec<FleetExit>,
+    clock_offset_ms: i64,
+    roster: Vec<u8>,
+    counts: Counts,
+    file: FleetFile,
+    /// When the copy on disk must have what is in the registry.
+    copy_due: Option<Instant>,
+    /// Whether the copy could not be written the last time.
+    is_failing: bool,
+}
+
+/// A connection of `warren-fleet`.
+struct Link {
+    number: u64,
+    to: mpsc::Sender<ExitMessage>,
+    /// The exit's key, as it was told.
+    key: PublicKey,
+}
+
+/// What a message has changed.
+#[derive(Debug, Default)]
+pub(crate) struct Followed {
+    /// The clients whose rows have changed.
+    pub(crate) clients: Vec<PublicKey>,
+    /// Whether every other client is gone.
+    pub(crate) is_whole: bool,
+    /// Clients that do not fit this exit, which it therefore does not have.
+    pub(crate) unfit: Vec<AdminError>,
+}
+
+impl Fleet {
+    /// Takes up what an earlier run has left beside the clients' store.
+    ///
+    /// # Errors
+    /// When the file of the earlier run cannot be read.
+    pub(crate) fn resume(
+        settings: FleetSettings,
+        store: &ClientStore,
+        sessions: &mut ExitSessions,
+    ) -> anyhow::Result<Self> {
+        let (file, kept) = FleetFile::read(store.path(), settings.max_staleness)?;
+        sessions.keep_copy();
+        sessions.resume(kept.unsent.clone());
+        let age = kept.age(SystemTime::now());
+        Ok(Self {
+            serving: Serving::new(settings.max_staleness, Instant::now(), age, kept.answered),
+            settings,
+            link: None,
+            store: StoreLink::Away {
+                silent: age.unwrap_or_default(),
+                reason: "warren-fleet has not connected yet".to_owned(),
+            },
+            whole: None,
+            follows: false,
+            revision: kept.revision,
+            requests: Requests::default(),
+            exits: Vec::new(),
+            clock_offset_ms: 0,
+            roster: Vec::new(),
+            counts: Counts::default(),
+            file,
+            copy_due: None,
+            is_failing: false,
+        })
+    }
+
+    /// `warren-fleet` has connected. The exit says who it is and which sessions it has.
+    pub(crate) fn connected(
+        &mut self,
+        number: u64,
+        to: mpsc::Sender<ExitMessage>,
+        (hello, key): (ExitMessage, PublicKey),
+        sessions: &mut ExitSessions,
+    ) {
+        self.lose("another connection has taken its place", sessions);
+        tracing::info!("warren-fleet has connected");
+        self.link = Some(Link { number, to, key });
+        self.say(hello, sessions);
+        let opened: Vec<ExitMessage> = sessions
+            .sessions()
+            .map(|session| ExitMessage::Opened { key: session.key(), nonce: session.nonce().to_vec() })
+            .collect();
+        opened.into_iter().for_each(|opened| self.say(opened, sessions));
+    }
+
+    /// Whether an event is of the connection that counts.
+    pub(crate) fn is_current(&self, number: u64) -> bool {
+        self.link.as_ref().is_some_and(|link| link.number == number)
+    }
+
+    /// The connection has ended, or is given up. Requests without an answer are answered as unavailable, once.
+    pub(crate) fn lose(&mut self, why: &str, sessions: &mut ExitSessions) {
+        if self.link.take().is_none() {
+            return;
+        }
+        tracing::warn!(
+            "the link to the fleet is lost: {why}; clients are served, and nobody is enrolled until it is back"
+        );
+        let reason = format!("there is no link to it: {why}");
+        self.store = StoreLink::Away { silent: self.serving.silent(Instant::now()), reason };
+        (self.whole, self.follows) = (None, false);
+        for id in self.requests.lose_all() {
+            self.counts.unavailable += 1;
+            sessions.stored(Instant::now(), id, Err(StoreRefusal::Unavailable));
+        }
+    }
+
+    /// Ends the link if the exit has another key now, so that `warren-fleet` connects again and hears of it.
+    pub(crate) fn introduce(&mut self, key: PublicKey, sessions: &mut ExitSessions) {
+        if self.link.as_ref().is_some_and(|link| link.key != key) {
+            self.lose("the exit has another key now", sessions);
+        }
+    }
+
+    /// Says something to `warren-fleet`, if it is there and reads.
+    pub(crate) fn say(&mut self, message: ExitMessage, sessions: &mut ExitSessions) {
+        if let Some(link) = &self.link
+            && link.to.try_send(message).is_err()
+        {
+            self.lose("it does not read what the exit says", sessions);
+        }
+    }
+
+    /// Says how busy the exit is.
+    pub(crate) fn say_load(&mut self, load: Load, sessions: &mut ExitSessions) {
+        let state = self.serving.state();
+        self.say(ExitMessage::Load { load, state }, sessions);
+    }
+
+    /// Whether requests reach the store.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.follows && self.store == StoreLink::Reachable
+    }
+
+    /// Why requests do not reach the store, as part of a sentence.
+    pub(crate) fn why_away(&self) -> String {
+        match &self.store {
+            StoreLink::Reachable => "this exit has not read its clients yet".to_owned(),
+            StoreLink::Away { reason, .. } | StoreLink::Refused { reason } => reason.clone(),
+        }
+    }
+
+    /// Asks the store for changes. What is in force is on disk before.
+    pub(crate) fn ask(
+        &mut self,
+        request: StoreRequest,
+        store: &mut ClientStore,
+        sessions: &mut ExitSessions,
+    ) {
+        self.copy(store, sessions);
+        let now = Instant::now();
+        let StoreRequest { id, changes: rows } = request;
+        if !self.is_reachable() {
+            self.answer(now, id.0, Outcome::Unavailable, sessions);
+            return;
+        }
+        self.requests.asked(id, rows.clone(), now);
+        self.say(ExitMessage::Request { id: id.0, rows }, sessions);
+    }
+
+    /// Takes a message of `warren-fleet`.
+    ///
+    /// # Errors
+    /// Why the message cannot be meant. The link must be given up then, and a new one begins with a whole copy.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        message: FleetMessage,
+        sessions: &mut ExitSessions,
+    ) -> Result<Followed, String> {
+        let mut followed = Followed::default();
+        match message {
+            FleetMessage::Store(link) => self.take_store(now, link, sessions),
+            FleetMessage::Whole { revision, rows, is_last } => {
+                followed = self.take_whole(now, (revision, is_last), rows, sessions)?;
+            }
+            FleetMessage::Changes { revision, rows } => {
+                self.check_order(revision)?;
+                check_count(rows.len(), MAX_ROWS, "rows")?;
+                self.serving.heard(now);
+                followed = self.apply(now, rows, sessions);
+                self.act_by(revision, sessions);
+            }
+            FleetMessage::Answer { id, outcome } => {
+                if !self.requests.is_asked(id) {
+                    return Err(format!("request {id} is answered, which is not open"));
+                }
+                if let Outcome::Stored { revision } = outcome {
+                    self.check_order(revision)?;
+                }
+                if outcome != Outcome::Unavailable {
+                    self.serving.heard(now);
+                }
+                followed = self.answer(now, id, outcome, sessions);
+                if let Outcome::Stored { revision } = outcome {
+                    self.act_by(revision, sessions);
+                }
+            }
+            FleetMessage::Elsewhere { key, nonce, exit } => {
+                tracing::debug!("a client has a newer session at {exit}");
+                sessions.elsewhere(now, key, &nonce);
+            }
+            FleetMessage::Exits { own_clock_offset_ms, exits } => {
+                check_count(exits.len(), MOST_EXITS, "exits")?;
+                self.exits = exits;
+                self.look_at_clock(own_clock_offset_ms, sessions);
+            }
+            FleetMessage::Roster { bytes } => {
+                check_count(bytes.len(), LONGEST_ROSTER, "bytes of a roster")?;
+                self.roster = bytes;
+            }
+            FleetMessage::Drain { on } => self.serving.ask_to_drain(on),
+        }
+        Ok(followed)
+    }
+
+    fn take_store(&mut self, now: Instant, link: StoreLink, sessions: &mut ExitSessions) {
+        let was_reachable = self.is_reachable();
+        let is_news = std::mem::discriminant(&self.store) != std::mem::discriminant(&link);
+        match &link {
+            StoreLink::Reachable => {
+                self.serving.heard(now);
+                if is_news {
+                    tracing::info!("the fleet's store answers");
+                }
+            }
+            StoreLink::Away { reason, .. } if is_news => {
+                tracing::warn!(
+                    "the fleet's store does not answer: {reason}; clients are served, and nobody is enrolled"
+                );
+            }
+            StoreLink::Refused { reason } if is_news => {
+                tracing::error!("the fleet's store must not be used: {reason}");
+            }
+            StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+        }
+        self.store = link;
+        if !was_reachable && self.is_reachable() {
+            sessions.store_answers();
+        }
+    }
+
+    fn take_whole(
+        &mut self,
+        now: Instant,
+        (revision, is_last): (i64, bool),
+        rows: Vec<RowChange>,
+        sessions: &mut ExitSessions,
+    ) -> Result<Followed, String> {
+        check_count(rows.len(), MAX_ROWS, "rows")?;
+        let (begun, copy) = self.whole.get_or_insert_with(|| (revision, WholeCopy::default()));
+        if *begun != revision {
+            return Err(format!("a whole copy of revision {begun} goes on with revision {revision}"));
+        }
+        copy.add(sessions, rows).map_err(|error| error.to_string())?;
+        if !is_last {
+            return Ok(Followed::default());
+        }
+        let Some((_, copy)) = self.whole.take() else { return Ok(Followed::default()) };
+        // What `warren-fleet` has on disk may be older than what this exit has. The store itself is always right.
+        let is_old = self.store != StoreLink::Reachable && revision < self.revision;
+        let mut followed = Followed::default();
+        if is_old {
+            tracing::warn!(
+                "warren-fleet has an older copy of the clients than this exit, which keeps its own"
+            );
+            // Until the link has caught up, the copy on disk is ahead of it.
+            self.file.stay_at(self.revision);
+        } else {
+            self.file.stay_at(0);
+            let unfit = sessions.take_whole(now, copy);
+            let clients = sessions.registry().iter().map(|client| client.public_key).collect();
+            followed = Followed { clients, is_whole: true, unfit };
+            self.copy_due.get_or_insert(now + COPY_WITHIN);
+        }
+        self.revision = revision;
+        let was_reachable = self.is_reachable();
+        self.follows = true;
+        self.say(ExitMessage::Applied { revision: self.revision }, sessions);
+        if !was_reachable && self.is_reachable() {
+            sessions.store_answers();
+        }
+        Ok(followed)
+    }
+
+    fn check_order(&self, revision: i64) -> Result<(), String> {
+        if self.whole.is_some() {
+            return Err("a whole copy is interrupted by a change".to_owned());
+        }
+        if !self.follows {
+            return Err("a change comes before the whole copy".to_owned());
+        }
+        if revision < self.revision {
+            return Err(format!("revision {revision} comes after revision {}", self.revision));
+        }
+        Ok(())
+    }
+
+    /// The registry has everything up to this revision.
+    fn act_by(&mut self, revision: i64, sessions: &mut ExitSessions) {
+        self.revision = self.revision.max(revision);
+        self.say(ExitMessage::Applied { revision: self.revision }, sessions);
+    }
+
+    fn apply(&mut self, now: Instant, rows: Vec<RowChange>, sessions: &mut ExitSessions) -> Followed {
+        let clients = rows.iter().filter_map(key_of).collect();
+        let unfit = sessions.apply(now, rows);
+        self.copy_due.get_or_insert(now + COPY_WITHIN);
+        Followed { clients, unfit, ..Followed::default() }
+    }
+
+    /// Takes the outcome of a request.
+    fn answer(&mut self, now: Instant, id: u64, outcome: Outcome, sessions: &mut ExitSessions) -> Followed {
+        let (id, asked) = self.requests.answered(id, outcome);
+        let result = match outcome {
+            Outcome::Stored { .. } => Ok(()),
+            Outcome::Conflict => Err(StoreRefusal::Conflict),
+            Outcome::Unavailable => Err(StoreRefusal::Unavailable),
+        };
+        let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
+        match asked {
+            // The state machine has given it up. It learns of the change like of one that another exit has made.
+            Some(asked) if asked.is_late => match result {
+                Ok(()) => return self.apply(now, asked.rows, sessions),
+                Err(_) => return Followed::default(),
+            },
+            Some(_) | None => {}
+        }
+        match result {
+            Ok(()) => self.counts.stored += 1,
+            Err(StoreRefusal::Conflict) => self.counts.conflicts += 1,
+            Err(StoreRefusal::Unavailable) => self.counts.unavailable += 1,
+        }
+        self.copy_due.get_or_insert(now + COPY_WITHIN);
+        sessions.stored(now, id, result);
+        Followed { clients, ..Followed::default() }
+    }
+
+    fn look_at_clock(&mut self, offset_ms: i64, sessions: &mut ExitSessions) {
+        let (was_wrong, is_wrong) = (self.is_clock_wrong(), is_wrong(offset_ms));
+        self.clock_offset_ms = offset_ms;
+        sessions.set_clock_wrong(is_wrong);
+        if is_wrong && !was_wrong {
+            tracing::error!(
+                "this host's clock differs from the fleet's by {} s: no invitation is redeemed here until it is right; check its time service, such as chrony",
+                offset_ms / 1_000
+            );
+        } else if was_wrong && !is_wrong {
+            tracing::info!("this host's clock is right again: invitations are redeemed here");
+        }
+    }
+
+    fn is_clock_wrong(&self) -> bool {
+        is_wrong(self.clock_offset_ms)
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let away = self.serving.due();
+        [self.requests.due(), self.copy_due, away].into_iter().flatten().min()
+    }
+
+    /// Does what is due: gives requests up, writes the copy, sends clients away or takes them again.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        store: &mut ClientStore,
+        sessions: &mut ExitSessions,
+    ) {
+        for id in self.requests.give_up(now) {
+            self.counts.unavailable += 1;
+            sessions.stored(now, id, Err(StoreRefusal::Unavailable));
+        }
+        if self.copy_due.is_some_and(|due| due <= now) {
+            self.copy(store, sessions);
+        }
+    }
+
+    /// The exit sends its clients away for good, because it ends.
+    pub(crate) fn drain(&mut self) {
+        self.serving.ask_to_drain(true);
+    }
+
+    /// Lets the exit serve or leave, as the store and the operators have it.
+    pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
+        let is_back = self.is_reachable();
+        self.serving.follow(now, is_back, sessions)
+    }
+
+    /// Writes down what has changed since the last time: first which rows the store may lack, then the rows.
+    pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
+        self.copy_due = None;
+        let kept = self.kept(sessions);
+        let rows = sessions.take_uncopied();
+        let written = self.file.keep(Kept { revision: kept.revision.min(self.file_revision(&rows)), ..kept });
+        let written = written.and_then(|()| match rows.is_empty() {
+            true => Ok(()),
+            false => store.save(&rows, || sessions.registry().rows()),
+        });
+        match written {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!("clients are saved again");
+                }
+                if self.file.revision() < self.revision {
+                    // The rows are written now, so their revision may be, too.
+                    self.copy_due = Some(Instant::now() + COPY_WITHIN);
+                }
+            }
+            Err(error) => {
+                sessions.copy_again(&rows);
+                self.copy_due = Some(Instant::now() + Duration::from_secs(5));
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
+                }
+            }
+        }
+    }
+
+    /// Writes everything down, because the exit ends.
+    pub(crate) fn end(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
+        self.copy(store, sessions);
+        if let Err(error) = self.file.write(self.kept(sessions)) {
+            tracing::error!("{error}");
+        }
+    }
+
+    fn kept(&self, sessions: &ExitSessions) -> Kept {
+        Kept { answered: self.serving.answered(), revision: self.revision, unsent: sessions.unsent() }
+    }
+
+    /// The revision that may be written before these rows are.
+    fn file_revision(&self, rows: &[RowChange]) -> i64 {
+        if rows.is_empty() { self.revision } else { self.file.revision() }
+    }
+}
+
+fn is_wrong(offset_ms: i64) -> bool {
+    /// Above this difference, no invitation is redeemed.
+    const MOST: u64 = 60_000;
+    offset_ms.unsigned_abs() > MOST
+}
+
+fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
+    if count > most {
+        return Err(format!("a message has {count} {what}, and may have {most}"));
+    }
+    Ok(())
+}
+
+fn key_of(row: &RowChange) -> Option<PublicKey> {
+    match row {
+        RowChange::Client { key, .. } | RowChange::Removed { key, .. } => Some(*key),
+        RowChange::Invitation { .. } => None,
+    }
+}

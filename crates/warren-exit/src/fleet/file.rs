@@ -1,0 +1,146 @@
+//! What an exit of a fleet keeps over a restart beside its clients: when the store answered last, up to which revision its copy is,
+//! and which of its changes the store may lack.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use warren_config::ConfigError;
+use warren_config::storage::write_atomic;
+use warren_session::exit::UnsentRow;
+
+/// How much the written time of the store's last answer may lag behind.
+const LAG: Duration = Duration::from_secs(300);
+
+/// The file's longest content that is read.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Kept {
+    /// When the store answered last, in seconds since 1970. `None` if it never did.
+    pub(super) answered: Option<u64>,
+    /// The store's revision up to which the copy is.
+    pub(super) revision: i64,
+    /// Rows in force that the store may lack.
+    pub(super) unsent: Vec<UnsentRow>,
+}
+
+impl Kept {
+    /// How long ago the store answered last. `None` if it never did.
+    pub(super) fn age(&self, now: SystemTime) -> Option<Duration> {
+        let answered = UNIX_EPOCH + Duration::from_secs(self.answered?);
+        // A clock that was set back makes it fresh, as for everything that is dated.
+        Some(now.duration_since(answered).unwrap_or_default())
+    }
+}
+
+/// The file, and what it holds.
+#[derive(Debug)]
+pub(super) struct FleetFile {
+    path: PathBuf,
+    written: Kept,
+    /// Up to this revision the copy is, whatever the link says.
+    floor: i64,
+    /// At most this long ago is the written answer, if the store answers.
+    lag: Duration,
+}
+
+impl FleetFile {
+    /// Reads the file, which is beside the clients' store. A missing file means that the exit is new in its fleet.
+    ///
+    /// # Errors
+    /// When it cannot be read or is damaged, with what to do.
+    pub(super) fn read(store: &Path, max_staleness: Option<Duration>) -> anyhow::Result<(Self, Kept)> {
+        let path = store.with_file_name("fleet.json");
+        let damaged = |why: String| {
+            let sentence = format!(
+                "cannot be read: {why}; removals that the fleet has not heard of may be in it, so restore it from a backup, or remove it and remove those clients again"
+            );
+            ConfigError::of_file(&path, sentence)
+        };
+        let kept = match warren_host::open_plain(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Kept::default(),
+            opened => {
+                let file = opened.map_err(|error| damaged(error.to_string()))?;
+                let file = std::io::Read::take(file, MOST_BYTES);
+                serde_json::from_reader(std::io::BufReader::new(file))
+                    .map_err(|error| damaged(error.to_string()))?
+            }
+        };
+        let lag = max_staleness.map_or(LAG, |time| (time / 10).clamp(Duration::from_secs(1), LAG));
+        Ok((Self { path, written: kept.clone(), floor: 0, lag }, kept))
+    }
+
+    /// Lets no lower revision be written from now on.
+    pub(super) fn stay_at(&mut self, revision: i64) {
+        self.floor = revision;
+    }
+
+    /// The revision that was written last.
+    pub(super) fn revision(&self) -> i64 {
+        self.written.revision
+    }
+
+    /// Writes what has changed. Later answers alone are written now and then only.
+    ///
+    /// # Errors
+    /// When the file cannot be written. It is as before then.
+    pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
+        let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
+        let waited =
+            kept.answered.unwrap_or_default().saturating_sub(self.written.answered.unwrap_or_default());
+        let is_same = kept.unsent == self.written.unsent && kept.revision == self.written.revision;
+        if is_same && waited < self.lag.as_secs() {
+            return Ok(());
+        }
+        self.write(kept)
+    }
+
+    /// Writes it in any case.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub(super) fn write(&mut self, kept: Kept) -> Result<(), ConfigError> {
+        if kept == self.written {
+            return Ok(());
+        }
+        let failed = |error: std::io::Error| {
+            ConfigError::of_file(&self.path, format!("cannot be written: {error}; check its directory"))
+        };
+        let text = serde_json::to_vec(&kept).map_err(|error| failed(error.into()))?;
+        write_atomic(&self.path, &text, 0o600).map_err(failed)?;
+        self.written = kept;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again_and_damage_is_one_sentence() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("clients.store");
+        let (mut file, kept) = FleetFile::read(&store, None).unwrap();
+        assert_eq!(kept, Kept::default());
+        assert_eq!(kept.age(SystemTime::now()), None);
+        let answered = Some(1_800_000_000);
+        file.keep(Kept { answered, revision: 7, unsent: Vec::new() }).unwrap();
+        let (mut file, kept) = FleetFile::read(&store, None).unwrap();
+        assert_eq!((kept.answered, kept.revision), (answered, 7));
+        let later = UNIX_EPOCH + Duration::from_secs(1_800_000_060);
+        assert_eq!(kept.age(later), Some(Duration::from_secs(60)));
+        assert_eq!(kept.age(UNIX_EPOCH), Some(Duration::ZERO), "a clock that was set back");
+        // A later answer alone is not worth a write, until the written one is old.
+        file.keep(Kept { answered: Some(1_800_000_299), ..kept.clone() }).unwrap();
+        assert_eq!(FleetFile::read(&store, None).unwrap().1, kept);
+        file.keep(Kept { answered: Some(1_800_000_300), ..kept.clone() }).unwrap();
+        assert_eq!(FleetFile::read(&store, None).unwrap().1.answered, Some(1_800_000_300));
+        std::fs::write(directory.path().join("fleet.json"), "{").unwrap();
+        let error = FleetFile::read(&store, None).unwrap_err().to_string();
+        assert!(error.contains("fleet.json") && error.contains("restore it"), "{error}");
+    }
+}

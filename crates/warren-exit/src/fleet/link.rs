@@ -1,0 +1,148 @@
+//! The connection of `warren-fleet`: one at a time, and a newer one replaces the older. Nothing that it does stalls the daemon.
+
+use std::time::Duration;
+
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::timeout;
+use warren_fleet_link::{ExitMessage, FleetMessage, read_frame, write_frame};
+
+use super::socket::FleetSocket;
+
+/// `warren-fleet` says something every second. A connection that is silent for longer hangs.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// A message that takes longer to write meets nobody who reads.
+const WRITING: Duration = Duration::from_secs(5);
+
+/// The wait after a connection could not be accepted.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Messages that may wait for the daemon. Each may be large, and `warren-fleet` can wait.
+const WAITING: usize = 4;
+
+/// Messages that may wait for `warren-fleet`. More mean that it hangs.
+const UNWRITTEN: usize = 4_096;
+
+/// What happens on the link.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    /// `warren-fleet` has connected. Messages go to it through this channel, and dropping the channel ends the connection.
+    Connected(mpsc::Sender<ExitMessage>),
+    /// It says something.
+    Message(Box<FleetMessage>),
+    /// The connection has ended, for this reason.
+    Lost(String),
+}
+
+/// Events of the link, each with the number of its connection. Later connections have higher numbers.
+#[derive(Debug)]
+pub(crate) struct LinkEvents {
+    events: mpsc::Receiver<(u64, LinkEvent)>,
+    accepting: JoinHandle<()>,
+    /// Holds the file in place.
+    _socket: FleetSocket,
+}
+
+impl LinkEvents {
+    /// Accepts connections on the socket from now on.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub(crate) fn accept(socket: FleetSocket) -> std::io::Result<Self> {
+        let (sender, events) = mpsc::channel(WAITING);
+        let accepting = tokio::spawn(accept(socket.listener()?, socket.users().to_vec(), sender));
+        Ok(Self { events, accepting, _socket: socket })
+    }
+
+    /// Waits for the next event.
+    pub(crate) async fn next(&mut self) -> (u64, LinkEvent) {
+        match self.events.recv().await {
+            Some(event) => event,
+            // The task that accepts never ends by itself.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for LinkEvents {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: UnixListener, users: Vec<u32>, events: mpsc::Sender<(u64, LinkEvent)>) {
+    let mut current: Option<AbortHandle> = None;
+    for number in 1.. {
+        let stream = loop {
+            match listener.accept().await {
+                Ok((stream, _)) if is_allowed(&stream, &users) => break stream,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept on the fleet's socket: {error}");
+                    tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                }
+            }
+        };
+        current.take().into_iter().for_each(|older| older.abort());
+        let (messages, unwritten) = mpsc::channel(UNWRITTEN);
+        if events.send((number, LinkEvent::Connected(messages))).await.is_err() {
+            return;
+        }
+        let events = events.clone();
+        let serving = tokio::spawn(async move {
+            let (reading, writing) = stream.into_split();
+            // One of the two ends, and the connection with it.
+            let why = tokio::select! {
+                why = read(reading, number, &events) => why,
+                why = write(writing, unwritten) => why,
+            };
+            drop(events.send((number, LinkEvent::Lost(why))).await);
+        });
+        current = Some(serving.abort_handle());
+    }
+}
+
+/// Whether the peer's user may speak for the fleet. The file's mode already keeps others out; this holds even if it is changed.
+fn is_allowed(stream: &UnixStream, users: &[u32]) -> bool {
+    match stream.peer_cred() {
+        Ok(peer) if users.contains(&peer.uid()) => true,
+        Ok(peer) => {
+            tracing::warn!("user {} tried to connect to the fleet's socket and was refused", peer.uid());
+            false
+        }
+        Err(error) => {
+            tracing::warn!("who connects to the fleet's socket is unknown: {error}");
+            false
+        }
+    }
+}
+
+async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, LinkEvent)>) -> String {
+    loop {
+        match timeout(SILENCE, read_frame::<FleetMessage>(&mut from)).await {
+            Ok(Ok(Some(message))) => {
+                // The daemon takes its time; `warren-fleet` waits for that in its own writes.
+                if events.send((number, LinkEvent::Message(Box::new(message)))).await.is_err() {
+                    return "the exit ends".to_owned();
+                }
+            }
+            Ok(Ok(None)) => return "warren-fleet has ended".to_owned(),
+            Ok(Err(error)) => return format!("warren-fleet: {error}"),
+            Err(_) => return format!("warren-fleet has said nothing for {} s", SILENCE.as_secs()),
+        }
+    }
+}
+
+async fn write(mut to: OwnedWriteHalf, mut unwritten: mpsc::Receiver<ExitMessage>) -> String {
+    while let Some(message) = unwritten.recv().await {
+        match timeout(WRITING, write_frame(&mut to, &message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return format!("warren-fleet cannot be written to: {error}"),
+            Err(_) => return format!("warren-fleet has read nothing for {} s", WRITING.as_secs()),
+        }
+    }
+    "the exit has closed the link".to_owned()
+}

@@ -1,0 +1,110 @@
+//! Requests to the store that have no answer yet, and those whose outcome somebody waits for.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use warren_fleet_link::Outcome;
+use warren_session::clients::RowChange;
+use warren_session::exit::StoreRequestId;
+
+/// How long the exit waits for the answer to a request. `warren-fleet` answers within 2.5 s.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A request without an answer.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) rows: Vec<RowChange>,
+    /// When it is given up.
+    until: Instant,
+    /// Whether it was given up. If it is stored all the same, its rows come as a change.
+    pub(super) is_late: bool,
+}
+
+/// What has become of a request that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing yet.
+    Open,
+    /// What the store has said, and when.
+    Given(Outcome, Instant),
+}
+
+/// What has become of requests since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(super) stored: u64,
+    pub(super) conflicts: u64,
+    pub(super) unavailable: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    asked: BTreeMap<StoreRequestId, Asked>,
+    watched: BTreeMap<StoreRequestId, Verdict>,
+}
+
+impl Requests {
+    pub(super) fn asked(&mut self, id: StoreRequestId, rows: Vec<RowChange>, now: Instant) {
+        self.asked.insert(id, Asked { rows, until: now + PATIENCE, is_late: false });
+    }
+
+    /// Whether a request of this number is open.
+    pub(super) fn is_asked(&self, id: u64) -> bool {
+        self.asked.contains_key(&StoreRequestId(id))
+    }
+
+    /// Takes out an answered request.
+    pub(super) fn answered(&mut self, id: u64, outcome: Outcome) -> (StoreRequestId, Option<Asked>) {
+        let id = StoreRequestId(id);
+        self.tell(id, outcome);
+        (id, self.asked.remove(&id))
+    }
+
+    /// Gives up the requests whose time is over. Each is given up once.
+    pub(super) fn give_up(&mut self, now: Instant) -> Vec<StoreRequestId> {
+        let mut given_up = Vec::new();
+        for (id, asked) in &mut self.asked {
+            if !asked.is_late && asked.until <= now {
+                asked.is_late = true;
+                given_up.push(*id);
+            }
+        }
+        given_up.iter().for_each(|id| self.tell(*id, Outcome::Unavailable));
+        given_up
+    }
+
+    /// Forgets all requests, because the link is lost. Returns those that were not given up before.
+    pub(super) fn lose_all(&mut self) -> Vec<StoreRequestId> {
+        let lost: Vec<_> = self.asked.iter().filter(|(_, asked)| !asked.is_late).map(|(id, _)| *id).collect();
+        self.asked.clear();
+        lost.iter().for_each(|id| self.tell(*id, Outcome::Unavailable));
+        lost
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.asked.values().filter(|asked| !asked.is_late).map(|asked| asked.until).min()
+    }
+
+    /// Requests that have no answer yet and were not given up.
+    pub(super) fn open(&self) -> usize {
+        self.asked.values().filter(|asked| !asked.is_late).count()
+    }
+
+    pub(super) fn watch(&mut self, id: StoreRequestId) {
+        self.watched.insert(id, Verdict::Open);
+    }
+
+    pub(super) fn forget(&mut self, id: StoreRequestId) {
+        self.watched.remove(&id);
+    }
+
+    pub(super) fn verdict(&self, id: StoreRequestId) -> Verdict {
+        self.watched.get(&id).copied().unwrap_or(Verdict::Open)
+    }
+
+    fn tell(&mut self, id: StoreRequestId, outcome: Outcome) {
+        if let Some(verdict @ Verdict::Open) = self.watched.get_mut(&id) {
+            *verdict = Verdict::Given(outcome, Instant::now());
+        }
+    }
+}

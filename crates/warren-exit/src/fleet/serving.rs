@@ -1,0 +1,131 @@
+//! Whether the exit serves: until the store has been silent for too long, or an operator drains it from another exit.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use warren_fleet_link::ExitState;
+use warren_session::exit::ExitSessions;
+use warren_session::goodbye::Goodbye;
+
+/// The store counts as silent only after this time, even if no silence at all is allowed: it answers every second.
+const SHORTEST: Duration = Duration::from_secs(3);
+
+/// How long clients have to leave a stale exit. Then it cuts them off, because one of them may have been removed elsewhere.
+const LEAVING: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Serving {
+    /// How long it serves after the store's last answer. `None` for ever.
+    limit: Option<Duration>,
+    /// When the store answered last, as far back as an `Instant` reaches. For a new member, when it started.
+    heard: Instant,
+    /// How much further back that was.
+    before: Duration,
+    /// The same on the wall clock, in seconds since 1970. `None` if the store has never answered.
+    answered: Option<u64>,
+    /// Whether an operator drains it.
+    is_drained: bool,
+    /// Whether clients are sent away now.
+    is_leaving: bool,
+    /// When those who are left are cut off, of a stale exit.
+    cut_off: Option<Instant>,
+    is_stale: bool,
+}
+
+impl Serving {
+    /// The state at the start. `age` is the time since the store's last answer in an earlier run.
+    pub(super) fn new(
+        limit: Option<Duration>,
+        now: Instant,
+        age: Option<Duration>,
+        answered: Option<u64>,
+    ) -> Self {
+        Self {
+            limit: limit.map(|limit| limit.max(SHORTEST)),
+            heard: now,
+            before: age.unwrap_or_default(),
+            answered,
+            is_drained: false,
+            is_leaving: false,
+            cut_off: None,
+            is_stale: false,
+        }
+    }
+
+    /// The store has answered.
+    pub(super) fn heard(&mut self, now: Instant) {
+        (self.heard, self.before) = (now, Duration::ZERO);
+        self.answered = Some(seconds_of(SystemTime::now()));
+    }
+
+    /// Time since the store's last answer.
+    pub(super) fn silent(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard) + self.before
+    }
+
+    pub(super) fn answered(&self) -> Option<u64> {
+        self.answered
+    }
+
+    pub(super) fn ask_to_drain(&mut self, on: bool) {
+        self.is_drained = on;
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// Time left until the exit is stale, if the store stays silent.
+    pub(super) fn left(&self, now: Instant) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_sub(self.silent(now)))
+    }
+
+    pub(super) fn state(&self) -> ExitState {
+        if self.is_leaving { ExitState::Draining } else { ExitState::Serving }
+    }
+
+    /// When [`Self::follow`] has something to do even if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let stale =
+            self.limit.filter(|_| !self.is_stale).map(|limit| self.heard + limit.saturating_sub(self.before));
+        [stale, self.cut_off].into_iter().flatten().min()
+    }
+
+    /// Sends clients away or takes them again. `is_back` says whether the registry follows the store. Returns whether that changed.
+    pub(super) fn follow(&mut self, now: Instant, is_back: bool, sessions: &mut ExitSessions) -> bool {
+        let is_silent = self.limit.is_some_and(|limit| self.silent(now) >= limit);
+        if is_silent && !self.is_stale {
+            self.is_stale = true;
+            self.cut_off = Some(now + LEAVING);
+            tracing::error!(
+                "the fleet's store has not answered for {} s: clients are sent away until it does (max_staleness in [fleet])",
+                self.silent(now).as_secs()
+            );
+        } else if self.is_stale && is_back && !is_silent {
+            (self.is_stale, self.cut_off) = (false, None);
+            tracing::info!("the fleet's store answers again: clients are taken again");
+        }
+        let is_leaving = self.is_stale || self.is_drained;
+        let has_changed = self.is_leaving != is_leaving;
+        if has_changed && is_leaving {
+            tracing::info!("draining: clients are told to move to another exit");
+            sessions.drain(now);
+        } else if has_changed {
+            sessions.serve_again();
+        }
+        self.is_leaving = is_leaving;
+        if self.cut_off.is_some_and(|at| at <= now) {
+            self.cut_off = None;
+            sessions.shutdown(now, Goodbye::Draining);
+        }
+        has_changed
+    }
+}
+
+/// Seconds since 1970.
+fn seconds_of(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

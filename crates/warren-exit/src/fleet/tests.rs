@@ -1,0 +1,355 @@
+//! The exit's side of the fleet, without a socket.
+
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use tokio::sync::mpsc::Receiver;
+use warren_fleet_link::{ExitId, ExitState, LINK_VERSION, Pools};
+use warren_session::clients::{Client, RemovedKey};
+use warren_session::exit::{ExitAction, SessionConfig};
+
+use super::*;
+
+const ALICE: PublicKey = PublicKey([1; 32]);
+const BOB: PublicKey = PublicKey([2; 32]);
+
+/// An exit of a fleet, whose `warren-fleet` is this test.
+struct Member {
+    fleet: Fleet,
+    sessions: ExitSessions,
+    store: ClientStore,
+    directory: tempfile::TempDir,
+    said: Option<Receiver<ExitMessage>>,
+    links: u64,
+}
+
+impl Member {
+    fn start() -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(3_600)))
+    }
+
+    fn start_in(directory: tempfile::TempDir, max_staleness: Option<Duration>) -> Self {
+        let (store, registry) = ClientStore::open(directory.path().join("clients.store")).unwrap();
+        let config =
+            SessionConfig { ipv4: Some("10.66.0.0/24".parse().unwrap()), ..SessionConfig::default() };
+        let entropy = Box::new(|bytes: &mut [u8]| bytes.fill(7));
+        let mut sessions =
+            ExitSessions::new(config, registry, Instant::now(), SystemTime::now(), entropy).unwrap();
+        let settings = FleetSettings { name: "ams1".to_owned(), max_staleness };
+        let fleet = Fleet::resume(settings, &store, &mut sessions).unwrap();
+        Self { fleet, sessions, store, directory, said: None, links: 0 }
+    }
+
+    /// The exit is killed and starts again.
+    fn restart(self) -> Self {
+        let max_staleness = self.fleet.settings.max_staleness;
+        Self::start_in(self.directory, max_staleness)
+    }
+
+    fn connect(&mut self) {
+        let (link, said) = mpsc::channel(100);
+        self.links += 1;
+        let hello = ExitMessage::Hello {
+            version: LINK_VERSION,
+            release: String::new(),
+            exit: ExitId::try_from("ams1".to_owned()).unwrap(),
+            key: ALICE,
+            endpoints: Vec::new(),
+            pools: Pools { ipv4: None, ipv6: None },
+        };
+        self.fleet.connected(self.links, link, (hello, ALICE), &mut self.sessions);
+        self.said = Some(said);
+    }
+
+    /// Connects, and the store has these clients.
+    fn link(&mut self, rows: Vec<RowChange>) {
+        self.connect();
+        self.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+        self.hear(FleetMessage::Whole { revision: 1, rows, is_last: true }).unwrap();
+        self.act();
+        self.requests();
+    }
+
+    fn hear(&mut self, message: FleetMessage) -> Result<Followed, String> {
+        self.fleet.take(Instant::now(), message, &mut self.sessions)
+    }
+
+    /// Carries out the actions of the state machine that concern the store.
+    fn act(&mut self) {
+        while let Some(action) = self.sessions.poll_action() {
+            if let ExitAction::Store(request) = action {
+                self.fleet.ask(request, &mut self.store, &mut self.sessions);
+            }
+        }
+    }
+
+    fn said(&mut self) -> Vec<ExitMessage> {
+        let said = self.said.as_mut().unwrap();
+        std::iter::from_fn(|| said.try_recv().ok()).collect()
+    }
+
+    /// The requests that were made since the latest call.
+    fn requests(&mut self) -> Vec<(u64, Vec<RowChange>)> {
+        let said = self.said();
+        let request = |message| match message {
+            ExitMessage::Request { id, rows } => Some((id, rows)),
+            _ => None,
+        };
+        said.into_iter().filter_map(request).collect()
+    }
+
+    fn add(&mut self, name: &str, key: PublicKey) -> Verdict {
+        let id = self.sessions.add_client(client(name, key), None).unwrap().unwrap();
+        self.fleet.watch(id);
+        self.act();
+        self.fleet.verdict(id)
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.sessions.remove_client(Instant::now(), name).unwrap();
+        self.act();
+    }
+
+    fn has(&self, key: PublicKey) -> bool {
+        self.sessions.registry().by_key(key).is_some()
+    }
+}
+
+fn client(name: &str, key: PublicKey) -> Client {
+    Client::new(name, key, UNIX_EPOCH)
+}
+
+fn rows() -> Vec<RowChange> {
+    vec![client("alice", ALICE).into(), client("bob", BOB).into()]
+}
+
+fn stored(revision: i64) -> Outcome {
+    Outcome::Stored { revision }
+}
+
+#[test]
+fn a_change_is_in_force_once_the_store_has_it() {
+    let mut exit = Member::start();
+    exit.link(Vec::new());
+    assert_eq!(exit.add("alice", ALICE), Verdict::Open);
+    let requests = exit.requests();
+    assert_eq!(requests.len(), 1);
+    assert!(!exit.has(ALICE), "not before the store has answered");
+    exit.hear(FleetMessage::Answer { id: requests[0].0, outcome: stored(2) }).unwrap();
+    assert!(exit.has(ALICE));
+    assert!(exit.said().contains(&ExitMessage::Applied { revision: 2 }));
+    // It is on disk soon, and then an exit without any link knows it.
+    exit.fleet.handle_timeout(Instant::now() + COPY_WITHIN, &mut exit.store, &mut exit.sessions);
+    assert!(exit.restart().has(ALICE));
+}
+
+#[test]
+fn without_a_store_that_answers_a_proposal_is_refused_at_once_and_nothing_is_sent() {
+    let away =
+        || FleetMessage::Store(StoreLink::Away { silent: Duration::ZERO, reason: "no route".to_owned() });
+    let mut exit = Member::start();
+    assert!(matches!(exit.add("alice", ALICE), Verdict::Given(Outcome::Unavailable, _)), "no link");
+    exit.connect();
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    assert!(matches!(exit.add("alice", ALICE), Verdict::Given(Outcome::Unavailable, _)), "no whole copy");
+    exit.hear(FleetMessage::Whole { revision: 1, rows: Vec::new(), is_last: true }).unwrap();
+    exit.hear(away()).unwrap();
+    assert!(matches!(exit.add("alice", ALICE), Verdict::Given(Outcome::Unavailable, _)), "away");
+    assert_eq!(exit.requests(), []);
+    assert_eq!(exit.fleet.why_away(), "no route");
+    // The control.
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    assert_eq!(exit.add("alice", ALICE), Verdict::Open);
+    assert_eq!(exit.requests().len(), 1);
+}
+
+#[test]
+fn a_removal_without_the_store_acts_at_once_survives_a_restart_and_is_sent_in_the_end() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    exit.fleet.handle_timeout(Instant::now() + COPY_WITHIN, &mut exit.store, &mut exit.sessions);
+    exit.fleet.lose("it was killed", &mut exit.sessions);
+    exit.remove("alice");
+    assert!(!exit.has(ALICE) && exit.sessions.owes());
+
+    let mut exit = exit.restart();
+    assert!(!exit.has(ALICE) && exit.has(BOB), "the removal is on disk");
+    // The store still has the client, and another exit has added one.
+    let carol = PublicKey([3; 32]);
+    exit.connect();
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    let all = [rows(), vec![client("carol", carol).into()]].concat();
+    exit.hear(FleetMessage::Whole { revision: 9, rows: all, is_last: true }).unwrap();
+    assert!(!exit.has(ALICE) && exit.has(carol));
+    exit.act();
+
+    let requests = exit.requests();
+    let sent: Vec<_> = requests.iter().flat_map(|(_, rows)| rows).collect();
+    assert!(sent.contains(&&RowChange::Client { key: ALICE, client: None }), "{sent:?}");
+    assert!(
+        sent.iter().any(|row| matches!(row, RowChange::Removed { key: ALICE, removed: Some(_) })),
+        "{sent:?}"
+    );
+    for (id, _) in requests {
+        exit.hear(FleetMessage::Answer { id, outcome: stored(10) }).unwrap();
+    }
+    assert!(!exit.sessions.owes());
+    // After another restart there is nothing left to send.
+    exit.fleet.handle_timeout(Instant::now() + COPY_WITHIN, &mut exit.store, &mut exit.sessions);
+    assert!(!exit.restart().sessions.owes());
+}
+
+#[test]
+fn requests_without_an_answer_are_unavailable_once_when_the_link_is_lost() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    exit.remove("alice");
+    let id = exit.sessions.add_client(client("carol", PublicKey([3; 32])), None).unwrap().unwrap();
+    exit.fleet.watch(id);
+    exit.act();
+    assert_eq!(exit.requests().len(), 2);
+    exit.fleet.lose("it was killed", &mut exit.sessions);
+    assert!(matches!(exit.fleet.verdict(id), Verdict::Given(Outcome::Unavailable, _)));
+    exit.fleet.lose("again", &mut exit.sessions);
+    assert_eq!(exit.fleet.counts.unavailable, 2, "each once");
+    // What is in force is sent again on the next link, and the proposal is not.
+    exit.connect();
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    exit.hear(FleetMessage::Whole { revision: 1, rows: rows(), is_last: true }).unwrap();
+    exit.act();
+    let requests = exit.requests();
+    assert_eq!(requests.len(), 1);
+    assert!(requests[0].1.contains(&RowChange::Client { key: ALICE, client: None }));
+}
+
+#[test]
+fn a_request_that_is_stored_after_it_was_given_up_is_taken_over_all_the_same() {
+    let mut exit = Member::start();
+    exit.link(Vec::new());
+    exit.add("alice", ALICE);
+    let id = exit.requests()[0].0;
+    let late = Instant::now() + Duration::from_secs(4);
+    exit.fleet.handle_timeout(late, &mut exit.store, &mut exit.sessions);
+    assert_eq!(exit.fleet.requests.open(), 0);
+    assert!(!exit.has(ALICE));
+    exit.hear(FleetMessage::Answer { id, outcome: stored(2) }).unwrap();
+    assert!(exit.has(ALICE));
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_and_a_new_link_puts_it_right() {
+    let change = |revision| FleetMessage::Changes { revision, rows: Vec::new() };
+    let whole = |revision, is_last| FleetMessage::Whole { revision, rows: rows(), is_last };
+    let mut exit = Member::start();
+    exit.connect();
+    assert!(exit.hear(change(1)).is_err(), "before the whole copy");
+    exit.link(rows());
+    assert!(exit.hear(change(0)).is_err(), "out of order");
+    assert!(exit.hear(FleetMessage::Answer { id: 99, outcome: stored(5) }).is_err(), "to no request");
+    let many = vec![RowChange::Client { key: ALICE, client: None }; MAX_ROWS + 1];
+    assert!(exit.hear(FleetMessage::Changes { revision: 2, rows: many }).is_err(), "too many rows");
+    let twice = [rows(), rows()].concat();
+    assert!(
+        exit.hear(FleetMessage::Whole { revision: 2, rows: twice, is_last: true }).is_err(),
+        "a row twice"
+    );
+    exit.link(rows());
+    assert!(exit.hear(FleetMessage::Whole { revision: 2, rows: Vec::new(), is_last: false }).is_ok());
+    assert!(exit.hear(change(3)).is_err(), "within a whole copy");
+    assert!(exit.hear(whole(3, true)).is_err(), "another copy within a whole copy");
+    let gone = vec![RowChange::Client { key: ALICE, client: None }];
+    exit.link(rows());
+    assert!(exit.hear(FleetMessage::Whole { revision: 2, rows: gone, is_last: true }).is_err(), "a deletion");
+    let roster = FleetMessage::Roster { bytes: vec![0; LONGEST_ROSTER + 1] };
+    assert!(exit.hear(roster).is_err(), "a roster that is too long");
+    // The control: nobody was lost, and all goes on.
+    exit.link(rows());
+    assert!(exit.has(ALICE) && exit.has(BOB));
+    assert!(exit.hear(change(2)).is_ok());
+}
+
+#[test]
+fn an_older_copy_of_warren_fleet_takes_nothing_back_while_the_store_is_away() {
+    let removed = RemovedKey { name: "alice".to_owned(), public_key: ALICE, removed: UNIX_EPOCH };
+    let removal = vec![RowChange::Client { key: ALICE, client: None }, removed.into()];
+    let away = StoreLink::Away { silent: Duration::ZERO, reason: String::new() };
+    for (store, is_taken_back) in [(away, false), (StoreLink::Reachable, true)] {
+        let mut exit = Member::start();
+        exit.link(rows());
+        exit.hear(FleetMessage::Changes { revision: 5, rows: removal.clone() }).unwrap();
+        assert!(!exit.has(ALICE));
+        exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+        exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+        let mut exit = exit.restart();
+        exit.connect();
+        exit.hear(FleetMessage::Store(store)).unwrap();
+        exit.hear(FleetMessage::Whole { revision: 4, rows: rows(), is_last: true }).unwrap();
+        // The control: the store itself is always right.
+        assert_eq!(exit.has(ALICE), is_taken_back);
+        assert!(exit.has(BOB));
+    }
+}
+
+#[test]
+fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_store() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(60)));
+    exit.link(rows());
+    exit.fleet.lose("it was killed", &mut exit.sessions);
+    let now = Instant::now();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let state = |exit: &Member| exit.fleet.serving.state();
+    assert!(!exit.fleet.serve(at(58), &mut exit.sessions));
+    assert_eq!(state(&exit), ExitState::Serving);
+    assert!(exit.fleet.due().is_some_and(|due| due <= at(61)), "it looks again in time");
+    assert!(exit.fleet.serve(at(61), &mut exit.sessions));
+    assert_eq!(state(&exit), ExitState::Draining);
+    // A link alone is not enough, and neither is a store before the exit has read its clients.
+    exit.connect();
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    exit.fleet.serve(at(3), &mut exit.sessions);
+    assert_eq!(state(&exit), ExitState::Draining);
+    exit.hear(FleetMessage::Whole { revision: 2, rows: rows(), is_last: true }).unwrap();
+    exit.fleet.serve(at(3), &mut exit.sessions);
+    assert_eq!(state(&exit), ExitState::Serving);
+    // An operator drains it from another exit, and ends that.
+    exit.hear(FleetMessage::Drain { on: true }).unwrap();
+    exit.fleet.serve(at(3), &mut exit.sessions);
+    assert_eq!(state(&exit), ExitState::Draining);
+    exit.hear(FleetMessage::Drain { on: false }).unwrap();
+    exit.fleet.serve(at(3), &mut exit.sessions);
+    assert_eq!(state(&exit), ExitState::Serving);
+}
+
+#[test]
+fn a_restart_does_not_make_an_exit_fresh_again() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(60)));
+    let now = Instant::now();
+    exit.link(rows());
+    exit.fleet.end(&mut exit.store, &mut exit.sessions);
+    let path = exit.directory.path().join("fleet.json");
+    age(&path, 45);
+    let mut exit = exit.restart();
+    assert!(!exit.fleet.serve(now + Duration::from_secs(10), &mut exit.sessions));
+    assert!(exit.fleet.serve(now + Duration::from_secs(20), &mut exit.sessions));
+    // The control: one that may serve for ever.
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), None);
+    assert!(!exit.fleet.serve(now + Duration::from_secs(1 << 20), &mut exit.sessions));
+}
+
+/// Makes the store's last answer older.
+fn age(file: &Path, seconds: u64) {
+    let mut kept: Kept = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    kept.answered = kept.answered.map(|answered| answered - seconds);
+    std::fs::write(file, serde_json::to_vec(&kept).unwrap()).unwrap();
+}
+
+#[test]
+fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    for (offset, is_wrong) in [(60_000, false), (60_001, true), (-60_001, true), (0, false)] {
+        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, exits: Vec::new() }).unwrap();
+        assert_eq!(exit.fleet.is_clock_wrong(), is_wrong, "{offset}");
+        assert_eq!(exit.fleet.status().is_clock_wrong, is_wrong);
+    }
+}

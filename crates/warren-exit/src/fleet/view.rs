@@ -1,0 +1,117 @@
+//! How the fleet is, for the status, the metrics, the page, and the answers to operators.
+
+use std::time::Instant;
+
+use warren_control::status::{FleetExitStatus, FleetStatus};
+use warren_fleet_link::{ExitState, FleetExit, StoreLink};
+use warren_session::exit::StoreRequestId;
+
+use super::{Fleet, Verdict};
+
+/// Which other exits act by a revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// How many, with this one.
+    pub(crate) heard: usize,
+    /// The names of those that have not heard and are alive.
+    pub(crate) waiting: Vec<String>,
+    /// The names of those that have not heard and cannot be asked.
+    pub(crate) dead: Vec<String>,
+}
+
+impl Fleet {
+    /// Begins to wait for the outcome of a request.
+    pub(crate) fn watch(&mut self, id: StoreRequestId) {
+        self.requests.watch(id);
+    }
+
+    /// What has become of it.
+    pub(crate) fn verdict(&self, id: StoreRequestId) -> Verdict {
+        self.requests.verdict(id)
+    }
+
+    /// Ends the waiting.
+    pub(crate) fn forget(&mut self, id: StoreRequestId) {
+        self.requests.forget(id);
+    }
+
+    /// The store's latest revision that the registry has.
+    pub(crate) fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// Which exits act by a revision.
+    pub(crate) fn heard(&self, revision: i64) -> Heard {
+        let mut heard = Heard { heard: 1, ..Heard::default() };
+        for exit in self.others() {
+            let name = exit.exit.to_string();
+            match (exit.applied >= revision, exit.is_alive) {
+                (true, _) => heard.heard += 1,
+                (false, true) => heard.waiting.push(name),
+                (false, false) => heard.dead.push(name),
+            }
+        }
+        heard
+    }
+
+    fn others(&self) -> impl Iterator<Item = &FleetExit> {
+        self.exits.iter().filter(|exit| exit.exit.as_str() != self.settings.name)
+    }
+
+    /// How the fleet is.
+    pub(crate) fn status(&self) -> FleetStatus {
+        let now = Instant::now();
+        let store = match &self.store {
+            _ if self.link.is_none() => "no_link",
+            StoreLink::Reachable if self.follows => "reachable",
+            StoreLink::Reachable => "reading",
+            StoreLink::Away { .. } => "away",
+            StoreLink::Refused { .. } => "refused",
+        };
+        let newest = self.exits.iter().map(|exit| exit.applied).max().unwrap_or_default().max(self.revision);
+        FleetStatus {
+            name: self.settings.name.clone(),
+            store: store.to_owned(),
+            reason: (store != "reachable").then(|| self.why_away()),
+            silent_seconds: self.serving.silent(now).as_secs_f64(),
+            max_staleness_seconds: self.settings.max_staleness.map(|time| time.as_secs()),
+            stale_in_seconds: self.serving.left(now).map(|left| left.as_secs_f64()),
+            is_stale: self.serving.is_stale(),
+            is_draining: self.serving.state() == ExitState::Draining,
+            is_drained_by_operator: self.serving.is_drained(),
+            revision: self.revision,
+            revision_lag: newest.saturating_sub(self.revision),
+            clock_offset_ms: self.clock_offset_ms,
+            is_clock_wrong: self.is_clock_wrong(),
+            requests: [
+                ("stored", self.counts.stored),
+                ("conflict", self.counts.conflicts),
+                ("unavailable", self.counts.unavailable),
+            ]
+            .map(|(outcome, count)| (outcome.to_owned(), count))
+            .into(),
+            requests_open: self.requests.open(),
+            roster_bytes: self.roster.len(),
+            exits: self.exits.iter().map(exit_status).collect(),
+        }
+    }
+}
+
+fn exit_status(exit: &FleetExit) -> FleetExitStatus {
+    FleetExitStatus {
+        name: exit.exit.to_string(),
+        state: match (exit.is_alive, exit.state) {
+            (false, _) => "gone",
+            (true, ExitState::Serving) => "serving",
+            (true, ExitState::Draining) => "draining",
+        }
+        .to_owned(),
+        sessions: exit.load.sessions,
+        max_sessions: exit.load.max_sessions,
+        bits_per_second: exit.load.bits_per_second,
+        cores: exit.load.cores,
+        revision: exit.applied,
+        clock_offset_ms: exit.clock_offset_ms,
+        endpoints: exit.endpoints.clone(),
+    }
+}

@@ -1,0 +1,191 @@
+//! What an exit does differently because other exits have the same clients: a copy of the registry of its own, rows that the store
+//! may not have over a restart, whole copies of the store, and sessions that clients have elsewhere.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::session::Nonce;
+use super::{AdminError, Deadline, EndReason, ExitSessions, StoreRequestId};
+use crate::PublicKey;
+use crate::clients::{RowChange, RowId};
+use crate::goodbye::Goodbye;
+use crate::planted::{Bug, is_planted};
+
+/// How long a session goes on after its client has moved to another exit.
+const LEAVING_TIME: Duration = Duration::from_secs(30);
+
+/// A row in force that the store may lack. The exit keeps these over a restart, so that the store hears of them in the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnsentRow {
+    row: RowId,
+    /// Whether only a date has changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_date: bool,
+    /// Whether this exit has disabled the client, which then stays disabled whatever another exit has written meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_shut_out: bool,
+}
+
+/// The parts of a whole copy of the store that have arrived so far.
+#[derive(Debug, Default)]
+pub struct WholeCopy {
+    seen: BTreeSet<RowId>,
+    /// The rows that the exit had otherwise when they arrived.
+    differing: Vec<RowChange>,
+}
+
+/// Why a part does not belong into a whole copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadWhole {
+    /// A row is there a second time.
+    #[error("a whole copy has a row twice")]
+    Twice,
+    /// A row is deleted. Rows that do not exist are in no part.
+    #[error("a whole copy deletes a row")]
+    Deletion,
+}
+
+impl WholeCopy {
+    /// Adds a part. `sessions` is the state that the whole copy is for.
+    ///
+    /// # Errors
+    ///
+    /// If the part has a row a second time, or deletes a row.
+    pub fn add(&mut self, sessions: &ExitSessions, rows: Vec<RowChange>) -> Result<(), BadWhole> {
+        for row in rows {
+            let id = row.id();
+            if row == id.deletion() {
+                return Err(BadWhole::Deletion);
+            }
+            if !self.seen.insert(id) {
+                return Err(BadWhole::Twice);
+            }
+            if sessions.registry.row(id) != row {
+                self.differing.push(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ExitSessions {
+    /// Begins to note which rows change, for [`Self::take_uncopied`].
+    pub fn keep_copy(&mut self) {
+        self.store.keep_copy();
+    }
+
+    /// The rows that have changed since the latest call, as they are now, for the exit's own copy of the registry.
+    pub fn take_uncopied(&mut self) -> Vec<RowChange> {
+        self.store.take_uncopied().into_iter().map(|row| self.registry.row(row)).collect()
+    }
+
+    /// Notes rows that could not be copied, so that the next [`Self::take_uncopied`] has them again.
+    pub fn copy_again(&mut self, rows: &[RowChange]) {
+        rows.iter().for_each(|row| self.store.note(row.id()));
+    }
+
+    /// Every row in force that the store may lack. The exit writes them down before it writes its copy.
+    pub fn unsent(&self) -> Vec<UnsentRow> {
+        let row = |(row, is_owed): (RowId, bool)| {
+            let is_shut_out = matches!(row, RowId::Client(key) if self.store.shut_out_by(key).is_some());
+            UnsentRow { row, is_date: !is_owed, is_shut_out }
+        };
+        self.store.lacking().map(row).collect()
+    }
+
+    /// Whether the store may lack more than dates.
+    pub fn owes(&self) -> bool {
+        self.store.lacking().any(|(_, is_owed)| is_owed)
+    }
+
+    /// Takes back what [`Self::unsent`] returned before a restart. Call it before anything else happens.
+    pub fn resume(&mut self, unsent: Vec<UnsentRow>) {
+        for UnsentRow { row, is_date, is_shut_out } in unsent {
+            // If the exit ended after it wrote the row's name and before it wrote the row, nobody was told of the change.
+            if is_planted(Bug::UnsentForgotten) || !self.is_change_of_this_exit(row) {
+                continue;
+            }
+            if is_date {
+                self.store.changed(row);
+            } else {
+                self.store.owe(row);
+            }
+            if let RowId::Client(key) = row
+                && is_shut_out
+                && self.registry.by_key(key).is_some_and(|client| client.disabled)
+            {
+                // By a request that is older than every request of this run.
+                self.store.shut_out(key, StoreRequestId(0));
+            }
+        }
+    }
+
+    /// Whether a row can be the result of a change that an exit makes without the store.
+    fn is_change_of_this_exit(&self, row: RowId) -> bool {
+        match (row, self.registry.row(row)) {
+            // Its key is a removed key, too.
+            (RowId::Client(key), RowChange::Client { client: None, .. }) => {
+                self.registry.row(RowId::Removed(key)) != RowId::Removed(key).deletion()
+            }
+            // Only an operator allows a removed key again, which is a proposal.
+            (_, RowChange::Removed { removed, .. }) => removed.is_some(),
+            // An invitation is made by a proposal.
+            (_, RowChange::Invitation { invitation: Some(invitation), .. }) => invitation.used_by.is_some(),
+            (_, RowChange::Client { .. } | RowChange::Invitation { .. }) => true,
+        }
+    }
+
+    /// Takes over a whole copy of the store: what differs, except where this exit has a later change that the store lacks. Returns
+    /// an error for each client that does not fit this exit, which it then does not have.
+    pub fn take_whole(&mut self, now: Instant, whole: WholeCopy) -> Vec<AdminError> {
+        let WholeCopy { seen, differing: mut changes } = whole;
+        if !is_planted(Bug::GoneRowsKept) {
+            // The store has not heard of a client's new key yet. If another exit has removed the client, the removed key is in the
+            // copy.
+            let is_new = |id: &RowId| matches!(id, RowId::Client(_)) && self.store.owes(*id);
+            let here = self.registry.rows().map(|row| row.id());
+            changes.extend(here.filter(|id| !seen.contains(id) && !is_new(id)).map(RowId::deletion));
+        }
+        self.apply(now, changes)
+    }
+
+    /// Tells the store at once of everything that it lacks, because it answers again.
+    pub fn store_answers(&mut self) {
+        if let Some(at) = self.store.again_at.take() {
+            self.deadlines.remove(at, Deadline::Again);
+        }
+        self.save();
+    }
+
+    /// Says whether this host's clock is so wrong that no invitation may be redeemed here.
+    pub fn set_clock_wrong(&mut self, is_wrong: bool) {
+        self.fleet.is_clock_wrong = is_wrong;
+    }
+
+    /// Takes clients again after [`Self::drain`], or after [`Self::shutdown`] with [`Goodbye::Draining`].
+    pub fn serve_again(&mut self) {
+        if self.leaving == Some(Goodbye::Draining) {
+            self.leaving = None;
+        }
+    }
+
+    /// A client has a newer session at another exit. If the same client process has it, its session here goes on for a while, for
+    /// packets that are on their way. Otherwise another host has taken the client's place.
+    pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8]) {
+        let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
+        let (id, own): (_, Nonce) = (session.id, session.nonce);
+        if own != nonce || is_planted(Bug::MovedCutOff) {
+            if !is_planted(Bug::ElsewhereIgnored) {
+                self.predecessors.entry(key).or_default().add(id, own);
+                self.end(now, id, EndReason::Replaced);
+            }
+        } else if !self.fleet.leaving.contains_key(&id) {
+            let until = now + LEAVING_TIME;
+            self.fleet.leaving.insert(id, until);
+            self.deadlines.add(until, Deadline::Leaving(id));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! An exit's fleet, in the text of `warren status exit`.
+
+use super::layout::Fields;
+use super::units::time;
+use warren_control::status::{FleetExitStatus, FleetStatus};
+
+/// One line about the fleet.
+pub(super) fn add_line(fields: &mut Fields, fleet: &FleetStatus) {
+    let store = match fleet.store.as_str() {
+        "reachable" => "its store answers".to_owned(),
+        "reading" => "the clients are being read from its store".to_owned(),
+        "refused" => "its store must not be used".to_owned(),
+        _ => format!("its store has not answered for {}", time(fleet.silent_seconds)),
+    };
+    let state = |name: &str| fleet.exits.iter().filter(|exit| exit.state == name).count();
+    let mut exits = format!("{} of {} exits serve", state("serving"), fleet.exits.len());
+    if fleet.exits.is_empty() {
+        exits = "no exit is known yet".to_owned();
+    }
+    fields.add("fleet", format!("{} in it; {store}; {exits}", fleet.name));
+}
+
+/// What is wrong with the fleet, and what follows for clients.
+pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
+    if let Some(reason) = &fleet.reason {
+        fields.add("store", reason.clone());
+    }
+    match fleet.stale_in_seconds {
+        _ if fleet.is_stale => fields.add(
+            "stale",
+            "clients are sent away until the store answers again (max_staleness in [fleet])".to_owned(),
+        ),
+        Some(left) if fleet.store != "reachable" => fields
+            .add("stale", format!("clients are served for another {}, and nobody is enrolled", time(left))),
+        Some(_) | None => {}
+    }
+    if fleet.is_draining && !fleet.is_stale {
+        fields.add("draining", "clients are sent to other exits of the fleet".to_owned());
+    }
+    if fleet.is_clock_wrong {
+        let seconds = fleet.clock_offset_ms / 1_000;
+        fields.add(
+            "clock",
+            format!("it differs from the fleet's by {seconds} s, so no invitation is redeemed here; check this host's time service"),
+        );
+    }
+}
+
+/// Every exit of the fleet, a line each.
+pub(super) fn exits(fleet: &FleetStatus) -> String {
+    let newest = fleet.exits.iter().map(|exit| exit.revision).max().unwrap_or_default();
+    let line = |exit: &FleetExitStatus| {
+        let behind = newest.saturating_sub(exit.revision);
+        let behind = if behind == 0 { String::new() } else { format!(", {behind} changes behind") };
+        format!(
+            "\n{}  {}, {} of {} sessions, {} cores in use{behind}",
+            exit.name,
+            exit.state,
+            exit.sessions,
+            exit.max_sessions,
+            (exit.cores * 100.0).round() / 100.0,
+        )
+    };
+    fleet.exits.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet() -> FleetStatus {
+        serde_json::from_value(serde_json::json!({
+            "name": "ams1", "store": "reachable", "reason": null, "silent_seconds": 0.4, "max_staleness_seconds": 3600,
+            "stale_in_seconds": 3599.6, "is_stale": false, "is_draining": false, "is_drained_by_operator": false,
+            "revision": 7, "revision_lag": 1, "clock_offset_ms": 3, "is_clock_wrong": false, "requests": {},
+            "requests_open": 0, "roster_bytes": 0,
+            "exits": [
+                { "name": "ams1", "state": "serving", "sessions": 3, "max_sessions": 100, "bits_per_second": 5,
+                  "cores": 0.254, "revision": 7, "clock_offset_ms": 0, "endpoints": [] },
+                { "name": "ams2", "state": "gone", "sessions": 0, "max_sessions": 100, "bits_per_second": 0,
+                  "cores": 0.0, "revision": 5, "clock_offset_ms": 0, "endpoints": [] },
+            ],
+        }))
+        .unwrap()
+    }
+
+    fn text(fleet: &FleetStatus) -> String {
+        let mut fields = Fields::default();
+        add_line(&mut fields, fleet);
+        add_trouble(&mut fields, fleet);
+        format!("{fields}{}", exits(fleet))
+    }
+
+    #[test]
+    fn a_fleet_that_is_well_is_one_line_and_one_for_each_exit() {
+        let text = text(&fleet());
+        assert!(text.contains("ams1 in it; its store answers; 1 of 2 exits serve"), "{text}");
+        assert!(text.contains("ams2  gone, 0 of 100 sessions, 0 cores in use, 2 changes behind"), "{text}");
+        assert!(!text.contains("stale") && !text.contains("clock"), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_follows() {
+        let away = FleetStatus {
+            store: "away".to_owned(),
+            reason: Some("no route".to_owned()),
+            silent_seconds: 61.0,
+            stale_in_seconds: Some(120.0),
+            clock_offset_ms: -90_000,
+            is_clock_wrong: true,
+            ..fleet()
+        };
+        let said = text(&away);
+        for part in
+            ["has not answered for", "no route", "served for another", "differs from the fleet's by -90 s"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let stale = FleetStatus { is_stale: true, is_draining: true, stale_in_seconds: Some(0.0), ..away };
+        let said = text(&stale);
+        assert!(said.contains("clients are sent away until the store answers again"), "{said}");
+        assert!(!said.contains("draining"), "{said}");
+    }
+}

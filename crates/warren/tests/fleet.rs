@@ -1,0 +1,283 @@
+//! Two exits of a fleet share their clients, by the link to a store. The store is in the test's memory.
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+use warren_fleet_link::{ExitMessage, FleetMessage};
+
+use crate::support::fleet_store::{Behaviour, FleetStore};
+use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, flows, seconds};
+
+/// Two exits of one fleet, and their store.
+struct Fleet<'net> {
+    store: FleetStore,
+    exits: [Exit<'net>; 2],
+    links: [usize; 2],
+}
+
+const SECOND_EXIT: &str = "192.0.10.2";
+
+impl<'net> Fleet<'net> {
+    fn start(net: &'net Net, second: &'net Namespace, staleness: &str) -> Self {
+        let store = FleetStore::new();
+        let options = ExitOptions::default();
+        let other = ExitOptions { endpoint: format!("{SECOND_EXIT}:443"), ..ExitOptions::default() };
+        let exits = [("ams1", &net.exit, options), ("ams2", second, other)].map(|(name, host, options)| {
+            let mut exit = Exit::init_on(host, &options);
+            let section = format!("\n[fleet]\nname = \"{name}\"\nmax_staleness = \"{staleness}\"\n");
+            let config = exit.warren.config("exit.toml");
+            std::fs::write(&config, std::fs::read_to_string(&config).unwrap() + &section).unwrap();
+            exit.run();
+            exit
+        });
+        let links = [0, 1].map(|number: usize| store.link(&socket_of(&exits[number])));
+        let fleet = Self { store, exits, links };
+        fleet.wait_until_linked();
+        fleet
+    }
+
+    fn wait_until_linked(&self) {
+        for exit in &self.exits {
+            eventually(seconds(10), "the store is reachable", || store_of(exit) == "reachable");
+        }
+    }
+
+    /// A profile for a client of the second exit, made from one of the first.
+    fn profile_at_second(&self, profile: &Profile) -> Profile {
+        let key = self.exits[1].status().text("/public_key").to_owned();
+        let own = self.exits[0].status().text("/public_key").to_owned();
+        let text = profile.text().replace(&own, &key).replace(Net::EXIT_V4, SECOND_EXIT);
+        Profile::parse(&text)
+    }
+}
+
+fn socket_of(exit: &Exit<'_>) -> std::path::PathBuf {
+    exit.warren.config("../runtime/fleet/fleet.sock")
+}
+
+fn store_of(exit: &Exit<'_>) -> String {
+    exit.status().text("/fleet/store").to_owned()
+}
+
+fn join(line: &str) -> String {
+    format!("join {}", line.split_whitespace().last().unwrap_or_default())
+}
+
+#[test]
+fn a_client_enrolled_at_one_exit_connects_at_the_other_and_is_cut_off_there() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let fleet = Fleet::start(&net, &second, "1h");
+    let [first, other] = &fleet.exits;
+    let profile = first.enrol("laptop");
+    let kept = first.enrol("control");
+    eventually(seconds(2), "the other exit knows both", || other.status().number("/clients/enrolled") == 2);
+    let client = Client::with(&net, &fleet.profile_at_second(&profile));
+    client.up();
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
+    let host = net.second_client();
+    let control = Client::on(&host, &fleet.profile_at_second(&kept));
+    control.up();
+
+    let removed = first.warren.run("exit client remove laptop").ok();
+    let since = Instant::now();
+
+    assert!(removed.contains("Cut off at 2 of 2 exits"), "{removed}");
+    eventually(seconds(2), "the client is cut off at the other exit", || {
+        other.status().list("/sessions").len() == 1
+    });
+    println!("measured: cut off elsewhere {:?} after the command", since.elapsed());
+    // The control: the other client goes on.
+    assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
+    assert_eq!(flows::echo_from_each(&net.client, 20_001..20_002), 0, "nothing of a removed client passes");
+    assert!(other.warren.run("exit client list --removed").ok().contains("laptop"));
+}
+
+#[test]
+fn while_the_store_is_away_removals_act_and_nobody_is_enrolled() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let mut fleet = Fleet::start(&net, &second, "1h");
+    let profile = fleet.exits[0].enrol("laptop");
+    let line = fleet.exits[0].warren.run("exit invite phone").ok();
+    let client = Client::with(&net, &profile);
+    client.up();
+    fleet.store.set_away(true);
+    eventually(seconds(3), "both exits know", || fleet.exits.iter().all(|exit| store_of(exit) == "away"));
+
+    let refused = fleet.exits[0].warren.run("exit client add tablet");
+    let machine = net.second_client();
+    let joining = Client::bare(&machine);
+    let unjoined = joining.warren.run(&format!("{} --timeout 4s", join(&line)));
+    let removed = fleet.exits[0].warren.run("exit client remove laptop").ok();
+
+    assert!(refused.stderr.contains("the fleet's store does not answer"), "{refused:?}");
+    assert!(refused.stderr.contains("nothing was changed"), "{refused:?}");
+    assert!(!unjoined.succeeded() && !joining.warren.config("phone.toml").exists(), "{unjoined:?}");
+    assert!(removed.contains("Cut off here"), "{removed}");
+    assert_eq!(fleet.exits[0].status().list("/sessions").len(), 0);
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 0);
+    assert!(fleet.store.registry().by_name("laptop").is_some(), "the store does not know yet");
+    // The removal survives the exit's death.
+    fleet.exits[0].stop(Signal::KILL);
+    fleet.exits[0].run();
+    eventually(seconds(10), "the exit is linked again", || store_of(&fleet.exits[0]) == "away");
+    assert_eq!(fleet.exits[0].status().number("/clients/enrolled"), 0);
+
+    fleet.store.set_away(false);
+    eventually(seconds(5), "the store and the other exit know", || {
+        fleet.store.registry().by_name("laptop").is_none()
+            && fleet.exits[1].status().number("/clients/enrolled") == 0
+    });
+    // The control: the invitation still works.
+    joining.warren.run(&join(&line)).ok();
+    eventually(seconds(2), "it is enrolled everywhere", || {
+        fleet.exits[1].status().number("/clients/enrolled") == 1
+    });
+}
+
+#[test]
+fn of_two_machines_that_race_for_one_invitation_at_two_exits_one_is_enrolled() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let fleet = Fleet::start(&net, &second, "1h");
+    let line = fleet.exits[0].warren.run("exit invite phone").ok();
+    eventually(seconds(2), "the other exit knows it", || {
+        fleet.exits[1].warren.run("exit client list").ok().contains("phone")
+    });
+    let key = |exit: usize| fleet.exits[exit].status().text("/public_key").to_owned();
+    let at_second = line.replace(&key(0), &key(1)).replace(Net::EXIT_V4, SECOND_EXIT);
+    // Both requests are on their way before either is answered.
+    fleet.store.set_delay(std::time::Duration::from_millis(500));
+    let host = net.second_client();
+    let machines = [Client::bare(&net.client), Client::bare(&host)];
+
+    let racing: Vec<_> = machines
+        .iter()
+        .zip([&line, &at_second])
+        .map(|(machine, line)| machine.warren.start(&join(line)))
+        .collect();
+    let codes: Vec<Option<i32>> = racing.into_iter().map(|mut running| running.wait(seconds(20))).collect();
+
+    assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{codes:?}");
+    assert!(codes.contains(&Some(4)), "the other hears that the invitation is used: {codes:?}");
+    assert_eq!(fleet.store.registry().iter().count(), 1);
+    assert!(fleet.store.conflicts() > 0, "they have raced");
+}
+
+#[test]
+fn a_link_that_dies_hangs_or_talks_nonsense_costs_no_packet_and_comes_back() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let mut fleet = Fleet::start(&net, &second, "1h");
+    let client = Client::with(&net, &fleet.exits[0].enrol("laptop"));
+    client.up();
+    let link = fleet.links[0];
+    let pid = fleet.exits[0].status().number("/pid");
+    let too_long = vec![0xff; 64];
+    let unknown = br#"{"type":"unknown"}"#;
+    let unknown = [&u32::try_from(unknown.len()).unwrap().to_be_bytes(), unknown.as_slice()].concat();
+    let troubles: [(&str, &dyn Fn()); 6] = [
+        ("a message that is too long", &|| fleet.store.say_bytes(link, too_long.clone())),
+        ("an unknown message", &|| fleet.store.say_bytes(link, unknown.clone())),
+        ("a change that is out of order", &|| {
+            fleet.store.say(link, FleetMessage::Changes { revision: -1, rows: Vec::new() });
+        }),
+        ("an answer to no request", &|| {
+            let outcome = warren_fleet_link::Outcome::Conflict;
+            fleet.store.say(link, FleetMessage::Answer { id: 1 << 60, outcome });
+        }),
+        ("a death", &|| {
+            fleet.store.set_behaviour(link, Behaviour::Dead);
+            std::thread::sleep(seconds(1));
+            fleet.store.set_behaviour(link, Behaviour::Works);
+        }),
+        ("a hanging", &|| {
+            fleet.store.set_behaviour(link, Behaviour::Hangs);
+            // Commands are refused in time, and status is answered at once.
+            let begun = Instant::now();
+            let refused = fleet.exits[0].warren.run("exit client add tablet");
+            assert!(refused.stderr.contains("the fleet's store does not answer"), "{refused:?}");
+            assert!(begun.elapsed() < seconds(5), "{:?}", begun.elapsed());
+            eventually(seconds(14), "the link is given up", || store_of(&fleet.exits[0]) == "no_link");
+            fleet.store.set_behaviour(link, Behaviour::Works);
+        }),
+    ];
+
+    for (trouble, cause) in troubles {
+        let before = fleet.store.connections(link);
+        cause();
+        eventually(seconds(15), trouble, || {
+            fleet.store.connections(link) > before && store_of(&fleet.exits[0]) == "reachable"
+        });
+        assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1, "after {trouble}");
+    }
+
+    assert_eq!(fleet.exits[0].status().number("/pid"), pid);
+    // The control: after all that, changes go through.
+    fleet.exits[0].enrol("tablet");
+    eventually(seconds(2), "the other exit knows", || {
+        fleet.exits[1].status().number("/clients/enrolled") == 2
+    });
+    assert!(fleet.exits[0].daemon().output().contains("it said what cannot be meant"));
+}
+
+#[test]
+fn an_exit_that_has_been_without_the_store_for_too_long_sends_its_clients_away_until_it_is_back() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let fleet = Fleet::start(&net, &second, "6s");
+    let client = Client::with(&net, &fleet.exits[0].enrol("laptop"));
+    client.up();
+    fleet.store.set_behaviour(fleet.links[0], Behaviour::Dead);
+    let since = Instant::now();
+
+    std::thread::sleep(seconds(4));
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1, "served until then");
+    eventually(seconds(6), "nobody is served", || fleet.exits[0].status().list("/sessions").is_empty());
+    let took = since.elapsed();
+    println!("measured: the last session ended {took:?} after the store had gone, with max_staleness = 6s");
+    assert!(took > seconds(5) && took < seconds(10), "{took:?}");
+    // The control: the other exit, whose link lives, goes on.
+    assert_eq!(fleet.exits[1].status().0["fleet"]["is_stale"], false);
+    let status = fleet.exits[0].warren.run("status exit").ok();
+    assert!(status.contains("clients are sent away"), "{status}");
+
+    fleet.store.set_behaviour(fleet.links[0], Behaviour::Works);
+    eventually(seconds(60), "the client is back", || fleet.exits[0].status().list("/sessions").len() == 1);
+    assert_eq!(flows::echo_from_each(&net.client, 20_001..20_002), 1);
+}
+
+#[test]
+fn another_host_with_the_key_at_another_exit_replaces_the_session() {
+    let Some(net) = Net::new() else { return };
+    let mut beside = net.clients_beside(2);
+    let (third, second) = (beside.remove(1), beside.remove(0));
+    let fleet = Fleet::start(&net, &second, "1h");
+    let profile = fleet.exits[0].enrol("laptop");
+    let other = fleet.exits[0].enrol("control");
+    let client = Client::with(&net, &profile);
+    client.up();
+    let host = net.second_client();
+    eventually(seconds(2), "the fleet knows the session", || fleet.store.opened(fleet.links[0]) == 1);
+    let control = Client::on(&third, &other);
+    control.up();
+
+    // Another host with the same key, at the other exit.
+    let taker = Client::on(&host, &fleet.profile_at_second(&profile));
+    taker.up();
+
+    eventually(seconds(2), "the session at the first exit ends", || {
+        fleet.exits[0].status().list("/sessions").len() == 1
+    });
+    eventually(seconds(5), "the first host is told why", || {
+        client.warren.run("status --json").stdout.contains("replaced")
+            || client.warren.status().is_none_or(|status| status.text("/state") == "refused")
+    });
+    // The control: the other client at the first exit goes on, and so does the newest session.
+    assert_eq!(flows::echo_from_each(&third, 20_000..20_001), 1);
+    assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
+    let (load, _, hello) = fleet.store.said(fleet.links[0]);
+    assert!(load.max_sessions > 60_000, "{load:?}");
+    assert!(matches!(hello, Some(ExitMessage::Hello { version: 1, .. })), "{hello:?}");
+}
