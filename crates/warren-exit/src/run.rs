@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{anyhow, bail};
 use warren_session::clients::ClientRegistry;
-use warren_session::exit::ExitSessions;
+use warren_session::exit::{ExitSessions, FleetNews, SessionConfig};
 use warren_tun::{Device, DeviceConfig, Queue, TunError};
 use warren_tunnel::Rings;
 
@@ -17,7 +17,7 @@ use crate::ending::Ending;
 use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
 use crate::session_settings::{session_settings, warn_of_networks_untold};
 use crate::stopped::StoppedClients;
-use crate::{other_firewalls, reset_key, sockets, wireguard};
+use crate::{other_firewalls, reset_key, roster, sockets, wireguard};
 use warren_config::{ExitSettings, WebListen, counted, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
 use warren_daemon::directories::Directories;
@@ -75,7 +75,7 @@ async fn prepare_and_run(
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
-    let clients = Clients::new(sessions_of(&config, registry)?, store, path);
+    let clients = Clients::new(sessions_of(&config, registry, &state)?, store, path);
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // That includes the nft that owns the exit's table, which carries out any text that it is given.
@@ -111,13 +111,17 @@ async fn prepare_and_run(
     ended
 }
 
-fn sessions_of(config: &ExitSettings, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
+fn sessions_of(
+    config: &ExitSettings,
+    registry: ClientRegistry,
+    state: &Path,
+) -> anyhow::Result<ExitSessions> {
     refuse_misplaced(config, &registry)?;
     let entropy = warren_daemon::entropy::source();
     warn_of_networks_untold(config);
-    let sessions =
-        ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
-    Ok(sessions)
+    let fleet = FleetNews { fleet: roster::load(state), loads: Vec::new() };
+    let settings = SessionConfig { fleet, ..session_settings(config) };
+    Ok(ExitSessions::new(settings, registry, Instant::now(), SystemTime::now(), entropy)?)
 }
 
 /// Refuses fixed addresses that [addresses] does not have, probably because an operator has changed it. All of them at once, and

@@ -10,8 +10,10 @@ mod connections;
 mod deadlines;
 mod enrolment;
 mod events;
+mod fleet_news;
 mod follow;
 mod handshake;
+mod roster;
 mod session;
 mod store;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub use self::action::{EndReason, ExitAction};
 pub use self::admin::AdminError;
 pub use self::config::{SessionConfig, SessionConfigError, check_clients};
+pub use self::fleet_news::FleetNews;
 pub use self::session::{Session, SessionId};
 pub use self::store::{StoreRefusal, StoreRequest, StoreRequestId};
 pub use self::updates::Announced;

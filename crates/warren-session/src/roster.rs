@@ -16,6 +16,7 @@ mod followed;
 mod handover;
 mod key;
 mod name;
+mod refusal;
 mod signed;
 #[cfg(test)]
 mod tests;
@@ -24,11 +25,12 @@ pub(crate) mod wire;
 pub use self::change::{RosterChange, begin, change, rotate};
 pub use self::content::{ExitState, Roster, RosterExit};
 pub use self::endpoint::RosterEndpoint;
-pub use self::error::{ChangeError, RosterError, RosterRefusal};
+pub use self::error::{ChangeError, RosterError};
 pub use self::followed::{FollowedFleet, RosterNews};
 pub use self::handover::Handover;
 pub use self::key::{FleetKey, FleetKeyError, FleetPublicKey};
 pub use self::name::FleetName;
+pub use self::refusal::RosterRefusal;
 pub use self::signed::SignedRoster;
 
 /// Most exits of a roster.

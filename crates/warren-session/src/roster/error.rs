@@ -1,7 +1,8 @@
-//! What can be wrong with a roster, with a change of it, and with a roster from somebody.
+//! What can be wrong with a roster, and with a change of it.
 
 use thiserror::Error;
 
+use super::key::FleetPublicKey;
 use super::{MAX_HANDOVERS, MAX_ROSTER_ENDPOINTS, MAX_ROSTER_EXITS, MAX_ROSTER_LENGTH, MAX_WEIGHT};
 
 /// Why some bytes are not a roster, or a roster cannot be signed.
@@ -23,7 +24,7 @@ pub enum RosterError {
     #[error("its signature is not that of the key {signer}")]
     Signature {
         /// The key that the roster names as its signer.
-        signer: super::FleetPublicKey,
+        signer: FleetPublicKey,
     },
     /// The signer is not a key.
     #[error("it names no signer")]
@@ -104,9 +105,9 @@ pub enum ChangeError {
     #[error("the roster is signed by the key {signer}, and this is the key {key}: take the right fleet.key")]
     OtherKey {
         /// The roster's signer.
-        signer: super::FleetPublicKey,
+        signer: FleetPublicKey,
         /// The key that was given.
-        key: super::FleetPublicKey,
+        key: FleetPublicKey,
     },
     /// The roster has no exit of this name.
     #[error("the roster has no exit {name:?}")]
@@ -120,44 +121,4 @@ pub enum ChangeError {
     /// The result would not be a roster.
     #[error("the roster would be invalid: {0}")]
     Invalid(#[from] RosterError),
-}
-
-/// Why a roster is not taken.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum RosterRefusal {
-    /// It is not a roster.
-    #[error("it is not a valid roster: {0}")]
-    Invalid(#[from] RosterError),
-    /// It is another fleet's.
-    #[error("it is of the fleet {offered}, and not of {followed}")]
-    OtherFleet {
-        /// The fleet that is followed.
-        followed: super::FleetName,
-        /// The roster's fleet.
-        offered: super::FleetName,
-    },
-    /// The key of the fleet has not signed it, nor a key to which it was handed over.
-    #[error("the key {signer} has signed it, and the fleet's key is {key}")]
-    OtherSigner {
-        /// The fleet's key.
-        key: super::FleetPublicKey,
-        /// The roster's signer.
-        signer: super::FleetPublicKey,
-    },
-    /// It is older.
-    #[error("its serial is {offered}, and {newest} is known")]
-    Older {
-        /// The newest serial that is known.
-        newest: u64,
-        /// The roster's serial.
-        offered: u64,
-    },
-    /// Two rosters have one serial. Somebody signs with the fleet key who should not, or on an old copy.
-    #[error(
-        "it has the serial {serial} as another roster does, and differs from that one; sign the next one with a higher serial"
-    )]
-    Conflicting {
-        /// The serial.
-        serial: u64,
-    },
 }

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::content::Roster;
-use super::error::{RosterError, RosterRefusal};
+use super::error::RosterError;
 use super::handover;
 use super::key::FleetPublicKey;
+use super::refusal::RosterRefusal;
 use super::signed::SignedRoster;
 
 /// A fleet's newest known roster. Its signer is the fleet's key.
