@@ -9,5 +9,6 @@ pub mod input;
 pub mod invite;
 pub mod nft_ruleset;
 pub mod resequence;
+pub mod roster;
 pub mod segment;
 pub mod wireguard;

@@ -7,6 +7,7 @@ mod connections;
 mod control_requests;
 mod exec_requests;
 mod exit_news;
+mod fleet_news;
 mod health;
 mod host_events;
 mod host_upkeep;
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use warren_session::UPDATES;
 use warren_session::client::{ClientConfig, Stop};
+use warren_session::{ROSTER, UPDATES};
 
 use self::connections::{Connections, Lookups, Purpose};
 use self::health::{Health, Refusal};
@@ -35,6 +36,7 @@ use self::on_demand::OnDemand;
 use self::session::CurrentSession;
 use super::exec_upkeep::ExecUpkeep;
 use super::exits::Exits;
+use super::fleet::Fleet;
 use super::host::HostSetup;
 use super::kill_switch::{self, Lockdown};
 use super::learnt_keys::LearntKeys;
@@ -77,6 +79,8 @@ pub(crate) struct ClientStart {
     pub state_dir: PathBuf,
     /// Read before the sandbox, which keeps the daemon from that directory.
     pub learnt_keys: LearntKeys,
+    /// As the learnt keys.
+    pub fleet: Fleet,
     pub helper: Helper,
     /// Made before the sandbox, which forbids it.
     pub rings: Rings,
@@ -121,9 +125,11 @@ impl Daemon {
         let config = ClientConfig {
             connections: profile.transport.connections(),
             name: start.name.clone(),
-            features: profile.transport.features() | UPDATES,
+            features: profile.transport.features()
+                | UPDATES
+                | if start.fleet.is_wanted() { ROSTER } else { 0 },
             prefixes: profile.routes.prefixes.clone(),
-            has_other_exit: !profile.other_exits.is_empty(),
+            ..ClientConfig::default()
         };
         let setup = HostSetup::new(
             profile,
@@ -134,7 +140,7 @@ impl Daemon {
         );
         let stub = start.stub.take().map(|sockets| Stub::start(sockets, start.helper.clone())).transpose()?;
         let setup = setup.with_stub(stub);
-        let servers = match kill_switch::names_all_by_address(profile) {
+        let servers = match kill_switch::names_all_by_address(profile) && !start.fleet.has_names() {
             // Nothing will be looked up, and waiting for the helper would delay the first connection.
             true => NameServers::default(),
             // Before the tunnel's resolvers take the place of the network's own in the host's files.
@@ -146,9 +152,8 @@ impl Daemon {
             start.helper.clone(),
             profile.kill_switch.allow_exec_outside,
         );
-        let mut exits = Exits::of(profile);
-        exits.accept_learnt(profile, &start.learnt_keys);
-        Ok(Self {
+        let exits = first_exits(&start);
+        let mut daemon = Self {
             tuning,
             worker,
             reports,
@@ -167,7 +172,12 @@ impl Daemon {
             meter: RateMeter::new(Instant::now()),
             spare_memory: SpareMemory::new(Instant::now()),
             start,
-        })
+        };
+        daemon.follow_exits();
+        if daemon.start.fleet.roster().is_some() {
+            daemon.connections.measure_at(Instant::now() + FIRST_MEASUREMENT);
+        }
+        Ok(daemon)
     }
 
     /// Runs until the session has stopped, or something fails that the daemon cannot do without.
@@ -190,7 +200,7 @@ impl Daemon {
             let timeout = self.session.machine.timeout();
             let (race, silence) = (self.connections.race_due(), self.connections.silence_due());
             let (failback, asking) = (self.failback_due(), self.health.refusal.asking_due());
-            let look = self.on_demand.look_due();
+            let (look, measuring) = (self.on_demand.look_due(), self.connections.measuring_due());
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
@@ -199,7 +209,7 @@ impl Daemon {
                 probed = self.session.probed() => self.take_probe(probed),
                 cause = self.health.diagnosis.finished() => {
                     self.health.diagnosed(cause);
-                    self.health.tell_known_cause(self.start.profile.exits().count());
+                    self.health.tell_known_cause(self.connections.exits.count());
                 }
                 answer = self.connections.lookups.next() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(Some(self.meter.due())) => self.measure().await,
@@ -208,6 +218,7 @@ impl Daemon {
                 () = until(asking) => self.ask_again().await?,
                 () = until(silence) => self.handle_silence().await?,
                 () = until(look) => self.look_at_network().await?,
+                () = until(measuring) => self.measure_exits().await?,
                 () = until(failback) => {
                     self.connections.asks_for_failback(Instant::now());
                     self.start_race(Purpose::Failback).await?;
@@ -246,6 +257,26 @@ impl Daemon {
         self.connections.failback_due().filter(|_| self.health.state() == State::Up)
     }
 }
+
+/// The exits to begin with: the one that the user has asked for, or the one that is chosen, or the profile's first.
+fn first_exits(start: &ClientStart) -> Exits {
+    let mut exits = Exits::of(&start.profile);
+    let is_listed = |name: &String| start.profile.exits().any(|exit| exit.is_called(name));
+    let asked_for = start.first_exit.as_ref().filter(|name| !is_listed(name));
+    if start.first_exit.is_some() {
+        let member = asked_for.and_then(|name| start.fleet.find(name));
+        exits.ask_for(member.map(|member| member.name.clone()));
+    }
+    exits.follow(&start.profile, &start.learnt_keys, &start.fleet);
+    // Before the first measurement, the profile's own exit is the one that surely answers.
+    if asked_for.is_some() || (exits.chooses() && start.fleet.is_measured()) {
+        exits.use_first();
+    }
+    exits
+}
+
+/// When exits are measured for the first time.
+const FIRST_MEASUREMENT: Duration = Duration::from_secs(5);
 
 /// The signals that the daemon acts on.
 struct Signals {

@@ -1,14 +1,23 @@
-//! The profile's exits: their addresses, the order in which they are tried, and a marked socket for each connection.
+//! The profile's exits, and those of its fleet's roster: their addresses, the order in which they are tried, and a marked socket for
+//! each connection. `members.rs` has what concerns the roster.
 //!
-//! If a look-up fails, the addresses that an earlier one found stay in use.
+//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the list,
+//! so that an event of an earlier connection is never taken for one of another exit.
+
+mod members;
+#[cfg(test)]
+mod roster_tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use warren_host::CARRIER_MARK;
+use warren_quic::key::PublicKey;
 use warren_quic::socket::{self, SocketConfig};
 use warren_session::client::{Race, Stop};
 
+use super::fleet::Fleet;
 use super::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 
@@ -18,34 +27,72 @@ const HEAD_START: Duration = Duration::from_millis(1_500);
 /// How long an exit is tried last after it has announced a restart or a drain.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
+/// An exit that a profile's client would use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownExit {
+    /// The exit, with all keys by which it is accepted.
+    pub exit: RemoteExit,
+    /// Its name in the fleet's roster, if that has it.
+    pub member: Option<String>,
+    /// Whether the profile lists it.
+    pub is_pinned: bool,
+}
+
+/// The exits of a profile and of the roster that its daemon has kept, in the order of profile and roster.
+pub fn known_exits(state_dir: &Path, profile: &ClientProfile) -> Vec<KnownExit> {
+    let learnt = LearntKeys::load(state_dir, profile.name.as_str());
+    let mut exits = Exits::of(profile);
+    exits.follow(profile, &learnt, &Fleet::load(state_dir, profile));
+    let pinned = profile.exits().count();
+    let known = |(place, entry): (usize, Entry)| KnownExit {
+        exit: entry.exit,
+        member: entry.member,
+        is_pinned: place < pinned,
+    };
+    (0..).zip(exits.entries).map(known).collect()
+}
+
 /// One address of one exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// The exit's place in the profile.
+    /// The exit's place in the list: the profile's exits, then those of the roster.
     pub exit: usize,
     pub remote: SocketAddr,
 }
 
-/// The profile's exits, and the place of the exit in use.
+/// All exits, and the place of the exit in use.
 pub(crate) struct Exits {
     entries: Vec<Entry>,
     current: usize,
     avoided: Option<(usize, Instant)>,
+    /// The exit of the roster that the user has asked for.
+    asked_for: Option<String>,
+    /// Whether the user has asked for an exit.
+    is_asked: bool,
+    /// Whether the client chooses among the roster's exits. Otherwise the profile's order counts, and the roster's exits come last.
+    chooses: bool,
 }
 
+/// An endpoint of an exit.
 struct Entry {
     exit: RemoteExit,
     addresses: Addresses,
     /// The exit's refusal, if it refused this client for good.
     refused: Option<Stop>,
+    /// The exit's name in the roster, which all its endpoints share.
+    member: Option<String>,
+    /// Whether the profile lists it, or the user has asked for it. A client goes back to such an exit.
+    is_listed: bool,
+    /// When it is tried compared with others. The lowest comes first.
+    rank: usize,
+    /// Whether the roster does not have it any more.
+    is_gone: bool,
 }
 
 impl Exits {
     pub(crate) fn of(profile: &ClientProfile) -> Self {
-        let entry =
-            |exit: &RemoteExit| Entry { exit: exit.clone(), addresses: Addresses::default(), refused: None };
-        let entries = profile.exits().map(entry).collect();
-        Self { entries, current: 0, avoided: None }
+        let entries = profile.exits().zip(0..).map(|(exit, place)| Entry::new(exit.clone(), place)).collect();
+        Self { entries, current: 0, avoided: None, asked_for: None, is_asked: false, chooses: false }
     }
 
     /// Exits without keys, each at one address.
@@ -56,8 +103,9 @@ impl Exits {
             public_keys: Vec::new(),
             server_name: None,
         };
-        let entry = |exit| Entry { exit, addresses: Addresses::default(), refused: None };
-        Self { entries: endpoints.iter().map(exit).map(entry).collect(), current: 0, avoided: None }
+        let entries =
+            endpoints.iter().map(exit).zip(0..).map(|(exit, place)| Entry::new(exit, place)).collect();
+        Self { entries, current: 0, avoided: None, asked_for: None, is_asked: false, chooses: false }
     }
 
     /// Whether any exit's address is known.
@@ -70,7 +118,7 @@ impl Exits {
         self.current
     }
 
-    /// The exit at a place in the profile, or the first one if there is no such place.
+    /// The exit at a place, or the first one if there is no such place.
     ///
     /// # Panics
     /// Never: a profile has an exit.
@@ -89,16 +137,61 @@ impl Exits {
         }
     }
 
-    /// Accepts the exits of a profile by the keys that this client has learnt, too.
-    pub(crate) fn accept_learnt(&mut self, profile: &ClientProfile, learnt: &LearntKeys) {
-        for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
-            entry.exit.public_keys = learnt.accepted(exit);
-        }
-    }
-
     /// Uses the exit at a place from now on.
     pub(crate) fn use_exit(&mut self, place: usize) {
         self.current = place;
+    }
+
+    /// Uses the first exit in the order.
+    pub(crate) fn use_first(&mut self) {
+        if let Some(first) = self.first() {
+            self.current = first;
+        }
+    }
+
+    /// Whether an exit may open a connection with a key.
+    pub(crate) fn accepts(&self, place: usize, key: PublicKey) -> bool {
+        self.entries.get(place).is_some_and(|entry| !entry.is_gone && entry.exit.public_keys.contains(&key))
+    }
+
+    /// Whether there still is an exit at a place.
+    pub(crate) fn has(&self, place: usize) -> bool {
+        self.entries.get(place).is_some_and(|entry| !entry.is_gone)
+    }
+
+    /// Whether both places are endpoints of one exit.
+    pub(crate) fn is_same_exit(&self, one: usize, other: usize) -> bool {
+        one == other || self.member(one).is_some_and(|name| self.member(other) == Some(name))
+    }
+
+    /// Number of endpoints that are tried.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.iter().filter(|entry| !entry.is_gone).count()
+    }
+
+    /// Whether an address belongs to an exit, as far as is known.
+    pub(crate) fn have(&self, address: SocketAddr) -> bool {
+        let has = |entry: &Entry| {
+            let Entry { exit, addresses, .. } = entry;
+            let is_literal =
+                exit.endpoint.host().parse() == Ok(address.ip()) && exit.endpoint.port() == address.port();
+            is_literal || addresses.known.contains(&address) || addresses.last_good == Some(address)
+        };
+        self.entries.iter().any(|entry| !entry.is_gone && has(entry))
+    }
+
+    /// The places of some exits with how many other exits come before each. All endpoints of one exit come at the same time.
+    pub(crate) fn with_ranks(&self, places: &[usize]) -> Vec<(usize, usize)> {
+        let mut exits: Vec<usize> = Vec::new();
+        let mut ranked = Vec::with_capacity(places.len());
+        for &place in places {
+            let known = exits.iter().position(|other| self.is_same_exit(*other, place));
+            ranked.push((place, known.unwrap_or(exits.len())));
+            if known.is_none() {
+                exits.push(place);
+            }
+        }
+        ranked
     }
 
     /// Tries the exit in use last for a while, because it restarts or drains.
@@ -109,11 +202,15 @@ impl Exits {
     /// Notes that the exit in use refuses this client for good, and uses the first exit that may accept it. Returns false if every
     /// exit has refused.
     pub(crate) fn refused(&mut self, stop: Stop) -> bool {
-        if let Some(entry) = self.entries.get_mut(self.current) {
-            entry.refused = Some(stop);
+        for place in 0..self.entries.len() {
+            if self.is_same_exit(place, self.current)
+                && let Some(entry) = self.entries.get_mut(place)
+            {
+                entry.refused = Some(stop.clone());
+            }
         }
-        // Searched from the profile's first exit, since exits before the one in use may accept this client too.
-        match self.entries.iter().position(|entry| entry.refused.is_none()) {
+        // Searched from the first exit, since exits before the one in use may accept this client too.
+        match self.first() {
             Some(next) => {
                 self.current = next;
                 true
@@ -125,23 +222,56 @@ impl Exits {
     /// Forgets the exits' refusals, and uses the first exit again.
     pub(crate) fn forgive(&mut self) {
         self.entries.iter_mut().for_each(|entry| entry.refused = None);
-        self.current = 0;
+        self.use_first();
     }
 
-    /// The places of the exits to try, in order: the exit in use, then the others in the profile's order.
+    /// The first exit in the order that may accept this client.
+    fn first(&self) -> Option<usize> {
+        let places = (0..).zip(&self.entries).filter(|(_, entry)| entry.may_accept());
+        places.min_by_key(|(_, entry)| entry.rank).map(|(place, _)| place)
+    }
+
+    /// The places of the exits to try, in order: the exit in use, then the others.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
         let avoided = self.avoided.filter(|(_, until)| *until > now).map(|(place, _)| place);
         let mut order: Vec<usize> = (0..self.entries.len())
             .filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept))
             .collect();
-        // The sort is stable, so the other exits stay in the profile's order.
-        order.sort_by_key(|place| (Some(*place) == avoided, *place != self.current));
+        let is_avoided = |place| avoided.is_some_and(|avoided| self.is_same_exit(avoided, place));
+        // The sort is stable, so endpoints of one exit stay in the roster's order.
+        order.sort_by_key(|place| {
+            (is_avoided(*place), !self.is_same_exit(*place, self.current), self.rank_of(*place))
+        });
         order
     }
 
-    /// The places of the exits that the profile lists before the one in use.
+    /// The places of the exits that are preferred to the one in use, in order: those that the profile lists before it, or the user has
+    /// asked for.
     pub(crate) fn preferred(&self) -> Vec<usize> {
-        (0..self.current).filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept)).collect()
+        let mut places = self.before(self.current);
+        places.retain(|place| self.entries.get(*place).is_some_and(Entry::may_accept));
+        places
+    }
+
+    /// Whether no exit is preferred to the one at a place.
+    pub(crate) fn is_home(&self, place: usize) -> bool {
+        self.before(place).is_empty()
+    }
+
+    /// The places that are preferred to one. None where the client chooses: a move costs more than it gains there.
+    fn before(&self, place: usize) -> Vec<usize> {
+        let rank = self.rank_of(place);
+        let is_before = |other: &usize| {
+            self.entries.get(*other).is_some_and(|entry| entry.is_listed && entry.rank < rank)
+        };
+        let mut places: Vec<usize> =
+            (0..self.entries.len()).filter(|other| !self.chooses && is_before(other)).collect();
+        places.sort_by_key(|other| self.rank_of(*other));
+        places
+    }
+
+    fn rank_of(&self, place: usize) -> usize {
+        self.entries.get(place).map_or(usize::MAX, |entry| entry.rank)
     }
 
     /// Takes over the addresses that a look-up found. If it found none, the earlier addresses stay.
@@ -160,7 +290,8 @@ impl Exits {
     /// The addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key. Other
     /// addresses of a name do not count, because the name's owner can let it resolve to any address.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.entries.iter().flat_map(|Entry { exit, addresses, .. }| {
+        let entries = self.entries.iter().filter(|entry| !entry.is_gone);
+        entries.flat_map(|Entry { exit, addresses, .. }| {
             let literal = exit.endpoint.host().parse().ok();
             addresses.last_good.map(|address| address.ip()).into_iter().chain(literal)
         })
@@ -196,8 +327,14 @@ impl Exits {
 }
 
 impl Entry {
+    /// An exit of the profile.
+    fn new(exit: RemoteExit, rank: usize) -> Self {
+        let addresses = Addresses::default();
+        Self { exit, addresses, refused: None, member: None, is_listed: true, rank, is_gone: false }
+    }
+
     fn may_accept(&self) -> bool {
-        self.refused.is_none()
+        self.refused.is_none() && !self.is_gone
     }
 }
 
@@ -310,7 +447,7 @@ mod tests {
         exits.use_exit(1);
         let now = Instant::now();
         assert_eq!(exits.order(now), [1, 0, 2]);
-        assert_eq!(exits.preferred(), [0]);
+        assert_eq!((exits.preferred(), exits.is_home(0), exits.is_home(1)), (vec![0], true, false));
         exits.avoid_current(now);
         assert_eq!(exits.order(now), [0, 2, 1]);
         assert_eq!(exits.order(now + AVOIDED_FOR), [1, 0, 2]);

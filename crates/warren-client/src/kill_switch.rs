@@ -13,13 +13,15 @@ use warren_host::facts::{guest_networks, lan_beside, networks};
 use warren_host::kill_switch::{self, ExecLetOut, KillSwitch, KillSwitchRules};
 use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
+use crate::fleet::Fleet;
 use warren_config::{ClientProfile, PortalOpener, RemoteExit};
 use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
-/// How many exits' addresses stay allowed. A further one replaces the oldest.
-const MOST_EXITS: usize = 64;
+/// How many exits' addresses stay allowed. A further one replaces the oldest. A roster has up to 512, and the rest is for the profile's
+/// exits and for what names resolve to.
+const MOST_EXITS: usize = 640;
 /// How many resolvers may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
 const DNS_PORT: u16 = 53;
@@ -37,6 +39,8 @@ pub(crate) struct Lockdown {
     query_mark: Option<u32>,
     /// Programs that `warren exec` has put on a side of their own.
     exec: Option<ExecLetOut>,
+    /// Whether the fleet's roster has exits that must be looked up.
+    roster_has_names: bool,
 }
 
 impl Lockdown {
@@ -44,18 +48,23 @@ impl Lockdown {
     ///
     /// # Errors
     /// When it is to be closed and cannot be.
-    pub(crate) async fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
+    pub(crate) async fn of(
+        profile: &ClientProfile,
+        fleet: &Fleet,
+        directory: &DaemonDirectory,
+    ) -> anyhow::Result<Self> {
+        let roster_has_names = fleet.has_names();
         // A closed kill switch stays closed, even if the profile no longer asks for one.
         if !profile.kill_switch.enabled && !is_closed(directory)? {
-            return Ok(Self::default());
+            return Ok(Self { roster_has_names, ..Self::default() });
         }
         // The first table allows everything that is known by now, as each change of the table takes a while.
-        let query_mark = query_mark(profile)?;
+        let query_mark = query_mark(profile, roster_has_names)?;
         let mut resolvers =
             if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
         resolvers.truncate(MOST_RESOLVERS);
-        let mut lockdown =
-            Self { closed: None, exits: addresses(profile), resolvers, query_mark, exec: None };
+        let exits = addresses(profile, fleet);
+        let mut lockdown = Self { closed: None, exits, resolvers, query_mark, exec: None, roster_has_names };
         let rules = lockdown.with_carrier(rules(profile).await?);
         lockdown.closed = Some(closed(profile, directory, rules).await?);
         Ok(lockdown)
@@ -109,7 +118,7 @@ impl Lockdown {
             Some(closed) => closed.set(rules).await.context("cannot change the kill switch"),
             None => {
                 self.closed = Some(closed(profile, directory, rules).await?);
-                self.query_mark = query_mark(profile)?;
+                self.query_mark = query_mark(profile, self.roster_has_names)?;
                 self.allow_resolvers(listed).await
             }
         }
@@ -125,6 +134,32 @@ impl Lockdown {
         }
         if self.exits.len() > MOST_EXITS {
             self.exits.remove(0);
+        }
+        self.update().await
+    }
+
+    /// Allows the carrier's packets to the exits of the fleet's roster, and no longer to addresses that are not an exit's. `is_exits` says
+    /// which are. `listed` are the resolvers in this host's files.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub(crate) async fn follow_roster(
+        &mut self,
+        fleet: &Fleet,
+        is_exits: impl Fn(SocketAddr) -> bool,
+        listed: &[IpAddr],
+    ) -> anyhow::Result<()> {
+        let known = std::mem::take(&mut self.exits).into_iter().filter(|exit| is_exits(*exit));
+        self.exits = known.chain(fleet.addresses()).fold(Vec::new(), |mut exits, exit| {
+            if !exits.contains(&exit) && exits.len() < MOST_EXITS {
+                exits.push(exit);
+            }
+            exits
+        });
+        self.roster_has_names = fleet.has_names();
+        if self.roster_has_names && self.closed.is_some() && self.query_mark.is_none() {
+            self.query_mark = Some(drawn_mark()?);
+            return self.allow_resolvers(listed).await;
         }
         self.update().await
     }
@@ -190,7 +225,7 @@ impl Lockdown {
         directory: &DaemonDirectory,
     ) -> anyhow::Result<()> {
         if self.query_mark.is_none() {
-            self.query_mark = query_mark(profile)?;
+            self.query_mark = query_mark(profile, self.roster_has_names)?;
         }
         let rules = self.with_carrier(rules(profile).await?);
         self.closed = Some(closed(profile, directory, rules).await?);
@@ -244,9 +279,10 @@ pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyh
 /// As [`close`].
 pub(crate) async fn close_before_start(
     profile: &ClientProfile,
+    fleet: &Fleet,
     directory: &DaemonDirectory,
 ) -> anyhow::Result<bool> {
-    let rules = KillSwitchRules { carriers: addresses(profile), ..rules(profile).await? };
+    let rules = KillSwitchRules { carriers: addresses(profile, fleet), ..rules(profile).await? };
     close_by(profile, directory, rules).await
 }
 
@@ -356,11 +392,16 @@ pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
     })
 }
 
-/// The exits that the profile names by address.
-fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
+/// The exits that the profile and the fleet's roster name by address.
+fn addresses(profile: &ClientProfile, fleet: &Fleet) -> Vec<SocketAddr> {
     let address =
         |exit: &RemoteExit| Some(SocketAddr::new(exit.endpoint.host().parse().ok()?, exit.endpoint.port()));
-    profile.exits().filter_map(address).take(MOST_EXITS).collect()
+    let mut addresses: Vec<SocketAddr> = profile.exits().filter_map(address).collect();
+    let of_roster =
+        fleet.addresses().into_iter().filter(|other| !addresses.contains(other)).collect::<Vec<_>>();
+    addresses.extend(of_roster);
+    addresses.truncate(MOST_EXITS);
+    addresses
 }
 
 /// Whether no exit has to be looked up.
@@ -372,10 +413,13 @@ pub(crate) fn names_all_by_address(profile: &ClientProfile) -> bool {
 ///
 /// # Errors
 /// When the kernel has no random numbers.
-fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
-    if names_all_by_address(profile) {
-        return Ok(None);
-    }
+fn query_mark(profile: &ClientProfile, roster_has_names: bool) -> anyhow::Result<Option<u32>> {
+    let has_names = roster_has_names || !names_all_by_address(profile);
+    has_names.then(drawn_mark).transpose()
+}
+
+/// Draws a random mark for queries.
+fn drawn_mark() -> anyhow::Result<u32> {
     loop {
         // Nearly every mark that is drawn can be used.
         let mut mark = [0; 4];
@@ -386,7 +430,7 @@ fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
         if ![0, CARRIER_MARK].contains(&(mark & 0xffff))
             && ![0x4_0000, 0x8_0000].contains(&(mark & 0xff_0000))
         {
-            return Ok(Some(mark));
+            return Ok(mark);
         }
     }
 }

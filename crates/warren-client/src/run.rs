@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::daemon::{self, ClientStart};
 use super::exec_users::ExecUsers;
+use super::fleet::Fleet;
 use super::kill_switch::{self, Lockdown};
 use super::learnt_keys::LearntKeys;
 use super::leftover_dns;
@@ -52,11 +53,12 @@ pub async fn client_run(
         return Err(runs_already(&directory, name).await.into());
     };
     let wanted_up = directory.take_wanted_up();
-    let (first_exit, host_outside) = take_notes(&directory, &mut profile);
+    let fleet = Fleet::load(&directories.state, &profile);
+    let (first_exit, host_outside) = take_notes(&directory, &mut profile, &fleet);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
     // Before anything is sent, so that nothing leaves outside the tunnel from here on.
-    let lockdown = Lockdown::of(&profile, &directory).await?;
+    let lockdown = Lockdown::of(&profile, &fleet, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
@@ -67,6 +69,7 @@ pub async fn client_run(
     let (helper, process) = Helper::start(directories, log, name, &lock)?;
     helper.install_as_nft_runner();
     let start = ClientStart {
+        fleet,
         learnt_keys: LearntKeys::load(&directories.state, name),
         name: name.to_owned(),
         blocked_by: kill_switch::closed_by_others(&directories.runtime, name)?,
@@ -103,10 +106,15 @@ pub async fn client_run(
 }
 
 /// Follows what `up` and `warren exec` have noted for this daemon: the exit to try first, and whether the host stays outside.
-fn take_notes(directory: &DaemonDirectory, profile: &mut ClientProfile) -> (Option<String>, bool) {
+fn take_notes(
+    directory: &DaemonDirectory,
+    profile: &mut ClientProfile,
+    fleet: &Fleet,
+) -> (Option<String>, bool) {
     let first_exit = directory.take_first_exit();
     if let Some(exit) = &first_exit
         && !profile.put_first(exit)
+        && fleet.find(exit).is_none()
     {
         tracing::warn!("{exit} is no exit of {} any more; the profile's order counts", profile.name);
     }

@@ -21,6 +21,7 @@ use super::kill_switch;
 use super::ssh_session::SshSession;
 use super::systemd_unit::Unit;
 use crate::already::runs_already;
+use crate::fleet::Fleet;
 use warren_config::{ClientProfile, Endpoint, load_profile};
 use warren_control::ask_status;
 use warren_daemon::daemon_directory::{DaemonDirectory, StartLock};
@@ -58,8 +59,9 @@ pub struct UpOptions {
 /// running daemon before this `up`, that daemon keeps running and the tunnel's traffic stays blocked.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let mut profile = load_profile(&options.profile)?;
+    let fleet = Fleet::load(&directories.state, &profile);
     if let Some(exit) = &options.exit {
-        put_first(&mut profile, exit)?;
+        put_first(&mut profile, &fleet, exit)?;
     }
     for setting in &profile.ineffective {
         output::warn(setting.to_string());
@@ -88,7 +90,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         output::warn(kill_switch::blocked_by(name, &others));
     }
     // The daemon finds the kill switch closed and keeps it so.
-    let opened_on_failure = closes && close(&profile, &directory).await?;
+    let opened_on_failure = closes && close(&profile, &fleet, &directory).await?;
     if !closes {
         warn_without_firewall(&profile).await?;
     }
@@ -121,11 +123,12 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
 }
 
 /// Makes an exit the first one, or says which exits the profile has.
-fn put_first(profile: &mut ClientProfile, exit: &str) -> anyhow::Result<()> {
-    if profile.put_first(exit) {
+fn put_first(profile: &mut ClientProfile, fleet: &Fleet, exit: &str) -> anyhow::Result<()> {
+    if profile.put_first(exit) || fleet.find(exit).is_some() {
         return Ok(());
     }
-    let known: Vec<String> = profile.exits().map(|exit| exit.endpoint.to_string()).collect();
+    let members = fleet.roster().into_iter().flat_map(|roster| &roster.exits).map(|exit| exit.name.clone());
+    let known: Vec<String> = profile.exits().map(|exit| exit.endpoint.to_string()).chain(members).collect();
     let sentence = format!("{exit:?} is no exit of {}; name one of {}", profile.name, known.join(", "));
     Err(Failure::new(ExitCode::Usage, sentence).into())
 }
@@ -145,13 +148,13 @@ async fn report(directory: &DaemonDirectory, profile: &ClientProfile) -> anyhow:
 }
 
 /// Closes the kill switch, after a warning to a user whom it cuts off. Returns whether it was open.
-async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
+async fn close(profile: &ClientProfile, fleet: &Fleet, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
     if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
         give_time_to_cancel(&warning).await;
     }
-    kill_switch::close_before_start(profile, directory).await
+    kill_switch::close_before_start(profile, fleet, directory).await
 }
 
 /// Warns a user whom a tunnel on a host without nft cuts off.

@@ -41,6 +41,7 @@ impl ClientProfile {
             ),
             ("users in [exec]", self.exec.users != after.exec.users),
             ("down in [kill_switch]", self.kill_switch.down != after.kill_switch.down),
+            ("follow in [fleet]", self.follows_fleet != after.follows_fleet),
             ("allow in [forwards]", self.allowed_forwards != after.allowed_forwards),
         ];
         let transport = self.transport.changes(&after.transport);

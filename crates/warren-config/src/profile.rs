@@ -21,7 +21,7 @@ use super::kill_switch::KillSwitchSettings;
 use super::on_demand::OnDemandSettings;
 use super::transport::Transport;
 use super::value::{
-    Problem, Value, auto_or, auto_or_device_name, boolean_or_auto, endpoint, list, network, number,
+    Problem, Value, auto_or, auto_or_device_name, boolean, boolean_or_auto, endpoint, list, network, number,
     server_name,
 };
 use super::wording::quoted;
@@ -54,6 +54,8 @@ pub struct ClientProfile {
     pub allowed_forwards: Vec<Ports>,
     /// `[dns]`.
     pub dns: DnsSettings,
+    /// Whether the daemon follows the roster of its exits' fleet.
+    pub follows_fleet: bool,
     /// `[transport]`.
     pub transport: Transport,
     /// Settings in the file that have no effect in this version.
@@ -80,7 +82,7 @@ impl ClientProfile {
     /// Moves an exit, named by its endpoint or its host alone, to the front, so that it is tried first. Returns false if there is
     /// none of that name.
     pub fn put_first(&mut self, name: &str) -> bool {
-        let is_named = |exit: &RemoteExit| exit.endpoint.host() == name || exit.endpoint.to_string() == name;
+        let is_named = |exit: &RemoteExit| exit.is_called(name);
         if is_named(&self.exit) {
             return true;
         }
@@ -150,6 +152,13 @@ pub struct RemoteExit {
     pub server_name: Option<String>,
 }
 
+impl RemoteExit {
+    /// Whether a user means this exit: by its endpoint, or by its host alone.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.endpoint.host() == name || self.endpoint.to_string() == name
+    }
+}
+
 /// Reads a profile.
 ///
 /// # Errors
@@ -186,6 +195,7 @@ pub(super) fn parse(
     let on_demand = OnDemandSettings::read(&mut document, kill_switch.enabled)?;
     let exec = ExecSettings::read(&mut document)?;
     let allowed_forwards = read_forwards(&mut document)?;
+    let follows_fleet = read_follow(&mut document)?;
     let transport = Transport::read_client(&mut document)?;
     let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
     let mut client = document.section("client")?;
@@ -211,9 +221,18 @@ pub(super) fn parse(
         on_demand,
         exec,
         allowed_forwards,
+        follows_fleet,
         transport,
         ineffective: ineffective.into_iter().collect(),
     })
+}
+
+/// Reads `[fleet]`.
+fn read_follow(document: &mut Document<'_>) -> Result<bool, ConfigError> {
+    let mut section = document.section("fleet")?;
+    let follows = section.or("follow", true, boolean)?;
+    section.finish()?;
+    Ok(follows)
 }
 
 fn read_exits(document: &mut Document<'_>) -> Result<Vec<Located<RemoteExit>>, ConfigError> {

@@ -49,6 +49,11 @@ pub fn learnt_exit_keys(state: &Path, profile: &str) -> PathBuf {
     state.join("exit-keys").join(format!("{profile}.json"))
 }
 
+/// The file with what a profile's daemon knows of the fleet that it follows.
+pub fn followed_fleet(state: &Path, profile: &str) -> PathBuf {
+    state.join("fleets").join(format!("{profile}.json"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

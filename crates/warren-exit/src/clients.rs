@@ -20,6 +20,7 @@ use warren_session::clients::{Client, ClientRegistry};
 use warren_session::exit::{Announced, ExitSessions, SessionId, StoreRequestId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
+use warren_session::roster::{FollowedFleet, RosterNews, RosterRefusal};
 
 pub(crate) use self::admin::Proposed;
 pub(crate) use self::fleet::{Awaited, look_again_at};
@@ -263,6 +264,19 @@ impl Clients {
     /// Why they could not.
     pub(crate) fn check_announced(&self, announced: &Announced) -> anyhow::Result<()> {
         Ok(self.sessions.check_announced(announced)?)
+    }
+
+    /// The fleet whose roster clients get.
+    pub(crate) fn fleet(&self) -> Option<&FollowedFleet> {
+        self.sessions.fleet()
+    }
+
+    /// Hands a signed roster to clients.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub(crate) fn set_roster(&mut self, signed: &[u8]) -> Result<RosterNews, RosterRefusal> {
+        self.sessions.set_roster(signed)
     }
 
     /// Tells clients other resolvers, routes or keys from now on, those that are connected as well.

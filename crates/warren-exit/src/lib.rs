@@ -25,6 +25,7 @@ mod metrics;
 pub mod other_firewalls;
 mod reporting;
 mod reset_key;
+mod roster;
 mod run;
 mod session_settings;
 mod sockets;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{anyhow, bail};
 use warren_session::clients::ClientRegistry;
-use warren_session::exit::ExitSessions;
+use warren_session::exit::{ExitSessions, FleetNews, SessionConfig};
 use warren_tun::{Device, DeviceConfig, Queue, TunError};
 use warren_tunnel::Rings;
 
@@ -18,7 +18,7 @@ use crate::fleet::{Fleet, FleetSocket};
 use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
 use crate::session_settings::{session_settings, warn_of_networks_untold};
 use crate::stopped::StoppedClients;
-use crate::{other_firewalls, reset_key, sockets, wireguard};
+use crate::{other_firewalls, reset_key, roster, sockets, wireguard};
 use warren_config::{ClientStore, ExitSettings, WebListen, counted, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
 use warren_daemon::directories::Directories;
@@ -76,7 +76,7 @@ async fn prepare_and_run(
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
-    let (clients, fleet) = clients_of(&config, directories, registry, (store, path))?;
+    let (clients, fleet) = clients_of(&config, directories, registry, (store, path, &state))?;
     if let Some(socket) = &fleet {
         files = files.writing_in(socket.directory());
     }
@@ -121,9 +121,9 @@ fn clients_of(
     config: &ExitSettings,
     directories: &Directories,
     registry: ClientRegistry,
-    (store, path): (ClientStore, PathBuf),
+    (store, path, state): (ClientStore, PathBuf, &Path),
 ) -> anyhow::Result<(Clients, Option<FleetSocket>)> {
-    let mut sessions = sessions_of(config, registry)?;
+    let mut sessions = sessions_of(config, registry, state)?;
     let Some(settings) = config.fleet.clone() else {
         return Ok((Clients::new(sessions, store, path), None));
     };
@@ -134,13 +134,17 @@ fn clients_of(
     Ok((clients, Some(socket)))
 }
 
-fn sessions_of(config: &ExitSettings, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
+fn sessions_of(
+    config: &ExitSettings,
+    registry: ClientRegistry,
+    state: &Path,
+) -> anyhow::Result<ExitSessions> {
     refuse_misplaced(config, &registry)?;
     let entropy = warren_daemon::entropy::source();
     warn_of_networks_untold(config);
-    let sessions =
-        ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
-    Ok(sessions)
+    let fleet = FleetNews { fleet: roster::load(state), loads: Vec::new() };
+    let settings = SessionConfig { fleet, ..session_settings(config) };
+    Ok(ExitSessions::new(settings, registry, Instant::now(), SystemTime::now(), entropy)?)
 }
 
 /// Refuses fixed addresses that [addresses] does not have, probably because an operator has changed it. All of them at once, and

@@ -1,8 +1,8 @@
 //! The part of the configuration that the sessions' state machine needs.
 
 use ipnet::IpNet;
-use warren_session::exit::{Announced, SessionConfig};
-use warren_session::{MAX_ROUTES, UPDATES};
+use warren_session::exit::{Announced, FleetNews, SessionConfig};
+use warren_session::{MAX_ROUTES, ROSTER, UPDATES};
 
 use crate::host::INNER_MTU;
 use warren_config::ExitSettings;
@@ -36,6 +36,7 @@ pub(crate) fn session_settings(config: &ExitSettings) -> SessionConfig {
         exit_keys,
         max_connections: config.transport.connections(),
         keep_alive: warren_quic::settings::KEEP_ALIVE,
-        features: config.transport.features() | UPDATES,
+        features: config.transport.features() | UPDATES | ROSTER,
+        fleet: FleetNews::default(),
     }
 }

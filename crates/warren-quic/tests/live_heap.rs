@@ -307,6 +307,7 @@ impl Client {
                 | ClientAction::Down { .. }
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
+                | ClientAction::Roster { .. }
                 | ClientAction::Stopped { .. } => {}
             }
         }

@@ -11,10 +11,12 @@ mod action;
 mod address_owner;
 mod attempts;
 mod backoff;
+pub mod choice;
 mod config;
 mod exit_keys;
 mod handshake;
 mod homing;
+mod kept_fleet;
 mod link;
 mod race;
 mod taken;
@@ -33,6 +35,7 @@ pub use self::address_owner::AddressOwner;
 pub use self::config::ClientConfig;
 pub use self::exit_keys::{ExitKeys, KeyNews};
 pub use self::homing::Homing;
+pub use self::kept_fleet::KeptFleet;
 pub use self::race::{Race, STAGGER};
 pub use self::taken::TakenAddresses;
 pub use self::vigil::{Vigil, VigilAction};
@@ -43,6 +46,7 @@ use crate::clients::MAX_NAME_LENGTH;
 use crate::goodbye::{Goodbye, Violation};
 use crate::message;
 use crate::planted::{Bug, is_planted};
+use crate::roster::FleetName;
 use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
 
 /// The session of one client with one exit.
@@ -114,6 +118,13 @@ impl ClientSession {
     /// Sets the addresses that this client refuses to be given.
     pub fn set_taken(&mut self, taken: TakenAddresses) {
         self.taken = taken;
+    }
+
+    /// Sets the fleet that the next `Hello` names, with the serial of the newest roster that the client has, and whether the client
+    /// can go to another exit.
+    pub fn set_fleet(&mut self, fleet: Option<(FleetName, u64)>, has_other_exit: bool) {
+        self.config.fleet = fleet;
+        self.config.has_other_exit = has_other_exit;
     }
 
     /// Starts to connect.

@@ -12,8 +12,10 @@ mod enrolment;
 mod events;
 mod fleet;
 mod fleet_rules;
+mod fleet_news;
 mod follow;
 mod handshake;
+mod roster;
 mod session;
 mod store;
 #[cfg(test)]
@@ -28,6 +30,7 @@ pub use self::action::{EndReason, ExitAction};
 pub use self::admin::AdminError;
 pub use self::config::{SessionConfig, SessionConfigError, check_clients};
 pub use self::fleet::{BadWhole, UnsentRow, WholeCopy};
+pub use self::fleet_news::FleetNews;
 pub use self::session::{Session, SessionId};
 pub use self::store::{StoreRefusal, StoreRequest, StoreRequestId};
 pub use self::updates::Announced;

@@ -13,6 +13,7 @@ mod key;
 pub mod message;
 mod planted;
 pub mod pool;
+pub mod roster;
 #[cfg(any(test, feature = "simulation"))]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, even where a fuzz target drives it")]
 mod tests {
@@ -35,6 +36,9 @@ pub const NUMBERED: u64 = 1;
 
 /// Feature bit of `Hello` and `Welcome`: the client takes `Update`. Bit 1 is reserved.
 pub const UPDATES: u64 = 4;
+
+/// Feature bit of `Hello` and `Welcome`: the client follows the roster of a fleet, and takes `Roster`.
+pub const ROSTER: u64 = 8;
 
 /// Time for a connection to finish its handshake, on either side. A connection that has not finished by then is closed.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);

@@ -12,7 +12,9 @@ pub(crate) mod wire;
 pub use self::decoder::{MAX_MESSAGE_LENGTH, MessageDecoder};
 pub use self::envelope::{Message, encode};
 pub use self::error::MessageError;
-pub use self::wire::{Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Network, Update, Welcome};
+pub use self::wire::{
+    Attach, Attached, Enrol, Enrolled, ExitLoad, Fleet, Goodbye, Hello, Network, Roster, Update, Welcome,
+};
 
 pub(crate) use self::address::{ip_from_wire, ip_to_wire, is_unicast};
 
@@ -33,6 +35,7 @@ mod tests {
             nonce: vec![0xaa; 2],
             prefixes: vec![Network { address: vec![10, 0, 0, 0], prefix_length: 8 }],
             has_other_exit: Some(true),
+            fleet: None,
         };
         #[rustfmt::skip]
         let expected = [
@@ -45,6 +48,60 @@ mod tests {
             [0x00, 0x0a, 0x1a, 0x08, 0x08, 0xac, 0x02, 0x12, 0x01, 0x01, 0x18, 0x02]
         );
         assert_eq!(encode(&Message::Attached(Attached { index: 0 })), [0x00, 0x02, 0x22, 0x00]);
+    }
+
+    #[test]
+    fn the_bytes_of_what_a_fleet_adds_are_fixed_too() {
+        let fleet = Fleet { name: "acme".into(), serial: 300 };
+        let hello = Hello { version: 1, fleet: Some(fleet), ..Hello::default() };
+        #[rustfmt::skip]
+        let expected = [
+            0x00, 0x0f, 0x0a, 0x0d, 0x08, 0x01, 0x42, 0x09, 0x0a, 0x04, b'a', b'c', b'm', b'e', 0x10, 0xac, 0x02,
+        ];
+        assert_eq!(encode(&Message::Hello(hello)), expected);
+        let loads = vec![ExitLoad { exit: "x".into(), permille: 5 }];
+        let roster = Message::Roster(Roster { signed: vec![7], loads });
+        let expected = [0x00, 0x0c, 0x4a, 0x0a, 0x0a, 0x01, 7, 0x12, 0x05, 0x0a, 0x01, b'x', 0x10, 0x05];
+        assert_eq!(encode(&roster), expected);
+    }
+
+    /// A peer from before the fleet skips what it does not know, as this version skips what comes later.
+    #[test]
+    fn older_peers_see_nothing_of_a_fleet() {
+        /// The fields of `Hello` that the last version without a fleet had.
+        #[derive(Clone, PartialEq, prost::Message)]
+        struct OldHello {
+            #[prost(uint32, tag = "1")]
+            version: u32,
+            #[prost(uint64, tag = "2")]
+            features: u64,
+            #[prost(bool, optional, tag = "7")]
+            has_other_exit: Option<bool>,
+        }
+        #[derive(Clone, PartialEq, prost::Message)]
+        struct OldEnvelope {
+            #[prost(message, optional, tag = "1")]
+            hello: Option<OldHello>,
+        }
+        use prost::Message as _;
+        let fleet = Some(Fleet { name: "acme".into(), serial: 1 });
+        let hello = Hello { version: 1, features: 4, has_other_exit: Some(false), fleet, ..Hello::default() };
+        let bytes = encode(&Message::Hello(hello));
+        let old = OldEnvelope::decode(bytes.get(2..).unwrap()).unwrap();
+        let expected = OldHello { version: 1, features: 4, has_other_exit: Some(false) };
+        assert_eq!(old.hello, Some(expected));
+        let roster = encode(&Message::Roster(Roster { signed: vec![1], loads: Vec::new() }));
+        assert_eq!(OldEnvelope::decode(roster.get(2..).unwrap()).unwrap(), OldEnvelope { hello: None });
+    }
+
+    #[test]
+    fn the_largest_roster_fits_into_a_message() {
+        let load = ExitLoad { exit: "x".repeat(crate::clients::MAX_NAME_LENGTH), permille: u32::MAX };
+        let roster = Roster {
+            signed: vec![0xff; crate::roster::MAX_ROSTER_LENGTH],
+            loads: vec![load; crate::roster::MAX_ROSTER_EXITS],
+        };
+        assert!(encode(&Message::Roster(roster)).len() < usize::from(u16::MAX) / 2);
     }
 
     #[test]

@@ -77,6 +77,10 @@ warren_simulation::planted_bugs! {
     UpdateNotSent,
     /// A connection that joins a session later is not told what has changed since its Welcome.
     UpdateNotRepeated,
+    /// A newer roster does not reach the sessions that are open.
+    RosterNotSent,
+    /// A connection that joins a session later does not get the roster that has come since its Welcome.
+    RosterNotRepeated,
     /// A row that waits for a proposal's answer is forgotten.
     HeldRowForgotten,
     /// A change that the store lacks is forgotten in a restart of the exit.

@@ -15,6 +15,8 @@ mod corpus;
 mod input;
 #[path = "../../../fuzz/src/invite.rs"]
 mod invite;
+#[path = "../../../fuzz/src/roster.rs"]
+mod roster;
 
 #[test]
 fn control_streams() {
@@ -24,4 +26,9 @@ fn control_streams() {
 #[test]
 fn invitations() {
     corpus::replay("invite", invite::run);
+}
+
+#[test]
+fn rosters() {
+    corpus::replay("roster", roster::run);
 }

@@ -7,6 +7,8 @@
 mod close_reasons;
 mod key_check;
 mod lookups;
+mod measure;
+mod measuring;
 mod ordered;
 mod proven_keys;
 mod race;
@@ -22,6 +24,7 @@ use warren_session::goodbye::Goodbye;
 
 use self::close_reasons::end_of;
 pub(super) use self::lookups::{LookupAnswer, Lookups};
+use self::measuring::Measuring;
 pub(super) use self::ordered::Ordered;
 use self::ordered::OrderedConnections;
 use self::proven_keys::ProvenKeys;
@@ -51,6 +54,9 @@ pub(super) struct Connections {
     /// When to go back to an earlier exit of the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
+    /// The places of an exit that is much nearer than the one in use.
+    nearer: Vec<usize>,
+    measuring: Measuring,
     /// The keys that the exit has proven, and the check of its next one.
     keys: ProvenKeys,
 }
@@ -100,6 +106,8 @@ impl Connections {
             silence: Vigil::default(),
             failback: Homing::new(),
             last_tried: None,
+            nearer: Vec::new(),
+            measuring: Measuring::default(),
             keys: ProvenKeys::default(),
         }
     }
@@ -213,7 +221,7 @@ impl Connections {
         let remote = ordered.remote;
         // The diagnosis asks the address that was tried last. An address without a route, as any IPv6 address on a host without
         // IPv6, would tell it nothing about the exit.
-        if self.last_tried.is_none() || has_route(remote) {
+        if ordered.measured.is_none() && (self.last_tried.is_none() || has_route(remote)) {
             self.last_tried = Some(remote);
         }
         // A closed kill switch would drop the first packet.
@@ -234,7 +242,8 @@ impl Connections {
             }
         };
         // A race also tries exits that are not in use, which have keys of their own.
-        let place = ordered.racer.map_or(self.exits.current(), |racer| racer.way.exit);
+        let way = ordered.racer.map(|racer| racer.way).or(ordered.measured);
+        let place = way.map_or(self.exits.current(), |way| way.exit);
         let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
         // A check is to show one key, and not that the exit still has another.
         let exit_keys = ordered.check.map_or(public_keys, |key| vec![key]);
@@ -251,6 +260,9 @@ impl Connections {
                 race.runners.insert(connection, racer.way);
             }
             (None, _) if ordered.check.is_some() => self.keys.opened(connection),
+            (None, _) if ordered.measured.is_some() => {
+                self.measuring.running.extend(ordered.measured.map(|way| (connection, way)));
+            }
             (None, _) if !ordered.is_cancelled => {
                 self.remotes.insert(index, ordered.remote);
                 self.indices.insert(connection, index);
@@ -267,7 +279,7 @@ impl Connections {
     }
 
     fn open_failed(&mut self, index: u32, ordered: Ordered, end: ConnectionEnd) -> Option<Ended> {
-        if ordered.check.is_some() {
+        if ordered.check.is_some() || ordered.measured.is_some() {
             return None;
         }
         let Some(racer) = ordered.racer else { return Some(Ended { index, end }) };
@@ -282,7 +294,8 @@ impl Connections {
         self.way = Some(way);
         self.remotes.insert(0, way.remote);
         self.indices.insert(connection, 0);
-        self.failback.uses(now, way.exit);
+        self.exits.use_exit(way.exit);
+        self.failback.uses(now, usize::from(!self.exits.is_home(way.exit)));
     }
 
     /// Forgets a connection that has ended.
@@ -292,6 +305,7 @@ impl Connections {
         reason: CloseReason,
         had_session: bool,
     ) -> Closed {
+        self.measuring.running.remove(&connection);
         if let Some(index) = self.indices.remove(&connection) {
             tracing::debug!(index, "connection closed: {reason}");
             return Closed::OfSession(Ended { index, end: end_of(self.endpoint(), reason, had_session) });
@@ -369,6 +383,27 @@ impl Connections {
     pub(super) fn failback_due(&self) -> Option<Instant> {
         // There is one race at a time, so this question waits until the race under way is over.
         self.failback.timeout().filter(|_| self.race.is_none())
+    }
+
+    /// Notes which places belong to an exit that is much nearer than the one in use.
+    pub(super) fn set_nearer(&mut self, places: Vec<usize>) {
+        self.nearer = places;
+    }
+
+    /// Whether another exit was much nearer in the latest measurement.
+    pub(super) fn has_nearer(&self) -> bool {
+        !self.nearer.is_empty()
+    }
+
+    /// Whether a race is under way.
+    pub(super) fn is_racing(&self) -> bool {
+        self.race.is_some()
+    }
+
+    /// Whether the exit in use is still one that the session may use, by the key that it has proven.
+    pub(super) fn is_exit_accepted(&self) -> bool {
+        let place = self.exits.current();
+        self.proven_on(0).map_or(self.exits.has(place), |key| self.exits.accepts(place, key))
     }
 
     /// Notes that the earlier exits are being asked now.

@@ -62,7 +62,7 @@ impl Daemon {
         }
         if self.health.is_slow(self.session.welcome().is_some()) {
             self.start_diagnosis();
-            self.health.tell_known_cause(self.start.profile.exits().count());
+            self.health.tell_known_cause(self.connections.exits.count());
         }
     }
 
@@ -88,6 +88,19 @@ impl Daemon {
              [on_demand] if it is to open there"
                 .to_owned()
         })
+    }
+
+    /// What is wrong although traffic flows. `opened` is what is wrong with the kill switch.
+    fn warnings(&self, opened: Option<String>) -> Vec<String> {
+        let warnings = self.host.setup.warnings().into_iter().chain(opened);
+        let warnings = warnings.chain(self.host_outside()).chain(self.never_rests());
+        warnings.chain(self.start.fleet.problem()).collect()
+    }
+
+    /// The name in the roster of the exit in use.
+    fn member_in_use(&self) -> Option<String> {
+        let exits = &self.connections.exits;
+        exits.member(exits.current()).map(str::to_owned)
     }
 
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
@@ -119,18 +132,11 @@ impl Daemon {
                 }
             }),
             refused: self.health.refusal.status(),
+            fleet: self.start.fleet.status(self.member_in_use()),
             error: self.health.host_trouble().map(str::to_owned),
             kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
             host_outside: self.start.host_outside,
-            warnings: self
-                .host
-                .setup
-                .warnings()
-                .into_iter()
-                .chain(opened)
-                .chain(self.host_outside())
-                .chain(self.never_rests())
-                .collect(),
+            warnings: self.warnings(opened),
             last_error: self.health.last_error.clone(),
             resting: self.on_demand.resting().map(str::to_owned),
             reconnects: self.health.reconnects,

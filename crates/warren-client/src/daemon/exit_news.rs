@@ -81,19 +81,19 @@ impl Daemon {
 
     /// The newer key of the exit in use, by which it is accepted as well.
     pub(super) fn next_exit_key(&self) -> Option<PublicKey> {
-        let accepted = self.connections.exit().public_keys.first().copied();
         let pinned = self.pinned_exit()?;
+        let accepted = self.start.learnt_keys.accepted(pinned).first().copied();
         accepted.filter(|key| Some(*key) != self.exit_key() && !pinned.public_keys.contains(key))
     }
 
     /// The exit in use as the profile has it.
-    fn pinned_exit(&self) -> Option<&RemoteExit> {
+    pub(super) fn pinned_exit(&self) -> Option<&RemoteExit> {
         self.start.profile.exits().nth(self.connections.exits.current())
     }
 
     /// Uses what was learnt, and keeps it.
     async fn accept_learnt(&mut self) {
-        self.connections.exits.accept_learnt(&self.start.profile, &self.start.learnt_keys);
+        self.follow_exits();
         let Some(exits) = self.start.learnt_keys.unsaved() else { return };
         // In memory it counts even if it cannot be kept: the session has vouched for it.
         if let Err(error) = self.start.helper.keep_exit_keys(exits).await {

@@ -68,9 +68,15 @@ impl Daemon {
         self.host.put_off_look();
         self.on_demand.follow(&profile.on_demand.trusted, Instant::now());
         self.connections.exits.take_keys(&profile);
-        self.connections.exits.accept_learnt(&profile, &self.start.learnt_keys);
+        let had_fleet = self.start.fleet.roster().is_some();
+        self.start.fleet.follow_profile(&profile);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);
         self.start.profile = profile;
+        if had_fleet {
+            self.follow_roster().await
+        } else {
+            self.follow_exits()
+        }
         Ok(Reloaded::of(&all))
     }
 }

@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use tokio::task::{JoinError, JoinHandle};
+use warren_session::ROSTER;
 use warren_session::client::{ClientConfig, ClientSession, ClientState, SessionGrant};
 use warren_session::exit::SessionId;
+use warren_session::roster::FleetName;
 
 use super::task::finished;
 use crate::probe::Probe;
@@ -26,6 +28,21 @@ pub(super) struct CurrentSession {
 impl CurrentSession {
     pub(super) fn new(config: ClientConfig) -> Self {
         Self { machine: new_machine(&config), config, welcome: None, probe: None }
+    }
+
+    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` whether exits may
+    /// send rosters.
+    pub(super) fn follow_fleet(
+        &mut self,
+        follows: bool,
+        fleet: Option<(FleetName, u64)>,
+        has_other_exit: bool,
+    ) {
+        self.config.features =
+            if follows { self.config.features | ROSTER } else { self.config.features & !ROSTER };
+        self.config.fleet.clone_from(&fleet);
+        self.config.has_other_exit = has_other_exit;
+        self.machine.set_fleet(fleet, has_other_exit);
     }
 
     /// Asks the exit in use for a new session. The grant of an earlier session stays on the host until the new one is there.

@@ -24,6 +24,7 @@ impl Daemon {
             ClientAction::Welcome(welcome) => self.welcome(*welcome).await?,
             ClientAction::Changed(welcome) => self.changed(*welcome).await,
             ClientAction::ExitKeys { index, keys } => self.take_exit_keys(index, &keys).await?,
+            ClientAction::Roster { index, roster } => self.take_roster(index, &roster).await?,
             ClientAction::Attach { index } => self.attach(index).await,
             ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
             ClientAction::Down { reason, goodbye } => self.down(reason, goodbye),
@@ -51,6 +52,7 @@ impl Daemon {
                 | ClientAction::Welcome(_)
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
+                | ClientAction::Roster { .. }
                 | ClientAction::Attach { .. }
                 | ClientAction::Down { .. }
                 | ClientAction::Stopped { .. } => {}
@@ -166,12 +168,12 @@ impl Daemon {
         if goodbye.is_none() {
             self.start_diagnosis();
         }
-        self.health.tell_known_cause(self.start.profile.exits().count());
+        self.health.tell_known_cause(self.connections.exits.count());
     }
 
     /// Tells a waiting `up` of an end after which another attempt would hardly succeed.
     fn tell_known_end(&mut self, reason: &str, goodbye: Option<Goodbye>) {
-        let is_only_exit = self.start.profile.exits().count() == 1;
+        let is_only_exit = self.connections.exits.count() == 1;
         if goodbye.is_none() && !self.connections.exits.have_addresses() {
             self.health.unresolved(reason.to_owned());
         } else if matches!(goodbye, Some(Goodbye::Protocol(_))) {

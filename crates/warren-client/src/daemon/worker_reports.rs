@@ -73,6 +73,15 @@ impl Daemon {
             self.exit_showed(exit_key).await;
             return Ok(());
         }
+        if let Some(way) = self.connections.take_measured(connection) {
+            let snapshot = self.worker.snapshot().await.unwrap_or_default();
+            let measured = snapshot.connections.iter().find(|each| each.connection == connection);
+            if let Some(quic) = measured.and_then(|each| each.quic.as_ref()) {
+                self.connections.measured(way, quic.rtt);
+            }
+            close_quietly(&self.worker, connection).await;
+            return Ok(());
+        }
         let Some((purpose, way)) = self.connections.take_runner(connection) else {
             if let Some(index) = self.connections.index(connection) {
                 self.connections.proven(index, exit_key);
@@ -80,6 +89,11 @@ impl Daemon {
             }
             return Ok(());
         };
+        if !self.connections.exits.accepts(way.exit, exit_key) {
+            // Profile or roster have changed since the handshake began.
+            close_quietly(&self.worker, connection).await;
+            return self.start_race(purpose).await;
+        }
         self.health.refusal.proven();
         self.connections.abort_race(&self.worker).await;
         match self.connections.judge_winner(purpose, way) {

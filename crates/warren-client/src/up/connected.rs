@@ -3,8 +3,8 @@
 use warren_config::ProfileName;
 use warren_control::status::{ClientStatus, Status};
 
-/// The line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile `has_other_exits`, the line names the one in
-/// use. Parts that the status does not have are left out.
+/// The line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile `has_other_exits`, or its fleet has, the line
+/// names the one in use. Parts that the status does not have are left out.
 pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref());
     if let Some(network) = client.and_then(|client| client.resting.as_ref()) {
@@ -12,7 +12,10 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
             "{profile} is resting on the trusted network {network}; `warren up {profile}` as root connects all the same"
         );
     }
-    let exit = client.filter(|_| has_other_exits).map(|client| client.exit.endpoint.as_str());
+    let is_choice = |client: &&ClientStatus| {
+        has_other_exits || client.fleet.as_ref().is_some_and(|fleet| fleet.exits > 1)
+    };
+    let exit = client.filter(is_choice).map(|client| client.exit.endpoint.as_str());
     let name = match exit {
         Some(exit) => format!("{profile} by {exit}"),
         None => profile.to_string(),
@@ -93,6 +96,7 @@ mod tests {
             warnings: Vec::new(),
             last_error: None,
             resting: None,
+            fleet: None,
             kill_switch: false,
             reconnects: 0,
             dropped_queries: 0,

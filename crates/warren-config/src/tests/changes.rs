@@ -37,6 +37,7 @@ fn each_setting_of_a_profile_that_changes_is_named_and_no_other() {
         ("[exec]\nusers = [\"alice\"]", "users in [exec]"),
         ("[kill_switch]\ndown = \"group\"", "down in [kill_switch]"),
         ("[forwards]\nallow = [\"tcp/443\"]", "allow in [forwards]"),
+        ("[fleet]\nfollow = false", "follow in [fleet]"),
     ];
     let transport = TRANSPORT.iter().map(|(line, name)| (format!("[transport]\n{line}"), *name));
     for (text, name) in of_host.map(|(text, name)| (text.to_owned(), name)).into_iter().chain(transport) {

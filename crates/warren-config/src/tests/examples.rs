@@ -26,6 +26,7 @@ const PROFILE_KEYS: &[&str] = &[
     "allow_inbound",
     "down",
     "allow",
+    "follow",
 ];
 const EXIT_KEYS: &[&str] = &[
     "listen",
@@ -70,6 +71,7 @@ fn example_profile_shows_every_key_with_its_default() {
     assert_eq!(example.routes.include, minimal.routes.include);
     assert_eq!(example.routes.when_refused, minimal.routes.when_refused);
     assert_eq!(example.allowed_forwards, minimal.allowed_forwards);
+    assert!(example.follows_fleet && minimal.follows_fleet);
     assert_eq!(example.transport, minimal.transport);
     assert!(example.ineffective.is_empty());
     assert_shows(HOME, PROFILE_KEYS);

@@ -26,6 +26,9 @@ pub struct ClientStatus {
     /// The trusted network on which the tunnel rests, in the state `resting`.
     #[serde(default)]
     pub resting: Option<String>,
+    /// The fleet that the client follows, if it follows one.
+    #[serde(default)]
+    pub fleet: Option<FleetStatus>,
     /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
     /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.
@@ -36,6 +39,21 @@ pub struct ClientStatus {
     /// Queries that the stub resolver dropped, because it had too many at once. 0 without a stub.
     #[serde(default)]
     pub dropped_queries: u64,
+}
+
+/// A fleet and its newest roster.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FleetStatus {
+    /// The fleet's name.
+    pub name: String,
+    /// The roster's serial.
+    pub serial: u64,
+    /// The key that signs the fleet's rosters.
+    pub public_key: String,
+    /// Number of exits of the roster.
+    pub exits: usize,
+    /// The name of the exit in use, if the roster has it.
+    pub exit: Option<String>,
 }
 
 /// A refusal by an exit that has proven its key.

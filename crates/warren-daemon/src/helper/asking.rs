@@ -19,7 +19,7 @@ use warren_host::dns::SplitDns;
 use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
-use warren_session::client::ExitKeys;
+use warren_session::client::{ExitKeys, KeptFleet};
 
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay;
@@ -141,6 +141,17 @@ impl Helper {
     /// Why it could not be written.
     pub async fn keep_exit_keys(&self, exits: BTreeMap<String, ExitKeys>) -> anyhow::Result<()> {
         match self.ask(HelperRequest::KeepExitKeys { exits }).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Keeps what is known of the profile's fleet beyond this process and a loss of power.
+    ///
+    /// # Errors
+    /// Why it could not be written.
+    pub async fn keep_fleet(&self, fleet: KeptFleet) -> anyhow::Result<()> {
+        match self.ask(HelperRequest::KeepFleet { fleet: Box::new(fleet) }).await {
             Ok(Answer::Done) => Ok(()),
             other => Err(failure(other)),
         }

@@ -11,7 +11,7 @@ use warren_host::dns::SplitDns;
 use warren_host::exec_groups::Side;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
-use warren_session::client::ExitKeys;
+use warren_session::client::{ExitKeys, KeptFleet};
 
 /// A request and a number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,6 +57,8 @@ pub(super) enum HelperRequest {
     TakeIn { process: u32, user: u32, side: Side },
     /// Keep what a client's daemon has learnt about its exits' keys, in the profile's own file.
     KeepExitKeys { exits: BTreeMap<String, ExitKeys> },
+    /// Keep what a client's daemon knows of its fleet, in the profile's own file.
+    KeepFleet { fleet: Box<KeptFleet> },
     /// Make the cgroup of a browser that opens a login page.
     MakePortalGroup,
     /// Move a user's process into that cgroup.

@@ -1,14 +1,15 @@
 //! The helper's side: serves the daemon's requests.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex, mpsc};
@@ -17,14 +18,13 @@ use warren_config::storage::{make_directory, remove_abandoned, write_atomic};
 use warren_host::dns::{Dns, DnsPlan, SplitDns};
 use warren_host::exec_groups::ExecGroup;
 use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
-use warren_session::client::ExitKeys;
 
 use super::look_up;
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay::{self, Relay};
 use super::take_in::{make_groups, take_in};
 use crate::daemon_directory::EXIT;
-use crate::directories::{Directories, learnt_exit_keys};
+use crate::directories::{Directories, followed_fleet, learnt_exit_keys};
 use crate::notify::SOCKET;
 use crate::own_program;
 use crate::resolvers;
@@ -126,6 +126,7 @@ impl Tasks {
             | HelperRequest::MakeExecGroups
             | HelperRequest::TakeIn { .. }
             | HelperRequest::KeepExitKeys { .. }
+            | HelperRequest::KeepFleet { .. }
             | HelperRequest::MakePortalGroup
             | HelperRequest::TakeIntoPortal { .. }
             | HelperRequest::EndPortalGroup
@@ -203,22 +204,17 @@ impl Duties {
                 Ok(Answer::Done)
             }
             HelperRequest::KeepExitKeys { exits } => {
-                self.keep_exit_keys(&exits).map(|()| Answer::Done).map_err(|error| other(&error))
+                let file = learnt_exit_keys(&self.directories.state, &self.name);
+                keep(&file, &exits).map(|()| Answer::Done).map_err(|error| other(&error))
+            }
+            HelperRequest::KeepFleet { fleet } => {
+                let file = followed_fleet(&self.directories.state, &self.name);
+                keep(&file, &*fleet).map(|()| Answer::Done).map_err(|error| other(&error))
             }
             HelperRequest::ReleaseHold => {
                 release_hold(&self.directories).map(|()| Answer::Done).map_err(|error| other(&error))
             }
         }
-    }
-
-    /// Writes the file so that it is complete at every moment, even after a loss of power.
-    fn keep_exit_keys(&self, exits: &BTreeMap<String, ExitKeys>) -> std::io::Result<()> {
-        let file = learnt_exit_keys(&self.directories.state, &self.name);
-        if let Some(directory) = file.parent() {
-            make_directory(directory)?;
-            remove_abandoned(directory);
-        }
-        write_atomic(&file, serde_json::to_string_pretty(exits)?.as_bytes(), 0o600)
     }
 
     /// The host's resolvers without those of the tunnel, which are set now and must not be asked outside the tunnel.
@@ -250,6 +246,15 @@ impl Duties {
         };
         Ok(Answer::Text(held.insert(dns).plan().changes().join("\n")))
     }
+}
+
+/// Writes a file so that it is complete at every moment, also after a loss of power.
+fn keep(file: &Path, content: &impl Serialize) -> std::io::Result<()> {
+    if let Some(directory) = file.parent() {
+        make_directory(directory)?;
+        remove_abandoned(directory);
+    }
+    write_atomic(file, serde_json::to_string_pretty(content)?.as_bytes(), 0o600)
 }
 
 /// Starts `warren exit release`.

@@ -4,6 +4,7 @@ use anyhow::bail;
 
 use super::{Daemon, forwarding, state_directory};
 use crate::host::refuse_missing_interface;
+use crate::roster;
 use crate::session_settings::{announced, warn_of_networks_untold};
 use warren_config::{ExitSettings, WebListen, load_exit};
 use warren_control::{Reloaded, RequestRefused};
@@ -35,6 +36,8 @@ impl Daemon<'_> {
             changed.push("the clients");
         }
         refuse_missing_interface(&config)?;
+        let state = state_directory(&self.clients)?.to_owned();
+        let roster = roster::news_in_file(self.clients.fleet(), &state)?;
         // Then the listeners, which fall back to where they were.
         if self.config.metrics.listen != config.metrics.listen {
             self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
@@ -59,6 +62,10 @@ impl Daemon<'_> {
         warn_of_networks_untold(&self.config);
         // Last, when the host lets clients reach what they are told.
         self.clients.announce(announced(&self.config))?;
+        if let Some(signed) = roster {
+            roster::take(&mut self.clients, &state, signed.as_bytes())?;
+            changed.push("the roster");
+        }
         Ok(Reloaded::of(&changed))
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::SessionGrant;
 use crate::PublicKey;
 use crate::goodbye::Goodbye;
+use crate::message::Roster;
 
 /// How a connection ended, if the client did not close it itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,14 @@ pub enum ClientAction {
         index: u32,
         /// At least one key, without duplicates.
         keys: Vec<PublicKey>,
+    },
+    /// The exit hands over the roster of its fleet on this connection, or only says how busy the fleet's exits are. Nothing of it has
+    /// been checked: [`FollowedFleet`](crate::roster::FollowedFleet) does that. Connections of the same session may say the same.
+    Roster {
+        /// The connection's number in the session.
+        index: u32,
+        /// The roster and how busy exits are. The roster may be empty.
+        roster: Box<Roster>,
     },
     /// Traffic may flow on the connection.
     Attach {

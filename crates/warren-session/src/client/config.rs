@@ -2,6 +2,8 @@
 
 use ipnet::IpNet;
 
+use crate::roster::FleetName;
+
 /// Configuration of a client's session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
@@ -15,4 +17,6 @@ pub struct ClientConfig {
     pub prefixes: Vec<IpNet>,
     /// Whether this client can go to another exit, which matters to an operator who drains this one.
     pub has_other_exit: bool,
+    /// The fleet that the client follows, and the serial of the newest roster that it has.
+    pub fleet: Option<(FleetName, u64)>,
 }

@@ -7,7 +7,7 @@ use super::{ClientAction, ClientSession, Established, Loss, SessionGrant, Welcom
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Attach, Hello, Message, Network};
 use crate::planted::{Bug, is_planted};
-use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, PublicKey, UPDATES};
+use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION, PublicKey, ROSTER, UPDATES};
 
 /// Received bytes are decoded in pieces of this size, which keeps the decoder's buffer within its bound.
 const PIECE: usize = 16 * 1_024;
@@ -63,8 +63,11 @@ impl ClientSession {
                 self.attached(now, index);
             }
             (Phase::Attaching { .. }, Message::Attached(_)) => self.violated(now, index, Violation::BadIndex),
-            (Phase::Attached { .. }, Message::Update(update)) if self.takes_updates() => {
+            (Phase::Attached { .. }, Message::Update(update)) if self.has_feature(UPDATES) => {
                 self.updated(now, index, &update);
+            }
+            (Phase::Attached { .. }, Message::Roster(roster)) if self.has_feature(ROSTER) => {
+                self.told_roster(index, roster);
             }
             (
                 _,
@@ -74,7 +77,8 @@ impl ClientSession {
                 | Message::Attached(_)
                 | Message::Enrol(_)
                 | Message::Enrolled(_)
-                | Message::Update(_),
+                | Message::Update(_)
+                | Message::Roster(_),
             ) => {
                 self.violated(now, index, Violation::OutOfOrder);
             }
@@ -95,9 +99,15 @@ impl ClientSession {
         self.say_exit_keys(index, exit_keys);
     }
 
-    /// Whether the exit may change during the session what its Welcome said.
-    fn takes_updates(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.welcome.features & UPDATES != 0)
+    /// Whether both sides have a feature in this session.
+    fn has_feature(&self, feature: u64) -> bool {
+        self.session.as_ref().is_some_and(|session| session.welcome.features & feature != 0)
+    }
+
+    fn told_roster(&mut self, index: u32, roster: message::Roster) {
+        // Only the latest counts, or an exit could keep the host busy with nothing else.
+        self.actions.retain(|action| !matches!(action, ClientAction::Roster { .. }));
+        self.actions.push_back(ClientAction::Roster { index, roster: Box::new(roster) });
     }
 
     fn updated(&mut self, now: Instant, index: u32, message: &message::Update) {
@@ -176,6 +186,11 @@ impl ClientSession {
             nonce: self.nonce.to_vec(),
             prefixes: self.config.prefixes.iter().copied().map(Network::from).collect(),
             has_other_exit: Some(self.config.has_other_exit),
+            fleet: self
+                .config
+                .fleet
+                .as_ref()
+                .map(|(name, serial)| message::Fleet { name: name.to_string(), serial: *serial }),
         }
     }
 }

@@ -485,3 +485,27 @@ fn a_change_that_cannot_be_used_or_was_not_agreed_on_costs_the_connection_and_no
         assert!(client.session.welcome().unwrap().dns.is_empty());
     }
 }
+
+#[test]
+fn roster_is_handed_on_if_both_sides_know_of_rosters_and_only_the_latest_counts() {
+    let roster = |number| Message::Roster(message::Roster { signed: vec![number], loads: Vec::new() });
+    let mut client = Client::with_features(2, crate::ROSTER);
+    client.receive(0, &roster(1));
+    client.receive(1, &roster(2));
+    let expected = message::Roster { signed: vec![2], loads: Vec::new() };
+    assert_eq!(client.actions(), [Action::Roster { index: 1, roster: Box::new(expected) }]);
+
+    let mut client = Client::with_features(2, UPDATES);
+    client.receive(0, &roster(1));
+    assert!(matches!(client.actions().first(), Some(Action::Detach { index: 0 })), "it broke the protocol");
+}
+
+#[test]
+fn hello_names_the_fleet_that_the_client_follows() {
+    let mut client = Client::new(1);
+    client.session.set_fleet(Some(("acme".parse().unwrap(), 7)), true);
+    client.actions();
+    client.session.connected(client.now, 0);
+    let Message::Hello(hello) = client.said(0) else { panic!("no Hello") };
+    assert_eq!(hello.fleet, Some(message::Fleet { name: "acme".into(), serial: 7 }));
+}

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
+use super::fleet_news::FleetNews;
 use crate::clients::{Client, ClientRegistry, RegistryError};
 use crate::message::is_unicast;
 use crate::pool::{AddressPool, Lease, PoolError};
@@ -32,6 +33,8 @@ pub struct SessionConfig {
     pub features: u64,
     /// The exit's public keys, the newest first, at most [`MAX_EXIT_KEYS`](crate::MAX_EXIT_KEYS). Clients that take updates are told.
     pub exit_keys: Vec<PublicKey>,
+    /// The exit's fleet, whose roster clients get that follow one.
+    pub fleet: FleetNews,
 }
 
 /// Bounds of the keep-alive interval. Shorter intervals would be a flood. With longer ones, NATs would drop their
@@ -52,6 +55,7 @@ impl Default for SessionConfig {
             keep_alive: Duration::from_secs(15),
             features: 0,
             exit_keys: Vec::new(),
+            fleet: FleetNews::default(),
         }
     }
 }

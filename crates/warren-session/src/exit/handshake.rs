@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-use super::session::{NONCE_LENGTH, Nonce};
+use super::session::{NONCE_LENGTH, Nonce, Told};
 use super::updates::takes_updates;
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
@@ -49,7 +49,11 @@ impl ExitSessions {
             (Some(_), Message::Goodbye(_)) => Err(Goodbye::ClientStopped),
             (
                 Some(_),
-                Message::Welcome(_) | Message::Attached(_) | Message::Enrolled(_) | Message::Update(_),
+                Message::Welcome(_)
+                | Message::Attached(_)
+                | Message::Enrolled(_)
+                | Message::Update(_)
+                | Message::Roster(_),
             ) => Err(Goodbye::Protocol(Violation::OutOfOrder)),
         };
         if let Err(reason) = answer {
@@ -58,12 +62,14 @@ impl ExitSessions {
     }
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
+        let fleet = hello.fleet.clone();
         let wish = Wish::parse(hello)?;
         let id = self.begin(now, key, wish)?;
         let welcome = self.sessions.get(&id).map(|session| self.welcome(session));
         // Attach before Welcome: the client may send packets as soon as it reads Welcome.
         self.attach_connection(now, id, connection, 0);
         welcome.into_iter().for_each(|welcome| self.send(connection, &Message::Welcome(welcome)));
+        self.offer_roster(id, connection, fleet.as_ref());
         Ok(())
     }
 
@@ -120,6 +126,7 @@ impl ExitSessions {
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &attached);
         self.repeat_update(id, connection);
+        self.repeat_roster(id, connection);
         Ok(())
     }
 
@@ -176,7 +183,7 @@ impl ExitSessions {
             nonce: wish.nonce,
             connections: vec![None; usize::try_from(connections).expect("at most MAX_CONNECTIONS")],
             offline_deadline: None,
-            updates: 0,
+            told: Told::default(),
         };
         let (name, prefixes) = (session.name.clone(), session.prefixes.clone());
         let features = session.features;

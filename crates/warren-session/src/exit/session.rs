@@ -45,8 +45,16 @@ pub struct Session {
     pub(super) connections: Vec<Option<u64>>,
     /// When the session ends unless a connection is attached. Set while there is none.
     pub(super) offline_deadline: Option<Instant>,
-    /// How often the client was told of changes since its `Welcome`.
+    pub(super) told: Told,
+}
+
+/// What a client was told since its `Welcome`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    /// How often it was told of changes.
     pub(super) updates: u64,
+    /// Whether it was told of a newer roster.
+    pub(super) roster: bool,
 }
 
 impl Session {

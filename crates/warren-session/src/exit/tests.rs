@@ -1,5 +1,6 @@
 mod changes;
 mod harness;
+mod roster;
 mod store;
 mod updates;
 mod wireguard;

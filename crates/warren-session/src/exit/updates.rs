@@ -83,9 +83,9 @@ impl ExitSessions {
     /// Tells a session's client on every connection, because one of them may be about to break.
     fn tell(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.updates += 1;
+        session.told.updates += 1;
         let (number, connections) =
-            (session.updates, session.attached().map(|(_, connection)| connection).collect::<Vec<_>>());
+            (session.told.updates, session.attached().map(|(_, connection)| connection).collect::<Vec<_>>());
         if is_planted(Bug::UpdateNotSent) {
             return;
         }
@@ -96,7 +96,7 @@ impl ExitSessions {
     /// Tells a connection that has just joined a session what has changed since the session's `Welcome`. All connections that were
     /// told may have broken.
     pub(super) fn repeat_update(&mut self, id: SessionId, connection: u64) {
-        let Some(number) = self.sessions.get(&id).map(|session| session.updates) else { return };
+        let Some(number) = self.sessions.get(&id).map(|session| session.told.updates) else { return };
         if number > 0 && !is_planted(Bug::UpdateNotRepeated) {
             self.send(connection, &Message::Update(self.update(number)));
         }
@@ -118,5 +118,10 @@ impl ExitSessions {
 
 /// Whether a session's client takes updates.
 pub(super) fn takes_updates(session: &Session) -> bool {
-    session.features & UPDATES != 0
+    takes(session, UPDATES)
+}
+
+/// Whether a session's client takes what a feature bit stands for.
+pub(super) fn takes(session: &Session, feature: u64) -> bool {
+    session.features & feature != 0
 }

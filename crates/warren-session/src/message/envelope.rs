@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::error::MessageError;
-use super::wire::{self, Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Update, Welcome};
+use super::wire::{self, Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Roster, Update, Welcome};
 
 /// Length of the length prefix in bytes.
 pub(super) const PREFIX_LENGTH: usize = 2;
@@ -27,6 +27,8 @@ pub enum Message {
     Enrolled(Enrolled),
     /// Exit to client: what `Welcome` said has changed.
     Update(Update),
+    /// Exit to client: the newest roster of the exit's fleet.
+    Roster(Roster),
 }
 
 /// Writes a message with its length prefix.
@@ -34,7 +36,8 @@ pub enum Message {
 /// # Panics
 ///
 /// If the message is longer than [`MAX_MESSAGE_LENGTH`](super::MAX_MESSAGE_LENGTH). Messages of this crate are far shorter:
-/// [`crate::MAX_ROUTES`], [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`] and the length of names bound them.
+/// [`crate::MAX_ROUTES`], [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`], [`crate::roster::MAX_ROSTER_LENGTH`] and the
+/// length of names bound them.
 pub fn encode(message: &Message) -> Vec<u8> {
     let body = match message.clone() {
         Message::Hello(hello) => wire::Body::Hello(hello),
@@ -45,6 +48,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Enrol(enrol) => wire::Body::Enrol(enrol),
         Message::Enrolled(enrolled) => wire::Body::Enrolled(enrolled),
         Message::Update(update) => wire::Body::Update(update),
+        Message::Roster(roster) => wire::Body::Roster(roster),
     };
     let envelope = wire::Message { body: Some(body) };
     let length = u16::try_from(envelope.encoded_len()).expect("senders keep messages below the limit");
@@ -66,5 +70,6 @@ pub(super) fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
         wire::Body::Enrol(enrol) => Message::Enrol(enrol),
         wire::Body::Enrolled(enrolled) => Message::Enrolled(enrolled),
         wire::Body::Update(update) => Message::Update(update),
+        wire::Body::Roster(roster) => Message::Roster(roster),
     }))
 }

@@ -3,7 +3,7 @@
 /// Envelope of every message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Message {
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub(super) body: Option<Body>,
 }
 
@@ -26,6 +26,8 @@ pub(super) enum Body {
     Enrolled(Enrolled),
     #[prost(message, tag = "8")]
     Update(Update),
+    #[prost(message, tag = "9")]
+    Roster(Roster),
 }
 
 /// An address with a prefix length: an interface address or a network.
@@ -63,6 +65,20 @@ pub struct Hello {
     /// Whether the client can go to another exit when this one is drained. Absent if it does not say.
     #[prost(bool, optional, tag = "7")]
     pub has_other_exit: Option<bool>,
+    /// The fleet that the client follows. Absent if it follows none.
+    #[prost(message, optional, tag = "8")]
+    pub fleet: Option<Fleet>,
+}
+
+/// A fleet and the newest roster of it that is known.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Fleet {
+    /// The fleet's name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The roster's serial.
+    #[prost(uint64, tag = "2")]
+    pub serial: u64,
 }
 
 /// The session is open.
@@ -127,6 +143,28 @@ pub struct Update {
     /// Replaces the list of `Welcome`.
     #[prost(bytes = "vec", repeated, tag = "4")]
     pub exit_keys: Vec<Vec<u8>>,
+}
+
+/// The newest roster of the exit's fleet, and how busy its exits are.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Roster {
+    /// A `SignedRoster` of `docs/warren-roster-v1.proto`. Empty if the client has it.
+    #[prost(bytes = "vec", tag = "1")]
+    pub signed: Vec<u8>,
+    /// How busy exits are, as the sender says. The fleet's key has not signed this.
+    #[prost(message, repeated, tag = "2")]
+    pub loads: Vec<ExitLoad>,
+}
+
+/// How busy an exit is.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ExitLoad {
+    /// The exit's name in the roster.
+    #[prost(string, tag = "1")]
+    pub exit: String,
+    /// Its load in thousandths of what it can carry.
+    #[prost(uint32, tag = "2")]
+    pub permille: u32,
 }
 
 /// Joins a connection to an open session.

@@ -9,6 +9,7 @@ mod host;
 mod input;
 mod network;
 mod operator;
+mod rosters;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -170,9 +170,10 @@ pub(crate) enum Command {
         after_help = "Examples:\n  warren logs\n  warren logs home --follow\n  warren logs exit --lines 50"
     )]
     Logs(LogsArgs),
-    /// Measure the round-trip time to each exit of a profile, and say which one is in use.
+    /// Measure the round-trip time to each exit of a profile and of its fleet, and say which one is in use.
     ///
-    /// A handshake with each of them takes two seconds, all at once. A running session is not touched.
+    /// If the exits belong to a fleet, FROM says whether an exit is from the profile or from the fleet's roster, and its name there. A
+    /// handshake with each of them takes two seconds, all at once. A running session is not touched.
     #[command(after_help = "Examples:\n  warren exits\n  warren exits home --json")]
     Exits(ExitsArgs),
     /// Manage a fleet: exits that share their clients. Runs `warren-fleet`, a program of its own.
@@ -245,7 +246,8 @@ pub(crate) struct UpArgs {
     /// profile.
     #[arg(value_name = "PROFILE|FILE")]
     pub(crate) profile: Option<OsString>,
-    /// The exit to try first, this time: an endpoint of the profile, or its host name. The others stay as failover.
+    /// The exit to try first, this time: an endpoint of the profile or of its fleet's roster, a host name, or a name in
+    /// the roster. The others stay as failover.
     #[arg(long, value_name = "NAME", conflicts_with = "dry_run")]
     pub(crate) exit: Option<String>,
     /// How long to wait for traffic to flow.

@@ -18,7 +18,7 @@ use super::path::{self, Path};
 use super::read;
 use crate::proc_net::{self, egress_device, networks_of_this_host};
 use crate::runtime::block_on;
-use warren_client::{ExitAnswer, accept_learnt_keys, check_exit, kill_switch};
+use warren_client::{ExitAnswer, check_exit, kill_switch, known_exits};
 use warren_config::{ClientProfile, ExitSettings, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::ask_status;
 use warren_control::status::Status;
@@ -304,10 +304,9 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
             continue;
         }
         match load_profile(&path) {
-            Ok(mut profile) => {
-                accept_learnt_keys(&directories.state, &mut profile);
+            Ok(profile) => {
                 facts.files.without_effect.extend(profile.ineffective.iter().map(ToString::to_string));
-                facts.exits.extend(exits_of(&profile));
+                facts.exits.extend(exits_of(directories, &profile));
                 facts.rules_in_front.extend(rules_in_front(&profile));
             }
             Err(error) => facts.files.broken.push(error.to_string()),
@@ -336,8 +335,8 @@ fn reported_by(profile: &str, directory: &DaemonDirectory) -> Vec<TunnelTrouble>
     refused.into_iter().chain(client.error).chain(client.warnings).map(of).collect()
 }
 
-/// Asks each of a profile's exits.
-fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
+/// Asks each exit of a profile and of its fleet's roster.
+fn exits_of(directories: &Directories, profile: &ClientProfile) -> Vec<KnownExit> {
     let answers = async |exit: &RemoteExit| KnownExit {
         profile: profile.name.to_string(),
         endpoint: exit.endpoint.to_string(),
@@ -345,8 +344,8 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
     };
     let all = block_on(async {
         let mut all = Vec::new();
-        for exit in profile.exits() {
-            all.push(answers(exit).await);
+        for known in known_exits(&directories.state, profile) {
+            all.push(answers(&known.exit).await);
         }
         Ok(all)
     });

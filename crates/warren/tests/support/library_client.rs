@@ -221,6 +221,7 @@ impl LibraryClient {
                 ClientAction::Welcome(_)
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
+                | ClientAction::Roster { .. }
                 | ClientAction::Down { .. }
                 | ClientAction::Stopped { .. } => {}
             }

@@ -158,7 +158,8 @@ impl Mouth {
                 | Message::Attached(_)
                 | Message::Goodbye(_)
                 | Message::Enrolled(_)
-                | Message::Update(_) => {
+                | Message::Update(_)
+                | Message::Roster(_) => {
                     continue;
                 }
                 Message::Enrol(_) => Message::Enrolled(Enrolled { name: self.answers.name.clone() }),

@@ -31,6 +31,11 @@ impl Lookups {
         Self { servers, sender, answers, running: BTreeSet::new() }
     }
 
+    /// Asks these name servers from now on.
+    pub(in crate::daemon) fn ask(&mut self, servers: NameServers) {
+        self.servers = servers;
+    }
+
     /// Looks up the name of the exit at `place`, unless a look-up for it is under way.
     pub(super) fn start(&mut self, place: usize, endpoint: &Endpoint, lockdown: &Lockdown) {
         if !self.running.insert(place) {

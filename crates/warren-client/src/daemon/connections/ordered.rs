@@ -15,6 +15,8 @@ pub(in crate::daemon) struct Ordered {
     pub(super) racer: Option<Racer>,
     /// The exit's key that it is to show, if that is all that it is for.
     pub(super) check: Option<PublicKey>,
+    /// The way that it is to measure, if that is all that it is for.
+    pub(super) measured: Option<Way>,
     /// Whether the session has given the connection up since it was ordered.
     pub(super) is_cancelled: bool,
 }
@@ -30,12 +32,17 @@ pub(super) struct Racer {
 impl Ordered {
     /// A connection for the session.
     pub(in crate::daemon) fn for_session(remote: SocketAddr) -> Self {
-        Self { remote, racer: None, check: None, is_cancelled: false }
+        Self { remote, racer: None, check: None, measured: None, is_cancelled: false }
     }
 
     /// A connection for a race.
     pub(super) fn for_race(race: u64, way: Way) -> Self {
-        Self { remote: way.remote, racer: Some(Racer { race, way }), check: None, is_cancelled: false }
+        Self { racer: Some(Racer { race, way }), ..Self::for_session(way.remote) }
+    }
+
+    /// A connection that measures the round-trip time to an exit.
+    pub(super) fn for_measurement(way: Way) -> Self {
+        Self { measured: Some(way), ..Self::for_session(way.remote) }
     }
 
     /// A connection that is to show whether the exit has a key.

@@ -31,14 +31,16 @@ impl Connections {
         let now = Instant::now();
         let places = match purpose {
             Purpose::Failback => self.exits.preferred(),
+            Purpose::Nearer => self.nearer.clone(),
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
+        let places = self.exits.with_ranks(&places);
         // A scout looks for a way other than the silent one. The connections on the silent way stay.
         let excluded = self.way.filter(|_| purpose == Purpose::Scout);
         // The look-ups may bring further addresses, so the race does not end before they do.
         let mut race = Race::new(true);
-        for (rank, place) in places.iter().enumerate() {
-            self.exits.enter(&mut race, *place, rank, now, excluded);
+        for (place, rank) in &places {
+            self.exits.enter(&mut race, *place, *rank, now, excluded);
             self.lookups.start(*place, &self.exits.exit(*place).endpoint, lockdown);
         }
         self.races += 1;
@@ -47,7 +49,7 @@ impl Connections {
             purpose,
             race,
             begun: now,
-            awaited: places.iter().copied().collect(),
+            awaited: places.iter().map(|(place, _)| *place).collect(),
             places,
             excluded,
             runners: HashMap::new(),
@@ -60,8 +62,8 @@ impl Connections {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);
         let Some(race) = &mut self.race else { return false };
-        if let Some(rank) = race.places.iter().position(|other| *other == place) {
-            self.exits.enter(&mut race.race, place, rank, race.begun, race.excluded);
+        if let Some((_, rank)) = race.places.iter().find(|(other, _)| *other == place) {
+            self.exits.enter(&mut race.race, place, *rank, race.begun, race.excluded);
         }
         if let Err(error) = learnt {
             race.failure = Some(ConnectionEnd::Lost(error));
@@ -98,7 +100,7 @@ impl Connections {
         match lost.purpose {
             Purpose::Attempt => return Ok(Some(Ended { index: 0, end: lost.into_failure() })),
             // The silent connections are still there and may be answered again, so nothing has ended.
-            Purpose::Scout => {}
+            Purpose::Scout | Purpose::Nearer => {}
             Purpose::Failback => {
                 self.failback.answered(false);
             }
@@ -122,9 +124,9 @@ impl Connections {
         }
         match purpose {
             // A session belongs to one exit, so a new one is needed whatever the race was for.
-            _ if way.exit != self.exits.current() => Winner::OtherExit,
+            _ if !self.exits.is_same_exit(way.exit, self.exits.current()) => Winner::OtherExit,
             Purpose::Attempt => Winner::Awaited,
-            Purpose::Scout | Purpose::Failback => Winner::OtherWay,
+            Purpose::Scout | Purpose::Failback | Purpose::Nearer => Winner::OtherWay,
         }
     }
 

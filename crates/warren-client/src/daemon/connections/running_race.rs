@@ -17,6 +17,8 @@ pub(in crate::daemon) enum Purpose {
     Scout,
     /// An earlier exit of the profile may be back.
     Failback,
+    /// Another exit of the roster is much nearer.
+    Nearer,
 }
 
 /// A race under way.
@@ -25,8 +27,8 @@ pub(super) struct RunningRace {
     pub(super) purpose: Purpose,
     pub(super) race: Race<Way>,
     pub(super) begun: Instant,
-    /// The places of the exits that take part, in order.
-    pub(super) places: Vec<usize>,
+    /// The places of the exits that take part, in order, each with the number of exits before it.
+    pub(super) places: Vec<(usize, usize)>,
     /// The places of the exits whose names are being looked up.
     pub(super) awaited: BTreeSet<usize>,
     /// The way in use, which takes no part.

@@ -17,8 +17,16 @@ type Schema = BTreeMap<String, Fields>;
 #[test]
 fn the_schema_and_the_structs_are_equal() {
     let schema = parse_proto(PROTO);
-    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 49, "the parser has read every field");
+    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 57, "the parser has read every field");
     assert_eq!(schema, parse_structs(STRUCTS));
+}
+
+#[test]
+fn the_schema_of_rosters_and_its_structs_are_equal() {
+    const ROSTER: &str = include_str!("../../../../../docs/warren-roster-v1.proto");
+    let schema = parse_proto(ROSTER);
+    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 17, "the parser has read every field");
+    assert_eq!(schema, parse_structs(include_str!("../../roster/wire.rs")));
 }
 
 #[test]

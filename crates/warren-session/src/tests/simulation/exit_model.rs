@@ -119,7 +119,7 @@ impl ExitModel {
             ExitAction::Send { connection, bytes } => {
                 assert!(!self.closed.contains_key(connection), "said after closing");
                 match said(bytes) {
-                    Message::Welcome(_) | Message::Attached(_) | Message::Update(_) => {
+                    Message::Welcome(_) | Message::Attached(_) | Message::Update(_) | Message::Roster(_) => {
                         assert!(self.is_attached(*connection), "told before attached");
                     }
                     Message::Goodbye(goodbye) => drop(self.told.insert(*connection, goodbye.reason)),

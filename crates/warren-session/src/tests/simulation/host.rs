@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use crate::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
-use crate::{Goodbye, PublicKey, UPDATES};
+use crate::roster::{FollowedFleet, SignedRoster};
+use crate::{Goodbye, PublicKey, ROSTER, UPDATES};
 
 use super::clients_model::{client_of, network_behind};
 use super::exit_model::ExitModel;
@@ -29,6 +30,8 @@ pub(super) struct Host {
     pub(super) stopped: Option<Stop>,
     /// The latest announcement of its session's exit that it has heard.
     pub(super) announced: u32,
+    /// The fleet that it follows.
+    fleet: Option<FollowedFleet>,
 }
 
 impl Host {
@@ -37,7 +40,7 @@ impl Host {
             connections: CONNECTIONS,
             name: format!("host-{number}"),
             prefixes: vec![network_behind(client_of(key))],
-            features: if number == OLD_VERSION { 0 } else { UPDATES },
+            features: if number == OLD_VERSION { 0 } else { UPDATES | ROSTER },
             ..ClientConfig::default()
         };
         let mut session = ClientSession::new(config, random(seed));
@@ -51,7 +54,23 @@ impl Host {
             is_welcome: false,
             stopped: None,
             announced: 0,
+            fleet: None,
         }
+    }
+
+    /// The serial of the newest roster that it has. 0 without one.
+    pub(super) fn serial(&self) -> u64 {
+        self.fleet.as_ref().map_or(0, |fleet| fleet.roster().serial)
+    }
+
+    fn take_roster(&mut self, signed: &[u8]) {
+        match &mut self.fleet {
+            // A slow connection may bring an older one.
+            Some(fleet) => drop(fleet.take(signed)),
+            None => self.fleet = Some(FollowedFleet::begin(SignedRoster::decode(signed).unwrap())),
+        }
+        let known = self.fleet.as_ref().map(|fleet| (fleet.roster().fleet.clone(), fleet.roster().serial));
+        self.session.set_fleet(known, true);
     }
 
     /// Checks and carries out every pending action of the session.
@@ -110,6 +129,10 @@ impl Host {
             ClientAction::ExitKeys { index, keys } => {
                 assert!(self.attached.contains(&index), "keys from a connection that carries nothing");
                 assert_eq!(keys.len(), 1);
+            }
+            ClientAction::Roster { index, roster } => {
+                assert!(self.attached.contains(&index), "a roster from a connection that carries nothing");
+                self.take_roster(&roster.signed);
             }
             ClientAction::Attach { index } => {
                 assert!(self.is_welcome, "attached before welcome");

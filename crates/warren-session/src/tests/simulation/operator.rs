@@ -12,6 +12,7 @@ use crate::{Goodbye, PublicKey};
 use super::clients_model::{CLIENTS, ClientsModel, GUESTS, KEYS, client_of, key_of, name_of, network_behind};
 use super::host::announcement;
 use super::network::Wire;
+use super::rosters::{ROSTERS, roster};
 use super::store::Mood;
 use super::trouble::Which;
 use super::world::{SHARED, World};
@@ -74,13 +75,17 @@ impl World {
         }
     }
 
-    /// Tells clients another resolver, whose address has the announcement's number.
+    /// Tells clients another resolver, whose address has the announcement's number, and hands them the next roster.
     pub(super) fn announce(&mut self) {
         let Some(exit) = &mut self.exit else { return };
         let before = exit.announced();
         let number = announcement(&before.dns) + 1;
         let server = Ipv4Addr::from_bits(0x0900_0000 | number);
         exit.announce(Announced { dns: vec![server.into()], ..before }).unwrap();
+        if self.roster < ROSTERS {
+            self.roster += 1;
+            exit.set_roster(roster(self.roster).as_bytes()).unwrap();
+        }
     }
 
     pub(super) fn change_client(&mut self, number: usize, change: Change, is_saved: bool) {

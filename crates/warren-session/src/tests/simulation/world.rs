@@ -7,17 +7,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry, RowChange, RowId};
 use crate::exit::{
-    ExitAction, ExitSessions, SessionConfig, SessionId, StoreRefusal, StoreRequest, StoreRequestId,
+    ExitAction, ExitSessions, FleetNews, SessionConfig, SessionId, StoreRefusal, StoreRequest, StoreRequestId,
     UnsentRow, WholeCopy,
 };
 use crate::invite::InviteToken;
 use crate::key::tests_key;
-use crate::{Entropy, Goodbye, PublicKey, UPDATES};
+use crate::roster::FollowedFleet;
+use crate::{Entropy, Goodbye, PublicKey, ROSTER, UPDATES};
 
 use super::clients_model::{CLIENTS, ClientsModel, client_of, key_of, name_of};
 use super::exit_model::ExitModel;
 use super::host::{Host, OLD_VERSION, announcement, lost};
 use super::network::{Network, Packet, Wire};
+use super::rosters::roster;
 use super::store::{Mood, News, Store};
 
 /// The client of each host. The last host starts with the first host's key.
@@ -81,6 +83,8 @@ pub(super) struct World {
     pub(super) presented: BTreeMap<u64, InviteToken>,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
+    /// The serial of the fleet's newest roster. 0 before the first.
+    pub(super) roster: u64,
 }
 
 impl World {
@@ -121,6 +125,7 @@ impl World {
             presented: BTreeMap::new(),
             hosts: Vec::new(),
             network: Network::default(),
+            roster: 0,
         };
         world.start_exit();
         for (number, client) in HOSTS.into_iter().enumerate() {
@@ -191,6 +196,11 @@ impl World {
         attached == if self.room == Room::Tight { wanted.min(6) } else { wanted }
     }
 
+    /// The fleet as the exit has kept it.
+    fn kept_fleet(&self) -> Option<FollowedFleet> {
+        (self.roster > 0).then(|| FollowedFleet::begin(roster(self.roster).clone()))
+    }
+
     pub(super) fn check_settled(&self) {
         let exit = self.exit.as_ref().unwrap();
         for host in &self.hosts {
@@ -200,6 +210,13 @@ impl World {
                     assert!(
                         host.announced == heard || host.number == OLD_VERSION,
                         "an announcement was not heard"
+                    );
+                    assert!(
+                        host.serial() == self.roster || host.number == OLD_VERSION,
+                        "host {} has the roster {}, and not {}",
+                        host.number,
+                        host.serial(),
+                        self.roster
                     );
                     assert_eq!(host.attached().count(), 3, "host {}: {:?}", host.number, host.session);
                     assert!(self.clients.by_key(host.key).is_some(), "host {} is up by no key", host.number);
@@ -332,7 +349,8 @@ impl World {
         let config = SessionConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
-            features: UPDATES,
+            features: UPDATES | ROSTER,
+            fleet: FleetNews { fleet: self.kept_fleet(), loads: Vec::new() },
             exit_keys: vec![tests_key(0)],
             ..SessionConfig::default()
         };

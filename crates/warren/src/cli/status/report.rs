@@ -69,6 +69,10 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     fields.add("exit", format!("{}{address}", client.exit.endpoint));
     fields.add_some("next exit key", client.exit.next_public_key.clone());
+    if let Some(fleet) = &client.fleet {
+        let exit = fleet.exit.as_ref().map(|exit| format!(", exit {exit}")).unwrap_or_default();
+        fields.add("fleet", format!("{}, roster {}{exit}", fleet.name, fleet.serial));
+    }
     if let Some(session) = &client.session {
         let addresses: Vec<&str> =
             [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();

@@ -252,7 +252,7 @@ impl Client {
             ClientAction::Attach { index } => assert!(self.attached.insert(index)),
             ClientAction::Detach { index } => assert!(self.attached.remove(&index)),
             ClientAction::Welcome(_) | ClientAction::Down { .. } => {}
-            ClientAction::Changed(_) | ClientAction::ExitKeys { .. } => {}
+            ClientAction::Changed(_) | ClientAction::ExitKeys { .. } | ClientAction::Roster { .. } => {}
             ClientAction::Stopped { reason } => panic!("it stopped: {reason}"),
         }
     }

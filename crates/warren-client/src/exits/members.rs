@@ -1,0 +1,123 @@
+//! The exits of the fleet's roster among all exits: which keys they may have, and in which order they are tried.
+
+use std::net::SocketAddr;
+
+use warren_session::roster::RosterExit;
+
+use super::{Entry, Exits, Way};
+use crate::fleet::Fleet;
+use crate::learnt_keys::LearntKeys;
+use warren_config::{ClientProfile, RemoteExit};
+
+impl Exits {
+    /// Accepts the exits of a profile by the keys that this client has learnt, too. Takes over the exits of the fleet's roster, and
+    /// believes each key there for that exit's endpoints.
+    pub(crate) fn follow(&mut self, profile: &ClientProfile, learnt: &LearntKeys, fleet: &Fleet) {
+        let of_profile = profile.exits().count();
+        let members = fleet.roster().into_iter().flat_map(|roster| &roster.exits);
+        let mut endpoints: Vec<(&RosterExit, RemoteExit)> = Vec::new();
+        for member in members {
+            let readable = member.endpoints.iter().filter_map(|endpoint| endpoint.as_str().parse().ok());
+            endpoints.extend(readable.map(|endpoint| {
+                let public_keys = member.public_keys.clone();
+                (member, RemoteExit { endpoint, public_keys, server_name: None })
+            }));
+        }
+        for (place, entry) in self.entries.iter_mut().enumerate() {
+            let of_roster = endpoints.iter().find(|(_, exit)| exit.endpoint == entry.exit.endpoint);
+            let pinned = profile.exits().nth(place).map(|exit| learnt.accepted(exit)).unwrap_or_default();
+            // The roster may know an exit of the profile by another endpoint. It is the same exit if it has the same key.
+            let has_its_key =
+                |(member, _): &&(&RosterExit, _)| member.public_keys.iter().any(|key| pinned.contains(key));
+            let member = of_roster.or_else(|| endpoints.iter().find(has_its_key));
+            entry.member = member.map(|(member, _)| member.name.clone());
+            let keys = of_roster.map(|(_, exit)| exit.public_keys.as_slice()).unwrap_or_default();
+            let others = keys.iter().filter(|key| !pinned.contains(key));
+            entry.exit.public_keys = pinned.iter().chain(others).copied().collect();
+            entry.is_gone = place >= of_profile && of_roster.is_none();
+        }
+        for (member, exit) in endpoints {
+            if !self.entries.iter().any(|entry| entry.exit.endpoint == exit.endpoint) {
+                let rank = self.entries.len();
+                let entry = Entry::new(exit, rank);
+                self.entries.push(Entry { member: Some(member.name.clone()), is_listed: false, ..entry });
+            }
+        }
+        self.chooses = of_profile == 1 && fleet.roster().is_some() && !self.is_asked;
+        self.rank(of_profile, &fleet.order(random_below));
+    }
+
+    /// Does not choose, because the user has asked for an exit: for this one of the roster, or for one of the profile.
+    pub(crate) fn ask_for(&mut self, member: Option<String>) {
+        self.is_asked = true;
+        self.asked_for = member;
+    }
+
+    /// Sets the order in which exits are tried. `members` are the names of the roster's exits in the order of choice.
+    fn rank(&mut self, of_profile: usize, members: &[String]) {
+        let (asked_for, chooses) = (self.asked_for.as_ref(), self.chooses);
+        for (place, entry) in self.entries.iter_mut().enumerate() {
+            let is_asked_for = asked_for.is_some() && entry.member.as_ref() == asked_for;
+            entry.is_listed = place < of_profile || is_asked_for;
+            let of_member =
+                entry.member.as_ref().and_then(|name| members.iter().position(|other| other == name));
+            entry.rank = match of_member {
+                _ if is_asked_for => 0,
+                Some(choice) if chooses => 1 + choice,
+                // An exit that the roster lacks may be out of service.
+                None if chooses => 1 + members.len(),
+                _ if place < of_profile => 1 + place,
+                other => 1 + of_profile + other.unwrap_or(members.len()),
+            };
+        }
+    }
+
+    /// Whether the client chooses among the roster's exits.
+    pub(crate) fn chooses(&self) -> bool {
+        self.chooses
+    }
+
+    /// The name in the roster of the exit at a place.
+    pub(crate) fn member(&self, place: usize) -> Option<&str> {
+        self.entries.get(place)?.member.as_deref()
+    }
+
+    /// The places of a roster's exit.
+    pub(crate) fn places_of(&self, member: &str) -> Vec<usize> {
+        let is_of = |place: &usize| self.member(*place) == Some(member);
+        (0..self.entries.len()).filter(is_of).collect()
+    }
+
+    /// The roster's exit that comes first in the order.
+    pub(crate) fn best_member(&self) -> Option<&str> {
+        self.member(self.first()?)
+    }
+
+    /// One way to each endpoint of the roster's exits, as far as its address is known.
+    pub(crate) fn ways_of_members(&self) -> Vec<Way> {
+        let way = |(exit, entry): (usize, &Entry)| {
+            let literal = || {
+                Some(SocketAddr::new(entry.exit.endpoint.host().parse().ok()?, entry.exit.endpoint.port()))
+            };
+            let remote = entry.addresses.in_order().first().copied().or_else(literal)?;
+            Some(Way { exit, remote }).filter(|_| !entry.is_gone && entry.member.is_some())
+        };
+        (0..).zip(&self.entries).filter_map(way).collect()
+    }
+
+    /// The places of the roster's endpoints whose names have to be looked up.
+    pub(crate) fn members_without_address(&self) -> Vec<usize> {
+        let known: Vec<usize> = self.ways_of_members().iter().map(|way| way.exit).collect();
+        let is_unknown =
+            |place: &usize| self.has(*place) && self.member(*place).is_some() && !known.contains(place);
+        (0..self.entries.len()).filter(is_unknown).collect()
+    }
+}
+
+/// A random number below a bound. Predictable numbers would only make clients less evenly spread, so a failing source is no error.
+fn random_below(bound: u32) -> u32 {
+    let mut bytes = [0; 8];
+    let _ = getrandom::fill(&mut bytes);
+    // The remainder prefers small numbers by less than one part in four thousand million.
+    u32::try_from(u64::from_ne_bytes(bytes) % u64::from(bound.max(1))).unwrap_or_default()
+}

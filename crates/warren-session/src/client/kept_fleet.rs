@@ -1,0 +1,24 @@
+//! What a client keeps of the fleet that it follows.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::PublicKey;
+use crate::roster::FollowedFleet;
+
+/// A fleet, and why the client follows it. It counts only while the profile pins one of the keys that have vouched for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFleet {
+    /// The fleet's name, for people who read the file.
+    pub name: String,
+    /// The roster's serial, for people as well.
+    pub serial: u64,
+    /// The fleet's newest roster.
+    pub roster: FollowedFleet,
+    /// The keys that the profile pinned for the exit from which the client has the fleet's key.
+    pub vouched_by: Vec<PublicKey>,
+    /// The latest round-trip times in microseconds, by the exits' names.
+    #[serde(default)]
+    pub round_trips: BTreeMap<String, u32>,
+}

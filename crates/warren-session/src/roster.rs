@@ -1,0 +1,52 @@
+//! The roster of a fleet: which exits belong to it, where they are, and by which keys clients know them.
+//!
+//! An operator signs the roster with the *fleet key*, which is on no exit. Exits hand the signed roster to clients, and cannot change
+//! it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the one before.
+//! [`FollowedFleet`] is what a client or an exit knows of a fleet. It takes a newer roster by the key that it knows, and refuses any
+//! other.
+//!
+//! A roster does not expire. An expiry would call for the offline key on fixed days, and a day that is missed would cut off all
+//! clients. The price: an exit can withhold a newer roster from the clients that speak to no other exit.
+
+mod change;
+mod content;
+mod endpoint;
+mod error;
+mod followed;
+mod handover;
+mod key;
+mod name;
+mod refusal;
+mod signed;
+#[cfg(test)]
+mod tests;
+pub(crate) mod wire;
+
+pub use self::change::{RosterChange, begin, change, rotate};
+pub use self::content::{ExitState, Roster, RosterExit};
+pub use self::endpoint::RosterEndpoint;
+pub use self::error::{ChangeError, RosterError};
+pub use self::followed::{FollowedFleet, RosterNews};
+pub use self::handover::Handover;
+pub use self::key::{FleetKey, FleetKeyError, FleetPublicKey};
+pub use self::name::FleetName;
+pub use self::refusal::RosterRefusal;
+pub use self::signed::SignedRoster;
+
+/// Most exits of a roster.
+pub const MAX_ROSTER_EXITS: usize = 64;
+
+/// Most endpoints of an exit.
+pub const MAX_ROSTER_ENDPOINTS: usize = 8;
+
+/// Most bytes of a signed roster.
+pub const MAX_ROSTER_LENGTH: usize = 16 * 1_024;
+
+/// Largest weight of an exit.
+pub const MAX_WEIGHT: u32 = 1_000;
+
+/// Most changes of the fleet key that a roster proves to clients that have missed them.
+pub const MAX_HANDOVERS: usize = 4;
+
+/// Longest name of a region in bytes.
+const MAX_REGION_LENGTH: usize = 32;

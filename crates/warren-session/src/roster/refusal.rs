@@ -1,0 +1,47 @@
+//! Why a roster from somebody is not taken.
+
+use thiserror::Error;
+
+use super::error::RosterError;
+use super::key::FleetPublicKey;
+use super::name::FleetName;
+
+/// Why a roster is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RosterRefusal {
+    /// It is not a roster.
+    #[error("it is not a valid roster: {0}")]
+    Invalid(#[from] RosterError),
+    /// It is another fleet's.
+    #[error("it is of the fleet {offered}, and not of {followed}")]
+    OtherFleet {
+        /// The fleet that is followed.
+        followed: FleetName,
+        /// The roster's fleet.
+        offered: FleetName,
+    },
+    /// The key of the fleet has not signed it, nor a key to which it was handed over.
+    #[error("the key {signer} has signed it, and the fleet's key is {key}")]
+    OtherSigner {
+        /// The fleet's key.
+        key: FleetPublicKey,
+        /// The roster's signer.
+        signer: FleetPublicKey,
+    },
+    /// It is older.
+    #[error("its serial is {offered}, and {newest} is known")]
+    Older {
+        /// The newest serial that is known.
+        newest: u64,
+        /// The roster's serial.
+        offered: u64,
+    },
+    /// Two rosters have one serial. Somebody signs with the fleet key who should not, or on an old copy.
+    #[error(
+        "it has the serial {serial} as another roster does, and differs from that one; sign the next one with a higher serial"
+    )]
+    Conflicting {
+        /// The serial.
+        serial: u64,
+    },
+}
