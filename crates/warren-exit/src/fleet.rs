@@ -21,6 +21,8 @@ use warren_fleet_link::{ExitMessage, FleetExit, FleetMessage, Load, MAX_ROWS, Ou
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
 use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest, WholeCopy};
+use warren_session::message::ExitLoad;
+use warren_session::roster::MAX_ROSTER_LENGTH;
 
 use self::file::{FleetFile, Kept};
 pub(crate) use self::link::{LinkEvent, LinkEvents};
@@ -34,9 +36,6 @@ const COPY_WITHIN: Duration = Duration::from_millis(200);
 
 /// Most exits of a fleet that this exit keeps in mind.
 const MOST_EXITS: usize = 1_000;
-
-/// Longest roster. Clients refuse longer ones.
-const LONGEST_ROSTER: usize = 1 << 20;
 
 /// The exit's side of its fleet.
 pub(crate) struct Fleet {
@@ -54,7 +53,7 @@ pub(crate) struct Fleet {
     serving: Serving,
     exits: Vec<FleetExit>,
     clock_offset_ms: i64,
-    roster: Vec<u8>,
+    roster_bytes: usize,
     counts: Counts,
     file: FleetFile,
     /// When the copy on disk must have what is in the registry.
@@ -80,6 +79,8 @@ pub(crate) struct Followed {
     pub(crate) is_whole: bool,
     /// Clients that do not fit this exit, which it therefore does not have.
     pub(crate) unfit: Vec<AdminError>,
+    /// The signed roster, if the store has another one.
+    pub(crate) roster: Option<Vec<u8>>,
 }
 
 impl Fleet {
@@ -110,7 +111,7 @@ impl Fleet {
             requests: Requests::default(),
             exits: Vec::new(),
             clock_offset_ms: 0,
-            roster: Vec::new(),
+            roster_bytes: 0,
             counts: Counts::default(),
             file,
             copy_due: None,
@@ -256,12 +257,14 @@ impl Fleet {
             }
             FleetMessage::Exits { own_clock_offset_ms, exits } => {
                 check_count(exits.len(), MOST_EXITS, "exits")?;
+                sessions.set_loads(exits.iter().filter(|exit| exit.is_alive).map(load_of).collect());
                 self.exits = exits;
                 self.look_at_clock(own_clock_offset_ms, sessions);
             }
             FleetMessage::Roster { bytes } => {
-                check_count(bytes.len(), LONGEST_ROSTER, "bytes of a roster")?;
-                self.roster = bytes;
+                check_count(bytes.len(), MAX_ROSTER_LENGTH, "bytes of a roster")?;
+                self.roster_bytes = bytes.len();
+                followed.roster = Some(bytes);
             }
             FleetMessage::Drain { on } => self.serving.ask_to_drain(on),
         }
@@ -324,7 +327,7 @@ impl Fleet {
             self.file.stay_at(0);
             let unfit = sessions.take_whole(now, copy);
             let clients = sessions.registry().iter().map(|client| client.public_key).collect();
-            followed = Followed { clients, is_whole: true, unfit };
+            followed = Followed { clients, is_whole: true, unfit, roster: None };
             self.copy_due.get_or_insert(now + COPY_WITHIN);
         }
         self.revision = revision;
@@ -493,6 +496,13 @@ fn is_wrong(offset_ms: i64) -> bool {
     /// Above this difference, no invitation is redeemed.
     const MOST: u64 = 60_000;
     offset_ms.unsigned_abs() > MOST
+}
+
+/// How busy clients hear that an exit is.
+fn load_of(exit: &FleetExit) -> ExitLoad {
+    let Load { sessions, max_sessions, .. } = exit.load;
+    let permille = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);
+    ExitLoad { exit: exit.exit.to_string(), permille: u32::try_from(permille).unwrap_or(u32::MAX) }
 }
 
 fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! The clients of an exit that belongs to a fleet: what comes over the link, and what an operator hears of a change.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,6 +11,7 @@ use warren_session::exit::{AdminError, SessionId};
 
 use super::{Clients, Proposed};
 use crate::fleet::{Fleet, LinkEvent, Verdict};
+use crate::roster;
 use warren_config::ExitSettings;
 use warren_control::status::FleetStatus;
 use warren_control::{CutOff, RequestRefused};
@@ -63,8 +65,19 @@ impl Clients {
                     clients.extend(self.on_host.iter().copied());
                 }
                 self.follow_others(&clients);
+                if let Some(signed) = followed.roster {
+                    self.take_roster(&signed);
+                }
             }
             Err(why) => fleet.lose(&format!("it said what cannot be meant: {why}"), sessions),
+        }
+    }
+
+    /// Hands the fleet's roster to clients. What the store has is checked like what anybody else says.
+    fn take_roster(&mut self, signed: &[u8]) {
+        let Some(directory) = self.path.parent().map(Path::to_owned) else { return };
+        if let Err(why) = roster::take(self, &directory, signed) {
+            tracing::error!("the roster in the fleet's store is not taken: {why:#}");
         }
     }
 

@@ -260,7 +260,7 @@ fn what_cannot_be_meant_is_refused_and_a_new_link_puts_it_right() {
     let gone = vec![RowChange::Client { key: ALICE, client: None }];
     exit.link(rows());
     assert!(exit.hear(FleetMessage::Whole { revision: 2, rows: gone, is_last: true }).is_err(), "a deletion");
-    let roster = FleetMessage::Roster { bytes: vec![0; LONGEST_ROSTER + 1] };
+    let roster = FleetMessage::Roster { bytes: vec![0; MAX_ROSTER_LENGTH + 1] };
     assert!(exit.hear(roster).is_err(), "a roster that is too long");
     // The control: nobody was lost, and all goes on.
     exit.link(rows());

@@ -91,7 +91,7 @@ impl Fleet {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             requests_open: self.requests.open(),
-            roster_bytes: self.roster.len(),
+            roster_bytes: self.roster_bytes,
             exits: self.exits.iter().map(exit_status).collect(),
         }
     }
