@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use warren_fleet_link::{ExitMessage, FleetMessage};
+use warren_session::invite::Invite;
 
 use crate::support::fleet_store::{Behaviour, FleetStore};
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, flows, seconds};
@@ -145,8 +146,10 @@ fn of_two_machines_that_race_for_one_invitation_at_two_exits_one_is_enrolled() {
     eventually(seconds(2), "the other exit knows it", || {
         fleet.exits[1].warren.run("exit client list").ok().contains("phone")
     });
-    let key = |exit: usize| fleet.exits[exit].status().text("/public_key").to_owned();
-    let at_second = line.replace(&key(0), &key(1)).replace(Net::EXIT_V4, SECOND_EXIT);
+    let mut invite: Invite = join(&line).trim_start_matches("join ").parse().unwrap();
+    invite.endpoint = format!("{SECOND_EXIT}:443");
+    invite.exit_key = fleet.exits[1].status().text("/public_key").parse().unwrap();
+    let at_second = invite.to_string();
     // Both requests are on their way before either is answered.
     fleet.store.set_delay(std::time::Duration::from_millis(500));
     let host = net.second_client();
