@@ -284,3 +284,33 @@ fn another_host_with_the_key_at_another_exit_replaces_the_session() {
     assert!(load.max_sessions > 10_000, "{load:?}");
     assert!(matches!(hello, Some(ExitMessage::Hello { version: 1, .. })), "{hello:?}");
 }
+
+#[test]
+fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() {
+    let Some(net) = Net::new() else { return };
+    let script = "#!/bin/sh\n\
+                  if [ \"$1\" = join ]; then echo '{\"fleet\":\"ams\",\"exit\":\"ams2\",\"pools\":{\"ipv4\":\"10.70.0.0/16\",\"ipv6\":null}}'\n\
+                  else echo \"$@\"; fi\n";
+    net.exit.own_files().program("warren-fleet", script);
+    let warren = crate::support::daemon::Warren::on(&net.exit);
+
+    warren.run("exit init --endpoint a.example.net --fleet warrenfleet1:x").ok();
+
+    let config = std::fs::read_to_string(warren.config("exit.toml")).unwrap();
+    assert!(
+        config.contains("[fleet]\nname = \"ams2\"\n") && config.contains("ipv4 = \"10.70.0.0/16\""),
+        "{config}"
+    );
+    assert!(!config.contains("ipv6 ="), "{config}");
+    assert_eq!(warren.run("fleet status --json").ok().trim(), "status --json");
+    // The ticket is not used up where there is an exit already.
+    let again = warren.run("exit init --endpoint a.example.net --fleet warrenfleet1:y");
+    assert!(again.stderr.contains("exists already"), "{again:?}");
+    // An exit that does not run cannot tell the store of a change.
+    let refused = warren.run("exit client add laptop");
+    assert!(refused.stderr.contains("belongs to a fleet and does not run"), "{refused:?}");
+    // Without the program, a sentence says so.
+    let without = crate::support::daemon::Warren::on(&net.client);
+    let missing = without.run("fleet status");
+    assert!(missing.stderr.contains("warren-fleet is not installed"), "{missing:?}");
+}
