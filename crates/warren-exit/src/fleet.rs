@@ -190,6 +190,7 @@ impl Fleet {
     /// Why requests do not reach the store, as part of a sentence.
     pub(crate) fn why_away(&self) -> String {
         match &self.store {
+            StoreLink::Reachable if self.follows => "it takes too long".to_owned(),
             StoreLink::Reachable => "this exit has not read its clients yet".to_owned(),
             StoreLink::Away { reason, .. } | StoreLink::Refused { reason } => reason.clone(),
         }

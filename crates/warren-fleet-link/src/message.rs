@@ -222,7 +222,7 @@ pub enum FleetMessage {
         /// The request's number.
         id: u64,
         /// What has become of it.
-        #[serde(flatten)]
+        // Not flattened: serde does not know its fields then, and refuses each answer.
         outcome: Outcome,
     },
     /// A client has a newer session at another exit. With the same nonce, the session here goes on as a leaving one; with another
@@ -254,4 +254,45 @@ pub enum FleetMessage {
         /// Whether it shall send its clients away.
         on: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_of_warren_fleet_is_read_as_it_was_written() {
+        let key = PublicKey([7; 32]);
+        let exit = ExitId::try_from("ams1".to_owned()).unwrap();
+        let known = FleetExit {
+            exit: exit.clone(),
+            key: "NV2TmnaK6t1tqYl2T1SdENPnRoD/ur4vllISdqgnxRg=".parse().unwrap(),
+            endpoints: vec!["a.example.net:443".to_owned()],
+            load: Load::default(),
+            state: ExitState::Draining,
+            applied: 3,
+            is_alive: true,
+            clock_offset_ms: -5,
+            address: None,
+        };
+        let rows = vec![RowChange::Client { key, client: None }];
+        let away = StoreLink::Away { silent: Duration::from_millis(1_500), reason: "no route".to_owned() };
+        let mut messages = vec![
+            FleetMessage::Whole { revision: 1, rows: rows.clone(), is_last: true },
+            FleetMessage::Changes { revision: 2, rows },
+            FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], exit },
+            FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
+            FleetMessage::Roster { bytes: vec![1, 2] },
+            FleetMessage::Drain { on: true },
+        ];
+        let links = [StoreLink::Reachable, away, StoreLink::Refused { reason: "old".to_owned() }];
+        messages.extend(links.map(FleetMessage::Store));
+        let outcomes = [Outcome::Stored { revision: 4 }, Outcome::Conflict, Outcome::Unavailable];
+        messages.extend(outcomes.map(|outcome| FleetMessage::Answer { id: 8, outcome }));
+        for message in messages {
+            let json = serde_json::to_string(&message).unwrap();
+            let read = serde_json::from_str::<FleetMessage>(&json);
+            assert_eq!(read.ok(), Some(message), "{json}");
+        }
+    }
 }

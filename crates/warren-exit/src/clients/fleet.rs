@@ -194,7 +194,7 @@ impl Clients {
                 Some(Err(RequestRefused::new(away(&fleet.why_away()))))
             }
             Verdict::Open if waited >= STORE_PATIENCE => {
-                Some(Err(RequestRefused::new(away("it took too long"))))
+                Some(Err(RequestRefused::new(away(&fleet.why_away()))))
             }
             Verdict::Open => None,
         }
@@ -215,7 +215,7 @@ impl Clients {
             }
             let exits = fleet.heard(i64::MAX);
             let waiting = [exits.waiting, exits.dead].concat();
-            let away = if fleet.is_reachable() { "it takes too long".to_owned() } else { fleet.why_away() };
+            let away = fleet.why_away();
             return Some(CutOff { heard: 1, exits: 1 + waiting.len(), waiting, away: Some(away) });
         };
         let heard = fleet.heard(revision);

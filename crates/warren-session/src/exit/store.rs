@@ -273,7 +273,9 @@ impl StoreState {
 
     /// Begins to note which rows change, for a copy of the registry.
     pub(super) fn keep_copy(&mut self) {
-        self.uncopied.get_or_insert_default();
+        // Leases that did not fit at the start have changed already.
+        let changed = self.unsent.clone();
+        self.uncopied.get_or_insert(changed);
     }
 
     /// Notes that a row has changed here, for the copy of the registry.

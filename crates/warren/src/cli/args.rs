@@ -410,7 +410,7 @@ pub(crate) struct LogsArgs {
 pub(crate) struct FleetArgs {
     /// What to do, and its options.
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) arguments: Vec<std::ffi::OsString>,
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// `warren exits`.
