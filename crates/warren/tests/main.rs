@@ -88,6 +88,7 @@ mod replays;
 mod resets;
 mod revocation;
 mod rings;
+mod roster;
 mod rotate_key;
 mod routing;
 mod sandbox;
