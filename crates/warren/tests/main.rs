@@ -89,6 +89,7 @@ mod replays;
 mod resets;
 mod revocation;
 mod rings;
+mod roster;
 mod rotate_key;
 mod routing;
 mod sandbox;

@@ -6,6 +6,7 @@ use warren_session::message::Roster;
 
 use super::Daemon;
 use super::connections::Purpose;
+use crate::kill_switch;
 use crate::lookup::NameServers;
 use warren_config::RemoteExit;
 use warren_control::status::State;
@@ -48,8 +49,8 @@ impl Daemon {
         self.connections.measure_at(now + MEASURE_AFTER);
         self.keep_fleet().await;
         let listed = self.host.listed_resolvers().await;
-        if self.start.fleet.has_names() {
-            // A profile that names all exits by address has none yet.
+        if self.start.fleet.has_names() && kill_switch::names_all_by_address(&self.start.profile) {
+            // The start had no need of name servers.
             self.connections.lookups.ask(NameServers::find(Some(self.start.helper.clone())).await);
         }
         let Self { start, host, connections, .. } = self;
@@ -59,7 +60,9 @@ impl Daemon {
         if let Err(error) = followed {
             tracing::warn!("the kill switch does not follow the roster: {error:#}");
         }
-        if !self.connections.is_exit_accepted() {
+        let is_proven = self.session.welcome().is_some();
+        let place = self.connections.exits.current();
+        if (is_proven && !self.connections.is_exit_accepted()) || !self.connections.exits.has(place) {
             self.leave_exit(now).await;
         }
     }

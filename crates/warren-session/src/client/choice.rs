@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+/// Round-trip times that differ by less than this are taken as equal: a busy host alone makes such a difference.
+const NOISE: Duration = Duration::from_millis(2);
+
 /// An exit that a client may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -29,9 +32,9 @@ pub fn order(candidates: &[Candidate], mut random: impl FnMut(u32) -> u32) -> Ve
     order
 }
 
-/// Whether another exit is so much nearer that moving there is worth its cost: by a fifth or more.
+/// Whether another exit is so much nearer that moving there is worth its cost: by a fifth or more, and by more than noise.
 pub fn is_worth_moving(current: Duration, other: Duration) -> bool {
-    other.as_nanos() * 5 <= current.as_nanos() * 4
+    other.as_nanos() * 5 <= current.as_nanos() * 4 && current.saturating_sub(other) >= NOISE
 }
 
 /// The best of the exits that are left.
@@ -41,10 +44,10 @@ fn choose(left: &[(usize, Candidate)], random: &mut impl FnMut(u32) -> u32) -> O
     let best_class = left.iter().map(|(_, candidate)| class(candidate)).min()?;
     let of_class = || left.iter().filter(|(_, candidate)| class(candidate) == best_class);
     let nearest = of_class().filter_map(|(_, candidate)| candidate.round_trip).min().unwrap_or_default();
-    let is_near = |candidate: &Candidate| {
-        // 1.2 times the nearest.
-        candidate.round_trip.is_none_or(|round_trip| round_trip.as_nanos() * 5 <= nearest.as_nanos() * 6)
-    };
+    // 1.2 times the nearest.
+    let farthest = (nearest * 6 / 5).max(nearest + NOISE);
+    let is_near =
+        |candidate: &Candidate| candidate.round_trip.is_none_or(|round_trip| round_trip <= farthest);
     let near: Vec<_> = of_class().filter(|(_, candidate)| is_near(candidate)).copied().collect();
     let first = draw(&near, random)?;
     let others: Vec<_> = near.into_iter().filter(|(place, _)| *place != first.0).collect();
@@ -129,6 +132,7 @@ mod tests {
         assert!(is_worth_moving(milliseconds(10), milliseconds(8)));
         assert!(!is_worth_moving(milliseconds(10), milliseconds(9)));
         assert!(!is_worth_moving(milliseconds(10), milliseconds(10)));
+        assert!(!is_worth_moving(milliseconds(2), milliseconds(1)), "noise");
     }
 
     proptest! {

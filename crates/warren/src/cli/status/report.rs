@@ -69,10 +69,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     fields.add("exit", format!("{}{address}", client.exit.endpoint));
     fields.add_some("next exit key", client.exit.next_public_key.clone());
-    if let Some(fleet) = &client.fleet {
-        let exit = fleet.exit.as_ref().map(|exit| format!(", exit {exit}")).unwrap_or_default();
-        fields.add("fleet", format!("{}, roster {}{exit}", fleet.name, fleet.serial));
-    }
+    fields.add_some("fleet", fleet(client));
     if let Some(session) = &client.session {
         let addresses: Vec<&str> =
             [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
@@ -88,6 +85,13 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     if client.reconnects > 0 {
         fields.add("reconnects", client.reconnects.to_string());
     }
+}
+
+/// The fleet, its roster's serial, and the exit in use by its name there.
+pub(super) fn fleet(client: &ClientStatus) -> Option<String> {
+    let fleet = client.fleet.as_ref()?;
+    let exit = fleet.exit.as_ref().map(|exit| format!(", exit {exit}")).unwrap_or_default();
+    Some(format!("{}, roster {}{exit}", fleet.name, fleet.serial))
 }
 
 /// Each problem in a line of its own. Nothing in a good state.

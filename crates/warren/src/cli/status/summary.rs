@@ -1,9 +1,9 @@
-//! A status in ten lines of 80 columns, and one more line for each problem.
+//! A status in ten lines of 80 columns, one more line for a fleet, and one for each problem.
 
 use super::condition::condition;
 use super::fleet;
 use super::layout::{COLUMNS, Fields};
-use super::report::{add_trouble, dropped_by_reason, headline};
+use super::report::{add_trouble, dropped_by_reason, fleet, headline};
 use super::units::{bit_rate, bytes, packet_rate, percent, round_trip};
 use warren_control::status::{
     ClientStatus, ConnectionStatus, ExitStatus, Rates, Status, percent as percent_of,
@@ -37,6 +37,7 @@ fn add_client(fields: &mut Fields, status: &Status, client: &ClientStatus) {
     let distance = status.shortest_rtt_ms().map(|rtt| format!(", {}", round_trip(rtt))).unwrap_or_default();
     fields.add("exit", format!("{}{address}{distance}", client.exit.endpoint));
     fields.add_some("next exit key", client.exit.next_public_key.clone());
+    fields.add_some("fleet", fleet(client));
     let addresses = client.session.as_ref().map(|session| [&session.ipv4, &session.ipv6]);
     let addresses: Vec<&str> = addresses.into_iter().flatten().flatten().map(String::as_str).collect();
     fields.add("addresses", if addresses.is_empty() { "none yet".to_owned() } else { addresses.join(", ") });
