@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use crate::commands::{
+    self, BackupArguments, DrainArguments, InitArguments, JoinArguments, LeaveArguments, RecoverArguments,
+    RemoveArguments, StatusArguments, TicketArguments,
+};
 use crate::run::{self, Directories};
 
 /// Links an exit to the store that its fleet shares.
@@ -38,6 +42,24 @@ struct GlobalArguments {
 enum Command {
     /// Link the exit of this host to the store. The unit warren-fleet.service runs this.
     Run,
+    /// Begin a fleet with this exit and its clients.
+    Init(InitArguments),
+    /// Print a ticket, with which a further exit joins the fleet once.
+    Ticket(TicketArguments),
+    /// Make this exit one of a fleet, with a ticket.
+    Join(JoinArguments),
+    /// Show the exits of the fleet.
+    Status(StatusArguments),
+    /// Make an exit send its clients to other exits.
+    Drain(DrainArguments),
+    /// Remove an exit from the fleet.
+    Remove(RemoveArguments),
+    /// Write everything that the store has into a file.
+    Backup(BackupArguments),
+    /// Use the store again after it was restored from an old backup. No removed client comes back.
+    Recover(RecoverArguments),
+    /// Leave the fleet, with all clients.
+    Leave(LeaveArguments),
 }
 
 impl Arguments {
@@ -48,8 +70,18 @@ impl Arguments {
 
     pub(crate) async fn carry_out(&self) -> anyhow::Result<()> {
         let GlobalArguments { config_dir, runtime_dir, state_dir, .. } = &self.global;
+        let directories = Directories { config: config_dir, runtime: runtime_dir, state: state_dir };
         match &self.command {
-            Command::Run => run::run(Directories { config: config_dir, runtime: runtime_dir, state: state_dir }).await,
+            Command::Run => run::run(directories).await,
+            Command::Init(arguments) => commands::init(directories, arguments).await,
+            Command::Ticket(arguments) => commands::ticket(directories, arguments).await,
+            Command::Join(arguments) => commands::join(directories, arguments).await,
+            Command::Status(arguments) => commands::status(directories, arguments).await,
+            Command::Drain(arguments) => commands::drain(directories, arguments).await,
+            Command::Remove(arguments) => commands::remove(directories, arguments).await,
+            Command::Backup(arguments) => commands::backup(directories, arguments).await,
+            Command::Recover(arguments) => commands::recover(directories, arguments).await,
+            Command::Leave(arguments) => commands::leave(directories, arguments).await,
         }
     }
 }

@@ -68,7 +68,7 @@ impl FleetConfig {
             read => read.with_context(|| format!("{} cannot be read", path.display()))?,
         };
         let config: Self = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").lines().count().max(1));
+            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").matches('\n').count() + 1);
             anyhow::anyhow!("{}:{line}: {}", path.display(), error.message())
         })?;
         config.check().with_context(|| format!("{} is wrong", path.display()))?;

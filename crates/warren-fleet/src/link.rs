@@ -11,7 +11,7 @@ use warren_fleet_link::{ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSI
 use warren_session::clients::RowChange;
 
 use self::copy::Copy;
-pub(crate) use self::copy::Pair;
+pub(crate) use self::copy::{Pair, read};
 use crate::exits::{Exits, Heartbeat, Member, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
@@ -283,7 +283,9 @@ impl Link {
 
     /// Takes everything that the store has, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
-        let contents = copy::read(&self.keys, Some(&self.me), pairs);
+        // What a transaction under way has become is in what was read, or comes as an event.
+        self.requests.lose();
+        let contents = read(&self.keys, Some(&self.me), pairs);
         let changes = self.copy.replace(revision, contents.rows, contents.others);
         self.sessions.replace(contents.sessions);
         self.sessions.send_all_again();
@@ -475,7 +477,7 @@ struct Changed {
 
 /// The rows of a full reading.
 pub(crate) fn rows_of(keys: &Keys, pairs: &[Pair]) -> Rows {
-    copy::read(keys, None, pairs).rows
+    read(keys, None, pairs).rows
 }
 
 pub(crate) fn pools_text(pools: &Pools) -> String {

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod commands;
 mod config;
 mod exit_socket;
 mod exits;

@@ -360,7 +360,8 @@ fn first_member(config: &FleetConfig) -> usize {
     config.exit.as_str().bytes().map(usize::from).sum()
 }
 
-fn random_name() -> anyhow::Result<String> {
+/// A random text that nobody else has.
+pub(crate) fn random_name() -> anyhow::Result<String> {
     let mut bytes = [0; 12];
     getrandom::fill(&mut bytes).context("no random bytes can be had")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
