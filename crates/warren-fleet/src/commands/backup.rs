@@ -1,0 +1,116 @@
+//! `warren fleet backup` and `warren fleet recover`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use warren_config::storage::create_new;
+
+use super::{Connected, connect, print};
+use crate::exits::rejoin;
+use crate::keys::Key;
+use crate::link::rows_of;
+use crate::meta::{Meta, Position};
+use crate::recovery::{clients, revocations};
+use crate::run::Directories;
+use crate::snapshot::{Snapshot, StateDirectory, decode, encode};
+use crate::store::{apply, find, in_words, read_all};
+
+/// `warren fleet backup`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BackupArguments {
+    /// The file to write.
+    file: PathBuf,
+}
+
+/// `warren fleet recover`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RecoverArguments {
+    /// Recover from this file of `warren fleet backup`, instead of this exit's own copy.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+}
+
+/// Writes all clients, invitations, removed keys, exits and the roster into a file.
+///
+/// # Errors
+/// If the store cannot be read or the file not be written.
+pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArguments) -> anyhow::Result<()> {
+    let mut fleet = connect(directories.config).await?;
+    let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
+    let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+    let rows = rows_of(&fleet.keys, &pairs);
+    let position = Position {
+        fleet: fleet.meta.id.clone(),
+        epoch: fleet.meta.epoch,
+        cluster: found.cluster,
+        revision,
+        own: found.own,
+    };
+    let lasting = pairs.into_iter().filter(|pair| match fleet.keys.parse(&pair.key) {
+        Some(Key::Row(_) | Key::Member(_) | Key::Roster) => true,
+        Some(_) | None => false,
+    });
+    let snapshot = Snapshot { meta: fleet.meta, position, revision, pairs: lasting.collect() };
+    let path = &arguments.file;
+    create_new(path, &encode(&snapshot)?, 0o600).with_context(|| format!("{} cannot be written", path.display()))?;
+    print(&format!("Wrote {} rows at revision {revision} to {}.\n", rows.iter().count(), path.display()))
+}
+
+/// Brings back what a store that was restored from an old backup has forgotten, and lets the exits use it again.
+///
+/// # Errors
+/// If there is no copy to recover from, or it belongs to another fleet.
+pub(crate) async fn recover(directories: Directories<'_>, arguments: &RecoverArguments) -> anyhow::Result<()> {
+    let mut fleet = connect(directories.config).await?;
+    let own = StateDirectory::new(directories.state).load()?;
+    let mut latest = own.as_ref().map_or(0, |own| own.position.epoch);
+    let snapshot = match &arguments.from {
+        Some(path) => {
+            let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+            decode(&bytes).with_context(|| format!("{} is no backup", path.display()))?
+        }
+        None => own.context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
+    };
+    latest = latest.max(snapshot.position.epoch);
+    if snapshot.meta.id != fleet.meta.id {
+        bail!("the copy is of another fleet than the store's; run this where the store's fleet has an exit");
+    }
+    let copy = rows_of(&fleet.keys, &snapshot.pairs);
+    let (_, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+    let mut rows = rows_of(&fleet.keys, &pairs);
+    let revoked = revocations(&copy, &rows);
+    let counts = (revoked.len(), clients(&copy, &rows).len());
+    let refused = apply(&mut fleet.client, &fleet.keys, &mut rows, revoked).await?;
+    if let Some(first) = refused.first() {
+        bail!("{} removed keys cannot be stored; the first is {first:?}; run this again", refused.len());
+    }
+    let missing = clients(&copy, &rows);
+    let refused = apply(&mut fleet.client, &fleet.keys, &mut rows, missing).await?;
+    for group in &refused {
+        tracing::warn!("this is not brought back, because others have its name or address now: {group:?}");
+    }
+    rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
+    begin_epoch(&mut fleet, latest).await?;
+    print(&format!(
+        "Replayed {} removed keys and invitations, and {} newer clients and invitations. The exits use the store again, and each \
+         replays the removed keys that it knows.\n",
+        counts.0, counts.1
+    ))
+}
+
+/// Tells all links that the store's history has a new beginning.
+async fn begin_epoch(fleet: &mut Connected, latest: u64) -> anyhow::Result<()> {
+    let key = fleet.keys.name(&Key::Meta);
+    let before = serde_json::to_vec(&fleet.meta)?;
+    // The backup may be older than an earlier recovery.
+    let after = Meta { epoch: fleet.meta.epoch.max(latest) + 1, ..fleet.meta.clone() };
+    let same = Compare::value(key.as_str(), CompareOp::Equal, before);
+    let put = TxnOp::put(key, serde_json::to_vec(&after)?, None);
+    let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then([put])).await)?;
+    if !answer.succeeded() {
+        bail!("somebody else recovers the store right now; look at `warren fleet status`");
+    }
+    Ok(())
+}

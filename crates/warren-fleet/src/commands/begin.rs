@@ -1,0 +1,174 @@
+//! `warren fleet init`: begins a fleet with the clients of this exit.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use ipnet::IpNet;
+use warren_config::{ClientsImport, load_clients, load_exit};
+use warren_fleet_link::{ExitId, Pools};
+use warren_session::clients::ClientRegistry;
+
+use super::files::write_config;
+use super::print;
+use crate::config::{FleetConfig, StoreConfig};
+use crate::exits::Member;
+use crate::keys::{Key, Keys, is_fleet_name};
+use crate::link::rows_of;
+use crate::meta::{FORMAT, Meta};
+use crate::recovery;
+use crate::run::{Directories, random_name};
+use crate::store::{apply, in_words, read_all};
+
+/// `warren fleet init`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InitArguments {
+    /// The name of the fleet.
+    #[arg(long, value_name = "NAME", default_value = "fleet")]
+    fleet: String,
+    /// The name of this exit in the fleet, as in [fleet] of exit.toml.
+    #[arg(long, value_name = "NAME")]
+    exit: String,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// Take the clients from this clients.toml instead of this exit's.
+    #[arg(long, value_name = "FILE")]
+    clients: Option<PathBuf>,
+    /// Take this address pool instead of those in exit.toml. May be given twice: IPv4 and IPv6.
+    #[arg(long, value_name = "NETWORK")]
+    pool: Vec<IpNet>,
+}
+
+/// How to reach the store.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreArguments {
+    /// The members of etcd, separated by commas.
+    #[arg(long, value_name = "URLS", value_delimiter = ',', required = true)]
+    store: Vec<String>,
+    /// The certificate authority of the store.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// This exit's certificate for the store. Its common name is the store's user.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// The certificate's private key.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    key: Option<PathBuf>,
+    /// The store's user, if it is not the certificate's.
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    user: Option<String>,
+    /// A file with the user's password.
+    #[arg(long, value_name = "FILE", requires = "user")]
+    password_file: Option<PathBuf>,
+}
+
+impl StoreArguments {
+    fn config(&self) -> anyhow::Result<StoreConfig> {
+        let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+        Ok(StoreConfig {
+            endpoints: self.store.clone(),
+            ca: absolute(&self.ca)?,
+            certificate: absolute(&self.certificate)?,
+            key: absolute(&self.key)?,
+            user: self.user.clone(),
+            password_file: absolute(&self.password_file)?,
+        })
+    }
+}
+
+/// Begins a fleet.
+///
+/// # Errors
+/// If there is one already, or the store cannot be written.
+pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments) -> anyhow::Result<()> {
+    if !is_fleet_name(&arguments.fleet) {
+        bail!("{:?} is no name for a fleet; use up to 63 lower-case letters, digits, `-`, `_` and `.`", arguments.fleet);
+    }
+    let exit = ExitId::try_from(arguments.exit.clone())?;
+    let path = FleetConfig::path(directories.config);
+    if path.exists() {
+        bail!("{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first", path.display());
+    }
+    let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
+    config.store.check()?;
+    let (pools, registry) = own_clients(&directories, arguments)?;
+    let mut client = config.store.options()?.connect_any().await?;
+    let keys = config.keys();
+    begin(&mut client, &keys, &config, pools).await?;
+    let count = upload(&mut client, &keys, &registry).await?;
+    write_config(directories.config, &config)?;
+    print(&format!(
+        "Fleet {:?} has begun with {count} clients. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
+         then start warren-fleet.service and run `warren reload exit`.\nFor each further exit: `warren fleet ticket NAME`.\n",
+        config.fleet,
+        path.display(),
+        config.exit,
+    ))
+}
+
+/// The pools and clients to begin with.
+fn own_clients(directories: &Directories<'_>, arguments: &InitArguments) -> anyhow::Result<(Pools, ClientRegistry)> {
+    let exit_toml = directories.config.join("exit.toml");
+    let settings = match arguments.pool.is_empty() || arguments.clients.is_none() {
+        true => Some(load_exit(&exit_toml)?),
+        false => None,
+    };
+    let mut pools = Pools { ipv4: None, ipv6: None };
+    if let Some(settings) = settings.as_ref().filter(|_| arguments.pool.is_empty()) {
+        (pools.ipv4, pools.ipv6) = (settings.ipv4, settings.ipv6);
+    }
+    for pool in &arguments.pool {
+        match pool {
+            IpNet::V4(pool) => pools.ipv4 = Some(*pool),
+            IpNet::V6(pool) => pools.ipv6 = Some(*pool),
+        }
+    }
+    let registry = match (&arguments.clients, &settings) {
+        (Some(file), _) => {
+            let import = ClientsImport::read(file)?;
+            import.with_context(|| format!("{} does not exist", file.display()))?.registry
+        }
+        (None, Some(settings)) => load_clients(&settings.clients_path(directories.state))?,
+        (None, None) => ClientRegistry::new(),
+    };
+    Ok((pools, registry))
+}
+
+/// Makes the fleet's agreement and this exit its first member, unless there is a fleet.
+async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Pools) -> anyhow::Result<()> {
+    let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
+    let member = Member { key: None, endpoints: Vec::new() };
+    let (name, own) = (keys.name(&Key::Meta), keys.name(&Key::Member(config.exit.clone())));
+    let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
+    let puts = [
+        TxnOp::put(name, serde_json::to_vec(&meta)?, None),
+        TxnOp::put(own, serde_json::to_vec(&member)?, None),
+    ];
+    let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts)).await)
+        .context("the store cannot be written; its user needs the rights for the fleet's keys")?;
+    if !answer.succeeded() {
+        bail!(
+            "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
+             name another one with --fleet",
+            config.fleet
+        );
+    }
+    Ok(())
+}
+
+/// Stores all clients, invitations and removed keys. Returns the number of clients.
+async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> anyhow::Result<usize> {
+    let (_, pairs) = read_all(client, keys).await?;
+    let mut rows = rows_of(keys, &pairs);
+    let refused = apply(client, keys, &mut rows, recovery::all(registry.rows())).await?;
+    if let Some(first) = refused.first() {
+        bail!("{} rows are not stored, because others stand in their way; the first is {first:?}", refused.len());
+    }
+    Ok(registry.len())
+}
+
+/// Where the exit's configuration is, for messages.
+pub(crate) fn exit_toml(directory: &Path) -> PathBuf {
+    directory.join("exit.toml")
+}

@@ -1,0 +1,88 @@
+//! `warren fleet drain` and `warren fleet remove`.
+
+use anyhow::bail;
+use clap::Args;
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use warren_fleet_link::ExitId;
+
+use super::ticket::user_name;
+use super::{connect, print};
+use crate::keys::Key;
+use crate::run::Directories;
+use crate::store::in_words;
+
+/// `warren fleet drain`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DrainArguments {
+    /// The exit's name.
+    exit: String,
+    /// Take clients again.
+    #[arg(long)]
+    end: bool,
+}
+
+/// `warren fleet remove`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RemoveArguments {
+    /// The exit's name.
+    exit: String,
+    /// Remove it even if it serves clients now.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Makes an exit send its clients to other exits, or take clients again.
+///
+/// # Errors
+/// If the fleet has no such exit.
+pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArguments) -> anyhow::Result<()> {
+    let mut fleet = connect(directories.config).await?;
+    let exit = ExitId::try_from(arguments.exit.clone())?;
+    let is_member = Compare::version(fleet.keys.name(&Key::Member(exit.clone())), CompareOp::Greater, 0);
+    let key = fleet.keys.name(&Key::Drain(exit.clone()));
+    let operation = if arguments.end { TxnOp::delete(key, None) } else { TxnOp::put(key, "1", None) };
+    let answer = in_words(fleet.client.txn(Txn::new().when([is_member]).and_then([operation])).await)?;
+    if !answer.succeeded() {
+        bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
+    }
+    let what = if arguments.end { "takes clients again" } else { "sends its clients to other exits" };
+    print(&format!("{exit} {what}.\n"))
+}
+
+/// Removes an exit from the fleet. Its link stops using the store at once.
+///
+/// # Errors
+/// If the fleet has no such exit, or it is alive and nobody insists.
+pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
+    let mut fleet = connect(directories.config).await?;
+    let exit = ExitId::try_from(arguments.exit.clone())?;
+    let name = |key: fn(ExitId) -> Key| fleet.keys.name(&key(exit.clone()));
+    let (member, heartbeat) = (name(Key::Member), name(Key::Heartbeat));
+    let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];
+    if !arguments.force {
+        compares.push(Compare::version(heartbeat.as_str(), CompareOp::Equal, 0));
+    }
+    let all = [member.clone(), heartbeat, name(Key::Drain), name(Key::Written), name(Key::Position)];
+    let deletes: Vec<_> = all.into_iter().map(|key| TxnOp::delete(key, None)).collect();
+    let count = TxnOp::get(member, None);
+    let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([count])).await)?;
+    if !answer.succeeded() {
+        let is_there = answer.op_responses().iter().any(|response| match response {
+            etcd_client::TxnOpResponse::Get(response) => !response.kvs().is_empty(),
+            _ => false,
+        });
+        if is_there {
+            bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
+        }
+        bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
+    }
+    // Its user stays if this exit's user may not delete users.
+    let user = user_name(&fleet.config.fleet, &exit);
+    let mut auth = fleet.client.auth_client();
+    let note = match auth.user_delete(&user).await {
+        Ok(_) => String::new(),
+        Err(_) => format!(" Delete its user of the store too: etcdctl user delete {user}"),
+    };
+    let _ = auth.role_delete(&user).await;
+    print(&format!("{exit} is removed from the fleet. Sign a new roster, so that clients no longer go there.{note}\n"))
+}

@@ -1,0 +1,110 @@
+//! `warren fleet status`.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use serde::Serialize;
+use warren_fleet_link::{ExitId, FleetExit, Pools};
+
+use super::{connect, print, print_json};
+use crate::exits::Exits;
+use crate::keys::RowId;
+use crate::link::read;
+use crate::run::Directories;
+use crate::store::read_all;
+
+/// `warren fleet status`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StatusArguments {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    fleet: String,
+    pools: Pools,
+    /// The store's revision.
+    revision: i64,
+    /// The revision of the latest change of a client, invitation or removed key.
+    changed: i64,
+    clients: usize,
+    invitations: usize,
+    removed_keys: usize,
+    exits: Vec<Line>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    exit: FleetExit,
+    /// Whether an operator drains it.
+    is_drained: bool,
+    /// Whether it acts by the latest change.
+    has_heard: bool,
+}
+
+/// Shows the exits of the fleet.
+///
+/// # Errors
+/// If the store cannot be reached.
+pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArguments) -> anyhow::Result<()> {
+    let fleet = connect(directories.config).await?;
+    let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+    let contents = read(&fleet.keys, None, &pairs);
+    let changed = contents.rows.iter().map(|(_, row)| row.modified).max().unwrap_or(0);
+    let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
+    let names: Vec<ExitId> = contents.members.keys().cloned().collect();
+    let mut exits = Exits::default();
+    exits.replace(contents.members, contents.heartbeats);
+    let listed = exits.list();
+    let waiting = names.into_iter().filter(|name| listed.iter().all(|exit| exit.exit != *name)).collect::<Vec<_>>();
+    let lines = listed.into_iter().map(|exit| Line {
+        is_drained: contents.drained.contains(&exit.exit),
+        has_heard: exit.applied >= changed,
+        exit,
+    });
+    let report = Report {
+        fleet: fleet.config.fleet.clone(),
+        pools: fleet.meta.pools.clone(),
+        revision,
+        changed,
+        clients: count(|id| matches!(id, RowId::Client(_))),
+        invitations: count(|id| matches!(id, RowId::Invitation(_))),
+        removed_keys: count(|id| matches!(id, RowId::Removed(_))),
+        exits: lines.collect(),
+    };
+    if arguments.json { print_json(&report) } else { print(&text(&report, &waiting)) }
+}
+
+fn text(report: &Report, waiting: &[ExitId]) -> String {
+    let mut text = format!(
+        "Fleet {}: {} clients, {} invitations; the store answers, at revision {}\n",
+        report.fleet, report.clients, report.invitations, report.revision
+    );
+    let width = report.exits.iter().map(|line| line.exit.exit.as_str().len()).max().unwrap_or(4).max(4);
+    // Writing to a text cannot fail.
+    let _ = writeln!(text, "{:width$}  STATE     SESSIONS  MBIT/S  CORES  LATEST CHANGE", "EXIT");
+    for Line { exit, is_drained, has_heard } in &report.exits {
+        let state = match (exit.is_alive, is_drained) {
+            (false, _) => "away",
+            (true, true) => "draining",
+            (true, false) => "serving",
+        };
+        let heard = if *has_heard { "applied" } else { "NOT HEARD" };
+        let megabits = exit.load.bits_per_second / 1_000_000;
+        let _ = writeln!(
+            text,
+            "{:width$}  {state:8}  {:8}  {megabits:6}  {:5.1}  {heard}",
+            exit.exit.as_str(),
+            exit.load.sessions,
+            exit.load.cores
+        );
+    }
+    for exit in waiting {
+        let _ = writeln!(text, "{:width$}  has a place in the fleet, and has never been linked", exit.as_str());
+    }
+    text
+}

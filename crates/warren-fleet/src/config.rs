@@ -1,0 +1,161 @@
+//! `fleet.toml`: which fleet the exit belongs to, and how to reach its store.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use warren_fleet_link::ExitId;
+
+use crate::keys::{Keys, is_fleet_name};
+use crate::store::StoreOptions;
+
+/// The name of the file in the configuration directory.
+pub(crate) const FILE: &str = "fleet.toml";
+
+/// The content of `fleet.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FleetConfig {
+    /// The fleet's name, which its keys in the store begin with.
+    pub(crate) fleet: String,
+    /// The exit's name in the fleet, as in `[fleet]` of exit.toml.
+    pub(crate) exit: ExitId,
+    pub(crate) store: StoreConfig,
+}
+
+/// `[store]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoreConfig {
+    /// The members of etcd, such as `https://a.example.net:2379`.
+    pub(crate) endpoints: Vec<String>,
+    /// The certificate authority of the store, in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<PathBuf>,
+    /// This exit's certificate for the store, in PEM. Its common name is the store's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// The certificate's private key, in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<PathBuf>,
+    /// The store's user, if it is not the certificate's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) user: Option<String>,
+    /// A file with that user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+impl FleetConfig {
+    pub(crate) fn path(directory: &Path) -> PathBuf {
+        directory.join(FILE)
+    }
+
+    /// Reads `fleet.toml`.
+    ///
+    /// # Errors
+    /// If there is none, or it is wrong.
+    pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
+        let path = Self::path(directory);
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                bail!(
+                    "{} does not exist, so this exit belongs to no fleet; begin one with `warren fleet init`, or join one with \
+                     `warren fleet join TICKET`",
+                    path.display()
+                )
+            }
+            read => read.with_context(|| format!("{} cannot be read", path.display()))?,
+        };
+        let config: Self = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").matches('\n').count() + 1);
+            anyhow::anyhow!("{}:{line}: {}", path.display(), error.message())
+        })?;
+        config.check().with_context(|| format!("{} is wrong", path.display()))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        if !is_fleet_name(&self.fleet) {
+            bail!("`fleet` is {:?}; use up to 63 lower-case letters, digits, `-`, `_` and `.`", self.fleet);
+        }
+        self.store.check()
+    }
+
+    pub(crate) fn keys(&self) -> Keys {
+        Keys::new(&self.fleet)
+    }
+}
+
+impl StoreConfig {
+    /// Checks what needs no file.
+    ///
+    /// # Errors
+    /// If something is missing or contradicts something else.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        if self.endpoints.is_empty() {
+            bail!("`endpoints` is empty; name the members of the store, such as \"https://a.example.net:2379\"");
+        }
+        for endpoint in &self.endpoints {
+            let is_local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|local| endpoint.starts_with(local));
+            if !endpoint.starts_with("https://") && !is_local {
+                bail!("the endpoint {endpoint:?} does not begin with https://; only a store on this host may be reached without TLS");
+            }
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            bail!("`certificate` and `key` belong together; name both or none");
+        }
+        if self.user.is_some() != self.password_file.is_some() {
+            bail!("`user` and `password_file` belong together; name both or none");
+        }
+        Ok(())
+    }
+
+    /// Reads the files that it names.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub(crate) fn options(&self) -> anyhow::Result<StoreOptions> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+        };
+        let ca = self.ca.as_ref().map(read).transpose()?;
+        let identity = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        let user = match (&self.user, &self.password_file) {
+            (Some(user), Some(file)) => Some((user.clone(), read(file)?.trim_end().to_owned())),
+            _ => None,
+        };
+        Ok(StoreOptions { endpoints: self.endpoints.clone(), ca, identity, user })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(endpoints: &[&str]) -> StoreConfig {
+        StoreConfig { endpoints: endpoints.iter().map(|&it| it.to_owned()).collect(), ..StoreConfig::default() }
+    }
+
+    #[test]
+    fn only_a_store_on_this_host_needs_no_tls() {
+        for good in ["https://a.example.net:2379", "http://127.0.0.1:2379", "http://[::1]:2379"] {
+            store(&[good]).check().unwrap();
+        }
+        for bad in ["http://a.example.net:2379", "http://127.0.0.1.example.net:2379", "a.example.net:2379"] {
+            assert!(store(&[bad]).check().unwrap_err().to_string().contains(bad), "{bad}");
+        }
+        assert!(store(&[]).check().is_err());
+    }
+
+    #[test]
+    fn a_mistake_is_reported_with_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(FleetConfig::path(directory.path()), "fleet = \"home\"\nexits = 1\n").unwrap();
+        let error = FleetConfig::read(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("fleet.toml:2: unknown field `exits`"), "{error}");
+    }
+}

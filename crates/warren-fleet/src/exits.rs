@@ -1,0 +1,190 @@
+//! The exits of the fleet: who belongs to it, their heartbeats, and how their clocks differ.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use serde::{Deserialize, Serialize};
+use warren_fleet_link::{ExitId, ExitState, FleetExit, Load};
+use warren_session::PublicKey;
+
+use crate::keys::{Key, Keys};
+
+/// An exit that belongs to the fleet, `mb/ID`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    /// `None` until its exit has been linked once.
+    pub(crate) key: Option<PublicKey>,
+    #[serde(default)]
+    pub(crate) endpoints: Vec<String>,
+}
+
+/// An exit's heartbeat, `ex/ID`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Heartbeat {
+    pub(crate) load: Load,
+    pub(crate) state: ExitState,
+    /// The revision up to which the exit acts.
+    pub(crate) applied: i64,
+    /// The exit's clock in milliseconds since 1970.
+    pub(crate) clock: i64,
+    /// The version of Warren.
+    pub(crate) release: String,
+}
+
+/// What is known of each exit.
+#[derive(Debug, Default)]
+pub(crate) struct Exits {
+    members: BTreeMap<ExitId, Member>,
+    heartbeats: BTreeMap<ExitId, Seen>,
+    has_changed: bool,
+}
+
+#[derive(Debug)]
+struct Seen {
+    heartbeat: Heartbeat,
+    /// The exit's clock minus this one's. `None` until a heartbeat has come at once after it was written.
+    clock_offset: Option<i64>,
+}
+
+impl Exits {
+    pub(crate) fn replace(&mut self, members: BTreeMap<ExitId, Member>, heartbeats: BTreeMap<ExitId, Heartbeat>) {
+        self.members = members;
+        let mut before = std::mem::take(&mut self.heartbeats);
+        self.heartbeats = heartbeats
+            .into_iter()
+            .map(|(exit, heartbeat)| {
+                let clock_offset = before.remove(&exit).and_then(|seen| seen.clock_offset);
+                (exit, Seen { heartbeat, clock_offset })
+            })
+            .collect();
+        self.has_changed = true;
+    }
+
+    pub(crate) fn member(&mut self, exit: ExitId, member: Option<Member>) {
+        self.has_changed = true;
+        match member {
+            Some(member) => drop(self.members.insert(exit, member)),
+            None => drop(self.members.remove(&exit)),
+        }
+    }
+
+    pub(crate) fn is_member(&self, exit: &ExitId, member: &Member) -> bool {
+        self.members.get(exit) == Some(member)
+    }
+
+    /// Takes a heartbeat. `is_live` if it was written just now, so that its clock can be compared.
+    pub(crate) fn heartbeat(&mut self, exit: ExitId, heartbeat: Option<Heartbeat>, is_live: bool, now: SystemTime) {
+        self.has_changed = true;
+        let before = self.heartbeats.remove(&exit);
+        let Some(heartbeat) = heartbeat else { return };
+        let measured = is_live.then(|| heartbeat.clock - milliseconds(now));
+        let clock_offset = measured.or(before.and_then(|seen| seen.clock_offset));
+        self.heartbeats.insert(exit, Seen { heartbeat, clock_offset });
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&ExitId, &Member)> {
+        self.members.iter()
+    }
+
+    /// Whether any exit has changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
+    pub(crate) fn list(&self) -> Vec<FleetExit> {
+        let exits = self.members.iter().filter_map(|(exit, member)| {
+            let key = member.key?;
+            let seen = self.heartbeats.get(exit);
+            let heartbeat = seen.map(|seen| &seen.heartbeat);
+            Some(FleetExit {
+                exit: exit.clone(),
+                key,
+                endpoints: member.endpoints.clone(),
+                load: heartbeat.map(|heartbeat| heartbeat.load).unwrap_or_default(),
+                state: heartbeat.map(|heartbeat| heartbeat.state).unwrap_or_default(),
+                applied: heartbeat.map_or(0, |heartbeat| heartbeat.applied),
+                is_alive: heartbeat.is_some(),
+                clock_offset_ms: seen.and_then(|seen| seen.clock_offset).unwrap_or(0),
+                address: None,
+            })
+        });
+        exits.collect()
+    }
+
+    /// This exit's clock minus the median of all live exits' clocks. etcd does not tell its own clock.
+    ///
+    /// With two exits, nobody can tell which of them is wrong, so each differs by half.
+    pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {
+        let others = self.heartbeats.iter().filter(|(exit, _)| *exit != me);
+        let mut offsets: Vec<i64> = others.filter_map(|(_, seen)| seen.clock_offset).collect();
+        offsets.push(0);
+        offsets.sort_unstable();
+        let middle = offsets.len() / 2;
+        let upper = offsets.get(middle).copied().unwrap_or(0);
+        let lower = offsets.get(middle.saturating_sub(1)).copied().unwrap_or(0);
+        if offsets.len() % 2 == 0 { -(lower + upper) / 2 } else { -upper }
+    }
+}
+
+/// Makes an exit a member of its fleet again, after a recovery from a backup that is older than the exit.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<()> {
+    let name = keys.name(&Key::Member(me.clone()));
+    let member = serde_json::to_vec(&Member { key: None, endpoints: Vec::new() })?;
+    let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
+    let put = TxnOp::put(name, member, None);
+    client.txn(Txn::new().when([absent]).and_then([put])).await?;
+    Ok(())
+}
+
+pub(crate) fn milliseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn heartbeat(clock: i64) -> Heartbeat {
+        let (load, state) = (Load::default(), ExitState::Serving);
+        Heartbeat { load, state, applied: 0, clock, release: "1".to_owned() }
+    }
+
+    fn id(name: &str) -> ExitId {
+        ExitId::try_from(name.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn the_exit_whose_clock_differs_from_the_others_is_found() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(10_000);
+        let hour = 3_600_000;
+        let mut exits = Exits::default();
+        exits.heartbeat(id("b"), Some(heartbeat(10_000_000 + hour)), true, now);
+        exits.heartbeat(id("c"), Some(heartbeat(10_000_000 + hour)), true, now);
+        assert_eq!(exits.own_clock_offset(&id("a")), -hour);
+
+        exits.heartbeat(id("c"), Some(heartbeat(10_000_000)), true, now);
+        assert_eq!(exits.own_clock_offset(&id("a")), 0);
+    }
+
+    #[test]
+    fn of_two_exits_both_notice_that_their_clocks_differ() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(10_000);
+        let mut exits = Exits::default();
+        exits.heartbeat(id("b"), Some(heartbeat(10_200_000)), true, now);
+        assert_eq!(exits.own_clock_offset(&id("a")), -100_000);
+    }
+
+    #[test]
+    fn an_old_heartbeat_says_nothing_about_a_clock() {
+        let mut exits = Exits::default();
+        exits.heartbeat(id("b"), Some(heartbeat(0)), false, SystemTime::now());
+        assert_eq!(exits.own_clock_offset(&id("a")), 0);
+    }
+}

@@ -1,0 +1,270 @@
+//! The keys of a fleet in etcd: `/warren/FLEET/KIND/NAME`.
+//!
+//! Public keys and hashes are in base64 for URLs without padding, because standard base64 has slashes.
+
+use std::net::IpAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+use warren_fleet_link::ExitId;
+use warren_session::PublicKey;
+use warren_session::clients::{RowChange, is_valid_name};
+use warren_session::invite::TokenDigest;
+
+/// Names a row of the registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RowId {
+    /// A removed key, `rv/KEY`.
+    Removed(PublicKey),
+    /// A client, `cl/KEY`.
+    Client(PublicKey),
+    /// An invitation, `in/SHA256`.
+    Invitation(TokenDigest),
+}
+
+impl RowId {
+    pub(crate) fn of(change: &RowChange) -> Self {
+        match change {
+            RowChange::Client { key, .. } => Self::Client(*key),
+            RowChange::Invitation { token, .. } => Self::Invitation(*token),
+            RowChange::Removed { key, .. } => Self::Removed(*key),
+        }
+    }
+
+    /// The change that deletes the row.
+    pub(crate) fn deletion(self) -> RowChange {
+        match self {
+            Self::Client(key) => RowChange::Client { key, client: None },
+            Self::Invitation(token) => RowChange::Invitation { token, invitation: None },
+            Self::Removed(key) => RowChange::Removed { key, removed: None },
+        }
+    }
+}
+
+/// Whether a change sets its row, instead of deleting it.
+pub(crate) fn is_set(change: &RowChange) -> bool {
+    match change {
+        RowChange::Client { client, .. } => client.is_some(),
+        RowChange::Invitation { invitation, .. } => invitation.is_some(),
+        RowChange::Removed { removed, .. } => removed.is_some(),
+    }
+}
+
+/// Something in the store that a link follows. Names, addresses and next keys are not among it: they follow from the clients.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Key {
+    /// A row of the registry.
+    Row(RowId),
+    /// `px`: changes whenever a client gets other prefixes.
+    Prefixes,
+    /// `fw`: changes whenever a client gets other forwards.
+    Forwards,
+    /// `se/KEY`: the exit that has a client's session.
+    Session(PublicKey),
+    /// `ex/ID`: an exit's heartbeat. It has a lease.
+    Heartbeat(ExitId),
+    /// `mb/ID`: an exit that belongs to the fleet.
+    Member(ExitId),
+    /// `dr/ID`: an operator drains an exit.
+    Drain(ExitId),
+    /// `wr/ID`: the latest transaction of an exit's link.
+    Written(ExitId),
+    /// `po/ID`: written with each heartbeat, and without a lease.
+    Position(ExitId),
+    /// `ro`: the signed roster.
+    Roster,
+    /// `meta`: see [`crate::meta`].
+    Meta,
+}
+
+/// Makes and reads the keys of one fleet.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(crate) fn new(fleet: &str) -> Self {
+        Self { prefix: format!("/warren/{fleet}/") }
+    }
+
+    /// What all keys of the fleet begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The fleet's name.
+    pub(crate) fn name_of_fleet(&self) -> &str {
+        self.prefix.trim_start_matches("/warren/").trim_end_matches('/')
+    }
+
+    pub(crate) fn name(&self, key: &Key) -> String {
+        let (kind, name) = match key {
+            Key::Row(RowId::Client(key)) => ("cl", url_safe(&key.to_string())),
+            Key::Row(RowId::Invitation(token)) => ("in", url_safe(&token_text(*token))),
+            Key::Row(RowId::Removed(key)) => ("rv", url_safe(&key.to_string())),
+            Key::Session(key) => ("se", url_safe(&key.to_string())),
+            Key::Heartbeat(exit) => ("ex", exit.to_string()),
+            Key::Member(exit) => ("mb", exit.to_string()),
+            Key::Drain(exit) => ("dr", exit.to_string()),
+            Key::Written(exit) => ("wr", exit.to_string()),
+            Key::Position(exit) => ("po", exit.to_string()),
+            Key::Prefixes => return format!("{}px", self.prefix),
+            Key::Forwards => return format!("{}fw", self.prefix),
+            Key::Roster => return format!("{}ro", self.prefix),
+            Key::Meta => return format!("{}meta", self.prefix),
+        };
+        format!("{}{kind}/{name}", self.prefix)
+    }
+
+    /// The key of a client's name.
+    pub(crate) fn client_name(&self, name: &str) -> String {
+        format!("{}na/{name}", self.prefix)
+    }
+
+    /// The key of an address.
+    pub(crate) fn address(&self, address: IpAddr) -> String {
+        format!("{}ad/{address}", self.prefix)
+    }
+
+    /// The key of a next key.
+    pub(crate) fn next_key(&self, key: PublicKey) -> String {
+        format!("{}nk/{}", self.prefix, url_safe(&key.to_string()))
+    }
+
+    /// The key of an unused ticket.
+    pub(crate) fn ticket(&self, digest: &str) -> String {
+        format!("{}tk/{digest}", self.prefix)
+    }
+
+    /// Reads a key. `None` for one that links do not follow.
+    pub(crate) fn parse(&self, key: &[u8]) -> Option<Key> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
+        let Some((kind, name)) = rest.split_once('/') else {
+            return match rest {
+                "px" => Some(Key::Prefixes),
+                "fw" => Some(Key::Forwards),
+                "ro" => Some(Key::Roster),
+                "meta" => Some(Key::Meta),
+                _ => None,
+            };
+        };
+        let exit = || ExitId::try_from(name.to_owned()).ok();
+        Some(match kind {
+            "cl" => Key::Row(RowId::Client(public_key(name)?)),
+            "in" => Key::Row(RowId::Invitation(token(name)?)),
+            "rv" => Key::Row(RowId::Removed(public_key(name)?)),
+            "se" => Key::Session(public_key(name)?),
+            "ex" => Key::Heartbeat(exit()?),
+            "mb" => Key::Member(exit()?),
+            "dr" => Key::Drain(exit()?),
+            "wr" => Key::Written(exit()?),
+            "po" => Key::Position(exit()?),
+            _ => return None,
+        })
+    }
+}
+
+/// What a claim's value is: the client that has it.
+pub(crate) fn holder_text(key: PublicKey) -> Vec<u8> {
+    url_safe(&key.to_string()).into_bytes()
+}
+
+/// Whether a text can be the name of a fleet.
+pub(crate) fn is_fleet_name(name: &str) -> bool {
+    is_valid_name(name)
+}
+
+fn url_safe(standard: &str) -> String {
+    standard.replace('+', "-").replace('/', "_").trim_end_matches('=').to_owned()
+}
+
+fn public_key(name: &str) -> Option<PublicKey> {
+    let bytes = URL_SAFE_NO_PAD.decode(name).ok()?;
+    Some(PublicKey(bytes.try_into().ok()?))
+}
+
+/// A digest as standard base64, which is its serde form.
+fn token_text(token: TokenDigest) -> String {
+    serde_json::to_value(token).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn token(name: &str) -> Option<TokenDigest> {
+    let bytes = URL_SAFE_NO_PAD.decode(name).ok()?;
+    TokenDigest::deserialize(serde_json::Value::String(STANDARD.encode(bytes))).ok()
+}
+
+/// A session's record, `se/KEY`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    /// The exit that has the session.
+    pub(crate) exit: ExitId,
+    /// The client process's nonce, as base64.
+    pub(crate) nonce: String,
+}
+
+impl SessionRecord {
+    pub(crate) fn new(exit: &ExitId, nonce: &[u8]) -> Self {
+        Self { exit: exit.clone(), nonce: STANDARD.encode(nonce) }
+    }
+
+    /// The nonce's bytes. Empty if the record is damaged.
+    pub(crate) fn nonce(&self) -> Vec<u8> {
+        STANDARD.decode(&self.nonce).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keys_come_back(bytes: [u8; 32], exit in "[a-z0-9]{1,8}") {
+            let keys = Keys::new("home");
+            let token: TokenDigest = serde_json::from_value(STANDARD.encode(bytes).into()).unwrap();
+            let key = PublicKey(bytes);
+            let exit = ExitId::try_from(exit).unwrap();
+            for key in [
+                Key::Row(RowId::Client(key)),
+                Key::Row(RowId::Removed(key)),
+                Key::Row(RowId::Invitation(token)),
+                Key::Session(key),
+                Key::Heartbeat(exit.clone()),
+                Key::Member(exit.clone()),
+                Key::Drain(exit.clone()),
+                Key::Written(exit.clone()),
+                Key::Position(exit),
+                Key::Prefixes,
+                Key::Forwards,
+                Key::Roster,
+                Key::Meta,
+            ] {
+                let name = keys.name(&key);
+                prop_assert!(name.starts_with(keys.prefix()));
+                prop_assert_eq!(keys.parse(name.as_bytes()), Some(key));
+            }
+        }
+
+        #[test]
+        fn any_key_is_read_without_a_panic(bytes: Vec<u8>) {
+            let keys = Keys::new("home");
+            let _ = keys.parse(&bytes);
+            let _ = keys.parse(&[keys.prefix().as_bytes(), &bytes].concat());
+        }
+    }
+
+    #[test]
+    fn claims_and_keys_of_another_fleet_are_not_followed() {
+        let keys = Keys::new("home");
+        let key = PublicKey([7; 32]);
+        for name in [keys.client_name("anna"), keys.address("10.0.0.1".parse().unwrap()), keys.next_key(key)] {
+            assert_eq!(keys.parse(name.as_bytes()), None, "{name}");
+        }
+        let other = Keys::new("home2").name(&Key::Meta);
+        assert_eq!(keys.parse(other.as_bytes()), None);
+    }
+}

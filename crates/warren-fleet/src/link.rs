@@ -1,0 +1,488 @@
+//! The link between one exit and the store, without input and output: messages, events and time in; messages and transactions out.
+
+mod copy;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use warren_fleet_link::{ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink};
+use warren_session::clients::RowChange;
+
+use self::copy::Copy;
+pub(crate) use self::copy::{Pair, read};
+use crate::exits::{Exits, Heartbeat, Member, milliseconds};
+use crate::keys::{Key, Keys};
+use crate::meta::Meta;
+use crate::requests::{Requests, Written};
+use crate::rows::Rows;
+use crate::sessions::{SessionBatch, Sessions};
+use crate::transaction::{Expected, Known};
+
+/// How long the store may be silent before its exit is told so. Another member of the store answers sooner as a rule.
+const SILENCE: Duration = Duration::from_millis(2000);
+
+/// One exit's link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    keys: Keys,
+    me: ExitId,
+    /// Names this process.
+    process: String,
+    copy: Copy,
+    requests: Requests,
+    sessions: Sessions,
+    exits: Exits,
+    exit: Option<Exit>,
+    store: Store,
+    meta: Option<Meta>,
+    out: Vec<FleetMessage>,
+}
+
+/// The exit that is connected.
+#[derive(Debug)]
+struct Exit {
+    member: Member,
+    pools: Pools,
+    release: String,
+    load: Load,
+    state: ExitState,
+    /// The revision up to which it acts.
+    applied: i64,
+    /// The revision of the full copy that it got. `None` until it got one.
+    whole: Option<i64>,
+    /// The revision of the latest change that it got.
+    told: i64,
+    /// Whether the other exits shall learn soon what it has applied, or how it is.
+    is_news: bool,
+}
+
+/// The connection to the store.
+#[derive(Debug)]
+enum Store {
+    Up {
+        /// Events after this revision were written just now.
+        live_from: i64,
+    },
+    Down {
+        since: Instant,
+        reason: String,
+    },
+    Refused(String),
+}
+
+/// A transaction for the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Transaction {
+    pub(crate) expected: BTreeMap<String, Expected>,
+    /// If all is as expected: new values by key, or `None` to delete a key.
+    pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
+    /// If not.
+    pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,
+}
+
+impl Link {
+    pub(crate) fn new(keys: Keys, me: ExitId, process: String, now: Instant) -> Self {
+        let store = Store::Down { since: now, reason: "it has not answered yet".to_owned() };
+        Self {
+            copy: Copy::new(),
+            requests: Requests::default(),
+            sessions: Sessions::default(),
+            exits: Exits::default(),
+            exit: None,
+            meta: None,
+            out: Vec::new(),
+            keys,
+            me,
+            process,
+            store,
+        }
+    }
+
+    /// What the exit shall be told, in this order.
+    pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
+        if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
+            self.exits.take_changed();
+        } else if self.exits.take_changed() {
+            self.tell_exits();
+        }
+        let messages = std::mem::take(&mut self.out);
+        if self.exit.is_some() { messages } else { Vec::new() }
+    }
+
+    /// The exit has said something.
+    ///
+    /// # Errors
+    /// If the exit is not one that this link can serve. The connection has to end.
+    pub(crate) fn exit_said(&mut self, message: ExitMessage, now: Instant) -> Result<(), String> {
+        let is_known = self.exit.is_some();
+        match message {
+            ExitMessage::Hello { .. } => return self.hello(message, now),
+            _ if !is_known => return Err("the exit has not begun with Hello".to_owned()),
+            ExitMessage::Request { id, rows } => self.request(id, rows, now),
+            ExitMessage::Opened { key, nonce } => self.sessions.open(key, nonce, now),
+            ExitMessage::Closed { key, nonce } => self.sessions.close(key, nonce),
+            ExitMessage::Load { load, state } => {
+                if let Some(exit) = &mut self.exit {
+                    exit.is_news |= exit.state != state;
+                    (exit.load, exit.state) = (load, state);
+                }
+            }
+            ExitMessage::Applied { revision } => self.applied(revision),
+        }
+        Ok(())
+    }
+
+    /// The exit's connection has ended.
+    pub(crate) fn exit_gone(&mut self) {
+        self.exit = None;
+        self.requests.abandon();
+        self.sessions.forget_own();
+        self.copy.forget_unseen(i64::MAX);
+        self.out.clear();
+    }
+
+    fn hello(&mut self, hello: ExitMessage, now: Instant) -> Result<(), String> {
+        let ExitMessage::Hello { version, release, exit, key, endpoints, pools } = hello else { return Ok(()) };
+        if version != LINK_VERSION {
+            return Err(format!("the exit's release {release} is another one than this program's; install the same release of both"));
+        }
+        if exit != self.me {
+            return Err(format!("the exit is called {exit} in exit.toml and {} in fleet.toml; correct one of them", self.me));
+        }
+        self.exit_gone();
+        let member = Member { key: Some(key), endpoints };
+        let (load, state) = (Load::default(), ExitState::Serving);
+        self.exit =
+            Some(Exit { member, pools, release, load, state, applied: 0, whole: None, told: 0, is_news: true });
+        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.send_whole();
+        Ok(())
+    }
+
+    /// Sends the full copy, if there is one and the exit may have it.
+    fn send_whole(&mut self) {
+        let is_fitting = self.refusal().is_none();
+        let Some(exit) = self.exit.as_mut().filter(|_| self.copy.is_filled() && is_fitting) else { return };
+        let revision = self.copy.revision();
+        (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);
+        self.copy.forget_unseen(i64::MAX);
+        self.out.extend(self.copy.whole());
+        self.out.extend(self.copy.roster().map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
+        if self.copy.drains() {
+            self.out.push(FleetMessage::Drain { on: true });
+        }
+        self.exits.take_changed();
+        self.tell_exits();
+    }
+
+    fn tell_exits(&mut self) {
+        let own_clock_offset_ms = self.exits.own_clock_offset(&self.me);
+        self.out.push(FleetMessage::Exits { own_clock_offset_ms, exits: self.exits.list() });
+    }
+
+    fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
+        let basis = self.exit.as_ref().and_then(|exit| exit.whole.filter(|whole| exit.applied >= *whole).map(|_| exit.applied));
+        let is_away = match &self.store {
+            Store::Up { .. } => self.refusal().is_some(),
+            Store::Down { since, .. } => now.duration_since(*since) >= SILENCE,
+            Store::Refused(_) => true,
+        };
+        let taken = match basis.filter(|_| !is_away) {
+            Some(basis) => self.requests.take(id, rows, basis, now),
+            None => Err(Outcome::Unavailable),
+        };
+        if let Err(outcome) = taken {
+            // Answers come in the order of requests.
+            let earlier = self.requests.expire(None);
+            self.out.extend(earlier);
+            self.out.push(FleetMessage::Answer { id, outcome });
+        }
+    }
+
+    fn applied(&mut self, revision: i64) {
+        let Some(exit) = &mut self.exit else { return };
+        exit.applied = exit.applied.max(revision);
+        let needed = self.requests.oldest_basis().map_or(exit.applied, |basis| basis.min(exit.applied));
+        self.copy.forget_unseen(needed);
+        exit.is_news |= exit.applied >= exit.told && self.copy.take_revoked();
+    }
+
+    /// The store answers, and is at a revision.
+    pub(crate) fn store_up(&mut self, meta: Meta, revision: i64, now: Instant) {
+        self.meta = Some(meta);
+        self.store = Store::Up { live_from: revision };
+        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.send_whole_if_missing();
+    }
+
+    fn send_whole_if_missing(&mut self) {
+        if self.exit.as_ref().is_some_and(|exit| exit.whole.is_none()) {
+            self.send_whole();
+        }
+    }
+
+    /// The store does not answer any more.
+    pub(crate) fn store_down(&mut self, reason: String, now: Instant) {
+        self.requests.lose();
+        let since = match &self.store {
+            Store::Down { since, .. } => *since,
+            Store::Up { .. } | Store::Refused(_) => now,
+        };
+        self.store = Store::Down { since, reason };
+    }
+
+    /// The store must not be used.
+    pub(crate) fn store_refused(&mut self, reason: String, now: Instant) {
+        self.requests.lose();
+        self.store = Store::Refused(reason);
+        let answers = self.requests.expire(None);
+        self.out.extend(answers);
+        self.out.push(FleetMessage::Store(self.store_link(now)));
+    }
+
+    /// Every second: says whether the store answers.
+    pub(crate) fn report(&mut self, now: Instant) {
+        self.out.push(FleetMessage::Store(self.store_link(now)));
+    }
+
+    pub(crate) fn store_link(&self, now: Instant) -> StoreLink {
+        if let Some(reason) = self.refusal() {
+            return StoreLink::Refused { reason };
+        }
+        match &self.store {
+            Store::Up { .. } => StoreLink::Reachable,
+            // Another member takes over meanwhile.
+            Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => StoreLink::Reachable,
+            Store::Down { since, reason } => {
+                StoreLink::Away { silent: now.duration_since(*since), reason: reason.clone() }
+            }
+            Store::Refused(reason) => StoreLink::Refused { reason: reason.clone() },
+        }
+    }
+
+    /// Why this exit cannot belong to the fleet.
+    fn refusal(&self) -> Option<String> {
+        let (exit, meta) = (self.exit.as_ref()?, self.meta.as_ref()?);
+        if exit.pools == meta.pools {
+            return None;
+        }
+        let [own, fleet] = [&exit.pools, &meta.pools].map(pools_text);
+        Some(crate::meta::Mismatch::Pools { own, fleet }.to_string())
+    }
+
+    /// Answers requests that have waited too long.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        let answers = match &self.store {
+            Store::Down { since, .. } if now.duration_since(*since) >= SILENCE => self.requests.expire(None),
+            Store::Up { .. } | Store::Down { .. } | Store::Refused(_) => self.requests.expire(Some(now)),
+        };
+        self.out.extend(answers);
+    }
+
+    /// Takes everything that the store has, read at one revision.
+    pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
+        // What a transaction under way has become is in what was read, or comes as an event.
+        self.requests.lose();
+        let contents = read(&self.keys, Some(&self.me), pairs);
+        let changes = self.copy.replace(revision, contents.rows, contents.others);
+        self.sessions.replace(contents.sessions);
+        self.sessions.send_all_again();
+        self.exits.replace(contents.members, contents.heartbeats);
+        match &mut self.exit {
+            Some(Exit { whole: Some(_), told, .. }) => {
+                *told = revision;
+                self.out.extend(copy::in_parts(revision, changes));
+            }
+            _ => self.send_whole_if_missing(),
+        }
+    }
+
+    /// Takes all events of one revision.
+    pub(crate) fn events(&mut self, revision: i64, pairs: &[Pair], now: SystemTime) {
+        let mut changed = Changed::default();
+        for pair in pairs {
+            self.event(pair, now, &mut changed);
+        }
+        self.copy.advance(revision);
+        let own = changed.written.filter(|written| written.link == self.process);
+        let mut answers = Vec::new();
+        let rows = match own {
+            None => changed.rows,
+            Some(Written { number, held: true, .. }) => {
+                let held = self.requests.held(number, revision);
+                answers = held.messages;
+                held.unexpected
+            }
+            Some(Written { number, held: false, .. }) => {
+                answers = self.requests.failed(number, revision);
+                Vec::new()
+            }
+        };
+        if !rows.is_empty() && self.exit.as_ref().is_some_and(|exit| exit.whole.is_some()) {
+            self.copy.note_unseen(revision, changed.before);
+            self.copy.note_revoked(&rows);
+            self.tell(revision, rows);
+        }
+        self.out.extend(answers);
+    }
+
+    fn tell(&mut self, revision: i64, rows: Vec<RowChange>) {
+        if let Some(exit) = self.exit.as_mut().filter(|exit| exit.whole.is_some()) {
+            exit.told = revision;
+            self.out.extend(copy::in_parts(revision, rows));
+        }
+    }
+
+    fn event(&mut self, pair: &Pair, now: SystemTime, changed: &mut Changed) {
+        let Some(key) = self.keys.parse(&pair.key) else { return };
+        match key {
+            Key::Row(_) | Key::Prefixes | Key::Forwards => {
+                if let Some((before, row)) = self.copy.event(&key, pair) {
+                    changed.before.push(before);
+                    changed.rows.extend(row);
+                }
+            }
+            Key::Session(client) => {
+                let record = pair.parse("session");
+                self.out.extend(self.sessions.record(&self.me, client, pair.modified, record));
+            }
+            Key::Heartbeat(exit) => {
+                let is_live = matches!(self.store, Store::Up { live_from } if pair.modified > live_from);
+                self.exits.heartbeat(exit, pair.parse("heartbeat"), is_live, now);
+            }
+            Key::Member(exit) => self.exits.member(exit, pair.parse("exit")),
+            Key::Written(exit) if exit == self.me => {
+                self.copy.wrote(pair.modified);
+                changed.written = pair.parse("transaction's mark");
+            }
+            Key::Position(exit) if exit == self.me => self.copy.positioned(pair.modified),
+            Key::Drain(exit) if exit == self.me => {
+                self.copy.drain(pair.value.is_some());
+                self.out.push(FleetMessage::Drain { on: pair.value.is_some() });
+            }
+            Key::Roster => {
+                self.copy.set_roster(pair.value.clone());
+                self.out.extend(pair.value.clone().map(|bytes| FleetMessage::Roster { bytes }));
+            }
+            Key::Meta => self.meta = pair.parse("agreement").or(self.meta.take()),
+            Key::Written(_) | Key::Position(_) | Key::Drain(_) => {}
+        }
+    }
+
+    /// The next transaction for the exit's requests, if none is under way.
+    pub(crate) fn next_transaction(&mut self) -> Option<(u64, Transaction)> {
+        if !matches!(self.store, Store::Up { .. }) || self.requests.is_empty() {
+            return None;
+        }
+        let known = Known { keys: &self.keys, rows: self.copy.rows(), unseen: self.copy.unseen(), basis: 0 };
+        let (answers, next) = self.requests.next(known, self.copy.revision());
+        self.out.extend(answers);
+        let (number, draft) = next?;
+        let written = self.keys.name(&Key::Written(self.me.clone()));
+        let mark = |held| {
+            let written = Written { link: self.process.clone(), number, held };
+            Some(serde_json::to_vec(&written).unwrap_or_default())
+        };
+        let mut transaction =
+            Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
+        // Only one of this link's transactions can hold at this revision of its mark.
+        transaction.expected.insert(written.clone(), Expected::Modified(self.copy.written()));
+        transaction.then.insert(written.clone(), mark(true));
+        transaction.otherwise.insert(written, mark(false));
+        Some((number, transaction))
+    }
+
+    /// The next sessions' records to write. All have the lease.
+    pub(crate) fn next_sessions(&mut self, now: Instant) -> Option<SessionBatch> {
+        if !matches!(self.store, Store::Up { .. }) || !self.sessions.has_unsent() {
+            return None;
+        }
+        let (batch, lost) = self.sessions.batch(&self.me, &self.keys, now);
+        self.out.extend(lost);
+        (!batch.sessions.is_empty()).then_some(batch)
+    }
+
+    pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch) {
+        self.sessions.stored(batch);
+    }
+
+    /// The exit's records have a new lease, so all of them are written again.
+    pub(crate) fn has_new_lease(&mut self) {
+        self.sessions.send_all_again();
+    }
+
+    /// Whether the other exits shall get a heartbeat before its time.
+    pub(crate) fn take_news(&mut self) -> bool {
+        self.exit.as_mut().is_some_and(|exit| std::mem::take(&mut exit.is_news))
+    }
+
+    /// The heartbeat: the transaction and the key that has the lease. `None` while there is no exit that may serve.
+    pub(crate) fn heartbeat(&self, now: SystemTime) -> Option<(Transaction, String)> {
+        let exit = self.exit.as_ref().filter(|_| self.refusal().is_none())?;
+        let is_level = exit.whole.is_some() && exit.applied >= exit.told;
+        let applied = if is_level { self.copy.revision() } else { exit.applied };
+        let (load, state, release) = (exit.load, exit.state, exit.release.clone());
+        let heartbeat = Heartbeat { load, state, applied, clock: milliseconds(now), release };
+        let name = self.keys.name(&Key::Heartbeat(self.me.clone()));
+        let member = self.keys.name(&Key::Member(self.me.clone()));
+        let mut transaction = Transaction::default();
+        // An exit that was removed does not come back by itself.
+        transaction.expected.insert(member.clone(), Expected::Present);
+        transaction.then.insert(name.clone(), serde_json::to_vec(&heartbeat).ok());
+        transaction.then.insert(self.keys.name(&Key::Position(self.me.clone())), Some(self.process.clone().into()));
+        if !self.exits.is_member(&self.me, &exit.member) {
+            transaction.then.insert(member, serde_json::to_vec(&exit.member).ok());
+        }
+        Some((transaction, name))
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.store, Store::Up { .. })
+    }
+
+    /// Counts changes of what the disk keeps.
+    pub(crate) fn changes(&self) -> u64 {
+        self.copy.changes()
+    }
+
+    pub(crate) fn rows(&self) -> &Rows {
+        self.copy.rows()
+    }
+
+    /// The revision of the copy, and that of the link's own latest key.
+    pub(crate) fn revisions(&self) -> (i64, i64) {
+        (self.copy.revision(), self.copy.position())
+    }
+
+    /// Everything that the disk keeps.
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
+        let mut pairs = self.copy.pairs(&self.keys);
+        pairs.extend(self.exits.members().filter_map(|(exit, member)| {
+            let value = serde_json::to_vec(member).ok()?;
+            Some(Pair::new(self.keys.name(&Key::Member(exit.clone())), value, 0))
+        }));
+        pairs
+    }
+}
+
+/// What the events of one revision have changed.
+#[derive(Default)]
+struct Changed {
+    before: Vec<crate::rows::Before>,
+    rows: Vec<RowChange>,
+    written: Option<Written>,
+}
+
+/// The rows of a full reading.
+pub(crate) fn rows_of(keys: &Keys, pairs: &[Pair]) -> Rows {
+    read(keys, None, pairs).rows
+}
+
+pub(crate) fn pools_text(pools: &Pools) -> String {
+    let ipv4 = pools.ipv4.map(|pool| pool.to_string());
+    let ipv6 = pools.ipv6.map(|pool| pool.to_string());
+    let all: Vec<_> = ipv4.into_iter().chain(ipv6).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(" and ") }
+}

@@ -1,0 +1,278 @@
+//! The link's copy of the store, from a full reading, events, or the disk.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS};
+use warren_session::PublicKey;
+use warren_session::clients::RowChange;
+
+use crate::exits::{Heartbeat, Member};
+use crate::keys::{Key, Keys, RowId, SessionRecord, is_set};
+use crate::rows::{Before, Rows, Subject, Unseen};
+
+/// A key of the store with its value, or `None` if it was deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+    /// The revision of its latest change.
+    pub(crate) modified: i64,
+}
+
+impl Pair {
+    pub(crate) fn new(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, modified: i64) -> Self {
+        Self { key: key.into(), value: Some(value.into()), modified }
+    }
+
+    /// The value as what it should be. `None` if it was deleted, or is damaged.
+    pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
+        let parsed = serde_json::from_slice(self.value.as_ref()?);
+        parsed.inspect_err(|error| self.warn(what, &error.to_string())).ok()
+    }
+
+    fn warn(&self, what: &str, error: &str) {
+        let key = String::from_utf8_lossy(&self.key).into_owned();
+        tracing::warn!("the store's {what} at {key} cannot be read and is ignored: {error}; delete the key, or restore a backup");
+    }
+
+    fn row(&self, id: RowId) -> Option<RowChange> {
+        if self.value.is_none() {
+            return Some(id.deletion());
+        }
+        let row: RowChange = self.parse("row")?;
+        if RowId::of(&row) != id || !is_set(&row) {
+            self.warn("row", "it belongs to another key");
+            return None;
+        }
+        Some(row)
+    }
+}
+
+/// All that a link knows of the store.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    rows: Rows,
+    unseen: Unseen,
+    revision: i64,
+    is_filled: bool,
+    has_revoked: bool,
+    changes: u64,
+    others: Others,
+}
+
+/// What is there once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Others {
+    /// The revision of the exit's own `wr`.
+    written: i64,
+    /// The revision of its own `po`.
+    position: i64,
+    /// Whether an operator drains it.
+    drains: bool,
+    roster: Option<Vec<u8>>,
+}
+
+/// A full reading, sorted out.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) rows: Rows,
+    pub(crate) sessions: BTreeMap<PublicKey, (i64, SessionRecord)>,
+    pub(crate) members: BTreeMap<ExitId, Member>,
+    pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
+    pub(crate) others: Others,
+    pub(crate) drained: Vec<ExitId>,
+}
+
+/// Sorts out a full reading, for an exit.
+pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents {
+    let mut contents = Contents::default();
+    for pair in pairs {
+        match keys.parse(&pair.key) {
+            Some(Key::Row(id)) => {
+                if let Some(row) = pair.row(id) {
+                    contents.rows.put(row, pair.modified);
+                }
+            }
+            Some(Key::Prefixes) => contents.rows.touch(Subject::Prefixes, pair.modified),
+            Some(Key::Forwards) => contents.rows.touch(Subject::Forwards, pair.modified),
+            Some(Key::Session(key)) => {
+                contents.sessions.extend(pair.parse("session").map(|record| (key, (pair.modified, record))));
+            }
+            Some(Key::Heartbeat(exit)) => contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it))),
+            Some(Key::Member(exit)) => contents.members.extend(pair.parse("exit").map(|it| (exit, it))),
+            Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
+            Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
+            Some(Key::Drain(exit)) => {
+                contents.others.drains |= Some(&exit) == me;
+                contents.drained.push(exit);
+            }
+            Some(Key::Roster) => contents.others.roster.clone_from(&pair.value),
+            Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
+        }
+    }
+    contents
+}
+
+/// Rows as changes, in messages that are not too long.
+pub(crate) fn in_parts(revision: i64, rows: Vec<RowChange>) -> impl Iterator<Item = FleetMessage> {
+    let parts: Vec<_> = rows.chunks(MAX_ROWS).map(<[_]>::to_vec).collect();
+    parts.into_iter().map(move |rows| FleetMessage::Changes { revision, rows })
+}
+
+impl Copy {
+    pub(crate) fn new() -> Self {
+        Self {
+            rows: Rows::default(),
+            unseen: Unseen::default(),
+            revision: 0,
+            is_filled: false,
+            has_revoked: false,
+            changes: 0,
+            others: Others::default(),
+        }
+    }
+
+    pub(crate) fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    pub(crate) fn unseen(&self) -> &Unseen {
+        &self.unseen
+    }
+
+    /// Counts changes of rows.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(crate) fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// Whether the copy has been complete at some revision.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.is_filled
+    }
+
+    pub(crate) fn roster(&self) -> Option<&[u8]> {
+        self.others.roster.as_deref()
+    }
+
+    pub(crate) fn set_roster(&mut self, roster: Option<Vec<u8>>) {
+        self.others.roster = roster;
+        self.changes += 1;
+    }
+
+    /// Replaces everything. Returns what has changed, and notes it as unseen.
+    pub(crate) fn replace(&mut self, revision: i64, rows: Rows, others: Others) -> Vec<RowChange> {
+        let changes = self.rows.changes_to(&rows);
+        let mut before: Vec<Before> = changes.iter().map(RowId::of).map(|id| self.before(id)).collect();
+        for subject in [Subject::Prefixes, Subject::Forwards] {
+            if rows.modified(subject) != self.rows.modified(subject) {
+                before.push((subject, None));
+            }
+        }
+        self.unseen.note(revision, before);
+        self.note_revoked(&changes);
+        (self.rows, self.revision, self.is_filled) = (rows, revision, true);
+        self.changes += 1;
+        self.others = others;
+        changes
+    }
+
+    fn before(&self, id: RowId) -> Before {
+        (Subject::Row(id), Some(self.rows.content(id)))
+    }
+
+    /// Takes the event of a row, or of all prefixes or forwards. Returns what was there before, and the row as it is.
+    pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
+        let subject = match key {
+            Key::Row(id) => {
+                let row = pair.row(*id)?;
+                let before = self.before(*id);
+                self.rows.put(row.clone(), pair.modified);
+                self.changes += 1;
+                return Some((before, Some(row)));
+            }
+            Key::Prefixes => Subject::Prefixes,
+            Key::Forwards => Subject::Forwards,
+            _ => return None,
+        };
+        self.rows.touch(subject, pair.modified);
+        Some(((subject, None), None))
+    }
+
+    pub(crate) fn advance(&mut self, revision: i64) {
+        self.revision = self.revision.max(revision);
+    }
+
+    pub(crate) fn note_unseen(&mut self, revision: i64, before: Vec<Before>) {
+        self.unseen.note(revision, before);
+    }
+
+    pub(crate) fn forget_unseen(&mut self, up_to: i64) {
+        self.unseen.forget(up_to);
+    }
+
+    /// Notes whether rows take something away from a client.
+    pub(crate) fn note_revoked(&mut self, rows: &[RowChange]) {
+        self.has_revoked |= rows.iter().any(|row| match row {
+            RowChange::Client { client, .. } => client.as_ref().is_none_or(|client| client.disabled),
+            RowChange::Removed { removed, .. } => removed.is_some(),
+            RowChange::Invitation { .. } => false,
+        });
+    }
+
+    pub(crate) fn take_revoked(&mut self) -> bool {
+        std::mem::take(&mut self.has_revoked)
+    }
+
+    /// The full copy as messages.
+    pub(crate) fn whole(&self) -> Vec<FleetMessage> {
+        let rows: Vec<_> = self.rows.iter().map(|(_, row)| row.content.clone()).collect();
+        let revision = self.revision;
+        if rows.is_empty() {
+            return vec![FleetMessage::Whole { revision, rows, is_last: true }];
+        }
+        let last = rows.len().div_ceil(MAX_ROWS);
+        let parts = rows.chunks(MAX_ROWS).zip(1..);
+        parts.map(|(rows, part)| FleetMessage::Whole { revision, rows: rows.to_vec(), is_last: part == last }).collect()
+    }
+
+    /// The revision of the link's latest transaction.
+    pub(crate) fn written(&self) -> i64 {
+        self.others.written
+    }
+
+    pub(crate) fn wrote(&mut self, modified: i64) {
+        self.others.written = modified;
+    }
+
+    /// The revision of the exit's latest heartbeat.
+    pub(crate) fn position(&self) -> i64 {
+        self.others.position
+    }
+
+    pub(crate) fn positioned(&mut self, modified: i64) {
+        self.others.position = modified;
+    }
+
+    pub(crate) fn drains(&self) -> bool {
+        self.others.drains
+    }
+
+    pub(crate) fn drain(&mut self, on: bool) {
+        self.others.drains = on;
+    }
+
+    /// The rows and the roster for the disk.
+    pub(crate) fn pairs(&self, keys: &Keys) -> Vec<Pair> {
+        let rows = self.rows.iter().filter_map(|(id, row)| {
+            let value = serde_json::to_vec(&row.content).ok()?;
+            Some(Pair::new(keys.name(&Key::Row(id)), value, row.modified))
+        });
+        let roster = self.roster().map(|roster| Pair::new(keys.name(&Key::Roster), roster, 0));
+        rows.chain(roster).collect()
+    }
+}

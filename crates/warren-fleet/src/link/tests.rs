@@ -1,0 +1,561 @@
+//! Several links and exits at a store that is a map, driven by any order of events.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+use warren_fleet_link::ExitId;
+use warren_session::PublicKey;
+use warren_session::clients::{Client, Invitation, RemovedKey};
+use warren_session::invite::TokenDigest;
+
+use super::*;
+use crate::keys::{RowId, is_set};
+
+/// A linearizable store.
+#[derive(Default)]
+struct Etcd {
+    revision: i64,
+    pairs: BTreeMap<String, (Vec<u8>, i64)>,
+    log: Vec<(i64, Vec<Pair>)>,
+    compacted: i64,
+}
+
+impl Etcd {
+    fn apply(&mut self, transaction: &Transaction) {
+        let holds = transaction.expected.iter().all(|(key, expected)| {
+            let pair = self.pairs.get(key);
+            match expected {
+                Expected::Modified(revision) => pair.map_or(0, |(_, modified)| *modified) == *revision,
+                Expected::Value(value) => pair.is_some_and(|(found, _)| found == value),
+                Expected::Present => pair.is_some(),
+            }
+        });
+        let operations = if holds { &transaction.then } else { &transaction.otherwise };
+        if operations.is_empty() {
+            return;
+        }
+        self.revision += 1;
+        let mut events = Vec::new();
+        for (key, value) in operations {
+            match value {
+                Some(value) => drop(self.pairs.insert(key.clone(), (value.clone(), self.revision))),
+                None => drop(self.pairs.remove(key)),
+            }
+            events.push(Pair { key: key.clone().into_bytes(), value: value.clone(), modified: self.revision });
+        }
+        self.log.push((self.revision, events));
+    }
+
+    fn all(&self) -> Vec<Pair> {
+        self.pairs.iter().map(|(key, (value, modified))| Pair::new(key.as_str(), value.clone(), *modified)).collect()
+    }
+}
+
+/// An exit, its link, and what is on its way between them.
+struct Side {
+    link: Link,
+    rows: BTreeMap<RowId, RowChange>,
+    /// Transactions that the store has not got yet. Lost connections keep them for a while.
+    to_store: VecDeque<Transaction>,
+    to_exit: VecDeque<FleetMessage>,
+    to_link: VecDeque<ExitMessage>,
+    proposed: BTreeMap<u64, Vec<RowChange>>,
+    next: u64,
+    /// The revision up to which the link has seen events.
+    seen: i64,
+    is_up: bool,
+    stored: Vec<Vec<RowChange>>,
+}
+
+struct World {
+    etcd: Etcd,
+    sides: Vec<Side>,
+    now: Instant,
+}
+
+fn exit(index: usize) -> ExitId {
+    ExitId::try_from(format!("exit{index}")).unwrap()
+}
+
+fn meta() -> Meta {
+    Meta { format: 1, id: "f".to_owned(), epoch: 1, pools: Pools { ipv4: None, ipv6: None } }
+}
+
+impl World {
+    fn new(count: usize) -> Self {
+        let now = Instant::now();
+        let sides = (0..count).map(|index| {
+            let mut link = Link::new(Keys::new("home"), exit(index), format!("process{index}"), now);
+            let hello = ExitMessage::Hello {
+                version: LINK_VERSION,
+                release: "test".to_owned(),
+                exit: exit(index),
+                key: PublicKey([u8::try_from(index).unwrap(); 32]),
+                endpoints: Vec::new(),
+                pools: meta().pools,
+            };
+            link.exit_said(hello, now).unwrap();
+            Side {
+                link,
+                rows: BTreeMap::new(),
+                to_store: VecDeque::new(),
+                to_exit: VecDeque::new(),
+                to_link: VecDeque::new(),
+                proposed: BTreeMap::new(),
+                next: 0,
+                seen: 0,
+                is_up: false,
+                stored: Vec::new(),
+            }
+        });
+        Self { etcd: Etcd { revision: 1, ..Etcd::default() }, sides: sides.collect(), now }
+    }
+
+    fn pump(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        while let Some((_, transaction)) = side.link.next_transaction() {
+            side.to_store.push_back(transaction);
+        }
+        side.to_exit.extend(side.link.take_messages());
+    }
+
+    fn connect(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        if side.is_up {
+            return;
+        }
+        side.is_up = true;
+        side.link.store_up(meta(), self.etcd.revision, self.now);
+        if side.seen == 0 || side.seen < self.etcd.compacted {
+            side.link.whole(self.etcd.revision, &self.etcd.all());
+            side.seen = self.etcd.revision.max(1);
+        }
+        self.pump(index);
+    }
+
+    fn disconnect(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        side.is_up = false;
+        side.link.store_down("test".to_owned(), self.now);
+        self.pump(index);
+    }
+
+    /// The store gets the link's oldest transaction.
+    fn deliver_transaction(&mut self, index: usize) {
+        if let Some(transaction) = self.sides[index].to_store.pop_front() {
+            self.etcd.apply(&transaction);
+        }
+    }
+
+    fn deliver_event(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        if !side.is_up {
+            return;
+        }
+        if let Some((revision, pairs)) = self.etcd.log.iter().find(|(revision, _)| *revision > side.seen) {
+            side.seen = *revision;
+            side.link.events(*revision, pairs, SystemTime::UNIX_EPOCH);
+        }
+        self.pump(index);
+    }
+
+    fn deliver_to_exit(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        match side.to_exit.pop_front() {
+            Some(FleetMessage::Whole { revision, rows, .. } | FleetMessage::Changes { revision, rows }) => {
+                rows.into_iter().for_each(|row| put(&mut side.rows, row));
+                side.to_link.push_back(ExitMessage::Applied { revision });
+            }
+            Some(FleetMessage::Answer { id, outcome }) => {
+                let rows = side.proposed.remove(&id).unwrap();
+                if let Outcome::Stored { .. } = outcome {
+                    rows.iter().for_each(|row| put(&mut side.rows, row.clone()));
+                    side.stored.push(rows);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn deliver_to_link(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        if let Some(message) = side.to_link.pop_front() {
+            side.link.exit_said(message, self.now).unwrap();
+        }
+        self.pump(index);
+    }
+
+    /// An exit makes a request, unless it waits for the answer to one about the same.
+    fn propose(&mut self, index: usize, rows: Vec<RowChange>) {
+        let side = &mut self.sides[index];
+        let claims = |rows: &[RowChange]| rows.iter().flat_map(claims_of).collect::<BTreeSet<_>>();
+        let wanted = claims(&rows);
+        if side.proposed.values().any(|rows| !claims(rows).is_disjoint(&wanted)) {
+            return;
+        }
+        side.next += 1;
+        side.proposed.insert(side.next, rows.clone());
+        side.to_link.push_back(ExitMessage::Request { id: side.next, rows });
+    }
+
+    /// Lets everything arrive.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut is_quiet = true;
+            for index in 0..self.sides.len() {
+                self.connect(index);
+                is_quiet &= self.is_quiet(index);
+                self.deliver_to_link(index);
+                self.deliver_transaction(index);
+                self.deliver_event(index);
+                self.deliver_to_exit(index);
+            }
+            if is_quiet {
+                return;
+            }
+        }
+        panic!("never quiet");
+    }
+
+    fn is_quiet(&self, index: usize) -> bool {
+        let side = &self.sides[index];
+        side.to_store.is_empty()
+            && side.to_exit.is_empty()
+            && side.to_link.is_empty()
+            && side.seen >= self.etcd.log.last().map_or(0, |(revision, _)| *revision)
+    }
+
+    /// The rows of the store.
+    fn rows(&self) -> BTreeMap<RowId, RowChange> {
+        let all = self.etcd.all();
+        rows_of(&Keys::new("home"), &all).iter().map(|(id, row)| (id, row.content.clone())).collect()
+    }
+}
+
+fn claims_of(row: &RowChange) -> Vec<String> {
+    match row {
+        RowChange::Client { key, client: None } => vec![format!("{key}")],
+        RowChange::Client { client: Some(client), .. } => {
+            let next = client.next_public_key.map(|next| format!("{next}"));
+            let prefixes = (!client.prefixes.is_empty()).then(|| "prefixes".to_owned());
+            let all = [client.public_key.to_string(), client.name.clone(), format!("{:?}", client.leased_ipv4)];
+            all.into_iter().chain(next).chain(prefixes).collect()
+        }
+        RowChange::Invitation { token, .. } => vec![token.label()],
+        RowChange::Removed { key, .. } => vec![format!("{key}")],
+    }
+}
+
+fn put(rows: &mut BTreeMap<RowId, RowChange>, row: RowChange) {
+    if is_set(&row) {
+        rows.insert(RowId::of(&row), row);
+    } else {
+        rows.remove(&RowId::of(&row));
+    }
+}
+
+fn key(number: u8) -> PublicKey {
+    PublicKey([number; 32])
+}
+
+fn token(number: u8) -> TokenDigest {
+    use base64::Engine as _;
+    serde_json::from_value(base64::engine::general_purpose::STANDARD.encode([number; 32]).into()).unwrap()
+}
+
+fn client(number: u8, name: u8, address: u8) -> Client {
+    let mut client = Client::new(format!("client{name}"), key(number), SystemTime::UNIX_EPOCH);
+    client.leased_ipv4 = Some([10, 0, 0, address].into());
+    client
+}
+
+fn invitation(number: u8, used_by: Option<PublicKey>) -> Invitation {
+    let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+    Invitation { name: format!("client{number}"), token_sha256: token(number), expires, used_by, upgrades: None }
+}
+
+/// One step of a run.
+#[derive(Clone, Debug)]
+enum Step {
+    Enrol { exit: usize, token: u8, key: u8, name: u8 },
+    Invite { exit: usize, token: u8 },
+    Add { exit: usize, key: u8, name: u8, address: u8 },
+    Date { exit: usize, key: u8, seconds: u8 },
+    NextKey { exit: usize, key: u8, next: u8 },
+    Rekey { exit: usize, key: u8 },
+    Remove { exit: usize, key: u8 },
+    Prefix { exit: usize, key: u8 },
+    ToStore(usize),
+    LoseToStore(usize),
+    Event(usize),
+    ToExit(usize),
+    ToLink(usize),
+    Connect(usize),
+    Disconnect(usize),
+    Compact,
+    Later,
+}
+
+const EXITS: usize = 3;
+
+fn step() -> impl Strategy<Value = Step> {
+    let exit = 0..EXITS;
+    let small = 0..4_u8;
+    prop_oneof![
+        3 => (exit.clone(), small.clone(), small.clone(), small.clone())
+            .prop_map(|(exit, token, key, name)| Step::Enrol { exit, token, key, name }),
+        2 => (exit.clone(), small.clone()).prop_map(|(exit, token)| Step::Invite { exit, token }),
+        3 => (exit.clone(), small.clone(), small.clone(), small.clone())
+            .prop_map(|(exit, key, name, address)| Step::Add { exit, key, name, address }),
+        2 => (exit.clone(), small.clone(), 0..50_u8).prop_map(|(exit, key, seconds)| Step::Date { exit, key, seconds }),
+        1 => (exit.clone(), small.clone(), small.clone()).prop_map(|(exit, key, next)| Step::NextKey { exit, key, next }),
+        1 => (exit.clone(), small.clone()).prop_map(|(exit, key)| Step::Rekey { exit, key }),
+        1 => (exit.clone(), small.clone()).prop_map(|(exit, key)| Step::Remove { exit, key }),
+        1 => (exit.clone(), small).prop_map(|(exit, key)| Step::Prefix { exit, key }),
+        8 => exit.clone().prop_map(Step::ToStore),
+        1 => exit.clone().prop_map(Step::LoseToStore),
+        8 => exit.clone().prop_map(Step::Event),
+        10 => exit.clone().prop_map(Step::ToExit),
+        10 => exit.clone().prop_map(Step::ToLink),
+        2 => exit.clone().prop_map(Step::Connect),
+        1 => exit.prop_map(Step::Disconnect),
+        1 => Just(Step::Compact),
+        1 => Just(Step::Later),
+    ]
+}
+
+impl World {
+    fn client(&self, exit: usize, number: u8) -> Option<Client> {
+        match self.sides[exit].rows.get(&RowId::Client(key(number))) {
+            Some(RowChange::Client { client, .. }) => client.clone(),
+            _ => None,
+        }
+    }
+
+    fn has(&self, exit: usize, id: RowId) -> bool {
+        self.sides[exit].rows.contains_key(&id)
+    }
+
+    /// An exit proposes only what its own registry allows.
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Invite { exit, token: number } if !self.has(exit, RowId::Invitation(token(number))) => {
+                self.propose(exit, vec![invitation(number, None).into()]);
+            }
+            Step::Enrol { exit, token: number, key: key_number, name } => {
+                let open = invitation(number, None);
+                let is_open = self.sides[exit].rows.get(&RowId::Invitation(token(number))) == Some(&open.into());
+                if is_open && self.is_free(exit, key_number, name, key_number) {
+                    let used = invitation(number, Some(key(key_number)));
+                    self.propose(exit, vec![client(key_number, name, key_number).into(), used.into()]);
+                }
+            }
+            Step::Add { exit, key: number, name, address } if self.is_free(exit, number, name, address) => {
+                self.propose(exit, vec![client(number, name, address).into()]);
+            }
+            Step::Date { exit, key: number, seconds } => {
+                if let Some(client) = self.client(exit, number) {
+                    let last_seen = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.into()));
+                    let dated = Client { last_seen, ..client };
+                    self.propose(exit, vec![dated.into()]);
+                }
+            }
+            Step::NextKey { exit, key: number, next } => {
+                let is_unused = !self.has(exit, RowId::Client(key(next))) && !self.has(exit, RowId::Removed(key(next)));
+                if let Some(client) = self.client(exit, number).filter(|_| is_unused) {
+                    self.propose(exit, vec![Client { next_public_key: Some(key(next)), ..client }.into()]);
+                }
+            }
+            Step::Rekey { exit, key: number } => {
+                let client = self.client(exit, number);
+                if let Some((client, next)) = client.and_then(|client| client.next_public_key.map(|next| (client, next))) {
+                    let renewed = Client { public_key: next, next_public_key: None, ..client.clone() };
+                    let removed = RemovedKey { name: client.name, public_key: key(number), removed: SystemTime::UNIX_EPOCH };
+                    let gone = RowChange::Client { key: key(number), client: None };
+                    self.propose(exit, vec![gone, renewed.into(), removed.into()]);
+                }
+            }
+            Step::Remove { exit, key: number } => {
+                if let Some(client) = self.client(exit, number) {
+                    let keys = [Some(key(number)), client.next_public_key];
+                    let removed = keys.into_iter().flatten().map(|public_key| {
+                        RemovedKey { name: client.name.clone(), public_key, removed: SystemTime::UNIX_EPOCH }.into()
+                    });
+                    let gone = RowChange::Client { key: key(number), client: None };
+                    self.propose(exit, removed.chain([gone]).collect());
+                }
+            }
+            Step::Prefix { exit, key: number } => {
+                let is_taken = (0..4).any(|other| self.client(exit, other).is_some_and(|other| !other.prefixes.is_empty()));
+                if let Some(client) = self.client(exit, number).filter(|_| !is_taken) {
+                    let prefixes = vec!["192.168.0.0/24".parse().unwrap()];
+                    self.propose(exit, vec![Client { prefixes, ..client }.into()]);
+                }
+            }
+            Step::ToStore(exit) => self.deliver_transaction(exit),
+            Step::LoseToStore(exit) => {
+                self.sides[exit].to_store.pop_front();
+                self.disconnect(exit);
+            }
+            Step::Event(exit) => self.deliver_event(exit),
+            Step::ToExit(exit) => self.deliver_to_exit(exit),
+            Step::ToLink(exit) => self.deliver_to_link(exit),
+            Step::Connect(exit) => self.connect(exit),
+            Step::Disconnect(exit) => self.disconnect(exit),
+            Step::Compact => {
+                self.etcd.compacted = self.etcd.revision;
+                // A watch that is behind ends.
+                for exit in 0..EXITS {
+                    if self.sides[exit].seen < self.etcd.compacted {
+                        self.disconnect(exit);
+                    }
+                }
+            }
+            Step::Later => {
+                self.now += Duration::from_millis(700);
+                for exit in 0..EXITS {
+                    self.sides[exit].link.expire(self.now);
+                    self.pump(exit);
+                }
+            }
+            Step::Invite { .. } | Step::Add { .. } => {}
+        }
+        self.check();
+    }
+
+    fn is_free(&self, exit: usize, number: u8, name: u8, address: u8) -> bool {
+        let wanted = client(number, name, address);
+        let others = (0..4).filter_map(|other| self.client(exit, other));
+        !self.has(exit, RowId::Client(key(number)))
+            && !self.has(exit, RowId::Removed(key(number)))
+            && others.into_iter().all(|other| {
+                other.name != wanted.name
+                    && other.leased_ipv4 != wanted.leased_ipv4
+                    && other.next_public_key != Some(key(number))
+            })
+    }
+
+    /// What must hold at any time.
+    fn check(&self) {
+        let rows = self.rows();
+        let clients: Vec<_> = rows.values().filter_map(|row| match row {
+            RowChange::Client { client, .. } => client.clone(),
+            _ => None,
+        }).collect();
+        for (index, one) in clients.iter().enumerate() {
+            for other in &clients[index + 1..] {
+                assert_ne!(one.name, other.name, "one name, two keys");
+                assert_ne!(one.leased_ipv4, other.leased_ipv4, "one address, two keys");
+                assert!(one.prefixes.is_empty() || other.prefixes.is_empty(), "one prefix, two keys");
+                assert!(one.next_public_key.is_none() || one.next_public_key != other.next_public_key);
+                assert_ne!(one.next_public_key, Some(other.public_key));
+            }
+            assert!(!rows.contains_key(&RowId::Removed(one.public_key)), "a removed key is back");
+            let next = one.next_public_key.map(RowId::Removed);
+            assert!(next.is_none_or(|next| !rows.contains_key(&next)), "a removed key is a next key");
+        }
+    }
+
+    /// A token that one answer says enrolled a key has enrolled no other.
+    fn check_tokens(&self) {
+        let mut used: BTreeMap<TokenDigest, PublicKey> = BTreeMap::new();
+        for rows in self.sides.iter().flat_map(|side| &side.stored) {
+            for row in rows {
+                if let RowChange::Invitation { token, invitation: Some(Invitation { used_by: Some(key), .. }) } = row {
+                    assert_eq!(*used.entry(*token).or_insert(*key), *key, "one token, two keys");
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_given_twice_and_all_exits_agree_in_the_end(steps in prop::collection::vec(step(), 1..250)) {
+        let mut world = World::new(EXITS);
+        world.settle();
+        for step in &steps {
+            world.take(step);
+        }
+        world.settle();
+        world.check();
+        world.check_tokens();
+        let rows = world.rows();
+        for side in &world.sides {
+            prop_assert!(side.proposed.is_empty(), "requests without an answer: {:?}", side.proposed);
+            prop_assert_eq!(&side.rows, &rows);
+        }
+    }
+}
+
+/// A world in which all links have read the store.
+fn settled() -> World {
+    let mut world = World::new(EXITS);
+    world.settle();
+    world
+}
+
+#[test]
+fn a_request_that_was_made_before_a_change_was_seen_conflicts_although_the_link_knows_it() {
+    let mut world = settled();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    world.settle();
+    // Exit 1 renames the client, and exit 0 disables it under its old name before it hears of that.
+    world.propose(1, vec![client(1, 2, 1).into()]);
+    world.deliver_to_link(1);
+    world.deliver_transaction(1);
+    world.deliver_event(0);
+    let disabled = Client { disabled: true, ..client(1, 1, 1) };
+    world.propose(0, vec![disabled.into()]);
+    world.settle();
+    assert_eq!(world.client(0, 1), Some(client(1, 2, 1)));
+}
+
+#[test]
+fn a_lost_answer_is_found_out_from_the_watch() {
+    let mut world = settled();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    world.deliver_to_link(0);
+    world.disconnect(0);
+    // The store gets the transaction all the same.
+    world.deliver_transaction(0);
+    world.settle();
+    assert_eq!(world.sides[0].stored, [[RowChange::from(client(1, 1, 1))]]);
+}
+
+#[test]
+fn a_transaction_that_was_given_up_comes_as_a_change() {
+    let mut world = settled();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    world.deliver_to_link(0);
+    world.disconnect(0);
+    world.now += Duration::from_secs(3);
+    world.sides[0].link.expire(world.now);
+    world.pump(0);
+    world.deliver_to_exit(0);
+    assert!(world.sides[0].proposed.is_empty() && world.sides[0].rows.is_empty());
+    world.settle();
+    assert_eq!(world.client(0, 1), Some(client(1, 1, 1)));
+}
+
+#[test]
+fn sessions_that_waited_for_the_store_yield_to_newer_records() {
+    let (me, other) = (exit(0), exit(1));
+    let keys = Keys::new("home");
+    let start = Instant::now();
+    let mut sessions = Sessions::default();
+    sessions.open(key(1), vec![1], start);
+    // The store was away for a while, and meanwhile the client has gone to the other exit.
+    assert_eq!(sessions.record(&me, key(1), 5, Some(crate::keys::SessionRecord::new(&other, &[2]))), None);
+    let late = start + Duration::from_secs(60);
+    let (batch, lost) = sessions.batch(&me, &keys, late);
+    assert!(batch.sessions.is_empty());
+    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], exit: other.clone() }]);
+    // A fresh session takes the record.
+    sessions.open(key(1), vec![3], late);
+    let (batch, lost) = sessions.batch(&me, &keys, late);
+    assert!(lost.is_empty());
+    assert_eq!(batch.expected.values().collect::<Vec<_>>(), [&Expected::Modified(5)]);
+}

@@ -1,0 +1,39 @@
+//! The link of an exit to the store (etcd) that its fleet shares, and the commands of a fleet.
+//!
+//! The exit has a copy of its own and serves its clients without this program. It runs as a user of its own without any rights.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod config;
+mod exit_socket;
+mod exits;
+mod keys;
+mod link;
+mod meta;
+mod recovery;
+mod requests;
+mod rows;
+mod run;
+mod sessions;
+mod snapshot;
+mod store;
+mod transaction;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let arguments = args::Arguments::parse();
+    arguments.start_logging();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(arguments.carry_out()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a fleet agrees on (`meta` in the store), and how a link notices that the store is not what it was.
+
+use serde::{Deserialize, Serialize};
+use warren_fleet_link::Pools;
+
+/// The format of everything in the store.
+pub(crate) const FORMAT: u32 = 1;
+
+/// `meta`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Meta {
+    pub(crate) format: u32,
+    /// Random, so that a fleet that is made anew under the same name is another one.
+    pub(crate) id: String,
+    /// How often the store was recovered from a backup.
+    pub(crate) epoch: u64,
+    pub(crate) pools: Pools,
+}
+
+/// Where a link was in the store's history.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Position {
+    pub(crate) fleet: String,
+    pub(crate) epoch: u64,
+    pub(crate) cluster: u64,
+    pub(crate) revision: i64,
+    /// The revision of this exit's own key `po/EXIT`.
+    pub(crate) own: i64,
+}
+
+/// Why the store must not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Mismatch {
+    #[error("the store has no fleet {name:?}; if it was emptied, restore a backup and run `warren fleet recover`, or begin anew with `warren fleet init`")]
+    NoFleet { name: String },
+    #[error("the store's data has format {format}, and this version of Warren knows format {FORMAT}; upgrade Warren on this exit")]
+    Format { format: u32 },
+    #[error("the store has another fleet of the same name; correct `endpoints` in fleet.toml, or leave the old one with `warren fleet leave`")]
+    OtherFleet,
+    #[error("the store was restored from an old backup: it is at revision {found} and was at {known}; run `warren fleet recover` so that no removed client comes back")]
+    OldRevision { known: i64, found: i64 },
+    #[error("the store was restored from a backup or replaced (its cluster is {found:x} and was {known:x}); run `warren fleet recover` so that no removed client comes back")]
+    OtherCluster { known: u64, found: u64 },
+    #[error("the store was restored from an old backup: what this exit wrote at revision {known} is not there; run `warren fleet recover` so that no removed client comes back")]
+    LostWrite { known: i64 },
+    #[error("this exit does not belong to the fleet, or was removed from it; run `warren fleet leave` here, or join with a new ticket")]
+    Removed,
+    #[error("this exit's pools are {own} and the fleet's are {fleet}; give `[pool]` in exit.toml the fleet's")]
+    Pools { own: String, fleet: String },
+}
+
+/// What a link finds in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) meta: Option<Meta>,
+    pub(crate) cluster: u64,
+    pub(crate) revision: i64,
+    /// The revision of `po/EXIT`, 0 if it is missing.
+    pub(crate) own: i64,
+    pub(crate) is_member: bool,
+}
+
+/// Compares the store with the history that a link knows. Returns the fleet's agreement and whether the link must replay tombstones,
+/// because the store was recovered since.
+///
+/// # Errors
+/// If the store must not be used.
+pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Result<(Meta, bool), Mismatch> {
+    let meta = found.meta.clone().ok_or_else(|| Mismatch::NoFleet { name: name.to_owned() })?;
+    if meta.format != FORMAT {
+        return Err(Mismatch::Format { format: meta.format });
+    }
+    let Some(known) = known else {
+        return if found.is_member { Ok((meta, false)) } else { Err(Mismatch::Removed) };
+    };
+    if meta.id != known.fleet {
+        return Err(Mismatch::OtherFleet);
+    }
+    if meta.epoch > known.epoch {
+        return Ok((meta, true));
+    }
+    if found.cluster != known.cluster {
+        return Err(Mismatch::OtherCluster { known: known.cluster, found: found.cluster });
+    }
+    if found.revision < known.revision {
+        return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
+    }
+    if !found.is_member {
+        return Err(Mismatch::Removed);
+    }
+    if found.own < known.own {
+        return Err(Mismatch::LostWrite { known: known.own });
+    }
+    Ok((meta, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta() -> Meta {
+        Meta { format: FORMAT, id: "f".to_owned(), epoch: 1, pools: Pools { ipv4: None, ipv6: None } }
+    }
+
+    fn found() -> Found {
+        Found { meta: Some(meta()), cluster: 7, revision: 100, own: 90, is_member: true }
+    }
+
+    fn known() -> Position {
+        Position { fleet: "f".to_owned(), epoch: 1, cluster: 7, revision: 100, own: 90 }
+    }
+
+    fn checked(change: impl FnOnce(&mut Found)) -> Result<(Meta, bool), Mismatch> {
+        let mut found = found();
+        change(&mut found);
+        check("home", Some(&known()), &found)
+    }
+
+    #[test]
+    fn a_store_that_goes_on_is_taken() {
+        assert_eq!(checked(|_| {}), Ok((meta(), false)));
+        assert_eq!(checked(|found| (found.revision, found.own) = (200, 150)), Ok((meta(), false)));
+        assert_eq!(check("home", None, &found()), Ok((meta(), false)));
+    }
+
+    #[test]
+    fn an_old_backup_is_noticed() {
+        assert!(matches!(checked(|found| found.revision = 99), Err(Mismatch::OldRevision { .. })));
+        assert!(matches!(checked(|found| found.cluster = 8), Err(Mismatch::OtherCluster { .. })));
+        // New writes have brought the revision past the old one.
+        let lost = checked(|found| (found.revision, found.own) = (500, 40));
+        assert_eq!(lost, Err(Mismatch::LostWrite { known: 90 }));
+    }
+
+    #[test]
+    fn a_recovered_store_is_taken_with_the_tombstones_replayed() {
+        let recovered = checked(|found| {
+            found.meta = Some(Meta { epoch: 2, ..meta() });
+            (found.cluster, found.revision, found.own) = (8, 40, 0);
+        });
+        assert_eq!(recovered, Ok((Meta { epoch: 2, ..meta() }, true)));
+    }
+
+    #[test]
+    fn another_fleet_and_a_removed_exit_are_refused() {
+        assert_eq!(checked(|found| found.meta = Some(Meta { id: "g".to_owned(), ..meta() })), Err(Mismatch::OtherFleet));
+        assert_eq!(checked(|found| (found.own, found.is_member) = (0, false)), Err(Mismatch::Removed));
+        assert!(matches!(checked(|found| found.meta = None), Err(Mismatch::NoFleet { .. })));
+        assert!(matches!(checked(|found| found.meta = Some(Meta { format: 2, ..meta() })), Err(Mismatch::Format { .. })));
+    }
+}

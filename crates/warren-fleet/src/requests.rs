@@ -1,0 +1,245 @@
+//! The exit's requests on their way to the store.
+//!
+//! One transaction is under way at a time, with as many requests as fit and are independent. Each transaction writes the link's own key
+//! `wr/EXIT`, whether it holds or not, and expects that key as it is. So the watch tells the fate of each transaction in the order of
+//! revisions, also after a lost answer, and a transaction that was given up cannot hold once a later one is known.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use warren_fleet_link::{FleetMessage, Outcome};
+use warren_session::clients::RowChange;
+
+use crate::keys::is_set;
+use crate::transaction::{Conflict, Draft, Known, draft};
+
+/// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(2300);
+
+/// How often a request is tried. Each try fails only if somebody else has changed something meanwhile.
+const TRIES: u32 = 12;
+
+/// Most requests that wait. An exit has far fewer under way.
+pub(crate) const MAX_WAITING: usize = 4096;
+
+/// The value of `wr/EXIT`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Written {
+    /// Names the process that has written it.
+    pub(crate) link: String,
+    /// Counts that process's transactions.
+    pub(crate) number: u64,
+    /// Whether the transaction held.
+    pub(crate) held: bool,
+}
+
+/// All requests without an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    last: u64,
+    waiting: VecDeque<Waiting>,
+    /// Transactions whose fate is not known.
+    sent: BTreeMap<u64, Vec<Part>>,
+    /// The transaction that the next one waits for.
+    under_way: Option<u64>,
+    /// Whether the next transaction has one request only, because one with several did not hold.
+    is_alone: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: u64,
+    /// Deletions first, so that a request in several transactions gives up names before it claims them.
+    rows: Vec<RowChange>,
+    basis: i64,
+    until: Instant,
+    /// How many of the rows are stored.
+    stored: usize,
+    /// Rows that are not stored as the exit wanted them.
+    corrected: Vec<RowChange>,
+    tries: u32,
+}
+
+/// What a transaction has of a request.
+#[derive(Debug)]
+struct Part {
+    id: u64,
+    count: usize,
+    rows: Vec<RowChange>,
+    corrected: Vec<RowChange>,
+}
+
+/// What the watch says of a transaction that held.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Held {
+    /// Rows of requests that were given up, which the exit has to learn.
+    pub(crate) unexpected: Vec<RowChange>,
+    pub(crate) messages: Vec<FleetMessage>,
+}
+
+impl Requests {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes a request. `basis` is the revision up to which the exit had seen the rows.
+    ///
+    /// # Errors
+    /// If too many wait.
+    pub(crate) fn take(&mut self, id: u64, mut rows: Vec<RowChange>, basis: i64, now: Instant) -> Result<(), Outcome> {
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(Outcome::Unavailable);
+        }
+        rows.sort_by_key(is_set);
+        let until = now + PATIENCE;
+        self.waiting.push_back(Waiting { id, rows, basis, until, stored: 0, corrected: Vec::new(), tries: 0 });
+        Ok(())
+    }
+
+    /// The oldest basis of any request that waits.
+    pub(crate) fn oldest_basis(&self) -> Option<i64> {
+        self.waiting.iter().map(|request| request.basis).min()
+    }
+
+    /// Forgets all requests, because their exit has gone. Transactions under way may still hold.
+    pub(crate) fn abandon(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Answers requests that have waited too long, or all.
+    pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
+        let mut answers = Vec::new();
+        while let Some(request) = self.waiting.pop_front_if(|request| now.is_none_or(|now| now >= request.until)) {
+            answers.push(FleetMessage::Answer { id: request.id, outcome: Outcome::Unavailable });
+        }
+        answers
+    }
+
+    /// The connection to the store is lost. What was sent may hold or not.
+    pub(crate) fn lose(&mut self) {
+        self.under_way = None;
+    }
+
+    /// Makes the next transaction from the oldest requests, unless one is under way. Answers requests that need none.
+    pub(crate) fn next(&mut self, known: Known<'_>, revision: i64) -> (Vec<FleetMessage>, Option<(u64, Draft)>) {
+        let mut messages = Vec::new();
+        if self.under_way.is_some() {
+            return (messages, None);
+        }
+        let mut joined = Draft::default();
+        let mut parts: Vec<Part> = Vec::new();
+        while let Some(request) = self.waiting.get(parts.len()) {
+            match request.part(known) {
+                Err(Conflict) if parts.is_empty() => messages.extend(self.refuse(revision)),
+                Ok((_, part)) if parts.is_empty() && part.is_whole_without_writing(request) => {
+                    messages.extend(self.finish_first(revision));
+                }
+                // Answers come in the order of requests, so these wait for those before them.
+                Err(Conflict) => break,
+                Ok((draft, part)) => {
+                    let is_last = request.stored + part.count < request.rows.len();
+                    let mut together = joined.clone();
+                    if !draft.is_apart_from(&joined) {
+                        break;
+                    }
+                    together.join(draft);
+                    if !together.fits() {
+                        break;
+                    }
+                    joined = together;
+                    parts.push(part);
+                    if is_last || self.is_alone {
+                        break;
+                    }
+                }
+            }
+        }
+        if parts.is_empty() {
+            return (messages, None);
+        }
+        self.last += 1;
+        self.sent.insert(self.last, parts);
+        self.under_way = Some(self.last);
+        (messages, Some((self.last, joined)))
+    }
+
+    fn refuse(&mut self, revision: i64) -> Vec<FleetMessage> {
+        let Some(request) = self.waiting.pop_front() else { return Vec::new() };
+        let stored: Vec<_> = request.rows.into_iter().take(request.stored).collect();
+        let told = (!stored.is_empty()).then_some(FleetMessage::Changes { revision, rows: stored });
+        let answer = FleetMessage::Answer { id: request.id, outcome: Outcome::Conflict };
+        told.into_iter().chain([answer]).collect()
+    }
+
+    fn finish_first(&mut self, revision: i64) -> Vec<FleetMessage> {
+        let Some(request) = self.waiting.pop_front() else { return Vec::new() };
+        let answer = FleetMessage::Answer { id: request.id, outcome: Outcome::Stored { revision } };
+        let corrected = request.corrected;
+        let told = (!corrected.is_empty()).then_some(FleetMessage::Changes { revision, rows: corrected });
+        [answer].into_iter().chain(told).collect()
+    }
+
+    /// A transaction has held.
+    pub(crate) fn held(&mut self, number: u64, revision: i64) -> Held {
+        let mut held = Held::default();
+        self.is_alone = false;
+        for part in self.settle(number) {
+            let Some(request) = self.waiting.front_mut().filter(|request| request.id == part.id) else {
+                held.unexpected.extend(part.rows);
+                continue;
+            };
+            request.stored += part.count;
+            request.corrected.extend(part.corrected);
+            request.tries = 0;
+            if request.stored >= request.rows.len() {
+                held.messages.extend(self.finish_first(revision));
+            }
+        }
+        held
+    }
+
+    /// A transaction has not held. Its requests are tried again.
+    pub(crate) fn failed(&mut self, number: u64, revision: i64) -> Vec<FleetMessage> {
+        let parts = self.settle(number);
+        self.is_alone = parts.len() > 1;
+        for request in self.waiting.iter_mut().filter(|request| parts.iter().any(|part| part.id == request.id)) {
+            request.tries += 1;
+        }
+        let is_hopeless = self.waiting.front().is_some_and(|request| request.tries >= TRIES);
+        if is_hopeless { self.refuse(revision) } else { Vec::new() }
+    }
+
+    /// The fate of a transaction is known, so earlier ones cannot hold any more.
+    fn settle(&mut self, number: u64) -> Vec<Part> {
+        self.under_way = self.under_way.filter(|under_way| *under_way > number);
+        let parts = self.sent.remove(&number).unwrap_or_default();
+        self.sent.retain(|sent, _| *sent > number);
+        parts
+    }
+}
+
+impl Waiting {
+    /// The next rows that fit into one transaction: all of them as a rule.
+    fn part(&self, known: Known<'_>) -> Result<(Draft, Part), Conflict> {
+        let known = Known { basis: self.basis, ..known };
+        let rest = self.rows.get(self.stored..).unwrap_or_default();
+        let mut count = rest.len();
+        loop {
+            let rows = rest.get(..count).unwrap_or_default();
+            let draft = draft(known, rows, &self.rows)?;
+            if draft.fits() || count <= 1 {
+                let part = Part { id: self.id, count, rows: draft.rows.clone(), corrected: draft.corrected.clone() };
+                return Ok((draft, part));
+            }
+            count /= 2;
+        }
+    }
+}
+
+impl Part {
+    /// Whether the rest of a request is in the store already.
+    fn is_whole_without_writing(&self, request: &Waiting) -> bool {
+        self.rows.is_empty() && self.corrected.is_empty() && request.stored + self.count >= request.rows.len()
+    }
+}

@@ -1,0 +1,210 @@
+//! The link's copy of the registry's rows, each with the revision of its latest change, and what others have changed that the exit
+//! may not have seen yet.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+
+use warren_session::PublicKey;
+use warren_session::clients::{Client, RowChange};
+
+use crate::keys::{RowId, is_set};
+
+/// Something whose changes a request depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    /// A row.
+    Row(RowId),
+    /// The prefixes of all clients together.
+    Prefixes,
+    /// The forwards of all clients together.
+    Forwards,
+}
+
+/// A row and the revision of its latest change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) modified: i64,
+    pub(crate) content: RowChange,
+}
+
+/// All rows of the store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    rows: BTreeMap<RowId, Row>,
+    holders: Holders,
+    prefixes: i64,
+    forwards: i64,
+}
+
+/// Which client has what, by what it is.
+#[derive(Clone, Debug, Default)]
+struct Holders {
+    names: HashMap<String, PublicKey>,
+    addresses: HashMap<IpAddr, PublicKey>,
+    next_keys: HashMap<PublicKey, PublicKey>,
+}
+
+/// Something that at most one client has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    Name(String),
+    Address(IpAddr),
+    NextKey(PublicKey),
+}
+
+impl Claim {
+    /// All that a client claims.
+    pub(crate) fn of(client: &Client) -> Vec<Self> {
+        let mut claims = vec![Self::Name(client.name.clone())];
+        let ipv4 = [client.ipv4, client.leased_ipv4].into_iter().flatten().map(IpAddr::V4);
+        let ipv6 = [client.ipv6, client.leased_ipv6].into_iter().flatten().map(IpAddr::V6);
+        claims.extend(ipv4.chain(ipv6).map(Self::Address));
+        claims.extend(client.next_public_key.map(Self::NextKey));
+        claims.sort();
+        claims.dedup();
+        claims
+    }
+}
+
+impl Rows {
+    pub(crate) fn client(&self, key: PublicKey) -> Option<&Client> {
+        match &self.rows.get(&RowId::Client(key))?.content {
+            RowChange::Client { client, .. } => client.as_ref(),
+            RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+        }
+    }
+
+    /// The row as it is, or its deletion.
+    pub(crate) fn content(&self, id: RowId) -> RowChange {
+        self.rows.get(&id).map_or_else(|| id.deletion(), |row| row.content.clone())
+    }
+
+    pub(crate) fn has(&self, id: RowId) -> bool {
+        self.rows.contains_key(&id)
+    }
+
+    /// The revision of the latest change, or 0 if there is none, as etcd compares it.
+    pub(crate) fn modified(&self, subject: Subject) -> i64 {
+        match subject {
+            Subject::Row(id) => self.rows.get(&id).map_or(0, |row| row.modified),
+            Subject::Prefixes => self.prefixes,
+            Subject::Forwards => self.forwards,
+        }
+    }
+
+    /// The client that has something.
+    pub(crate) fn holder(&self, claim: &Claim) -> Option<PublicKey> {
+        match claim {
+            Claim::Name(name) => self.holders.names.get(name),
+            Claim::Address(address) => self.holders.addresses.get(address),
+            Claim::NextKey(key) => self.holders.next_keys.get(key),
+        }
+        .copied()
+    }
+
+    /// All rows in order: removed keys, clients, invitations.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RowId, &Row)> {
+        self.rows.iter().map(|(id, row)| (*id, row))
+    }
+
+    /// Sets or deletes a row.
+    pub(crate) fn put(&mut self, content: RowChange, modified: i64) {
+        let id = RowId::of(&content);
+        let before = self.rows.remove(&id);
+        if let Some(Row { content: RowChange::Client { client: Some(client), key }, .. }) = &before {
+            self.holders.release(client, *key);
+        }
+        if let RowChange::Client { client: Some(client), key } = &content {
+            self.holders.take(client, *key);
+        }
+        if is_set(&content) {
+            self.rows.insert(id, Row { modified, content });
+        }
+    }
+
+    /// Notes that all prefixes, or all forwards, have a newer revision.
+    pub(crate) fn touch(&mut self, subject: Subject, modified: i64) {
+        match subject {
+            Subject::Prefixes => self.prefixes = modified,
+            Subject::Forwards => self.forwards = modified,
+            Subject::Row(_) => {}
+        }
+    }
+
+    /// What must change for these rows to become the newer ones.
+    pub(crate) fn changes_to(&self, newer: &Self) -> Vec<RowChange> {
+        let gone = self.rows.keys().filter(|id| !newer.rows.contains_key(*id)).map(|id| id.deletion());
+        let set = newer.rows.iter().filter(|(id, row)| {
+            self.rows.get(*id).is_none_or(|before| before.content != row.content)
+        });
+        gone.chain(set.map(|(_, row)| row.content.clone())).collect()
+    }
+}
+
+impl Holders {
+    fn take(&mut self, client: &Client, key: PublicKey) {
+        for claim in Claim::of(client) {
+            match claim {
+                Claim::Name(name) => self.names.insert(name, key),
+                Claim::Address(address) => self.addresses.insert(address, key),
+                Claim::NextKey(next) => self.next_keys.insert(next, key),
+            };
+        }
+    }
+
+    /// Forgets what a client has. Within a transaction somebody else may have it already.
+    fn release(&mut self, client: &Client, key: PublicKey) {
+        for claim in Claim::of(client) {
+            match claim {
+                Claim::Name(name) => remove_own(&mut self.names, &name, key),
+                Claim::Address(address) => remove_own(&mut self.addresses, &address, key),
+                Claim::NextKey(next) => remove_own(&mut self.next_keys, &next, key),
+            }
+        }
+    }
+}
+
+fn remove_own<K: Eq + std::hash::Hash>(holders: &mut HashMap<K, PublicKey>, claim: &K, key: PublicKey) {
+    if holders.get(claim) == Some(&key) {
+        holders.remove(claim);
+    }
+}
+
+/// What others have changed, in the order of revisions, as it was before. A request is judged against the rows that the exit had seen.
+#[derive(Debug, Default)]
+pub(crate) struct Unseen {
+    changes: VecDeque<(i64, Vec<Before>)>,
+}
+
+/// What others have changed. A row is as it was before.
+pub(crate) type Before = (Subject, Option<RowChange>);
+
+impl Unseen {
+    /// Notes a change by others.
+    pub(crate) fn note(&mut self, revision: i64, before: Vec<Before>) {
+        if !before.is_empty() {
+            self.changes.push_back((revision, before));
+        }
+    }
+
+    /// Forgets changes that every request has seen.
+    pub(crate) fn forget(&mut self, up_to: i64) {
+        while self.changes.front().is_some_and(|(revision, _)| *revision <= up_to) {
+            self.changes.pop_front();
+        }
+    }
+
+    /// The row as the exit had seen it, if others have changed it since then.
+    pub(crate) fn seen(&self, id: RowId, basis: i64) -> Option<&RowChange> {
+        self.later(basis).find(|(other, _)| *other == Subject::Row(id)).and_then(|(_, before)| before.as_ref())
+    }
+
+    /// Whether others have changed something since the exit saw it.
+    pub(crate) fn has_changed(&self, subject: Subject, basis: i64) -> bool {
+        self.later(basis).any(|(other, _)| *other == subject)
+    }
+
+    fn later(&self, basis: i64) -> impl Iterator<Item = &Before> {
+        self.changes.iter().filter(move |(revision, _)| *revision > basis).flat_map(|(_, before)| before)
+    }
+}

@@ -1,0 +1,368 @@
+//! `warren fleet run`: links the exit of this host to the store.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::config::FleetConfig;
+use crate::exit_socket::{self, FromExit};
+use crate::link::Link;
+use crate::meta::{Meta, Position};
+use crate::snapshot::{Snapshot, StateDirectory};
+use crate::store::session::{self, FromStore, Setup, ToStore};
+
+/// How often other exits hear how this one is.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
+/// The shortest time between two heartbeats.
+const SOONEST_HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// How often the disk gets what has changed.
+const SAVE: Duration = Duration::from_secs(5);
+
+/// The pauses between connections to the store grow from the first to the second, unless a member answers.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// How often a store that must not be used is looked at again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(2);
+
+/// Where everything is.
+pub(crate) struct Directories<'a> {
+    pub(crate) config: &'a Path,
+    pub(crate) runtime: &'a Path,
+    pub(crate) state: &'a Path,
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If the configuration or the copy on disk is wrong.
+pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
+    let config = FleetConfig::read(directories.config)?;
+    // A missing certificate is a mistake that no retry corrects.
+    config.store.options()?;
+    let state = StateDirectory::new(directories.state);
+    state.create()?;
+    let mut runner = Runner::new(config, state)?;
+    let socket = directories.runtime.join("fleet").join("fleet.sock");
+    let (report, mut from_exit) = mpsc::channel(64);
+    let connecting = tokio::spawn(exit_socket::run(socket, report));
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let mut ticks = interval(Duration::from_millis(50));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            Some(message) = from_exit.recv() => runner.from_exit(message),
+            Some(message) = runner.store.recv() => runner.from_store(message),
+            _ = ticks.tick() => runner.tick(),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+        runner.pump();
+    }
+    connecting.abort();
+    runner.stop().await;
+    Ok(())
+}
+
+/// The link with everything around it.
+struct Runner {
+    config: FleetConfig,
+    link: Link,
+    exit: Option<mpsc::Sender<warren_fleet_link::FleetMessage>>,
+    store: StoreConnection,
+    lease: Arc<AtomicI64>,
+    /// The meta and cluster of the store that the link knows.
+    known: Option<(Meta, u64)>,
+    /// Where the link was before this process connected to the store.
+    position: Option<Position>,
+    /// Whether the copy was read in this process, so that a watch can go on from there.
+    is_live: bool,
+    due: Due,
+    is_recording: bool,
+    disk: Disk,
+}
+
+/// When something is due.
+struct Due {
+    report: Instant,
+    heartbeat: Instant,
+    /// The time of the last heartbeat.
+    beaten: Instant,
+    save: Instant,
+}
+
+/// The disk, and what it has.
+struct Disk {
+    state: StateDirectory,
+    saving: Option<JoinHandle<()>>,
+    position: Option<Position>,
+    changes: u64,
+}
+
+/// The connection to one member of the store after the other.
+struct StoreConnection {
+    commands: Option<mpsc::Sender<ToStore>>,
+    reports: Option<mpsc::Receiver<FromStore>>,
+    /// The member that is, or was, connected.
+    member: usize,
+    pause: Duration,
+    next: Instant,
+}
+
+impl StoreConnection {
+    async fn recv(&mut self) -> Option<FromStore> {
+        match &mut self.reports {
+            Some(reports) => match reports.recv().await {
+                Some(report) => Some(report),
+                None => Some(FromStore::Down { reason: "its connection has ended".to_owned() }),
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    fn send(&self, command: ToStore) -> bool {
+        self.commands.as_ref().is_some_and(|commands| commands.try_send(command).is_ok())
+    }
+
+    /// The connection has ended. Another member is next, after a pause that grows.
+    fn end(&mut self, pause: Option<Duration>) {
+        (self.commands, self.reports) = (None, None);
+        self.member += 1;
+        self.next = Instant::now() + pause.unwrap_or(self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+}
+
+impl Runner {
+    fn new(config: FleetConfig, state: StateDirectory) -> anyhow::Result<Self> {
+        let now = Instant::now();
+        let mut link = Link::new(config.keys(), config.exit.clone(), random_name()?, now);
+        let snapshot = state.load()?;
+        if let Some(snapshot) = &snapshot {
+            link.whole(snapshot.revision, &snapshot.pairs);
+        }
+        let position = snapshot.as_ref().map(|snapshot| snapshot.position.clone());
+        let known = snapshot.map(|snapshot| (snapshot.meta, snapshot.position.cluster));
+        let store =
+            StoreConnection { commands: None, reports: None, member: first_member(&config), pause: PAUSES.0, next: now };
+        let disk = Disk { state, saving: None, position: position.clone(), changes: link.changes() };
+        let due = Due { report: now, heartbeat: now, beaten: now, save: now + SAVE };
+        let lease = Arc::new(AtomicI64::new(0));
+        Ok(Self { config, link, exit: None, store, lease, known, position, is_live: false, due, is_recording: false, disk })
+    }
+
+    fn from_exit(&mut self, message: FromExit) {
+        match message {
+            FromExit::Connected(sender) => self.exit = Some(sender),
+            FromExit::Said(message) => {
+                if let Err(reason) = self.link.exit_said(message, Instant::now()) {
+                    tracing::error!("{reason}");
+                    self.exit_gone();
+                }
+            }
+            FromExit::Gone => self.exit_gone(),
+        }
+    }
+
+    fn exit_gone(&mut self) {
+        // Dropping the sender ends the connection.
+        self.exit = None;
+        self.link.exit_gone();
+        self.store.send(ToStore::EndLease);
+        self.due.heartbeat = Instant::now();
+    }
+
+    fn from_store(&mut self, message: FromStore) {
+        let now = Instant::now();
+        match message {
+            FromStore::Up { meta, cluster, revision } => {
+                tracing::info!("connected to the store at {}", self.endpoint());
+                self.store.pause = PAUSES.0;
+                self.known = Some((meta.clone(), cluster));
+                self.link.store_up(meta, revision, now);
+                self.due.heartbeat = now;
+            }
+            FromStore::Whole { revision, pairs } => {
+                self.link.whole(revision, &pairs);
+                self.is_live = true;
+            }
+            FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, SystemTime::now()),
+            FromStore::NewLease => self.link.has_new_lease(),
+            FromStore::Sessions { batch, is_stored } => {
+                self.is_recording = false;
+                if is_stored {
+                    self.link.sessions_stored(&batch);
+                }
+            }
+            FromStore::Compacted => {
+                self.is_live = false;
+                self.lost("it has compacted its changes".to_owned(), Some(Duration::ZERO));
+            }
+            FromStore::Down { reason } => {
+                tracing::warn!("the connection to the store has failed: {reason}");
+                self.lost(reason, None);
+            }
+            FromStore::Refused { reason } => {
+                tracing::error!("the store is not used: {reason}");
+                self.is_recording = false;
+                self.link.store_refused(reason, now);
+                self.store.end(Some(REFUSED_PAUSE));
+            }
+        }
+    }
+
+    fn lost(&mut self, reason: String, pause: Option<Duration>) {
+        self.is_recording = false;
+        self.link.store_down(reason, Instant::now());
+        self.store.end(pause);
+    }
+
+    fn endpoint(&self) -> &str {
+        let endpoints = &self.config.store.endpoints;
+        endpoints.get(self.store.member % endpoints.len().max(1)).map_or("", String::as_str)
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if self.store.reports.is_none() && now >= self.store.next {
+            self.connect();
+        }
+        self.link.expire(now);
+        if now >= self.due.report {
+            self.due.report = now + Duration::from_secs(1);
+            self.link.report(now);
+        }
+        let is_news = self.due.beaten.elapsed() >= SOONEST_HEARTBEAT && self.link.take_news();
+        if now >= self.due.heartbeat || is_news {
+            self.beat(now);
+        }
+        if !self.is_recording && let Some(batch) = self.link.next_sessions(now) {
+            self.is_recording = self.store.send(ToStore::Sessions(batch));
+        }
+        if now >= self.due.save {
+            self.due.save = now + SAVE;
+            self.save();
+        }
+    }
+
+    fn beat(&mut self, now: Instant) {
+        self.due.heartbeat = now + HEARTBEAT;
+        self.due.beaten = now;
+        if !self.link.is_up() {
+            return;
+        }
+        if let Some((transaction, leased)) = self.link.heartbeat(SystemTime::now()) {
+            self.store.send(ToStore::Heartbeat(transaction, leased));
+        }
+    }
+
+    /// Connects to the next member of the store.
+    fn connect(&mut self) {
+        let options = match self.config.store.options() {
+            Ok(options) => options,
+            Err(error) => return self.lost(format!("{error:#}"), None),
+        };
+        let (commands, receiver) = mpsc::channel(256);
+        let (report, reports) = mpsc::channel(256);
+        let rows = if self.is_live { Arc::default() } else { Arc::new(self.link.rows().clone()) };
+        let setup = Setup {
+            options,
+            endpoint: self.endpoint().to_owned(),
+            keys: self.config.keys(),
+            me: self.config.exit.clone(),
+            position: self.current_position(),
+            revision: self.is_live.then(|| self.link.revisions().0),
+            rows,
+            lease: Arc::clone(&self.lease),
+        };
+        (self.store.commands, self.store.reports) = (Some(commands), Some(reports));
+        tokio::spawn(session::run(setup, report, receiver));
+    }
+
+    /// Where the link is in the store's history.
+    fn current_position(&self) -> Option<Position> {
+        let (meta, cluster) = self.known.as_ref()?;
+        if !self.is_live {
+            return self.position.clone();
+        }
+        let (revision, own) = self.link.revisions();
+        Some(Position { fleet: meta.id.clone(), epoch: meta.epoch, cluster: *cluster, revision, own })
+    }
+
+    /// Sends what has become due.
+    fn pump(&mut self) {
+        if let Some((_, transaction)) = self.link.next_transaction() {
+            self.store.send(ToStore::Transaction(transaction));
+        }
+        let messages = self.link.take_messages();
+        let Some(exit) = &self.exit else { return };
+        for message in messages {
+            if exit.try_send(message).is_err() {
+                tracing::warn!("the exit does not read what it is told, so it is connected anew");
+                return self.exit_gone();
+            }
+        }
+    }
+
+    /// Saves the copy if rows have changed, and else where it is.
+    fn save(&mut self) {
+        let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
+        if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {
+            return;
+        }
+        let state = self.disk.state.clone();
+        let has_changed = self.disk.changes != self.link.changes();
+        let snapshot = has_changed.then(|| {
+            let (revision, pairs) = (position.revision, self.link.pairs());
+            Snapshot { meta, position: position.clone(), revision, pairs }
+        });
+        self.disk.changes = self.link.changes();
+        self.disk.position = Some(position.clone());
+        self.disk.saving = Some(tokio::task::spawn_blocking(move || {
+            let saved = match &snapshot {
+                Some(snapshot) => state.save(snapshot),
+                None => state.save_position(&position),
+            };
+            if let Err(error) = saved {
+                tracing::error!("{error:#}; make room on the disk");
+            }
+        }));
+    }
+
+    /// Saves everything, and gives the lease back.
+    async fn stop(mut self) {
+        self.store.send(ToStore::EndLease);
+        if let Some(saving) = self.disk.saving.take() {
+            // Its failure was logged.
+            let _ = saving.await;
+        }
+        self.save();
+        if let Some(saving) = self.disk.saving.take() {
+            let _ = saving.await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Exits begin with different members, so that each member has about as many.
+fn first_member(config: &FleetConfig) -> usize {
+    config.exit.as_str().bytes().map(usize::from).sum()
+}
+
+/// A random text that nobody else has.
+pub(crate) fn random_name() -> anyhow::Result<String> {
+    let mut bytes = [0; 12];
+    getrandom::fill(&mut bytes).context("no random bytes can be had")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

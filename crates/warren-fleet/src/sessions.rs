@@ -1,0 +1,152 @@
+//! Which exit has a client's session.
+//!
+//! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. One that
+//! could not be recorded for a while, because the store was away, yields to a record that somebody else has made meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use warren_fleet_link::{ExitId, FleetMessage};
+use warren_session::PublicKey;
+
+use crate::keys::{Key, Keys, SessionRecord};
+use crate::transaction::{Expected, MAX_OPERATIONS};
+
+/// A session that is older takes no record from another exit.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Records, and this exit's own sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    records: BTreeMap<PublicKey, (i64, SessionRecord)>,
+    own: BTreeMap<PublicKey, Own>,
+    /// Nonces of sessions that are over and whose records may be there.
+    closed: BTreeMap<PublicKey, Vec<u8>>,
+    unsent: BTreeSet<PublicKey>,
+}
+
+#[derive(Debug)]
+struct Own {
+    nonce: Vec<u8>,
+    opened: Instant,
+    /// The record's revision when the session was opened.
+    basis: i64,
+}
+
+/// Some records to write.
+#[derive(Debug, Default)]
+pub(crate) struct SessionBatch {
+    pub(crate) expected: BTreeMap<String, Expected>,
+    /// A record's new value, or `None` to delete it.
+    pub(crate) operations: BTreeMap<String, Option<Vec<u8>>>,
+    /// The sessions, each with its nonce, or `None` if it is over.
+    pub(crate) sessions: Vec<(PublicKey, Option<Vec<u8>>)>,
+}
+
+impl Sessions {
+    pub(crate) fn open(&mut self, key: PublicKey, nonce: Vec<u8>, now: Instant) {
+        let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
+        self.own.insert(key, Own { nonce, opened: now, basis });
+        self.closed.remove(&key);
+        self.unsent.insert(key);
+    }
+
+    pub(crate) fn close(&mut self, key: PublicKey, nonce: Vec<u8>) {
+        if self.own.get(&key).is_some_and(|own| own.nonce == nonce) {
+            self.own.remove(&key);
+            self.closed.insert(key, nonce);
+            self.unsent.insert(key);
+        }
+    }
+
+    /// Forgets the exit's sessions, because the exit has gone. The store deletes their records with the lease.
+    pub(crate) fn forget_own(&mut self) {
+        self.own.clear();
+        self.closed.clear();
+        self.unsent.clear();
+    }
+
+    /// All records are gone with an earlier lease, or soon will be.
+    pub(crate) fn send_all_again(&mut self) {
+        self.unsent.extend(self.own.keys());
+    }
+
+    /// Replaces all records.
+    pub(crate) fn replace(&mut self, records: BTreeMap<PublicKey, (i64, SessionRecord)>) {
+        self.records = records;
+    }
+
+    /// Takes a record from the store. Says so if a session has moved away from here.
+    pub(crate) fn record(&mut self, me: &ExitId, key: PublicKey, modified: i64, record: Option<SessionRecord>) -> Option<FleetMessage> {
+        let Some(record) = record else {
+            self.records.remove(&key);
+            // A lease of ours has ended while the session lives on.
+            if self.own.contains_key(&key) {
+                self.unsent.insert(key);
+            }
+            return None;
+        };
+        let is_elsewhere = record.exit != *me;
+        self.records.insert(key, (modified, record.clone()));
+        // A session whose own record is still to be written is decided when that is written.
+        if !is_elsewhere || self.unsent.contains(&key) {
+            return None;
+        }
+        self.own.remove(&key)?;
+        Some(FleetMessage::Elsewhere { key, nonce: record.nonce(), exit: record.exit })
+    }
+
+    /// The next records to write, and sessions that have lost to others.
+    pub(crate) fn batch(&mut self, me: &ExitId, keys: &Keys, now: Instant) -> (SessionBatch, Vec<FleetMessage>) {
+        let mut batch = SessionBatch::default();
+        let mut lost = Vec::new();
+        for key in self.unsent.iter().copied().collect::<Vec<_>>() {
+            if batch.sessions.len() >= MAX_OPERATIONS {
+                break;
+            }
+            let record = self.records.get(&key);
+            let modified = record.map_or(0, |(modified, _)| *modified);
+            let others = record.filter(|(_, record)| record.exit != *me);
+            let value = match (self.own.get(&key), others) {
+                (Some(own), Some((modified, record)))
+                    if *modified > own.basis && now.duration_since(own.opened) > FRESH =>
+                {
+                    lost.push(FleetMessage::Elsewhere { key, nonce: record.nonce(), exit: record.exit.clone() });
+                    self.own.remove(&key);
+                    self.unsent.remove(&key);
+                    continue;
+                }
+                (Some(own), _) => serde_json::to_vec(&SessionRecord::new(me, &own.nonce)).ok(),
+                (None, _) => {
+                    let nonce = self.closed.get(&key);
+                    let is_there = record.is_some_and(|(_, record)| record.exit == *me && nonce == Some(&record.nonce()));
+                    if !is_there {
+                        self.unsent.remove(&key);
+                        self.closed.remove(&key);
+                        continue;
+                    }
+                    None
+                }
+            };
+            let name = keys.name(&Key::Session(key));
+            batch.expected.insert(name.clone(), Expected::Modified(modified));
+            batch.operations.insert(name, value);
+            batch.sessions.push((key, self.own.get(&key).map(|own| own.nonce.clone())));
+        }
+        (batch, lost)
+    }
+
+    /// A batch is stored. A session that has changed again meanwhile stays unsent.
+    pub(crate) fn stored(&mut self, batch: &SessionBatch) {
+        for (key, nonce) in &batch.sessions {
+            if self.own.get(key).map(|own| &own.nonce) == nonce.as_ref() {
+                self.unsent.remove(key);
+                self.closed.remove(key);
+            }
+        }
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+}

@@ -1,0 +1,239 @@
+//! The client of etcd: connections, full readings, transactions.
+
+pub(crate) mod session;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, PutOptions, TlsOptions, Txn,
+    TxnOp,
+};
+use tokio::time::timeout;
+use warren_fleet_link::ExitId;
+use warren_session::clients::RowChange;
+
+use crate::keys::{Key, Keys};
+use crate::link::{Pair, Transaction};
+use crate::meta::{Found, Meta};
+use crate::rows::{Rows, Unseen};
+use crate::transaction::{Expected, Known, draft};
+
+/// How long a member of etcd may take to answer. Then another one is tried.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
+
+/// Keys of one answer while everything is read.
+const PAGE: i64 = 2000;
+
+/// Largest message from etcd: a page of the largest rows, or the events of many transactions.
+const MOST_BYTES: usize = 256 << 20;
+
+/// How to reach etcd.
+#[derive(Clone)]
+pub(crate) struct StoreOptions {
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) ca: Option<String>,
+    /// Certificate and private key, in PEM.
+    pub(crate) identity: Option<(String, String)>,
+    pub(crate) user: Option<(String, String)>,
+}
+
+impl StoreOptions {
+    /// Connects to one member.
+    ///
+    /// # Errors
+    /// If it cannot be reached, does not prove who it is, or refuses this client.
+    pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
+        let mut options = ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
+        if endpoint.starts_with("https://") {
+            let mut tls = TlsOptions::new();
+            if let Some(ca) = &self.ca {
+                tls = tls.ca_certificate(Certificate::from_pem(ca));
+            }
+            if let Some((certificate, key)) = &self.identity {
+                tls = tls.identity(Identity::from_pem(certificate, key));
+            }
+            options = options.with_tls(tls);
+        }
+        if let Some((user, password)) = &self.user {
+            options = options.with_user(user, password).with_auto_token_refresh(true);
+        }
+        let connected = timeout(ANSWER_TIMEOUT, Client::connect([endpoint], Some(options))).await;
+        Ok(connected.context("it does not answer")??)
+    }
+
+    /// Connects to any member that answers, for a command.
+    ///
+    /// # Errors
+    /// If none does.
+    pub(crate) async fn connect_any(&self) -> anyhow::Result<Client> {
+        let mut last = anyhow::anyhow!("it has no endpoints");
+        for endpoint in &self.endpoints {
+            match self.try_connect(endpoint).await {
+                Ok(client) => return Ok(client),
+                Err(error) => last = error.context(format!("{endpoint} cannot be used")),
+            }
+        }
+        Err(last.context("the store cannot be reached"))
+    }
+
+    async fn try_connect(&self, endpoint: &str) -> anyhow::Result<Client> {
+        let mut client = self.connect(endpoint).await?;
+        // A connection is made with the first request only.
+        let asked = timeout(ANSWER_TIMEOUT, client.get("/warren/", None)).await.context("it does not answer")?;
+        match asked {
+            // This user may read only its own fleet, so the member works.
+            Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("permission denied") => {}
+            asked => drop(in_words(asked)?),
+        }
+        Ok(client)
+    }
+}
+
+/// An answer of etcd, with its error as a sentence.
+pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Result<T> {
+    answer.map_err(|error| anyhow::anyhow!("{}", sentence(&error)))
+}
+
+/// What etcd says is wrong, without the words around it.
+fn sentence(error: &etcd_client::Error) -> String {
+    use std::error::Error as _;
+    match error {
+        etcd_client::Error::GRpcStatus(status) => {
+            let mut text = status.message().to_owned();
+            let mut source = status.source();
+            while let Some(cause) = source {
+                let cause_text = cause.to_string();
+                if !text.contains(&cause_text) {
+                    text = format!("{text}: {cause_text}");
+                }
+                source = cause.source();
+            }
+            text
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Reads a fleet's agreement and where the store is.
+pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
+    let names = [Key::Meta, Key::Position(me.clone()), Key::Member(me.clone())].map(|key| keys.name(&key));
+    let gets: Vec<_> = names.iter().map(|name| TxnOp::get(name.as_str(), None)).collect();
+    // One transaction, so that all of it is of one revision.
+    let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
+    let header = answer.header().context("etcd's answer has no header")?;
+    let mut found = Found { meta: None, cluster: header.cluster_id(), revision: header.revision(), own: 0, is_member: false };
+    for response in answer.op_responses() {
+        let etcd_client::TxnOpResponse::Get(response) = response else { continue };
+        for pair in pairs_of(&response) {
+            match keys.parse(&pair.key) {
+                Some(Key::Meta) => found.meta = pair.parse::<Meta>("agreement"),
+                Some(Key::Position(_)) => found.own = pair.modified,
+                Some(Key::Member(_)) => found.is_member = true,
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Reads everything that a link follows, as it is at one revision.
+pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
+    let mut kv = client.kv_client().max_decoding_message_size(MOST_BYTES);
+    let mut revision = 0;
+    let mut pairs = Vec::new();
+    for kind in ["cl/", "in/", "rv/", "se/", "ex/", "mb/", "dr/", "wr/", "po/", "px", "fw", "ro", "meta"] {
+        let first = format!("{}{kind}", keys.prefix());
+        let mut start = first.clone().into_bytes();
+        let end = end_of(first.as_bytes());
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
+            let answer = timeout(ANSWER_TIMEOUT * 5, kv.get(start.clone(), Some(options))).await;
+            let page = in_words(answer.context("it does not answer")?)?;
+            if revision == 0 {
+                revision = page.header().context("etcd's answer has no header")?.revision();
+            }
+            pairs.extend(pairs_of(&page));
+            match page.kvs().last() {
+                Some(last) if page.more() => start = [last.key(), b"\0"].concat(),
+                _ => break,
+            }
+        }
+    }
+    Ok((revision, pairs))
+}
+
+pub(crate) fn pairs_of(response: &GetResponse) -> Vec<Pair> {
+    response.kvs().iter().map(|kv| Pair::new(kv.key(), kv.value(), kv.mod_revision())).collect()
+}
+
+/// The first key after all that begin with a prefix.
+fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// A transaction as etcd's. Puts of `leased` keys have the lease.
+pub(crate) fn as_txn(transaction: &Transaction, lease: Option<(i64, &dyn Fn(&str) -> bool)>) -> Txn {
+    let compares: Vec<_> = transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();
+    let operations = |operations: &BTreeMap<String, Option<Vec<u8>>>| -> Vec<TxnOp> {
+        operations.iter().map(|(key, value)| operation(key, value.as_deref(), lease)).collect()
+    };
+    Txn::new().when(compares).and_then(operations(&transaction.then)).or_else(operations(&transaction.otherwise))
+}
+
+fn compare(key: &str, expected: &Expected) -> Compare {
+    match expected {
+        Expected::Modified(revision) => Compare::mod_revision(key, CompareOp::Equal, *revision),
+        Expected::Value(value) => Compare::value(key, CompareOp::Equal, value.clone()),
+        Expected::Present => Compare::version(key, CompareOp::Greater, 0),
+    }
+}
+
+fn operation(key: &str, value: Option<&[u8]>, lease: Option<(i64, &dyn Fn(&str) -> bool)>) -> TxnOp {
+    let Some(value) = value else { return TxnOp::delete(key, None) };
+    let lease = lease.filter(|(_, is_leased)| is_leased(key));
+    TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
+}
+
+/// Makes changes for a command, or while a link starts: each group in a transaction of its own. Returns the groups that others stand
+/// in the way of.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn apply(
+    client: &mut Client,
+    keys: &Keys,
+    rows: &mut Rows,
+    groups: Vec<Vec<RowChange>>,
+) -> anyhow::Result<Vec<Vec<RowChange>>> {
+    let unseen = Unseen::default();
+    let mut refused = Vec::new();
+    for group in groups {
+        let known = Known { keys, rows, unseen: &unseen, basis: i64::MAX };
+        let Ok(draft) = draft(known, &group, &group) else {
+            refused.push(group);
+            continue;
+        };
+        if draft.operations.is_empty() {
+            continue;
+        }
+        let touched = draft.touched.clone();
+        let stored = draft.rows.clone();
+        let transaction = Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
+        let answer = timeout(ANSWER_TIMEOUT * 5, client.txn(as_txn(&transaction, None))).await;
+        let answer = in_words(answer.context("the store does not answer")?)?;
+        let revision = answer.header().context("etcd's answer has no header")?.revision();
+        if !answer.succeeded() {
+            refused.push(group);
+            continue;
+        }
+        stored.into_iter().for_each(|row| rows.put(row, revision));
+        touched.into_iter().for_each(|subject| rows.touch(subject, revision));
+    }
+    Ok(refused)
+}

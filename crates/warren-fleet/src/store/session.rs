@@ -1,0 +1,392 @@
+//! One connection to a member of etcd, from the first question until it fails.
+//!
+//! The watch, the lease and all transactions of a link go through it. If the member does not answer in time, the connection ends,
+//! and the link goes on with another member where the watch has left off.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail};
+use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, WatchOptions, WatchResponse, WatchStream};
+use tokio::sync::mpsc;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use warren_fleet_link::ExitId;
+
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, apply, as_txn, find, in_words, read_all};
+use crate::exits::rejoin;
+use crate::keys::{Key, Keys};
+use crate::link::{Pair, Transaction, rows_of};
+use crate::meta::{Meta, Mismatch, Position, check};
+use crate::recovery::revocations;
+use crate::rows::Rows;
+use crate::sessions::SessionBatch;
+
+/// How long a lease outlives its exit, in seconds.
+const LEASE_SECONDS: i64 = 10;
+
+/// How long the watch may take to show what a transaction has written.
+const WATCH_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// How often a member is asked whether it is still there, unless it answers something else.
+const PROBE: Duration = Duration::from_millis(1000);
+
+/// What a connection begins with.
+pub(crate) struct Setup {
+    pub(crate) options: StoreOptions,
+    pub(crate) endpoint: String,
+    pub(crate) keys: Keys,
+    pub(crate) me: ExitId,
+    /// Where the link was in the store's history.
+    pub(crate) position: Option<Position>,
+    /// The revision of the link's copy, if the watch can go on from there.
+    pub(crate) revision: Option<i64>,
+    /// The rows of that copy, to replay removed keys if the store was recovered.
+    pub(crate) rows: Arc<Rows>,
+    /// The lease that the exit has, or 0.
+    pub(crate) lease: Arc<AtomicI64>,
+}
+
+/// What a connection tells the link.
+pub(crate) enum FromStore {
+    /// The store is the right one.
+    Up { meta: Meta, cluster: u64, revision: i64 },
+    /// Everything that it has.
+    Whole { revision: i64, pairs: Vec<Pair> },
+    /// All events of one revision.
+    Events { revision: i64, pairs: Vec<Pair> },
+    /// The exit has a new lease.
+    NewLease,
+    /// Sessions were recorded, or not because of others' records.
+    Sessions { batch: SessionBatch, is_stored: bool },
+    /// The changes that the watch should begin with are gone, so everything has to be read again.
+    Compacted,
+    /// The store must not be used.
+    Refused { reason: String },
+    /// The connection has failed.
+    Down { reason: String },
+}
+
+/// What the link wants of a connection.
+pub(crate) enum ToStore {
+    Transaction(Transaction),
+    Sessions(SessionBatch),
+    /// A heartbeat, and its key with the lease.
+    Heartbeat(Transaction, String),
+    /// The exit has gone, and its records with it.
+    EndLease,
+}
+
+/// The result of something that was sent.
+enum Done {
+    Transaction { revision: i64 },
+    Sessions { batch: SessionBatch, is_stored: bool },
+    Heartbeat { revision: i64, held: bool },
+    Probe,
+}
+
+enum Ended {
+    Refused(Mismatch),
+    Compacted,
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Ended {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+type Report = mpsc::Sender<FromStore>;
+
+/// Runs until the connection fails, or nobody wants it any more.
+pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<ToStore>) {
+    let endpoint = setup.endpoint.clone();
+    let ended = match serve(setup, &report, commands).await {
+        Ok(()) => return,
+        Err(Ended::Refused(mismatch)) => FromStore::Refused { reason: mismatch.to_string() },
+        Err(Ended::Compacted) => FromStore::Compacted,
+        Err(Ended::Failed(error)) => FromStore::Down { reason: format!("{endpoint}: {error:#}") },
+    };
+    // If nobody listens any more, nobody wants to know.
+    let _ = report.send(ended).await;
+}
+
+async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>) -> Result<(), Ended> {
+    let mut client = setup.options.connect(&setup.endpoint).await?;
+    let found = timeout(ANSWER_TIMEOUT, find(&mut client, &setup.keys, &setup.me)).await;
+    let found = found.context("it does not answer")??;
+    let checked = check(setup.keys.name_of_fleet(), setup.position.as_ref(), &found);
+    let (meta, is_recovered) = checked.map_err(Ended::Refused)?;
+    if is_recovered {
+        replay(&mut client, &setup).await?;
+    }
+    tell(report, FromStore::Up { meta, cluster: found.cluster, revision: found.revision }).await?;
+    let revision = match setup.revision.filter(|_| !is_recovered) {
+        Some(revision) => revision,
+        None => {
+            let (revision, pairs) = read_all(&client, &setup.keys).await?;
+            tell(report, FromStore::Whole { revision, pairs }).await?;
+            revision
+        }
+    };
+    let watch = watch_after(&client, &setup.keys, revision).await?;
+    let probe = setup.keys.name(&Key::Meta);
+    let connection = Connection {
+        client,
+        report: report.clone(),
+        probe,
+        lease: setup.lease,
+        keeper: None,
+        running: JoinSet::new(),
+        since: HashMap::new(),
+        answered: Instant::now(),
+        written: None,
+        seen: 0,
+    };
+    connection.run(watch, commands).await
+}
+
+async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
+    report.send(message).await.ok().context("the link has ended")
+}
+
+/// Replays what the recovered store has forgotten, before the link takes over what it has.
+async fn replay(client: &mut Client, setup: &Setup) -> anyhow::Result<()> {
+    let (_, pairs) = read_all(client, &setup.keys).await?;
+    let mut rows = rows_of(&setup.keys, &pairs);
+    let missing = revocations(&setup.rows, &rows);
+    tracing::warn!(
+        "the store was recovered from a backup; this exit replays {} removed keys and used invitations",
+        missing.len()
+    );
+    let refused = apply(client, &setup.keys, &mut rows, missing).await?;
+    if !refused.is_empty() {
+        bail!("others change the same clients while the store is recovered");
+    }
+    rejoin(client, &setup.keys, &setup.me).await
+}
+
+/// Begins a watch after a revision. If it was compacted, the watch ends at once and says so.
+async fn watch_after(client: &Client, keys: &Keys, revision: i64) -> anyhow::Result<WatchStream> {
+    let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+    let mut watcher = client.watch_client().max_decoding_message_size(MOST_BYTES);
+    let watch = timeout(ANSWER_TIMEOUT, watcher.watch(keys.prefix(), Some(options))).await;
+    in_words(watch.context("it does not answer")?)
+}
+
+struct Connection {
+    client: Client,
+    report: Report,
+    /// The key that is read to see whether the member answers.
+    probe: String,
+    lease: Arc<AtomicI64>,
+    keeper: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
+    running: JoinSet<anyhow::Result<Done>>,
+    /// When what is running began.
+    since: HashMap<Id, Instant>,
+    answered: Instant,
+    /// A revision that this link has written, and when that was answered.
+    written: Option<(i64, Instant)>,
+    /// The revision up to which the watch has come.
+    seen: i64,
+}
+
+impl Connection {
+    async fn run(
+        mut self,
+        mut watch: WatchStream,
+        mut commands: mpsc::Receiver<ToStore>,
+    ) -> Result<(), Ended> {
+        let mut ticks = interval(Duration::from_millis(100));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                response = watch.message() => {
+                    let response = in_words(response).context("its watch has failed")?;
+                    self.watched(&response.context("its watch has ended")?).await?;
+                }
+                command = commands.recv() => match command {
+                    Some(command) => self.carry_out(command).await?,
+                    None => return Ok(()),
+                },
+                Some(done) = self.running.join_next_with_id() => self.ended(done).await?,
+                kept = kept_alive(&mut self.keeper) => self.kept(kept?).await?,
+                _ = ticks.tick() => self.look_after()?,
+            }
+        }
+    }
+
+    async fn watched(&mut self, response: &WatchResponse) -> Result<(), Ended> {
+        if response.compact_revision() > 0 {
+            return Err(Ended::Compacted);
+        }
+        if response.canceled() {
+            return Err(anyhow!("its watch has ended: {}", response.cancel_reason()).into());
+        }
+        let mut pairs: Vec<Pair> = Vec::new();
+        for event in response.events() {
+            let Some(kv) = event.kv() else { continue };
+            if let Some(revision) = pairs.last().map(|last| last.modified).filter(|it| *it != kv.mod_revision()) {
+                tell(&self.report, FromStore::Events { revision, pairs: std::mem::take(&mut pairs) }).await?;
+            }
+            let is_put = event.event_type() == etcd_client::EventType::Put;
+            let value = is_put.then(|| kv.value().to_vec());
+            pairs.push(Pair { key: kv.key().to_vec(), value, modified: kv.mod_revision() });
+        }
+        if let Some(revision) = pairs.last().map(|last| last.modified) {
+            self.seen = revision;
+            tell(&self.report, FromStore::Events { revision, pairs }).await?;
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&mut self, command: ToStore) -> anyhow::Result<()> {
+        let mut client = self.client.clone();
+        match command {
+            ToStore::Transaction(transaction) => self.start(async move {
+                let (revision, _) = send(&mut client, as_txn(&transaction, None)).await?;
+                Ok(Done::Transaction { revision })
+            }),
+            ToStore::Sessions(batch) => {
+                let lease = self.own_lease().await?;
+                let (expected, then) = (batch.expected.clone(), batch.operations.clone());
+                let transaction = Transaction { expected, then, ..Transaction::default() };
+                self.start(async move {
+                    let txn = as_txn(&transaction, Some((lease, &|_| true)));
+                    let (_, is_stored) = send(&mut client, txn).await?;
+                    Ok(Done::Sessions { batch, is_stored })
+                });
+            }
+            ToStore::Heartbeat(transaction, leased) => {
+                let lease = self.own_lease().await?;
+                if let Some((keeper, _)) = &mut self.keeper {
+                    in_words(keeper.keep_alive().await).context("its lease cannot be kept")?;
+                }
+                self.start(async move {
+                    let txn = as_txn(&transaction, Some((lease, &|key| key == leased)));
+                    let (revision, held) = send(&mut client, txn).await?;
+                    Ok(Done::Heartbeat { revision, held })
+                });
+            }
+            ToStore::EndLease => {
+                let lease = self.lease.swap(0, Ordering::Relaxed);
+                self.keeper = None;
+                if lease != 0 {
+                    // If that fails, the lease ends by itself.
+                    let _ = timeout(ANSWER_TIMEOUT, client.lease_revoke(lease)).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, work: impl Future<Output = anyhow::Result<Done>> + Send + 'static) {
+        let id = self.running.spawn(work).id();
+        self.since.insert(id, Instant::now());
+    }
+
+    async fn own_lease(&mut self) -> anyhow::Result<i64> {
+        let lease = match self.lease.load(Ordering::Relaxed) {
+            0 => self.grant().await?,
+            lease => lease,
+        };
+        if self.keeper.is_some() {
+            return Ok(lease);
+        }
+        let kept = timeout(ANSWER_TIMEOUT, self.client.lease_keep_alive(lease)).await;
+        match in_words(kept.context("it does not answer")?) {
+            Ok(keeper) => self.keeper = Some(keeper),
+            Err(error) => {
+                // It may have ended while no member answered.
+                self.lease.store(0, Ordering::Relaxed);
+                return Err(error.context("its lease cannot be kept"));
+            }
+        }
+        Ok(lease)
+    }
+
+    async fn grant(&mut self) -> anyhow::Result<i64> {
+        let granted = timeout(ANSWER_TIMEOUT, self.client.lease_grant(LEASE_SECONDS, None)).await;
+        let granted = in_words(granted.context("it grants no lease")?)?;
+        self.lease.store(granted.id(), Ordering::Relaxed);
+        self.keeper = None;
+        tell(&self.report, FromStore::NewLease).await?;
+        Ok(granted.id())
+    }
+
+    /// The member has said how many seconds the lease still lasts.
+    async fn kept(&mut self, seconds: i64) -> anyhow::Result<()> {
+        self.answered = Instant::now();
+        if seconds == 0 {
+            self.lease.store(0, Ordering::Relaxed);
+            self.grant().await?;
+        }
+        Ok(())
+    }
+
+    async fn ended(&mut self, ended: Result<(Id, anyhow::Result<Done>), JoinError>) -> Result<(), Ended> {
+        let (id, done) = ended.context("a request to it was given up")?;
+        self.since.remove(&id);
+        let done = match done {
+            Ok(done) => done,
+            Err(error) if format!("{error:#}").contains("requested lease not found") => {
+                self.lease.store(0, Ordering::Relaxed);
+                self.keeper = None;
+                return Ok(());
+            }
+            Err(error) => return Err(Ended::Failed(error)),
+        };
+        self.answered = Instant::now();
+        match done {
+            Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => self.has_written(revision),
+            Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
+            Done::Sessions { batch, is_stored } => {
+                tell(&self.report, FromStore::Sessions { batch, is_stored }).await?;
+            }
+            Done::Probe => {}
+        }
+        Ok(())
+    }
+
+    fn has_written(&mut self, revision: i64) {
+        if self.written.is_none_or(|(written, _)| written <= self.seen) {
+            self.written = Some((revision, Instant::now()));
+        }
+    }
+
+    /// Ends the connection if the member does not answer, or its watch stands still.
+    fn look_after(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.since.values().any(|since| now.duration_since(*since) > ANSWER_TIMEOUT) {
+            bail!("it has not answered for {} ms", ANSWER_TIMEOUT.as_millis());
+        }
+        let stands_still = |(written, at): (i64, Instant)| written > self.seen && now.duration_since(at) > WATCH_TIMEOUT;
+        if self.written.is_some_and(stands_still) {
+            bail!("its watch stands still");
+        }
+        if self.since.is_empty() && now.duration_since(self.answered) > PROBE {
+            let (mut client, key) = (self.client.clone(), self.probe.clone());
+            self.start(async move {
+                in_words(client.get(key, None).await)?;
+                Ok(Done::Probe)
+            });
+        }
+        Ok(())
+    }
+}
+
+async fn send(client: &mut Client, txn: etcd_client::Txn) -> anyhow::Result<(i64, bool)> {
+    let answer = in_words(client.txn(txn).await)?;
+    let header = answer.header().context("etcd's answer has no header")?;
+    Ok((header.revision(), answer.succeeded()))
+}
+
+/// Waits for the next sign that the lease goes on: its remaining time in seconds, 0 if it has ended.
+async fn kept_alive(keeper: &mut Option<(LeaseKeeper, LeaseKeepAliveStream)>) -> anyhow::Result<i64> {
+    let Some((_, stream)) = keeper else { return std::future::pending().await };
+    let kept = in_words(stream.message().await).context("its lease cannot be kept")?;
+    Ok(kept.context("its lease is kept no longer")?.ttl())
+}

@@ -1,0 +1,303 @@
+//! Makes transactions of etcd from the rows that an exit wants.
+//!
+//! A transaction holds only if each row that it writes is as the link knows it, and if nobody has taken what it newly claims: names,
+//! addresses, next keys, and keys that were removed. So at most one of several exits gets them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warren_session::PublicKey;
+use warren_session::clients::{Client, RowChange};
+
+use crate::keys::{Key, Keys, RowId, holder_text, is_set};
+use crate::rows::{Claim, Rows, Subject, Unseen};
+
+/// Most comparisons, and most operations, of one transaction. etcd allows 128 (`--max-txn-ops`); a few are for the link itself.
+pub(crate) const MAX_OPERATIONS: usize = 120;
+
+/// What a key must be for a transaction to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Changed last at this revision. 0 if there is no such key.
+    Modified(i64),
+    /// This value.
+    Value(Vec<u8>),
+    /// Any value.
+    Present,
+}
+
+/// Comparisons and operations by key, and how the rows will be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Draft {
+    pub(crate) expected: BTreeMap<String, Expected>,
+    /// A key's new value, or `None` to delete it.
+    pub(crate) operations: BTreeMap<String, Option<Vec<u8>>>,
+    /// The rows as they will be stored.
+    pub(crate) rows: Vec<RowChange>,
+    /// The rows that will not be as the exit wants them.
+    pub(crate) corrected: Vec<RowChange>,
+    /// The subjects that the transaction touches beside its rows.
+    pub(crate) touched: BTreeSet<Subject>,
+}
+
+/// Somebody else has what a request claims, or has changed what it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict;
+
+impl Draft {
+    pub(crate) fn fits(&self) -> bool {
+        self.expected.len() <= MAX_OPERATIONS && self.operations.len() <= MAX_OPERATIONS
+    }
+
+    /// Whether both can be in one transaction without either depending on the other.
+    pub(crate) fn is_apart_from(&self, other: &Self) -> bool {
+        let keys = |draft: &Self| {
+            draft.expected.keys().chain(draft.operations.keys()).cloned().collect::<BTreeSet<_>>()
+        };
+        keys(self).is_disjoint(&keys(other))
+    }
+
+    pub(crate) fn join(&mut self, other: Self) {
+        self.expected.extend(other.expected);
+        self.operations.extend(other.operations);
+        self.rows.extend(other.rows);
+        self.corrected.extend(other.corrected);
+        self.touched.extend(other.touched);
+    }
+}
+
+/// What a request is judged against.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) keys: &'a Keys,
+    pub(crate) rows: &'a Rows,
+    pub(crate) unseen: &'a Unseen,
+    /// The revision up to which the exit had seen the rows when it made the request.
+    pub(crate) basis: i64,
+}
+
+/// Makes the transaction for some of a request's rows. `request` are all of them.
+///
+/// # Errors
+/// If somebody else has what the rows claim, or has changed them in more than dates since the exit saw them.
+pub(crate) fn draft(known: Known<'_>, rows: &[RowChange], request: &[RowChange]) -> Result<Draft, Conflict> {
+    let mut drafting = Drafting { known, request, draft: Draft::default(), claims: BTreeMap::new(), releases: BTreeMap::new() };
+    for row in rows {
+        drafting.add(row)?;
+    }
+    drafting.finish()
+}
+
+struct Drafting<'a> {
+    known: Known<'a>,
+    request: &'a [RowChange],
+    draft: Draft,
+    claims: BTreeMap<Claim, PublicKey>,
+    releases: BTreeMap<Claim, PublicKey>,
+}
+
+impl Drafting<'_> {
+    fn add(&mut self, wanted: &RowChange) -> Result<(), Conflict> {
+        let id = RowId::of(wanted);
+        let row = self.merged(wanted)?;
+        if row != *wanted {
+            self.draft.corrected.push(row.clone());
+        }
+        if row == self.known.rows.content(id) {
+            return Ok(());
+        }
+        self.expect(Subject::Row(id));
+        let value = is_set(&row).then(|| serde_json::to_vec(&row).map_err(|_| Conflict)).transpose()?;
+        self.draft.operations.insert(self.known.keys.name(&Key::Row(id)), value);
+        match &row {
+            RowChange::Client { key, client } => self.client(*key, client.as_ref())?,
+            RowChange::Removed { key, removed: Some(_) } => self.must_be_unused(*key)?,
+            RowChange::Removed { .. } | RowChange::Invitation { .. } => {}
+        }
+        self.draft.rows.push(row);
+        Ok(())
+    }
+
+    /// The row to store. Rows that others have changed since the exit saw them are merged if only dates differ.
+    fn merged(&self, wanted: &RowChange) -> Result<RowChange, Conflict> {
+        let id = RowId::of(wanted);
+        let current = self.known.rows.content(id);
+        let Some(seen) = self.known.unseen.seen(id, self.known.basis) else {
+            return Ok(wanted.clone());
+        };
+        if *seen == current || *wanted == current {
+            return Ok(wanted.clone());
+        }
+        match (client_of(wanted), client_of(seen), client_of(&current)) {
+            // Whoever else has changed the client, its key is gone for good.
+            (None, _, _) if self.is_revocation(id) => Ok(wanted.clone()),
+            (Some(wanted), Some(seen), Some(current)) => Ok(merged_client(wanted, seen, current)?.into()),
+            (None, Some(seen), Some(current)) if without_dates(seen) == without_dates(current) => Ok(wanted.clone()),
+            // Somebody else has removed the key already.
+            _ if is_tombstone(wanted) && is_tombstone(&current) => Ok(current),
+            // A client that is gone needs no date.
+            (Some(wanted), Some(seen), None) if without_dates(wanted) == without_dates(seen) => Ok(current),
+            _ => Err(Conflict),
+        }
+    }
+
+    /// Whether the request removes a client for good, and no other client takes its place.
+    fn is_revocation(&self, id: RowId) -> bool {
+        let RowId::Client(removed) = id else { return false };
+        let name = self.known.rows.client(removed).map(|client| client.name.as_str());
+        let is_tombstone = |row: &RowChange| matches!(row, RowChange::Removed { key, removed: Some(_) } if *key == removed);
+        let takes_its_place = |row: &RowChange| client_of(row).is_some_and(|client| Some(client.name.as_str()) == name);
+        self.request.iter().any(is_tombstone) && !self.request.iter().any(takes_its_place)
+    }
+
+    fn client(&mut self, key: PublicKey, client: Option<&Client>) -> Result<(), Conflict> {
+        let before = self.known.rows.client(key);
+        let had = before.map(Claim::of).unwrap_or_default();
+        let has = client.map(Claim::of).unwrap_or_default();
+        self.releases.extend(had.iter().filter(|claim| !has.contains(claim)).map(|claim| (claim.clone(), key)));
+        for claim in has.into_iter().filter(|claim| !had.contains(claim)) {
+            if self.claims.insert(claim, key).is_some() {
+                return Err(Conflict);
+            }
+        }
+        let Some(client) = client else { return Ok(()) };
+        if before.is_none() {
+            self.must_not_be_removed(key)?;
+        }
+        let gets_prefixes = before.map_or(&[][..], |before| &before.prefixes) != client.prefixes;
+        if gets_prefixes && !client.prefixes.is_empty() {
+            self.touch(Subject::Prefixes, key)?;
+        }
+        let gets_forwards = before.map_or(&[][..], |before| &before.forwards) != client.forwards;
+        if gets_forwards && !client.forwards.is_empty() {
+            self.touch(Subject::Forwards, key)?;
+        }
+        Ok(())
+    }
+
+    /// A client may have a removed key only if the same request allows it.
+    fn must_not_be_removed(&mut self, key: PublicKey) -> Result<(), Conflict> {
+        let id = RowId::Removed(key);
+        if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
+            return Err(Conflict);
+        }
+        self.expect(Subject::Row(id));
+        Ok(())
+    }
+
+    /// A removed key may be neither a client's key nor its next key.
+    fn must_be_unused(&mut self, key: PublicKey) -> Result<(), Conflict> {
+        let id = RowId::Client(key);
+        if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
+            return Err(Conflict);
+        }
+        self.expect(Subject::Row(id));
+        Ok(())
+    }
+
+    /// All clients' prefixes, or forwards, must be as the exit knew them, because those of different clients must not overlap.
+    fn touch(&mut self, subject: Subject, key: PublicKey) -> Result<(), Conflict> {
+        if self.known.unseen.has_changed(subject, self.known.basis) {
+            return Err(Conflict);
+        }
+        self.expect(subject);
+        self.draft.operations.insert(self.subject_name(subject), Some(holder_text(key)));
+        self.draft.touched.insert(subject);
+        Ok(())
+    }
+
+    fn expect(&mut self, subject: Subject) {
+        let revision = self.known.rows.modified(subject);
+        self.draft.expected.insert(self.subject_name(subject), Expected::Modified(revision));
+    }
+
+    fn subject_name(&self, subject: Subject) -> String {
+        self.known.keys.name(&match subject {
+            Subject::Row(id) => Key::Row(id),
+            Subject::Prefixes => Key::Prefixes,
+            Subject::Forwards => Key::Forwards,
+        })
+    }
+
+    fn finish(mut self) -> Result<Draft, Conflict> {
+        for (claim, key) in std::mem::take(&mut self.claims) {
+            let name = self.claim_name(&claim);
+            let expected = match (self.releases.remove(&claim), self.known.rows.holder(&claim)) {
+                (Some(holder), _) => Expected::Value(holder_text(holder)),
+                (None, None) => Expected::Modified(0),
+                (None, Some(_)) => return Err(Conflict),
+            };
+            if let Claim::NextKey(next) = claim {
+                // The next key must not be a client's key already, nor a removed one.
+                self.must_be_unused(next)?;
+                self.must_not_be_removed(next)?;
+            }
+            self.draft.expected.insert(name.clone(), expected);
+            self.draft.operations.insert(name, Some(holder_text(key)));
+        }
+        for claim in std::mem::take(&mut self.releases).into_keys() {
+            self.draft.operations.insert(self.claim_name(&claim), None);
+        }
+        self.keys_are_nobodys_next()?;
+        Ok(self.draft)
+    }
+
+    /// A new client's key, and a removed key, must not be another client's next key.
+    fn keys_are_nobodys_next(&mut self) -> Result<(), Conflict> {
+        let mut keys = BTreeSet::new();
+        for row in &self.draft.rows {
+            match row {
+                RowChange::Client { key, client: Some(_) } if self.known.rows.client(*key).is_none() => keys.insert(*key),
+                RowChange::Removed { key, removed: Some(_) } => keys.insert(*key),
+                RowChange::Client { .. } | RowChange::Removed { .. } | RowChange::Invitation { .. } => false,
+            };
+        }
+        for key in keys {
+            let name = self.known.keys.next_key(key);
+            match self.draft.operations.get(&name) {
+                // The request gives the next key up.
+                Some(None) => {}
+                Some(Some(_)) => return Err(Conflict),
+                None if self.known.rows.holder(&Claim::NextKey(key)).is_some() => return Err(Conflict),
+                None => drop(self.draft.expected.insert(name, Expected::Modified(0))),
+            }
+        }
+        Ok(())
+    }
+
+    fn claim_name(&self, claim: &Claim) -> String {
+        match claim {
+            Claim::Name(name) => self.known.keys.client_name(name),
+            Claim::Address(address) => self.known.keys.address(*address),
+            Claim::NextKey(key) => self.known.keys.next_key(*key),
+        }
+    }
+}
+
+fn is_tombstone(row: &RowChange) -> bool {
+    matches!(row, RowChange::Removed { removed: Some(_), .. })
+}
+
+fn client_of(row: &RowChange) -> Option<&Client> {
+    match row {
+        RowChange::Client { client, .. } => client.as_ref(),
+        RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+    }
+}
+
+/// Merges what two exits have made of one client, if one of them has changed only dates.
+fn merged_client(wanted: &Client, seen: &Client, current: &Client) -> Result<Client, Conflict> {
+    let base = if without_dates(wanted) == without_dates(seen) {
+        current
+    } else if without_dates(current) == without_dates(seen) {
+        wanted
+    } else {
+        return Err(Conflict);
+    };
+    let exit_key = if wanted.exit_key == seen.exit_key { current.exit_key } else { wanted.exit_key };
+    Ok(Client { last_seen: wanted.last_seen.max(current.last_seen), exit_key, ..base.clone() })
+}
+
+/// The client without what each exit writes while the client is connected.
+fn without_dates(client: &Client) -> Client {
+    Client { last_seen: None, exit_key: None, ..client.clone() }
+}

@@ -1,0 +1,232 @@
+//! A store of three members on loopback.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use super::{signal, wait_for};
+
+pub struct Store {
+    pub directory: tempfile::TempDir,
+    members: Vec<Member>,
+    is_secure: bool,
+}
+
+struct Member {
+    name: String,
+    client: u16,
+    peer: u16,
+    process: Option<Child>,
+}
+
+impl Store {
+    /// Three members without TLS.
+    pub fn start() -> Self {
+        Self::with(false)
+    }
+
+    /// Three members that want certificates of their clients.
+    pub fn start_secure() -> Self {
+        Self::with(true)
+    }
+
+    fn with(is_secure: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        if is_secure {
+            make_authority(directory.path());
+            make_certificate(directory.path(), "server", "server");
+        }
+        let ports = free_ports(6);
+        let members = (0..3).map(|index| Member {
+            name: format!("m{index}"),
+            client: ports[index],
+            peer: ports[index + 3],
+            process: None,
+        });
+        let mut store = Self { directory, members: members.collect(), is_secure };
+        for index in 0..3 {
+            store.start_member(index);
+        }
+        store.wait_until_ready();
+        store
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_secure { "https" } else { "http" }
+    }
+
+    pub fn url(&self, index: usize) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme(), self.members[index].client)
+    }
+
+    /// What `--store` has.
+    pub fn urls(&self) -> String {
+        (0..3).map(|index| self.url(index)).collect::<Vec<_>>().join(",")
+    }
+
+    fn cluster(&self) -> String {
+        let members = self.members.iter().map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer));
+        members.collect::<Vec<_>>().join(",")
+    }
+
+    fn data(&self, index: usize) -> PathBuf {
+        self.directory.path().join(&self.members[index].name)
+    }
+
+    fn start_member(&mut self, index: usize) {
+        let url = self.url(index);
+        let peer = format!("http://127.0.0.1:{}", self.members[index].peer);
+        let log = std::fs::File::create(self.directory.path().join(format!("m{index}.log"))).unwrap();
+        let mut command = Command::new("etcd");
+        command
+            .args(["--name", &self.members[index].name, "--data-dir"])
+            .arg(self.data(index))
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &self.cluster(), "--initial-cluster-state", "new", "--logger", "zap"])
+            .env("ETCD_UNSUPPORTED_ARCH", "arm64")
+            .stdout(Stdio::null())
+            .stderr(log);
+        if self.is_secure {
+            let file = |name: &str| self.directory.path().join(name);
+            command.arg("--cert-file").arg(file("server.pem")).arg("--key-file").arg(file("server.key"));
+            command.arg("--trusted-ca-file").arg(file("ca.pem")).arg("--client-cert-auth");
+        }
+        self.members[index].process = Some(command.spawn().expect("etcd is not installed: run scripts/setup"));
+    }
+
+    fn wait_until_ready(&self) {
+        wait_for("the store answers", Duration::from_secs(30), || {
+            self.etcdctl(&["put", "ready", "1"]).status.success().then_some(())
+        });
+    }
+
+    pub fn etcdctl(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.urls(), "--command-timeout", "3s"]);
+        if self.is_secure {
+            let file = |name: &str| self.directory.path().join(name);
+            let root = if file("root.pem").exists() { "root" } else { "server" };
+            command.arg("--cacert").arg(file("ca.pem"));
+            command.arg("--cert").arg(file(&format!("{root}.pem"))).arg("--key").arg(file(&format!("{root}.key")));
+        }
+        command.args(arguments).output().expect("etcdctl is not installed: run scripts/setup")
+    }
+
+    pub fn etcdctl_ok(&self, arguments: &[&str]) -> String {
+        let output = self.etcdctl(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The member that leads.
+    pub fn leader(&self) -> usize {
+        let status = self.etcdctl_ok(&["endpoint", "status", "--write-out", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let leader = status.as_array().unwrap().iter().position(|member| {
+            member["Status"]["header"]["member_id"] == member["Status"]["leader"]
+        });
+        leader.unwrap()
+    }
+
+    pub fn revision(&self) -> i64 {
+        let status = self.etcdctl_ok(&["get", "none", "--write-out", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["header"]["revision"].as_i64().unwrap()
+    }
+
+    pub fn signal(&self, index: usize, name: &str) {
+        signal(self.members[index].process.as_ref().unwrap().id(), name);
+    }
+
+    pub fn signal_all(&self, name: &str) {
+        (0..3).for_each(|index| self.signal(index, name));
+    }
+
+    /// Writes a snapshot of the store into a file.
+    pub fn back_up(&self) -> PathBuf {
+        let file = self.directory.path().join("backup.db");
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.url(0), "snapshot", "save"]).arg(&file);
+        assert!(command.output().unwrap().status.success());
+        file
+    }
+
+    /// Replaces the whole store by an old backup, as an operator does.
+    pub fn restore(&mut self, backup: &Path) {
+        for index in 0..3 {
+            self.stop_member(index);
+            std::fs::remove_dir_all(self.data(index)).unwrap();
+            let peer = format!("http://127.0.0.1:{}", self.members[index].peer);
+            let restored = Command::new("etcdctl")
+                .env("ETCDCTL_API", "3")
+                .args(["snapshot", "restore"])
+                .arg(backup)
+                .args(["--name", &self.members[index].name, "--initial-cluster", &self.cluster()])
+                .args(["--initial-advertise-peer-urls", &peer, "--data-dir"])
+                .arg(self.data(index))
+                .output()
+                .unwrap();
+            assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+        }
+        (0..3).for_each(|index| self.start_member(index));
+        self.wait_until_ready();
+    }
+
+    fn stop_member(&mut self, index: usize) {
+        if let Some(mut process) = self.members[index].process.take() {
+            let _ = process.kill();
+            process.wait().unwrap();
+        }
+    }
+
+    /// A certificate whose common name is a user of the store.
+    pub fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
+        make_certificate(self.directory.path(), user, user);
+        (self.directory.path().join(format!("{user}.pem")), self.directory.path().join(format!("{user}.key")))
+    }
+
+    pub fn ca(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        (0..3).for_each(|index| self.stop_member(index));
+    }
+}
+
+fn free_ports(count: usize) -> Vec<u16> {
+    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+fn openssl(directory: &Path, arguments: &[&str]) {
+    let output = Command::new("openssl").current_dir(directory).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+const KEY: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+
+fn make_authority(directory: &Path) {
+    let arguments = [&["req", "-x509"], &KEY[..], &["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=store-ca"]];
+    openssl(directory, &arguments.concat());
+}
+
+fn make_certificate(directory: &Path, name: &str, common_name: &str) {
+    let (key, request, certificate) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
+    let subject = format!("/CN={common_name}");
+    let arguments = [&["req"], &KEY[..], &["-nodes", "-keyout", &key, "-out", &request, "-subj", &subject]];
+    openssl(directory, &arguments.concat());
+    let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\nbasicConstraints=CA:FALSE\n";
+    std::fs::write(directory.join("extensions"), extensions).unwrap();
+    openssl(
+        directory,
+        &[
+            "x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile",
+            "extensions", "-out", &certificate,
+        ],
+    );
+}

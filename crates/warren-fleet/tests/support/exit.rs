@@ -1,0 +1,319 @@
+//! An exit that is only its end of the link.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+use warren_fleet_link::{
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink, read_frame,
+    write_frame,
+};
+use warren_session::PublicKey;
+use warren_session::clients::{Client, RowChange};
+
+use super::{directories, fleet_ok, wait_for};
+
+/// An exit with its link.
+pub struct Exit {
+    pub directory: PathBuf,
+    link: Option<Child>,
+    seen: Arc<Mutex<Seen>>,
+    to_link: mpsc::UnboundedSender<ExitMessage>,
+    next: std::cell::Cell<u64>,
+    log: usize,
+}
+
+/// What the exit was told.
+#[derive(Default)]
+pub struct Seen {
+    pub rows: BTreeMap<String, RowChange>,
+    pub revision: i64,
+    pub wholes: usize,
+    pub store: Option<StoreLink>,
+    pub elsewhere: Vec<(PublicKey, Vec<u8>, ExitId)>,
+    pub exits: Vec<FleetExit>,
+    pub own_clock_offset_ms: i64,
+    pub drain: Option<bool>,
+    pub roster: Option<Vec<u8>>,
+    /// Everything in order, for tests of the order.
+    pub order: Vec<FleetMessage>,
+    answers: HashMap<u64, Sender<(Outcome, Instant)>>,
+    proposed: HashMap<u64, Vec<RowChange>>,
+    parts: BTreeMap<String, RowChange>,
+}
+
+pub fn key(byte: u8) -> PublicKey {
+    PublicKey([byte; 32])
+}
+
+pub fn pools() -> Pools {
+    Pools { ipv4: Some("10.0.0.0/16".parse().unwrap()), ipv6: None }
+}
+
+/// The text that names a row.
+pub fn id(row: &RowChange) -> String {
+    match row {
+        RowChange::Client { key, .. } => format!("client {key}"),
+        RowChange::Invitation { token, .. } => format!("invitation {}", token.label()),
+        RowChange::Removed { key, .. } => format!("removed {key}"),
+    }
+}
+
+fn is_set(row: &RowChange) -> bool {
+    match row {
+        RowChange::Client { client, .. } => client.is_some(),
+        RowChange::Invitation { invitation, .. } => invitation.is_some(),
+        RowChange::Removed { removed, .. } => removed.is_some(),
+    }
+}
+
+fn put(rows: &mut BTreeMap<String, RowChange>, row: RowChange) {
+    if is_set(&row) {
+        rows.insert(id(&row), row);
+    } else {
+        rows.remove(&id(&row));
+    }
+}
+
+impl Exit {
+    /// The first exit, which begins the fleet.
+    pub fn first(directory: &Path, name: &str, init: &[&str]) -> Self {
+        let clients = directory.join("clients.toml");
+        if !clients.exists() {
+            std::fs::create_dir_all(directory).unwrap();
+            std::fs::write(&clients, "client = []\n").unwrap();
+        }
+        let clients = clients.display().to_string();
+        let arguments = ["init", "--exit", name, "--clients", &clients, "--pool", "10.0.0.0/16"];
+        fleet_ok(directory, &[&arguments, init].concat());
+        Self::start(directory, name)
+    }
+
+    /// Another exit, which joins with a ticket from the first one.
+    pub fn further(first: &Self, directory: &Path, name: &str, ticket: &[&str]) -> Self {
+        let ticket = fleet_ok(&first.directory, &[&["ticket", name], ticket].concat());
+        fleet_ok(directory, &["join", ticket.trim()]);
+        Self::start(directory, name)
+    }
+
+    /// An exit whose `fleet.toml` is there.
+    pub fn start(directory: &Path, name: &str) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let (to_link, messages) = mpsc::unbounded_channel();
+        let socket = directory.join("runtime/fleet/fleet.sock");
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&socket);
+        let hello = ExitMessage::Hello {
+            version: LINK_VERSION,
+            release: "test".to_owned(),
+            exit: ExitId::try_from(name.to_owned()).unwrap(),
+            key: key(name.bytes().fold(0, u8::wrapping_add)),
+            endpoints: vec![format!("{name}.example.net:443")],
+            pools: pools(),
+        };
+        let shared = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(serve(socket, hello, shared, messages));
+        });
+        let next = std::cell::Cell::new(0);
+        let mut exit = Self { directory: directory.to_owned(), link: None, seen, to_link, next, log: 0 };
+        exit.start_link();
+        exit
+    }
+
+    pub fn start_link(&mut self) {
+        self.log += 1;
+        let log = std::fs::File::create(self.directory.join(format!("link{}.log", self.log))).unwrap();
+        let link = Command::new(env!("CARGO_BIN_EXE_warren-fleet"))
+            .arg("run")
+            .args(directories(&self.directory))
+            .args(["--log", "debug,h2=info,hyper_util=info,tower=info"])
+            .env("NO_COLOR", "1")
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.link = Some(link);
+    }
+
+    pub fn stop_link(&mut self, signal: &str) {
+        if let Some(mut link) = self.link.take() {
+            super::signal(link.id(), signal);
+            link.wait().unwrap();
+        }
+    }
+
+    pub fn link_pid(&self) -> u32 {
+        self.link.as_ref().unwrap().id()
+    }
+
+    pub fn link_log(&self) -> String {
+        std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap()
+    }
+
+    pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.seen.lock().unwrap())
+    }
+
+    pub fn say(&self, message: ExitMessage) {
+        self.to_link.send(message).unwrap();
+    }
+
+    /// Waits until the exit has the store's rows.
+    pub fn ready(self) -> Self {
+        self.wait("the store is reachable and was read", |seen| {
+            (seen.wholes > 0 && seen.store == Some(StoreLink::Reachable)).then_some(())
+        });
+        self
+    }
+
+    #[track_caller]
+    pub fn wait<T>(&self, what: &str, look: impl FnMut(&mut Seen) -> Option<T>) -> T {
+        self.wait_within(what, Duration::from_secs(20), look)
+    }
+
+    #[track_caller]
+    pub fn wait_within<T>(&self, what: &str, limit: Duration, mut look: impl FnMut(&mut Seen) -> Option<T>) -> T {
+        wait_for(what, limit, || self.seen(&mut look))
+    }
+
+    /// Sends a request. The answer comes out of the receiver.
+    pub fn send(&self, rows: Vec<RowChange>) -> Receiver<(Outcome, Instant)> {
+        let id = self.next.get() + 1;
+        self.next.set(id);
+        let (sender, receiver) = channel();
+        self.seen(|seen| {
+            seen.answers.insert(id, sender);
+            seen.proposed.insert(id, rows.clone());
+        });
+        self.say(ExitMessage::Request { id, rows });
+        receiver
+    }
+
+    /// Makes a request and waits for its answer, which has to come within three seconds.
+    #[track_caller]
+    pub fn request(&self, rows: Vec<RowChange>) -> Outcome {
+        self.send(rows).recv_timeout(Duration::from_secs(3)).expect("no answer within 3 s").0
+    }
+
+    /// Makes a request, again if the store is away or rows have changed meanwhile.
+    #[track_caller]
+    pub fn store(&self, rows: &[RowChange]) -> i64 {
+        let since = Instant::now();
+        loop {
+            if let Outcome::Stored { revision } = self.request(rows.to_vec()) {
+                return revision;
+            }
+            assert!(since.elapsed() < Duration::from_secs(20), "never stored: {rows:?}");
+        }
+    }
+
+    pub fn client(&self, key: PublicKey) -> Option<Client> {
+        let name = id(&RowChange::Client { key, client: None });
+        self.seen(|seen| match seen.rows.get(&name) {
+            Some(RowChange::Client { client, .. }) => client.clone(),
+            _ => None,
+        })
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        if let Some(mut link) = self.link.take() {
+            let _ = link.kill();
+            let _ = link.wait();
+            if std::thread::panicking() {
+                let log = std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap();
+                let lines: Vec<_> = log.lines().rev().take(15).collect();
+                eprintln!("--- {}\n{}", self.directory.display(), lines.into_iter().rev().collect::<Vec<_>>().join("\n"));
+            }
+        }
+    }
+}
+
+async fn serve(
+    socket: PathBuf,
+    hello: ExitMessage,
+    seen: Arc<Mutex<Seen>>,
+    mut messages: mpsc::UnboundedReceiver<ExitMessage>,
+) {
+    let listener = UnixListener::bind(socket).unwrap();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut from, mut to) = stream.into_split();
+        while messages.try_recv().is_ok() {}
+        let (applied, mut to_say) = mpsc::unbounded_channel();
+        let shared = Arc::clone(&seen);
+        let reading = tokio::spawn(async move {
+            while let Ok(Some(message)) = read_frame::<FleetMessage>(&mut from).await {
+                if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
+                    let _ = applied.send(ExitMessage::Applied { revision });
+                }
+            }
+        });
+        if write_frame(&mut to, &hello).await.is_err() {
+            continue;
+        }
+        let state = ExitState::Serving;
+        let mut load = tokio::time::interval(Duration::from_secs(2));
+        loop {
+            let message = tokio::select! {
+                biased;
+                Some(message) = to_say.recv() => message,
+                message = messages.recv() => match message {
+                    Some(message) => message,
+                    None => return,
+                },
+                _ = load.tick() => ExitMessage::Load { load: Load::default(), state },
+            };
+            if write_frame(&mut to, &message).await.is_err() || reading.is_finished() {
+                break;
+            }
+        }
+    }
+}
+
+/// Takes a message as an exit does. Returns the revision that is applied now.
+fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
+    seen.order.push(message.clone());
+    match message {
+        FleetMessage::Whole { revision, rows, is_last } => {
+            rows.into_iter().for_each(|row| put(&mut seen.parts, row));
+            if !is_last {
+                return None;
+            }
+            seen.rows = std::mem::take(&mut seen.parts);
+            seen.wholes += 1;
+            seen.revision = revision;
+            return Some(revision);
+        }
+        FleetMessage::Changes { revision, rows } => {
+            rows.into_iter().for_each(|row| put(&mut seen.rows, row));
+            seen.revision = revision;
+            return Some(revision);
+        }
+        FleetMessage::Answer { id, outcome } => {
+            let rows = seen.proposed.remove(&id).unwrap_or_default();
+            if let Outcome::Stored { .. } = outcome {
+                rows.into_iter().for_each(|row| put(&mut seen.rows, row));
+            }
+            if let Some(answer) = seen.answers.remove(&id) {
+                let _ = answer.send((outcome, Instant::now()));
+            }
+        }
+        FleetMessage::Elsewhere { key, nonce, exit } => seen.elsewhere.push((key, nonce, exit)),
+        FleetMessage::Store(store) => seen.store = Some(store),
+        FleetMessage::Exits { own_clock_offset_ms, exits } => {
+            (seen.own_clock_offset_ms, seen.exits) = (own_clock_offset_ms, exits);
+        }
+        FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
+        FleetMessage::Drain { on } => seen.drain = Some(on),
+    }
+    None
+}
