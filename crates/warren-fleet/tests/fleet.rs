@@ -11,7 +11,7 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RemovedKey, RowChange};
 
 use self::support::etcd::Store;
-use self::support::exit::{Exit, key};
+use self::support::exit::{Exit, key, valid};
 use self::support::{fleet, fleet_fails, fleet_ok, my_turn, wait_for};
 
 fn now() -> SystemTime {
@@ -42,9 +42,9 @@ fn removal(name: &str, key: PublicKey) -> Vec<RowChange> {
 
 /// A key that has nothing to do with others.
 fn number_key(number: usize) -> PublicKey {
-    let mut bytes = [1; 32];
+    let mut bytes = [1; 31];
     bytes[..8].copy_from_slice(&u64::try_from(number).unwrap().to_be_bytes());
-    PublicKey(bytes)
+    valid(bytes)
 }
 
 struct Fleet {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{signal, wait_for};
 
-pub struct Store {
-    pub directory: tempfile::TempDir,
+pub(crate) struct Store {
+    pub(crate) directory: tempfile::TempDir,
     members: Vec<Member>,
     is_secure: bool,
 }
@@ -22,12 +22,12 @@ struct Member {
 
 impl Store {
     /// Three members without TLS.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::with(false)
     }
 
     /// Three members that want certificates of their clients.
-    pub fn start_secure() -> Self {
+    pub(crate) fn start_secure() -> Self {
         Self::with(true)
     }
 
@@ -56,12 +56,12 @@ impl Store {
         if self.is_secure { "https" } else { "http" }
     }
 
-    pub fn url(&self, index: usize) -> String {
+    pub(crate) fn url(&self, index: usize) -> String {
         format!("{}://127.0.0.1:{}", self.scheme(), self.members[index].client)
     }
 
     /// What `--store` has.
-    pub fn urls(&self) -> String {
+    pub(crate) fn urls(&self) -> String {
         (0..3).map(|index| self.url(index)).collect::<Vec<_>>().join(",")
     }
 
@@ -102,7 +102,7 @@ impl Store {
         });
     }
 
-    pub fn etcdctl(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn etcdctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.urls(), "--command-timeout", "3s"]);
         if self.is_secure {
@@ -114,14 +114,14 @@ impl Store {
         command.args(arguments).output().expect("etcdctl is not installed: run scripts/setup")
     }
 
-    pub fn etcdctl_ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn etcdctl_ok(&self, arguments: &[&str]) -> String {
         let output = self.etcdctl(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// The member that leads.
-    pub fn leader(&self) -> usize {
+    pub(crate) fn leader(&self) -> usize {
         let status = self.etcdctl_ok(&["endpoint", "status", "--write-out", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
         let leader = status.as_array().unwrap().iter().position(|member| {
@@ -130,22 +130,22 @@ impl Store {
         leader.unwrap()
     }
 
-    pub fn revision(&self) -> i64 {
+    pub(crate) fn revision(&self) -> i64 {
         let status = self.etcdctl_ok(&["get", "none", "--write-out", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
         status["header"]["revision"].as_i64().unwrap()
     }
 
-    pub fn signal(&self, index: usize, name: &str) {
+    pub(crate) fn signal(&self, index: usize, name: &str) {
         signal(self.members[index].process.as_ref().unwrap().id(), name);
     }
 
-    pub fn signal_all(&self, name: &str) {
+    pub(crate) fn signal_all(&self, name: &str) {
         (0..3).for_each(|index| self.signal(index, name));
     }
 
     /// Writes a snapshot of the store into a file.
-    pub fn back_up(&self) -> PathBuf {
+    pub(crate) fn back_up(&self) -> PathBuf {
         let file = self.directory.path().join("backup.db");
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.url(0), "snapshot", "save"]).arg(&file);
@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// Replaces the whole store by an old backup, as an operator does.
-    pub fn restore(&mut self, backup: &Path) {
+    pub(crate) fn restore(&mut self, backup: &Path) {
         for index in 0..3 {
             self.stop_member(index);
             std::fs::remove_dir_all(self.data(index)).unwrap();
@@ -182,12 +182,12 @@ impl Store {
     }
 
     /// A certificate whose common name is a user of the store.
-    pub fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
         make_certificate(self.directory.path(), user, user);
         (self.directory.path().join(format!("{user}.pem")), self.directory.path().join(format!("{user}.key")))
     }
 
-    pub fn ca(&self) -> PathBuf {
+    pub(crate) fn ca(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
 }
