@@ -66,7 +66,8 @@ impl Store {
     }
 
     fn cluster(&self) -> String {
-        let members = self.members.iter().map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer));
+        let members =
+            self.members.iter().map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer));
         members.collect::<Vec<_>>().join(",")
     }
 
@@ -93,7 +94,8 @@ impl Store {
             command.arg("--cert-file").arg(file("server.pem")).arg("--key-file").arg(file("server.key"));
             command.arg("--trusted-ca-file").arg(file("ca.pem")).arg("--client-cert-auth");
         }
-        self.members[index].process = Some(command.spawn().expect("etcd is not installed: run scripts/setup"));
+        self.members[index].process =
+            Some(command.spawn().expect("etcd is not installed: run scripts/setup"));
     }
 
     fn wait_until_ready(&self) {
@@ -109,7 +111,11 @@ impl Store {
             let file = |name: &str| self.directory.path().join(name);
             let root = if file("root.pem").exists() { "root" } else { "server" };
             command.arg("--cacert").arg(file("ca.pem"));
-            command.arg("--cert").arg(file(&format!("{root}.pem"))).arg("--key").arg(file(&format!("{root}.key")));
+            command
+                .arg("--cert")
+                .arg(file(&format!("{root}.pem")))
+                .arg("--key")
+                .arg(file(&format!("{root}.key")));
         }
         command.args(arguments).output().expect("etcdctl is not installed: run scripts/setup")
     }
@@ -124,9 +130,11 @@ impl Store {
     pub(crate) fn leader(&self) -> usize {
         let status = self.etcdctl_ok(&["endpoint", "status", "--write-out", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        let leader = status.as_array().unwrap().iter().position(|member| {
-            member["Status"]["header"]["member_id"] == member["Status"]["leader"]
-        });
+        let leader = status
+            .as_array()
+            .unwrap()
+            .iter()
+            .position(|member| member["Status"]["header"]["member_id"] == member["Status"]["leader"]);
         leader.unwrap()
     }
 
@@ -211,7 +219,11 @@ fn openssl(directory: &Path, arguments: &[&str]) {
 const KEY: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 
 fn make_authority(directory: &Path) {
-    let arguments = [&["req", "-x509"], &KEY[..], &["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=store-ca"]];
+    let arguments = [
+        &["req", "-x509"],
+        &KEY[..],
+        &["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=store-ca"],
+    ];
     openssl(directory, &arguments.concat());
 }
 
@@ -220,13 +232,27 @@ fn make_certificate(directory: &Path, name: &str, common_name: &str) {
     let subject = format!("/CN={common_name}");
     let arguments = [&["req"], &KEY[..], &["-nodes", "-keyout", &key, "-out", &request, "-subj", &subject]];
     openssl(directory, &arguments.concat());
-    let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\nbasicConstraints=CA:FALSE\n";
+    let extensions =
+        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\nbasicConstraints=CA:FALSE\n";
     std::fs::write(directory.join("extensions"), extensions).unwrap();
     openssl(
         directory,
         &[
-            "x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile",
-            "extensions", "-out", &certificate,
+            "x509",
+            "-req",
+            "-in",
+            &request,
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "extensions",
+            "-out",
+            &certificate,
         ],
     );
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink, read_frame,
-    write_frame,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
+    read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
@@ -185,7 +185,12 @@ impl Exit {
     }
 
     #[track_caller]
-    pub(crate) fn wait_within<T>(&self, what: &str, limit: Duration, mut look: impl FnMut(&mut Seen) -> Option<T>) -> T {
+    pub(crate) fn wait_within<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut look: impl FnMut(&mut Seen) -> Option<T>,
+    ) -> T {
         wait_for(what, limit, || self.seen(&mut look))
     }
 
@@ -235,9 +240,14 @@ impl Drop for Exit {
             let _ = link.kill();
             let _ = link.wait();
             if std::thread::panicking() {
-                let log = std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap();
+                let log =
+                    std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap();
                 let lines: Vec<_> = log.lines().rev().take(40).collect();
-                eprintln!("--- {}\n{}", self.directory.display(), lines.into_iter().rev().collect::<Vec<_>>().join("\n"));
+                eprintln!(
+                    "--- {}\n{}",
+                    self.directory.display(),
+                    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+                );
             }
         }
     }
