@@ -224,7 +224,6 @@ pub enum FleetMessage {
         /// The request's number.
         id: u64,
         /// What has become of it.
-        #[serde(flatten)]
         outcome: Outcome,
     },
     /// A client has a newer session at another exit. With the same nonce, the session here goes on as a leaving one; with another
