@@ -267,7 +267,7 @@ async fn serve(
         let (applied, mut to_say) = mpsc::unbounded_channel();
         let shared = Arc::clone(&seen);
         let reading = tokio::spawn(async move {
-            while let Ok(Some(message)) = read_frame::<FleetMessage>(&mut from).await {
+            while let Some(message) = read_frame::<FleetMessage>(&mut from).await.expect("the link's message") {
                 if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
                     let _ = applied.send(ExitMessage::Applied { revision });
                 }
