@@ -27,7 +27,7 @@ LAYERS = [
     ["warren-control"],
     ["warren-daemon"],
     ["warren-client", "warren-exit"],
-    ["warren"],
+    ["warren", "warren-fleet"],
     ["warren-bench"],
 ]
 LEVELS = {name: level for level, row in enumerate(LAYERS) for name in row}

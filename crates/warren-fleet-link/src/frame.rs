@@ -63,8 +63,12 @@ pub async fn write_frame(
 mod tests {
     use proptest::prelude::*;
 
+    use std::time::Duration;
+
+    use warren_session::PublicKey;
+
     use super::*;
-    use crate::{ExitMessage, FleetMessage};
+    use crate::{ExitId, ExitMessage, FleetMessage, Outcome, StoreLink};
 
     fn now<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
@@ -88,6 +92,37 @@ mod tests {
         let mut from: &[u8] = &[0xff, 0xff, 0xff, 0xff];
         let refused = now(read_frame::<FleetMessage>(&mut from));
         assert!(matches!(refused, Err(FrameError::TooLong(0xffff_ffff))), "{refused:?}");
+    }
+
+    #[test]
+    fn answers_and_wireguard_keys_come_back() {
+        // Half of all texts are no point on the curve, as WireGuard's keys are not.
+        for byte in 0..20 {
+            let (key, nonce) = (PublicKey([byte; 32]), vec![byte]);
+            let exit = ExitId::try_from("ams".to_owned()).unwrap();
+            let opened = ExitMessage::Opened { key, nonce: nonce.clone() };
+            assert_eq!(sent(&opened), opened);
+            let elsewhere = FleetMessage::Elsewhere { key, nonce, exit };
+            assert_eq!(sent(&elsewhere), elsewhere);
+        }
+        for outcome in [Outcome::Stored { revision: 7 }, Outcome::Conflict, Outcome::Unavailable] {
+            let answer = FleetMessage::Answer { id: 3, outcome };
+            assert_eq!(sent(&answer), answer);
+        }
+        let away = StoreLink::Away { silent: Duration::from_secs(2), reason: "it is down".to_owned() };
+        for store in [StoreLink::Reachable, away, StoreLink::Refused { reason: "no".to_owned() }] {
+            let message = FleetMessage::Store(store);
+            assert_eq!(sent(&message), message);
+        }
+    }
+
+    /// The message as the other side reads it.
+    fn sent<M: Serialize + DeserializeOwned>(message: &M) -> M {
+        let mut bytes = Vec::new();
+        now(async {
+            write_frame(&mut bytes, message).await.unwrap();
+            read_frame(&mut bytes.as_slice()).await.unwrap().unwrap()
+        })
     }
 
     proptest! {

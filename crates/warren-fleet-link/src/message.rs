@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
-use warren_session::PublicKey;
 use warren_session::clients::{RowChange, is_valid_name};
+use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Both sides refuse another one: they are of one release.
 pub const LINK_VERSION: u32 = 1;
@@ -112,14 +112,16 @@ pub enum ExitMessage {
     },
     /// A client has opened a session here. The exit does not wait for the store: the newest session wins.
     Opened {
-        /// The client's key.
+        /// The client's key, which may be one of WireGuard's.
+        #[serde(deserialize_with = "stored_key")]
         key: PublicKey,
         /// The client process's nonce. Two sessions with one nonce are of the same process, which moves.
         nonce: Vec<u8>,
     },
     /// A client's session here is over.
     Closed {
-        /// The client's key.
+        /// The client's key, which may be one of WireGuard's.
+        #[serde(deserialize_with = "stored_key")]
         key: PublicKey,
         /// The nonce of the session that is over.
         nonce: Vec<u8>,
@@ -228,7 +230,8 @@ pub enum FleetMessage {
     /// A client has a newer session at another exit. With the same nonce, the session here goes on as a leaving one; with another
     /// one it ends as replaced.
     Elsewhere {
-        /// The client's key.
+        /// The client's key, which may be one of WireGuard's.
+        #[serde(deserialize_with = "stored_key")]
         key: PublicKey,
         /// The newer session's nonce.
         nonce: Vec<u8>,

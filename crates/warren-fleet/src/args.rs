@@ -28,10 +28,22 @@ struct GlobalArguments {
     #[arg(long, global = true, env = "WARREN_CONFIG_DIR", value_name = "DIR", default_value = "/etc/warren")]
     config_dir: PathBuf,
     /// Directory for files that last until the next boot.
-    #[arg(long, global = true, env = "WARREN_RUNTIME_DIR", value_name = "DIR", default_value = "/run/warren")]
+    #[arg(
+        long,
+        global = true,
+        env = "WARREN_RUNTIME_DIR",
+        value_name = "DIR",
+        default_value = "/run/warren"
+    )]
     runtime_dir: PathBuf,
     /// Directory for files that outlast a boot.
-    #[arg(long, global = true, env = "WARREN_STATE_DIR", value_name = "DIR", default_value = "/var/lib/warren")]
+    #[arg(
+        long,
+        global = true,
+        env = "WARREN_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/warren"
+    )]
     state_dir: PathBuf,
     /// What to log: a level, or levels by module in the syntax of tracing filters.
     #[arg(long, global = true, env = "WARREN_LOG", value_name = "FILTER", default_value = "info")]
@@ -65,7 +77,11 @@ enum Command {
 impl Arguments {
     pub(crate) fn start_logging(&self) {
         let filter = EnvFilter::try_new(&self.global.log).unwrap_or_else(|_| EnvFilter::new("info"));
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .init();
     }
 
     pub(crate) async fn carry_out(&self) -> anyhow::Result<()> {

@@ -68,7 +68,8 @@ impl FleetConfig {
             read => read.with_context(|| format!("{} cannot be read", path.display()))?,
         };
         let config: Self = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").matches('\n').count() + 1);
+            let line =
+                error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").matches('\n').count() + 1);
             anyhow::anyhow!("{}:{line}: {}", path.display(), error.message())
         })?;
         config.check().with_context(|| format!("{} is wrong", path.display()))?;
@@ -94,12 +95,18 @@ impl StoreConfig {
     /// If something is missing or contradicts something else.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.endpoints.is_empty() {
-            bail!("`endpoints` is empty; name the members of the store, such as \"https://a.example.net:2379\"");
+            bail!(
+                "`endpoints` is empty; name the members of the store, such as \"https://a.example.net:2379\""
+            );
         }
         for endpoint in &self.endpoints {
-            let is_local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"].iter().any(|local| endpoint.starts_with(local));
+            let is_local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"]
+                .iter()
+                .any(|local| endpoint.starts_with(local));
             if !endpoint.starts_with("https://") && !is_local {
-                bail!("the endpoint {endpoint:?} does not begin with https://; only a store on this host may be reached without TLS");
+                bail!(
+                    "the endpoint {endpoint:?} does not begin with https://; only a store on this host may be reached without TLS"
+                );
             }
         }
         if self.certificate.is_some() != self.key.is_some() {
@@ -137,7 +144,10 @@ mod tests {
     use super::*;
 
     fn store(endpoints: &[&str]) -> StoreConfig {
-        StoreConfig { endpoints: endpoints.iter().map(|&it| it.to_owned()).collect(), ..StoreConfig::default() }
+        StoreConfig {
+            endpoints: endpoints.iter().map(|&it| it.to_owned()).collect(),
+            ..StoreConfig::default()
+        }
     }
 
     #[test]

@@ -48,7 +48,11 @@ struct Seen {
 }
 
 impl Exits {
-    pub(crate) fn replace(&mut self, members: BTreeMap<ExitId, Member>, heartbeats: BTreeMap<ExitId, Heartbeat>) {
+    pub(crate) fn replace(
+        &mut self,
+        members: BTreeMap<ExitId, Member>,
+        heartbeats: BTreeMap<ExitId, Heartbeat>,
+    ) {
         self.members = members;
         let mut before = std::mem::take(&mut self.heartbeats);
         self.heartbeats = heartbeats
@@ -74,7 +78,13 @@ impl Exits {
     }
 
     /// Takes a heartbeat. `is_live` if it was written just now, so that its clock can be compared.
-    pub(crate) fn heartbeat(&mut self, exit: ExitId, heartbeat: Option<Heartbeat>, is_live: bool, now: SystemTime) {
+    pub(crate) fn heartbeat(
+        &mut self,
+        exit: ExitId,
+        heartbeat: Option<Heartbeat>,
+        is_live: bool,
+        now: SystemTime,
+    ) {
         self.has_changed = true;
         let before = self.heartbeats.remove(&exit);
         let Some(heartbeat) = heartbeat else { return };

@@ -261,7 +261,8 @@ mod tests {
     fn claims_and_keys_of_another_fleet_are_not_followed() {
         let keys = Keys::new("home");
         let key = PublicKey([7; 32]);
-        for name in [keys.client_name("anna"), keys.address("10.0.0.1".parse().unwrap()), keys.next_key(key)] {
+        for name in [keys.client_name("anna"), keys.address("10.0.0.1".parse().unwrap()), keys.next_key(key)]
+        {
             assert_eq!(keys.parse(name.as_bytes()), None, "{name}");
         }
         let other = Keys::new("home2").name(&Key::Meta);

@@ -7,7 +7,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use warren_fleet_link::{ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink};
+use warren_fleet_link::{
+    ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
+};
 use warren_session::clients::RowChange;
 
 use self::copy::Copy;
@@ -144,18 +146,34 @@ impl Link {
     }
 
     fn hello(&mut self, hello: ExitMessage, now: Instant) -> Result<(), String> {
-        let ExitMessage::Hello { version, release, exit, key, endpoints, pools } = hello else { return Ok(()) };
+        let ExitMessage::Hello { version, release, exit, key, endpoints, pools } = hello else {
+            return Ok(());
+        };
         if version != LINK_VERSION {
-            return Err(format!("the exit's release {release} is another one than this program's; install the same release of both"));
+            return Err(format!(
+                "the exit's release {release} is another one than this program's; install the same release of both"
+            ));
         }
         if exit != self.me {
-            return Err(format!("the exit is called {exit} in exit.toml and {} in fleet.toml; correct one of them", self.me));
+            return Err(format!(
+                "the exit is called {exit} in exit.toml and {} in fleet.toml; correct one of them",
+                self.me
+            ));
         }
         self.exit_gone();
         let member = Member { key: Some(key), endpoints };
         let (load, state) = (Load::default(), ExitState::Serving);
-        self.exit =
-            Some(Exit { member, pools, release, load, state, applied: 0, whole: None, told: 0, is_news: true });
+        self.exit = Some(Exit {
+            member,
+            pools,
+            release,
+            load,
+            state,
+            applied: 0,
+            whole: None,
+            told: 0,
+            is_news: true,
+        });
         self.out.push(FleetMessage::Store(self.store_link(now)));
         self.send_whole();
         Ok(())
@@ -183,7 +201,10 @@ impl Link {
     }
 
     fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
-        let basis = self.exit.as_ref().and_then(|exit| exit.whole.filter(|whole| exit.applied >= *whole).map(|_| exit.applied));
+        let basis = self
+            .exit
+            .as_ref()
+            .and_then(|exit| exit.whole.filter(|whole| exit.applied >= *whole).map(|_| exit.applied));
         let is_away = match &self.store {
             Store::Up { .. } => self.refusal().is_some(),
             Store::Down { since, .. } => now.duration_since(*since) >= SILENCE,
@@ -254,7 +275,9 @@ impl Link {
         match &self.store {
             Store::Up { .. } => StoreLink::Reachable,
             // Another member takes over meanwhile.
-            Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => StoreLink::Reachable,
+            Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => {
+                StoreLink::Reachable
+            }
             Store::Down { since, reason } => {
                 StoreLink::Away { silent: now.duration_since(*since), reason: reason.clone() }
             }
@@ -431,7 +454,9 @@ impl Link {
         // An exit that was removed does not come back by itself.
         transaction.expected.insert(member.clone(), Expected::Present);
         transaction.then.insert(name.clone(), serde_json::to_vec(&heartbeat).ok());
-        transaction.then.insert(self.keys.name(&Key::Position(self.me.clone())), Some(self.process.clone().into()));
+        transaction
+            .then
+            .insert(self.keys.name(&Key::Position(self.me.clone())), Some(self.process.clone().into()));
         if !self.exits.is_member(&self.me, &exit.member) {
             transaction.then.insert(member, serde_json::to_vec(&exit.member).ok());
         }

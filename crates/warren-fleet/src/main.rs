@@ -28,7 +28,8 @@ fn main() -> ExitCode {
     let arguments = args::Arguments::parse();
     arguments.start_logging();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(arguments.carry_out()));
+    let done =
+        runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(arguments.carry_out()));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

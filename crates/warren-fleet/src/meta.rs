@@ -31,21 +31,37 @@ pub(crate) struct Position {
 /// Why the store must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Mismatch {
-    #[error("the store has no fleet {name:?}; if it was emptied, restore a backup and run `warren fleet recover`, or begin anew with `warren fleet init`")]
+    #[error(
+        "the store has no fleet {name:?}; if it was emptied, restore a backup and run `warren fleet recover`, or begin anew with `warren fleet init`"
+    )]
     NoFleet { name: String },
-    #[error("the store's data has format {format}, and this version of Warren knows format {FORMAT}; upgrade Warren on this exit")]
+    #[error(
+        "the store's data has format {format}, and this version of Warren knows format {FORMAT}; upgrade Warren on this exit"
+    )]
     Format { format: u32 },
-    #[error("the store has another fleet of the same name; correct `endpoints` in fleet.toml, or leave the old one with `warren fleet leave`")]
+    #[error(
+        "the store has another fleet of the same name; correct `endpoints` in fleet.toml, or leave the old one with `warren fleet leave`"
+    )]
     OtherFleet,
-    #[error("the store was restored from an old backup: it is at revision {found} and was at {known}; run `warren fleet recover` so that no removed client comes back")]
+    #[error(
+        "the store was restored from an old backup: it is at revision {found} and was at {known}; run `warren fleet recover` so that no removed client comes back"
+    )]
     OldRevision { known: i64, found: i64 },
-    #[error("the store was restored from a backup or replaced (its cluster is {found:x} and was {known:x}); run `warren fleet recover` so that no removed client comes back")]
+    #[error(
+        "the store was restored from a backup or replaced (its cluster is {found:x} and was {known:x}); run `warren fleet recover` so that no removed client comes back"
+    )]
     OtherCluster { known: u64, found: u64 },
-    #[error("the store was restored from an old backup: what this exit wrote at revision {known} is not there; run `warren fleet recover` so that no removed client comes back")]
+    #[error(
+        "the store was restored from an old backup: what this exit wrote at revision {known} is not there; run `warren fleet recover` so that no removed client comes back"
+    )]
     LostWrite { known: i64 },
-    #[error("this exit does not belong to the fleet, or was removed from it; run `warren fleet leave` here, or join with a new ticket")]
+    #[error(
+        "this exit does not belong to the fleet, or was removed from it; run `warren fleet leave` here, or join with a new ticket"
+    )]
     Removed,
-    #[error("this exit's pools are {own} and the fleet's are {fleet}; give `[pool]` in exit.toml the fleet's")]
+    #[error(
+        "this exit's pools are {own} and the fleet's are {fleet}; give `[pool]` in exit.toml the fleet's"
+    )]
     Pools { own: String, fleet: String },
 }
 
@@ -143,9 +159,15 @@ mod tests {
 
     #[test]
     fn another_fleet_and_a_removed_exit_are_refused() {
-        assert_eq!(checked(|found| found.meta = Some(Meta { id: "g".to_owned(), ..meta() })), Err(Mismatch::OtherFleet));
+        assert_eq!(
+            checked(|found| found.meta = Some(Meta { id: "g".to_owned(), ..meta() })),
+            Err(Mismatch::OtherFleet)
+        );
         assert_eq!(checked(|found| (found.own, found.is_member) = (0, false)), Err(Mismatch::Removed));
         assert!(matches!(checked(|found| found.meta = None), Err(Mismatch::NoFleet { .. })));
-        assert!(matches!(checked(|found| found.meta = Some(Meta { format: 2, ..meta() })), Err(Mismatch::Format { .. })));
+        assert!(matches!(
+            checked(|found| found.meta = Some(Meta { format: 2, ..meta() })),
+            Err(Mismatch::Format { .. })
+        ));
     }
 }

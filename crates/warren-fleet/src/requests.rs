@@ -87,13 +87,27 @@ impl Requests {
     ///
     /// # Errors
     /// If too many wait.
-    pub(crate) fn take(&mut self, id: u64, mut rows: Vec<RowChange>, basis: i64, now: Instant) -> Result<(), Outcome> {
+    pub(crate) fn take(
+        &mut self,
+        id: u64,
+        mut rows: Vec<RowChange>,
+        basis: i64,
+        now: Instant,
+    ) -> Result<(), Outcome> {
         if self.waiting.len() >= MAX_WAITING {
             return Err(Outcome::Unavailable);
         }
         rows.sort_by_key(is_set);
         let until = now + PATIENCE;
-        self.waiting.push_back(Waiting { id, rows, basis, until, stored: 0, corrected: Vec::new(), tries: 0 });
+        self.waiting.push_back(Waiting {
+            id,
+            rows,
+            basis,
+            until,
+            stored: 0,
+            corrected: Vec::new(),
+            tries: 0,
+        });
         Ok(())
     }
 
@@ -110,7 +124,9 @@ impl Requests {
     /// Answers requests that have waited too long, or all.
     pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
         let mut answers = Vec::new();
-        while let Some(request) = self.waiting.pop_front_if(|request| now.is_none_or(|now| now >= request.until)) {
+        while let Some(request) =
+            self.waiting.pop_front_if(|request| now.is_none_or(|now| now >= request.until))
+        {
             answers.push(FleetMessage::Answer { id: request.id, outcome: Outcome::Unavailable });
         }
         answers
@@ -122,7 +138,11 @@ impl Requests {
     }
 
     /// Makes the next transaction from the oldest requests, unless one is under way. Answers requests that need none.
-    pub(crate) fn next(&mut self, known: Known<'_>, revision: i64) -> (Vec<FleetMessage>, Option<(u64, Draft)>) {
+    pub(crate) fn next(
+        &mut self,
+        known: Known<'_>,
+        revision: i64,
+    ) -> (Vec<FleetMessage>, Option<(u64, Draft)>) {
         let mut messages = Vec::new();
         if self.under_way.is_some() {
             return (messages, None);
@@ -203,7 +223,9 @@ impl Requests {
     pub(crate) fn failed(&mut self, number: u64, revision: i64) -> Vec<FleetMessage> {
         let parts = self.settle(number);
         self.is_alone = parts.len() > 1;
-        for request in self.waiting.iter_mut().filter(|request| parts.iter().any(|part| part.id == request.id)) {
+        for request in
+            self.waiting.iter_mut().filter(|request| parts.iter().any(|part| part.id == request.id))
+        {
             request.tries += 1;
         }
         let is_hopeless = self.waiting.front().is_some_and(|request| request.tries >= TRIES);
@@ -229,7 +251,8 @@ impl Waiting {
             let rows = rest.get(..count).unwrap_or_default();
             let draft = draft(known, rows, &self.rows)?;
             if draft.fits() || count <= 1 {
-                let part = Part { id: self.id, count, rows: draft.rows.clone(), corrected: draft.corrected.clone() };
+                let part =
+                    Part { id: self.id, count, rows: draft.rows.clone(), corrected: draft.corrected.clone() };
                 return Ok((draft, part));
             }
             count /= 2;

@@ -134,9 +134,10 @@ impl Rows {
     /// What must change for these rows to become the newer ones.
     pub(crate) fn changes_to(&self, newer: &Self) -> Vec<RowChange> {
         let gone = self.rows.keys().filter(|id| !newer.rows.contains_key(*id)).map(|id| id.deletion());
-        let set = newer.rows.iter().filter(|(id, row)| {
-            self.rows.get(*id).is_none_or(|before| before.content != row.content)
-        });
+        let set = newer
+            .rows
+            .iter()
+            .filter(|(id, row)| self.rows.get(*id).is_none_or(|before| before.content != row.content));
         gone.chain(set.map(|(_, row)| row.content.clone())).collect()
     }
 }
@@ -196,7 +197,9 @@ impl Unseen {
 
     /// The row as the exit had seen it, if others have changed it since then.
     pub(crate) fn seen(&self, id: RowId, basis: i64) -> Option<&RowChange> {
-        self.later(basis).find(|(other, _)| *other == Subject::Row(id)).and_then(|(_, before)| before.as_ref())
+        self.later(basis)
+            .find(|(other, _)| *other == Subject::Row(id))
+            .and_then(|(_, before)| before.as_ref())
     }
 
     /// Whether others have changed something since the exit saw it.

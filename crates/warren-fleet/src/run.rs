@@ -153,12 +153,29 @@ impl Runner {
         }
         let position = snapshot.as_ref().map(|snapshot| snapshot.position.clone());
         let known = snapshot.map(|snapshot| (snapshot.meta, snapshot.position.cluster));
-        let store =
-            StoreConnection { commands: None, reports: None, member: first_member(&config), pause: PAUSES.0, next: now };
+        let store = StoreConnection {
+            commands: None,
+            reports: None,
+            member: first_member(&config),
+            pause: PAUSES.0,
+            next: now,
+        };
         let disk = Disk { state, saving: None, position: position.clone(), changes: link.changes() };
         let due = Due { report: now, heartbeat: now, beaten: now, save: now + SAVE };
         let lease = Arc::new(AtomicI64::new(0));
-        Ok(Self { config, link, exit: None, store, lease, known, position, is_live: false, due, is_recording: false, disk })
+        Ok(Self {
+            config,
+            link,
+            exit: None,
+            store,
+            lease,
+            known,
+            position,
+            is_live: false,
+            due,
+            is_recording: false,
+            disk,
+        })
     }
 
     fn from_exit(&mut self, message: FromExit) {
@@ -246,7 +263,9 @@ impl Runner {
         if now >= self.due.heartbeat || is_news {
             self.beat(now);
         }
-        if !self.is_recording && let Some(batch) = self.link.next_sessions(now) {
+        if !self.is_recording
+            && let Some(batch) = self.link.next_sessions(now)
+        {
             self.is_recording = self.store.send(ToStore::Sessions(batch));
         }
         if now >= self.due.save {

@@ -77,7 +77,13 @@ impl Sessions {
     }
 
     /// Takes a record from the store. Says so if a session has moved away from here.
-    pub(crate) fn record(&mut self, me: &ExitId, key: PublicKey, modified: i64, record: Option<SessionRecord>) -> Option<FleetMessage> {
+    pub(crate) fn record(
+        &mut self,
+        me: &ExitId,
+        key: PublicKey,
+        modified: i64,
+        record: Option<SessionRecord>,
+    ) -> Option<FleetMessage> {
         let Some(record) = record else {
             self.records.remove(&key);
             // A lease of ours has ended while the session lives on.
@@ -97,7 +103,12 @@ impl Sessions {
     }
 
     /// The next records to write, and sessions that have lost to others.
-    pub(crate) fn batch(&mut self, me: &ExitId, keys: &Keys, now: Instant) -> (SessionBatch, Vec<FleetMessage>) {
+    pub(crate) fn batch(
+        &mut self,
+        me: &ExitId,
+        keys: &Keys,
+        now: Instant,
+    ) -> (SessionBatch, Vec<FleetMessage>) {
         let mut batch = SessionBatch::default();
         let mut lost = Vec::new();
         for key in self.unsent.iter().copied().collect::<Vec<_>>() {
@@ -111,7 +122,11 @@ impl Sessions {
                 (Some(own), Some((modified, record)))
                     if *modified > own.basis && now.duration_since(own.opened) > FRESH =>
                 {
-                    lost.push(FleetMessage::Elsewhere { key, nonce: record.nonce(), exit: record.exit.clone() });
+                    lost.push(FleetMessage::Elsewhere {
+                        key,
+                        nonce: record.nonce(),
+                        exit: record.exit.clone(),
+                    });
                     self.own.remove(&key);
                     self.unsent.remove(&key);
                     continue;
@@ -119,7 +134,8 @@ impl Sessions {
                 (Some(own), _) => serde_json::to_vec(&SessionRecord::new(me, &own.nonce)).ok(),
                 (None, _) => {
                     let nonce = self.closed.get(&key);
-                    let is_there = record.is_some_and(|(_, record)| record.exit == *me && nonce == Some(&record.nonce()));
+                    let is_there = record
+                        .is_some_and(|(_, record)| record.exit == *me && nonce == Some(&record.nonce()));
                     if !is_there {
                         self.unsent.remove(&key);
                         self.closed.remove(&key);

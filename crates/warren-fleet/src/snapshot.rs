@@ -83,7 +83,12 @@ impl StateDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.with_context(|| format!("{} cannot be read", path.display()))?,
         };
-        let damaged = || format!("{} is damaged; restore it from a backup, or delete it if the store is intact", path.display());
+        let damaged = || {
+            format!(
+                "{} is damaged; restore it from a backup, or delete it if the store is intact",
+                path.display()
+            )
+        };
         let mut snapshot = decode(&bytes).with_context(damaged)?;
         let newer = self.load_position()?.filter(|it| {
             it.fleet == snapshot.position.fleet
@@ -99,7 +104,8 @@ impl StateDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             read => {
                 let bytes = read.with_context(|| format!("{} cannot be read", self.position().display()))?;
-                let damaged = || format!("{} is damaged; restore it from a backup", self.position().display());
+                let damaged =
+                    || format!("{} is damaged; restore it from a backup", self.position().display());
                 Ok(Some(serde_json::from_slice(&bytes).with_context(damaged)?))
             }
         }
@@ -130,7 +136,8 @@ impl StateDirectory {
     /// If one stays.
     pub(crate) fn clear(&self) -> anyhow::Result<()> {
         for path in [self.snapshot(), self.position()] {
-            warren_host::durable_file::remove(&path).with_context(|| format!("{} cannot be removed", path.display()))?;
+            warren_host::durable_file::remove(&path)
+                .with_context(|| format!("{} cannot be removed", path.display()))?;
         }
         Ok(())
     }
@@ -148,7 +155,8 @@ pub(crate) fn encode(snapshot: &Snapshot) -> anyhow::Result<Vec<u8>> {
     for pair in pairs {
         let Some(value) = &pair.value else { continue };
         let key = String::from_utf8(pair.key.clone()).context("a key is not text")?;
-        text += &serde_json::to_string(&Line { key, modified: pair.modified, value: STANDARD.encode(value) })?;
+        text +=
+            &serde_json::to_string(&Line { key, modified: pair.modified, value: STANDARD.encode(value) })?;
         text.push('\n');
     }
     let sum = checksum(text.as_bytes());
@@ -163,13 +171,15 @@ pub(crate) fn encode(snapshot: &Snapshot) -> anyhow::Result<Vec<u8>> {
 /// If it is damaged, or of another version.
 pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<Snapshot> {
     let text = std::str::from_utf8(bytes).context("it is not text")?;
-    let (rest, sum) = text.strip_suffix('\n').and_then(|text| text.rsplit_once('\n')).context("its end is missing")?;
+    let (rest, sum) =
+        text.strip_suffix('\n').and_then(|text| text.rsplit_once('\n')).context("its end is missing")?;
     let body = text.get(..=rest.len()).unwrap_or_default();
     if checksum(body.as_bytes()) != sum {
         bail!("its checksum is wrong");
     }
     let mut lines = rest.lines();
-    let head: Head = serde_json::from_str(lines.next().context("it is empty")?).context("its head cannot be read")?;
+    let head: Head =
+        serde_json::from_str(lines.next().context("it is empty")?).context("its head cannot be read")?;
     if head.warren_fleet_snapshot != FORMAT {
         bail!("its format is {}, and this version of Warren knows {FORMAT}", head.warren_fleet_snapshot);
     }
@@ -200,7 +210,8 @@ mod tests {
         let pools = Pools { ipv4: None, ipv6: None };
         let meta = Meta { format: 1, id: "f".to_owned(), epoch: 2, pools };
         let position = Position { fleet: "f".to_owned(), epoch: 2, cluster: 7, revision: 100, own: 90 };
-        let pairs = vec![Pair::new("/warren/home/ro", [0, 255, 10], 5), Pair::new("/warren/home/cl/x", "{}", 9)];
+        let pairs =
+            vec![Pair::new("/warren/home/ro", [0, 255, 10], 5), Pair::new("/warren/home/cl/x", "{}", 9)];
         Snapshot { meta, position, revision: 100, pairs }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, PutOptions, TlsOptions, Txn,
-    TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, PutOptions,
+    TlsOptions, Txn, TxnOp,
 };
 use tokio::time::timeout;
 use warren_fleet_link::ExitId;
@@ -45,7 +45,8 @@ impl StoreOptions {
     /// # Errors
     /// If it cannot be reached, does not prove who it is, or refuses this client.
     pub(crate) async fn connect(&self, endpoint: &str) -> anyhow::Result<Client> {
-        let mut options = ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
+        let mut options =
+            ConnectOptions::new().with_require_leader(true).with_connect_timeout(ANSWER_TIMEOUT);
         if endpoint.starts_with("https://") {
             let mut tls = TlsOptions::new();
             if let Some(ca) = &self.ca {
@@ -81,10 +82,12 @@ impl StoreOptions {
     async fn try_connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut client = self.connect(endpoint).await?;
         // A connection is made with the first request only.
-        let asked = timeout(ANSWER_TIMEOUT, client.get("/warren/", None)).await.context("it does not answer")?;
+        let asked =
+            timeout(ANSWER_TIMEOUT, client.get("/warren/", None)).await.context("it does not answer")?;
         match asked {
             // This user may read only its own fleet, so the member works.
-            Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("permission denied") => {}
+            Err(etcd_client::Error::GRpcStatus(status)) if status.message().contains("permission denied") => {
+            }
             asked => drop(in_words(asked)?),
         }
         Ok(client)
@@ -123,7 +126,13 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
     // One transaction, so that all of it is of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
-    let mut found = Found { meta: None, cluster: header.cluster_id(), revision: header.revision(), own: 0, is_member: false };
+    let mut found = Found {
+        meta: None,
+        cluster: header.cluster_id(),
+        revision: header.revision(),
+        own: 0,
+        is_member: false,
+    };
     for response in answer.op_responses() {
         let etcd_client::TxnOpResponse::Get(response) = response else { continue };
         for pair in pairs_of(&response) {
@@ -179,11 +188,15 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 
 /// A transaction as etcd's. Puts of `leased` keys have the lease.
 pub(crate) fn as_txn(transaction: &Transaction, lease: Option<(i64, &dyn Fn(&str) -> bool)>) -> Txn {
-    let compares: Vec<_> = transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();
+    let compares: Vec<_> =
+        transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();
     let operations = |operations: &BTreeMap<String, Option<Vec<u8>>>| -> Vec<TxnOp> {
         operations.iter().map(|(key, value)| operation(key, value.as_deref(), lease)).collect()
     };
-    Txn::new().when(compares).and_then(operations(&transaction.then)).or_else(operations(&transaction.otherwise))
+    Txn::new()
+        .when(compares)
+        .and_then(operations(&transaction.then))
+        .or_else(operations(&transaction.otherwise))
 }
 
 fn compare(key: &str, expected: &Expected) -> Compare {
@@ -224,7 +237,8 @@ pub(crate) async fn apply(
         }
         let touched = draft.touched.clone();
         let stored = draft.rows.clone();
-        let transaction = Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
+        let transaction =
+            Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
         let answer = timeout(ANSWER_TIMEOUT * 5, client.txn(as_txn(&transaction, None))).await;
         let answer = in_words(answer.context("the store does not answer")?)?;
         let revision = answer.header().context("etcd's answer has no header")?.revision();

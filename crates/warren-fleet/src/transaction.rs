@@ -80,7 +80,13 @@ pub(crate) struct Known<'a> {
 /// # Errors
 /// If somebody else has what the rows claim, or has changed them in more than dates since the exit saw them.
 pub(crate) fn draft(known: Known<'_>, rows: &[RowChange], request: &[RowChange]) -> Result<Draft, Conflict> {
-    let mut drafting = Drafting { known, request, draft: Draft::default(), claims: BTreeMap::new(), releases: BTreeMap::new() };
+    let mut drafting = Drafting {
+        known,
+        request,
+        draft: Draft::default(),
+        claims: BTreeMap::new(),
+        releases: BTreeMap::new(),
+    };
     for row in rows {
         drafting.add(row)?;
     }
@@ -131,7 +137,9 @@ impl Drafting<'_> {
             // Whoever else has changed the client, its key is gone for good.
             (None, _, _) if self.is_revocation(id) => Ok(wanted.clone()),
             (Some(wanted), Some(seen), Some(current)) => Ok(merged_client(wanted, seen, current)?.into()),
-            (None, Some(seen), Some(current)) if without_dates(seen) == without_dates(current) => Ok(wanted.clone()),
+            (None, Some(seen), Some(current)) if without_dates(seen) == without_dates(current) => {
+                Ok(wanted.clone())
+            }
             // Somebody else has removed the key already.
             _ if is_tombstone(wanted) && is_tombstone(&current) => Ok(current),
             // A client that is gone needs no date.
@@ -144,8 +152,10 @@ impl Drafting<'_> {
     fn is_revocation(&self, id: RowId) -> bool {
         let RowId::Client(removed) = id else { return false };
         let name = self.known.rows.client(removed).map(|client| client.name.as_str());
-        let is_tombstone = |row: &RowChange| matches!(row, RowChange::Removed { key, removed: Some(_) } if *key == removed);
-        let takes_its_place = |row: &RowChange| client_of(row).is_some_and(|client| Some(client.name.as_str()) == name);
+        let is_tombstone =
+            |row: &RowChange| matches!(row, RowChange::Removed { key, removed: Some(_) } if *key == removed);
+        let takes_its_place =
+            |row: &RowChange| client_of(row).is_some_and(|client| Some(client.name.as_str()) == name);
         self.request.iter().any(is_tombstone) && !self.request.iter().any(takes_its_place)
     }
 
@@ -153,7 +163,8 @@ impl Drafting<'_> {
         let before = self.known.rows.client(key);
         let had = before.map(Claim::of).unwrap_or_default();
         let has = client.map(Claim::of).unwrap_or_default();
-        self.releases.extend(had.iter().filter(|claim| !has.contains(claim)).map(|claim| (claim.clone(), key)));
+        self.releases
+            .extend(had.iter().filter(|claim| !has.contains(claim)).map(|claim| (claim.clone(), key)));
         for claim in has.into_iter().filter(|claim| !had.contains(claim)) {
             if self.claims.insert(claim, key).is_some() {
                 return Err(Conflict);
@@ -246,7 +257,9 @@ impl Drafting<'_> {
         let mut keys = BTreeSet::new();
         for row in &self.draft.rows {
             match row {
-                RowChange::Client { key, client: Some(_) } if self.known.rows.client(*key).is_none() => keys.insert(*key),
+                RowChange::Client { key, client: Some(_) } if self.known.rows.client(*key).is_none() => {
+                    keys.insert(*key)
+                }
                 RowChange::Removed { key, removed: Some(_) } => keys.insert(*key),
                 RowChange::Client { .. } | RowChange::Removed { .. } | RowChange::Invitation { .. } => false,
             };

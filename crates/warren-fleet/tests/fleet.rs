@@ -11,7 +11,7 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RemovedKey, RowChange};
 
 use self::support::etcd::Store;
-use self::support::exit::{Exit, key};
+use self::support::exit::{Exit, key, valid};
 use self::support::{fleet, fleet_fails, fleet_ok, my_turn, wait_for};
 
 fn now() -> SystemTime {
@@ -42,9 +42,9 @@ fn removal(name: &str, key: PublicKey) -> Vec<RowChange> {
 
 /// A key that has nothing to do with others.
 fn number_key(number: usize) -> PublicKey {
-    let mut bytes = [1; 32];
+    let mut bytes = [1; 31];
     bytes[..8].copy_from_slice(&u64::try_from(number).unwrap().to_be_bytes());
-    PublicKey(bytes)
+    valid(bytes)
 }
 
 struct Fleet {
@@ -89,14 +89,18 @@ fn one_token_enrols_one_key_however_many_exits_are_asked() {
                 fleet.exits[usize::from(index)].send(vec![enrolled.into(), used.into()])
             })
             .collect();
-        let outcomes: Vec<_> = answers.iter().map(|answer| answer.recv_timeout(Duration::from_secs(3)).unwrap().0).collect();
+        let outcomes: Vec<_> =
+            answers.iter().map(|answer| answer.recv_timeout(Duration::from_secs(3)).unwrap().0).collect();
         let stored = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Stored { .. })).count();
         let refused = outcomes.iter().filter(|outcome| **outcome == Outcome::Conflict).count();
         assert_eq!((stored, refused), (1, 2), "round {round}: {outcomes:?}");
     }
     // All exits agree on who has been enrolled.
     let rows = fleet.exits[0].seen(|seen| seen.rows.clone());
-    assert_eq!(rows.values().filter(|row| matches!(row, RowChange::Client { .. })).count(), usize::from(rounds));
+    assert_eq!(
+        rows.values().filter(|row| matches!(row, RowChange::Client { .. })).count(),
+        usize::from(rounds)
+    );
     for exit in &fleet.exits {
         exit.wait("the exits agree", |seen| (seen.rows == rows).then_some(()));
     }
@@ -130,7 +134,9 @@ fn names_addresses_and_next_keys_belong_to_one_client() {
     let swapped = Client { name: "anna".to_owned(), ..other };
     b.store(&[renamed.clone().into(), swapped.into()]);
     a.wait("the exchange is known", |seen| (seen.rows.len() == 2).then_some(()));
-    wait_for("the exchange is known", Duration::from_secs(5), || (a.client(key(1)) == Some(renamed.clone())).then_some(()));
+    wait_for("the exchange is known", Duration::from_secs(5), || {
+        (a.client(key(1)) == Some(renamed.clone())).then_some(())
+    });
 }
 
 #[test]
@@ -147,7 +153,9 @@ fn a_removed_key_is_known_everywhere_within_two_seconds_and_stays_out() {
         let since = Instant::now();
         b.store(&removal(&name, key));
         for exit in [a, c] {
-            wait_for("the removal is known", Duration::from_secs(2), || exit.client(key).is_none().then_some(()));
+            wait_for("the removal is known", Duration::from_secs(2), || {
+                exit.client(key).is_none().then_some(())
+            });
         }
         latencies.push(since.elapsed());
         assert_eq!(a.request(vec![client(&name, key).into()]), Outcome::Conflict);
@@ -161,7 +169,10 @@ fn a_removed_key_is_known_everywhere_within_two_seconds_and_stays_out() {
     });
     // Allowed explicitly, the key may come back.
     a.wait("the removal is known", |seen| (seen.rows.len() == 50).then_some(()));
-    a.store(&[RowChange::Removed { key: number_key(3), removed: None }, client("client3", number_key(3)).into()]);
+    a.store(&[
+        RowChange::Removed { key: number_key(3), removed: None },
+        client("client3", number_key(3)).into(),
+    ]);
 }
 
 #[test]
@@ -180,7 +191,9 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
             let (outcome, _) = answer.recv_timeout(Duration::from_secs(3)).unwrap();
             assert!(matches!(outcome, Outcome::Stored { .. }), "round {round}: {outcome:?}");
         }
-        wait_for("both agree", Duration::from_secs(3), || (a.client(key(1)) == b.client(key(1))).then_some(()));
+        wait_for("both agree", Duration::from_secs(3), || {
+            (a.client(key(1)) == b.client(key(1))).then_some(())
+        });
         let merged = a.client(key(1)).unwrap();
         assert_eq!(merged.last_seen, Some(now() + Duration::from_secs(1000 + round)));
     }
@@ -219,7 +232,8 @@ fn while_the_store_is_away_requests_are_refused_in_time_and_then_everything_is_c
         assert_eq!(fleet.exits[0].request(vec![client("bert", key(2)).into()]), Outcome::Unavailable);
         assert!(since.elapsed() < Duration::from_millis(2500), "{:?}", since.elapsed());
     }
-    fleet.exits[0].wait("the exit is told", |seen| matches!(seen.store, Some(StoreLink::Away { .. })).then_some(()));
+    fleet.exits[0]
+        .wait("the exit is told", |seen| matches!(seen.store, Some(StoreLink::Away { .. })).then_some(()));
     // A link that starts now gives its exit the copy on disk.
     fleet.exits[1].seen(|seen| (seen.wholes, seen.rows) = (0, Default::default()));
     fleet.exits[1].start_link();
@@ -265,11 +279,16 @@ fn after_a_compaction_everything_is_read_again_and_compared() {
     std::thread::sleep(Duration::from_secs(3));
     fleet.store.signal_all("CONT");
     b.wait_within("the changes are known", Duration::from_secs(10), |seen| {
-        let names: Vec<_> = seen.rows.values().filter_map(|row| match row {
-            RowChange::Client { client: Some(client), .. } => Some(client.name.clone()),
-            _ => None,
-        }).collect();
-        (names.len() == 2 && names.contains(&"bert".to_owned()) && names.contains(&"carl".to_owned())).then_some(())
+        let names: Vec<_> = seen
+            .rows
+            .values()
+            .filter_map(|row| match row {
+                RowChange::Client { client: Some(client), .. } => Some(client.name.clone()),
+                _ => None,
+            })
+            .collect();
+        (names.len() == 2 && names.contains(&"bert".to_owned()) && names.contains(&"carl".to_owned()))
+            .then_some(())
     });
     assert_eq!(b.seen(|seen| seen.wholes), 1, "the exit gets differences, not everything again");
     b.store(&[client("dora", key(4)).into()]);
@@ -284,7 +303,10 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
     let backup = fleet.store.back_up();
     fleet.exits[1].wait("all is known", |seen| (seen.rows.len() == 3).then_some(()));
     fleet.exits[1].store(&removal("anna", key(1)));
-    fleet.exits[2].wait("the removal is known", |seen| (seen.rows.len() == 3 && seen.rows.values().any(|row| matches!(row, RowChange::Removed { .. }))).then_some(()));
+    fleet.exits[2].wait("the removal is known", |seen| {
+        (seen.rows.len() == 3 && seen.rows.values().any(|row| matches!(row, RowChange::Removed { .. })))
+            .then_some(())
+    });
     fleet.exits[2].store(&[invitation("carl", 1, Some(key(3))).into(), client("carl", key(3)).into()]);
     for exit in &fleet.exits {
         exit.wait("carl is known", |seen| (seen.rows.len() == 4).then_some(()));
@@ -295,7 +317,9 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
     fleet.store.restore(&backup);
     for exit in &fleet.exits[..2] {
         exit.wait("the backup is noticed", |seen| match &seen.store {
-            Some(StoreLink::Refused { reason }) => Some(assert!(reason.contains("restored from"), "{reason}")),
+            Some(StoreLink::Refused { reason }) => {
+                Some(assert!(reason.contains("restored from"), "{reason}"))
+            }
             _ => None,
         });
         assert!(exit.client(key(1)).is_none(), "anna is back");
@@ -310,7 +334,9 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
     println!("{said}");
     for exit in &fleet.exits {
         exit.wait("the store is used again", |seen| (seen.store == Some(StoreLink::Reachable)).then_some(()));
-        wait_for("nothing is lost", Duration::from_secs(5), || (exit.client(key(2)).is_some() && exit.client(key(3)).is_some()).then_some(()));
+        wait_for("nothing is lost", Duration::from_secs(5), || {
+            (exit.client(key(2)).is_some() && exit.client(key(3)).is_some()).then_some(())
+        });
         assert!(exit.client(key(1)).is_none(), "anna is back");
         assert_eq!(exit.request(vec![client("anna", key(1)).into()]), Outcome::Conflict);
     }
@@ -339,7 +365,14 @@ fn a_client_has_its_session_at_the_exit_that_it_has_come_to_last() {
     for number in 0..1000 {
         b.say(ExitMessage::Opened { key: number_key(number), nonce: vec![3; 16] });
     }
-    let records = || fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/se/", "--keys-only"]).lines().filter(|line| !line.is_empty()).count();
+    let records = || {
+        fleet
+            .store
+            .etcdctl_ok(&["get", "--prefix", "/warren/fleet/se/", "--keys-only"])
+            .lines()
+            .filter(|line| !line.is_empty())
+            .count()
+    };
     wait_for("all are recorded", Duration::from_secs(10), || (records() == 1001).then_some(()));
     for number in 0..1000 {
         b.say(ExitMessage::Closed { key: number_key(number), nonce: vec![3; 16] });
@@ -351,12 +384,18 @@ fn a_client_has_its_session_at_the_exit_that_it_has_come_to_last() {
 fn records_of_an_exit_whose_link_was_killed_are_gone_in_twelve_seconds() {
     let mut fleet = three_exits();
     fleet.exits[0].say(ExitMessage::Opened { key: key(1), nonce: vec![1; 16] });
-    let records = |fleet: &Fleet| fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/se/", "--keys-only"]).trim().len();
+    let records = |fleet: &Fleet| {
+        fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/se/", "--keys-only"]).trim().len()
+    };
     wait_for("it is recorded", Duration::from_secs(5), || (records(&fleet) > 0).then_some(()));
-    fleet.exits[1].wait("all are alive", |seen| (seen.exits.iter().filter(|exit| exit.is_alive).count() == 3).then_some(()));
+    fleet.exits[1].wait("all are alive", |seen| {
+        (seen.exits.iter().filter(|exit| exit.is_alive).count() == 3).then_some(())
+    });
     fleet.exits[0].stop_link("KILL");
     wait_for("it is gone", Duration::from_secs(12), || (records(&fleet) == 0).then_some(()));
-    fleet.exits[1].wait("the exit counts as dead", |seen| (seen.exits.iter().filter(|exit| exit.is_alive).count() == 2).then_some(()));
+    fleet.exits[1].wait("the exit counts as dead", |seen| {
+        (seen.exits.iter().filter(|exit| exit.is_alive).count() == 2).then_some(())
+    });
     // A link that ends orderly gives its records back at once.
     fleet.exits[1].say(ExitMessage::Opened { key: key(2), nonce: vec![1; 16] });
     wait_for("it is recorded", Duration::from_secs(5), || (records(&fleet) > 0).then_some(()));
@@ -383,7 +422,9 @@ fn answers_and_changes_come_in_the_order_of_revisions() {
             let mut last = 0;
             for message in &seen.order {
                 let revision = match message {
-                    FleetMessage::Changes { revision, .. } | FleetMessage::Whole { revision, .. } => *revision,
+                    FleetMessage::Changes { revision, .. } | FleetMessage::Whole { revision, .. } => {
+                        *revision
+                    }
                     FleetMessage::Answer { outcome: Outcome::Stored { revision }, .. } => *revision,
                     _ => continue,
                 };
@@ -409,11 +450,13 @@ fn status_drain_and_remove_do_what_they_say() {
     let mut fleet = three_exits();
     let a = fleet.exits[0].directory.clone();
     fleet.exits[0].store(&[client("anna", key(1)).into()]);
-    let report = || -> serde_json::Value { serde_json::from_str(&fleet_ok(&a, &["status", "--json"])).unwrap() };
+    let report =
+        || -> serde_json::Value { serde_json::from_str(&fleet_ok(&a, &["status", "--json"])).unwrap() };
     wait_for("all have heard", Duration::from_secs(5), || {
         let report = report();
         let exits = report["exits"].as_array().unwrap().clone();
-        let all = exits.len() == 3 && exits.iter().all(|exit| exit["is_alive"] == true && exit["has_heard"] == true);
+        let all = exits.len() == 3
+            && exits.iter().all(|exit| exit["is_alive"] == true && exit["has_heard"] == true);
         (all && report["clients"] == 1).then_some(())
     });
     let text = fleet_ok(&a, &["status"]);
@@ -436,7 +479,9 @@ fn status_drain_and_remove_do_what_they_say() {
     fleet.exits[2].stop_link("TERM");
     fleet.exits[2].start_link();
     std::thread::sleep(Duration::from_secs(1));
-    fleet.exits[2].wait("it is still removed", |seen| matches!(seen.store, Some(StoreLink::Refused { .. })).then_some(()));
+    fleet.exits[2].wait("it is still removed", |seen| {
+        matches!(seen.store, Some(StoreLink::Refused { .. })).then_some(())
+    });
     assert!(fleet_fails(&a, &["remove", "c"]).contains("no exit c"));
 }
 
@@ -490,7 +535,11 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
     let at = |name: &str| directory.path().join(name);
     let text = |path: &Path| path.display().to_string();
     store.certificate("root");
-    for arguments in [&["user", "add", "root", "--no-password"][..], &["user", "grant-role", "root", "root"], &["auth", "enable"]] {
+    for arguments in [
+        &["user", "add", "root", "--no-password"][..],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
         store.etcdctl_ok(arguments);
     }
     let (root, root_key) = store.certificate("root");

@@ -54,7 +54,8 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
     });
     let snapshot = Snapshot { meta: fleet.meta, position, revision, pairs: lasting.collect() };
     let path = &arguments.file;
-    create_new(path, &encode(&snapshot)?, 0o600).with_context(|| format!("{} cannot be written", path.display()))?;
+    create_new(path, &encode(&snapshot)?, 0o600)
+        .with_context(|| format!("{} cannot be written", path.display()))?;
     print(&format!("Wrote {} rows at revision {revision} to {}.\n", rows.iter().count(), path.display()))
 }
 
@@ -62,7 +63,10 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
 ///
 /// # Errors
 /// If there is no copy to recover from, or it belongs to another fleet.
-pub(crate) async fn recover(directories: Directories<'_>, arguments: &RecoverArguments) -> anyhow::Result<()> {
+pub(crate) async fn recover(
+    directories: Directories<'_>,
+    arguments: &RecoverArguments,
+) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
     let own = StateDirectory::new(directories.state).load()?;
     let mut latest = own.as_ref().map_or(0, |own| own.position.epoch);

@@ -83,12 +83,18 @@ impl StoreArguments {
 /// If there is one already, or the store cannot be written.
 pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments) -> anyhow::Result<()> {
     if !is_fleet_name(&arguments.fleet) {
-        bail!("{:?} is no name for a fleet; use up to 63 lower-case letters, digits, `-`, `_` and `.`", arguments.fleet);
+        bail!(
+            "{:?} is no name for a fleet; use up to 63 lower-case letters, digits, `-`, `_` and `.`",
+            arguments.fleet
+        );
     }
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let path = FleetConfig::path(directories.config);
     if path.exists() {
-        bail!("{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first", path.display());
+        bail!(
+            "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
+            path.display()
+        );
     }
     let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
     config.store.check()?;
@@ -108,7 +114,10 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
 }
 
 /// The pools and clients to begin with.
-fn own_clients(directories: &Directories<'_>, arguments: &InitArguments) -> anyhow::Result<(Pools, ClientRegistry)> {
+fn own_clients(
+    directories: &Directories<'_>,
+    arguments: &InitArguments,
+) -> anyhow::Result<(Pools, ClientRegistry)> {
     let exit_toml = directories.config.join("exit.toml");
     let settings = match arguments.pool.is_empty() || arguments.clients.is_none() {
         true => Some(load_exit(&exit_toml)?),
@@ -163,7 +172,10 @@ async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> 
     let mut rows = rows_of(keys, &pairs);
     let refused = apply(client, keys, &mut rows, recovery::all(registry.rows())).await?;
     if let Some(first) = refused.first() {
-        bail!("{} rows are not stored, because others stand in their way; the first is {first:?}", refused.len());
+        bail!(
+            "{} rows are not stored, because others stand in their way; the first is {first:?}",
+            refused.len()
+        );
     }
     Ok(registry.len())
 }

@@ -65,7 +65,8 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let all = [member.clone(), heartbeat, name(Key::Drain), name(Key::Written), name(Key::Position)];
     let deletes: Vec<_> = all.into_iter().map(|key| TxnOp::delete(key, None)).collect();
     let count = TxnOp::get(member, None);
-    let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([count])).await)?;
+    let answer =
+        in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([count])).await)?;
     if !answer.succeeded() {
         let is_there = answer.op_responses().iter().any(|response| match response {
             etcd_client::TxnOpResponse::Get(response) => !response.kvs().is_empty(),
@@ -84,5 +85,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         Err(_) => format!(" Delete its user of the store too: etcdctl user delete {user}"),
     };
     let _ = auth.role_delete(&user).await;
-    print(&format!("{exit} is removed from the fleet. Sign a new roster, so that clients no longer go there.{note}\n"))
+    print(&format!(
+        "{exit} is removed from the fleet. Sign a new roster, so that clients no longer go there.{note}\n"
+    ))
 }

@@ -16,7 +16,8 @@ const GROUP: &str = "warren-fleet";
 /// If it cannot be written.
 pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).with_context(|| format!("{} cannot be created", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("{} cannot be created", directory.display()))?;
     }
     let (mode, owner) = match group() {
         Some(group) if Owner::own().user == 0 => (0o640, Owner { user: 0, group }),

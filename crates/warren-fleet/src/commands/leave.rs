@@ -36,21 +36,31 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         Ok(pairs) => (pairs, false),
         Err(error) => {
             let snapshot = state.load()?;
-            let snapshot = snapshot.with_context(|| format!("the store cannot be used ({error:#}), and there is no copy here"))?;
-            tracing::warn!("the store cannot be used: {error:#}; the clients are those of the copy on this disk");
+            let snapshot = snapshot.with_context(|| {
+                format!("the store cannot be used ({error:#}), and there is no copy here")
+            })?;
+            tracing::warn!(
+                "the store cannot be used: {error:#}; the clients are those of the copy on this disk"
+            );
             (snapshot.pairs, true)
         }
     };
     let rows = rows_of(&config.keys(), &pairs);
     let registry = ClientRegistry::from_rows(rows.iter().map(|(_, row)| row.content.clone()))?;
     let text = clients_text(&arguments.clients, &registry)?;
-    create_new(&arguments.clients, text.as_bytes(), 0o600)
-        .with_context(|| format!("{} cannot be written; name another file with --clients", arguments.clients.display()))?;
+    create_new(&arguments.clients, text.as_bytes(), 0o600).with_context(|| {
+        format!("{} cannot be written; name another file with --clients", arguments.clients.display())
+    })?;
     let path = FleetConfig::path(directories.config);
     let left = path.with_extension("toml.left");
-    warren_host::durable_file::rename(&path, &left).with_context(|| format!("{} cannot be renamed", path.display()))?;
+    warren_host::durable_file::rename(&path, &left)
+        .with_context(|| format!("{} cannot be renamed", path.display()))?;
     state.clear()?;
-    let note = if is_away { format!(" Run `warren fleet remove {}` at another exit.", config.exit) } else { String::new() };
+    let note = if is_away {
+        format!(" Run `warren fleet remove {}` at another exit.", config.exit)
+    } else {
+        String::new()
+    };
     print(&format!(
         "{} has left fleet {:?}.{note} {} clients are in {}.\nNext: take `[fleet]` out of {}, stop warren-fleet.service, run \
          `warren reload exit`, then `warren exit client import {}`.\n",

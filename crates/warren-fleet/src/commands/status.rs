@@ -60,7 +60,8 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
     let mut exits = Exits::default();
     exits.replace(contents.members, contents.heartbeats);
     let listed = exits.list();
-    let waiting = names.into_iter().filter(|name| listed.iter().all(|exit| exit.exit != *name)).collect::<Vec<_>>();
+    let waiting =
+        names.into_iter().filter(|name| listed.iter().all(|exit| exit.exit != *name)).collect::<Vec<_>>();
     let lines = listed.into_iter().map(|exit| Line {
         is_drained: contents.drained.contains(&exit.exit),
         has_heard: exit.applied >= changed,
@@ -104,7 +105,8 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
         );
     }
     for exit in waiting {
-        let _ = writeln!(text, "{:width$}  has a place in the fleet, and has never been linked", exit.as_str());
+        let _ =
+            writeln!(text, "{:width$}  has a place in the fleet, and has never been linked", exit.as_str());
     }
     text
 }

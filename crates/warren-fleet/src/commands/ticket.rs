@@ -79,7 +79,9 @@ impl Ticket {
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         let rest = text.trim().strip_prefix(MARK);
-        let rest = rest.with_context(|| format!("this is no ticket; it begins with {MARK}, as `warren fleet ticket` prints it"))?;
+        let rest = rest.with_context(|| {
+            format!("this is no ticket; it begins with {MARK}, as `warren fleet ticket` prints it")
+        })?;
         let damaged = "the ticket is damaged; copy all of what `warren fleet ticket` has printed";
         let json = URL_SAFE_NO_PAD.decode(rest).context(damaged)?;
         let ticket: Self = serde_json::from_slice(&json).context(damaged)?;
@@ -121,7 +123,9 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
     let put = TxnOp::put(ticket.key(&fleet.keys), exit.as_str(), None);
     let answer = in_words(fleet.client.txn(Txn::new().when([taken]).and_then([put])).await)?;
     if !answer.succeeded() {
-        bail!("the fleet has an exit {exit} already; choose another name, or remove that one with `warren fleet remove {exit}`");
+        bail!(
+            "the fleet has an exit {exit} already; choose another name, or remove that one with `warren fleet remove {exit}`"
+        );
     }
     print(&format!("{}\n", ticket.text()?))
 }
@@ -152,7 +156,8 @@ async fn make_user(
     let name = user_name(&fleet.config.fleet, exit);
     let mut options = fleet.config.store.options()?;
     if let (Some(admin), Some(file)) = (&arguments.admin, &arguments.admin_password_file) {
-        let password = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        let password =
+            std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
         options.user = Some((admin.clone(), password.trim_end().to_owned()));
     }
     let admin = options.connect_any().await.context("the user who makes users is refused")?;
@@ -183,7 +188,12 @@ pub(crate) fn user_name(fleet: &str, exit: &ExitId) -> String {
     format!("warren-{fleet}-{exit}")
 }
 
-async fn add_user(auth: &mut AuthClient, keys: &Keys, name: &str, password: Option<&str>) -> anyhow::Result<()> {
+async fn add_user(
+    auth: &mut AuthClient,
+    keys: &Keys,
+    name: &str,
+    password: Option<&str>,
+) -> anyhow::Result<()> {
     let _: Option<RoleAddResponse> = unless_exists(auth.role_add(name).await)?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
     // One of an earlier ticket, whose password nobody needs any more.
@@ -216,7 +226,10 @@ struct Joined<'a> {
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let path = FleetConfig::path(directories.config);
     if path.exists() {
-        bail!("{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first", path.display());
+        bail!(
+            "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
+            path.display()
+        );
     }
     let ticket = Ticket::parse(&arguments.ticket)?;
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();

@@ -33,7 +33,9 @@ impl Pair {
 
     fn warn(&self, what: &str, error: &str) {
         let key = String::from_utf8_lossy(&self.key).into_owned();
-        tracing::warn!("the store's {what} at {key} cannot be read and is ignored: {error}; delete the key, or restore a backup");
+        tracing::warn!(
+            "the store's {what} at {key} cannot be read and is ignored: {error}; delete the key, or restore a backup"
+        );
     }
 
     fn row(&self, id: RowId) -> Option<RowChange> {
@@ -99,7 +101,9 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Session(key)) => {
                 contents.sessions.extend(pair.parse("session").map(|record| (key, (pair.modified, record))));
             }
-            Some(Key::Heartbeat(exit)) => contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it))),
+            Some(Key::Heartbeat(exit)) => {
+                contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
+            }
             Some(Key::Member(exit)) => contents.members.extend(pair.parse("exit").map(|it| (exit, it))),
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
@@ -237,7 +241,9 @@ impl Copy {
         }
         let last = rows.len().div_ceil(MAX_ROWS);
         let parts = rows.chunks(MAX_ROWS).zip(1..);
-        parts.map(|(rows, part)| FleetMessage::Whole { revision, rows: rows.to_vec(), is_last: part == last }).collect()
+        parts
+            .map(|(rows, part)| FleetMessage::Whole { revision, rows: rows.to_vec(), is_last: part == last })
+            .collect()
     }
 
     /// The revision of the link's latest transaction.

@@ -41,13 +41,20 @@ impl Etcd {
                 Some(value) => drop(self.pairs.insert(key.clone(), (value.clone(), self.revision))),
                 None => drop(self.pairs.remove(key)),
             }
-            events.push(Pair { key: key.clone().into_bytes(), value: value.clone(), modified: self.revision });
+            events.push(Pair {
+                key: key.clone().into_bytes(),
+                value: value.clone(),
+                modified: self.revision,
+            });
         }
         self.log.push((self.revision, events));
     }
 
     fn all(&self) -> Vec<Pair> {
-        self.pairs.iter().map(|(key, (value, modified))| Pair::new(key.as_str(), value.clone(), *modified)).collect()
+        self.pairs
+            .iter()
+            .map(|(key, (value, modified))| Pair::new(key.as_str(), value.clone(), *modified))
+            .collect()
     }
 }
 
@@ -238,7 +245,8 @@ fn claims_of(row: &RowChange) -> Vec<String> {
         RowChange::Client { client: Some(client), .. } => {
             let next = client.next_public_key.map(|next| format!("{next}"));
             let prefixes = (!client.prefixes.is_empty()).then(|| "prefixes".to_owned());
-            let all = [client.public_key.to_string(), client.name.clone(), format!("{:?}", client.leased_ipv4)];
+            let all =
+                [client.public_key.to_string(), client.name.clone(), format!("{:?}", client.leased_ipv4)];
             all.into_iter().chain(next).chain(prefixes).collect()
         }
         RowChange::Invitation { token, .. } => vec![token.label()],
@@ -271,7 +279,13 @@ fn client(number: u8, name: u8, address: u8) -> Client {
 
 fn invitation(number: u8, used_by: Option<PublicKey>) -> Invitation {
     let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
-    Invitation { name: format!("client{number}"), token_sha256: token(number), expires, used_by, upgrades: None }
+    Invitation {
+        name: format!("client{number}"),
+        token_sha256: token(number),
+        expires,
+        used_by,
+        upgrades: None,
+    }
 }
 
 /// One step of a run.
@@ -344,7 +358,8 @@ impl World {
             }
             Step::Enrol { exit, token: number, key: key_number, name } => {
                 let open = invitation(number, None);
-                let is_open = self.sides[exit].rows.get(&RowId::Invitation(token(number))) == Some(&open.into());
+                let is_open =
+                    self.sides[exit].rows.get(&RowId::Invitation(token(number))) == Some(&open.into());
                 if is_open && self.is_free(exit, key_number, name, key_number) {
                     let used = invitation(number, Some(key(key_number)));
                     self.propose(exit, vec![client(key_number, name, key_number).into(), used.into()]);
@@ -361,16 +376,23 @@ impl World {
                 }
             }
             Step::NextKey { exit, key: number, next } => {
-                let is_unused = !self.has(exit, RowId::Client(key(next))) && !self.has(exit, RowId::Removed(key(next)));
+                let is_unused =
+                    !self.has(exit, RowId::Client(key(next))) && !self.has(exit, RowId::Removed(key(next)));
                 if let Some(client) = self.client(exit, number).filter(|_| is_unused) {
                     self.propose(exit, vec![Client { next_public_key: Some(key(next)), ..client }.into()]);
                 }
             }
             Step::Rekey { exit, key: number } => {
                 let client = self.client(exit, number);
-                if let Some((client, next)) = client.and_then(|client| client.next_public_key.map(|next| (client, next))) {
+                if let Some((client, next)) =
+                    client.and_then(|client| client.next_public_key.map(|next| (client, next)))
+                {
                     let renewed = Client { public_key: next, next_public_key: None, ..client.clone() };
-                    let removed = RemovedKey { name: client.name, public_key: key(number), removed: SystemTime::UNIX_EPOCH };
+                    let removed = RemovedKey {
+                        name: client.name,
+                        public_key: key(number),
+                        removed: SystemTime::UNIX_EPOCH,
+                    };
                     let gone = RowChange::Client { key: key(number), client: None };
                     self.propose(exit, vec![gone, renewed.into(), removed.into()]);
                 }
@@ -379,14 +401,16 @@ impl World {
                 if let Some(client) = self.client(exit, number) {
                     let keys = [Some(key(number)), client.next_public_key];
                     let removed = keys.into_iter().flatten().map(|public_key| {
-                        RemovedKey { name: client.name.clone(), public_key, removed: SystemTime::UNIX_EPOCH }.into()
+                        RemovedKey { name: client.name.clone(), public_key, removed: SystemTime::UNIX_EPOCH }
+                            .into()
                     });
                     let gone = RowChange::Client { key: key(number), client: None };
                     self.propose(exit, removed.chain([gone]).collect());
                 }
             }
             Step::Prefix { exit, key: number } => {
-                let is_taken = (0..4).any(|other| self.client(exit, other).is_some_and(|other| !other.prefixes.is_empty()));
+                let is_taken = (0..4)
+                    .any(|other| self.client(exit, other).is_some_and(|other| !other.prefixes.is_empty()));
                 if let Some(client) = self.client(exit, number).filter(|_| !is_taken) {
                     let prefixes = vec!["192.168.0.0/24".parse().unwrap()];
                     self.propose(exit, vec![Client { prefixes, ..client }.into()]);
@@ -438,10 +462,13 @@ impl World {
     /// What must hold at any time.
     fn check(&self) {
         let rows = self.rows();
-        let clients: Vec<_> = rows.values().filter_map(|row| match row {
-            RowChange::Client { client, .. } => client.clone(),
-            _ => None,
-        }).collect();
+        let clients: Vec<_> = rows
+            .values()
+            .filter_map(|row| match row {
+                RowChange::Client { client, .. } => client.clone(),
+                _ => None,
+            })
+            .collect();
         for (index, one) in clients.iter().enumerate() {
             for other in &clients[index + 1..] {
                 assert_ne!(one.name, other.name, "one name, two keys");
@@ -461,7 +488,11 @@ impl World {
         let mut used: BTreeMap<TokenDigest, PublicKey> = BTreeMap::new();
         for rows in self.sides.iter().flat_map(|side| &side.stored) {
             for row in rows {
-                if let RowChange::Invitation { token, invitation: Some(Invitation { used_by: Some(key), .. }) } = row {
+                if let RowChange::Invitation {
+                    token,
+                    invitation: Some(Invitation { used_by: Some(key), .. }),
+                } = row
+                {
                     assert_eq!(*used.entry(*token).or_insert(*key), *key, "one token, two keys");
                 }
             }

@@ -229,7 +229,9 @@ impl Connection {
         let mut pairs: Vec<Pair> = Vec::new();
         for event in response.events() {
             let Some(kv) = event.kv() else { continue };
-            if let Some(revision) = pairs.last().map(|last| last.modified).filter(|it| *it != kv.mod_revision()) {
+            if let Some(revision) =
+                pairs.last().map(|last| last.modified).filter(|it| *it != kv.mod_revision())
+            {
                 tell(&self.report, FromStore::Events { revision, pairs: std::mem::take(&mut pairs) }).await?;
             }
             let is_put = event.event_type() == etcd_client::EventType::Put;
@@ -341,7 +343,9 @@ impl Connection {
         };
         self.answered = Instant::now();
         match done {
-            Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => self.has_written(revision),
+            Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
+                self.has_written(revision)
+            }
             Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
             Done::Sessions { batch, is_stored } => {
                 tell(&self.report, FromStore::Sessions { batch, is_stored }).await?;
@@ -363,7 +367,8 @@ impl Connection {
         if self.since.values().any(|since| now.duration_since(*since) > ANSWER_TIMEOUT) {
             bail!("it has not answered for {} ms", ANSWER_TIMEOUT.as_millis());
         }
-        let stands_still = |(written, at): (i64, Instant)| written > self.seen && now.duration_since(at) > WATCH_TIMEOUT;
+        let stands_still =
+            |(written, at): (i64, Instant)| written > self.seen && now.duration_since(at) > WATCH_TIMEOUT;
         if self.written.is_some_and(stands_still) {
             bail!("its watch stands still");
         }

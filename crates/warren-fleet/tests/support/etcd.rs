@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{signal, wait_for};
 
-pub struct Store {
-    pub directory: tempfile::TempDir,
+pub(crate) struct Store {
+    pub(crate) directory: tempfile::TempDir,
     members: Vec<Member>,
     is_secure: bool,
 }
@@ -22,12 +22,12 @@ struct Member {
 
 impl Store {
     /// Three members without TLS.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::with(false)
     }
 
     /// Three members that want certificates of their clients.
-    pub fn start_secure() -> Self {
+    pub(crate) fn start_secure() -> Self {
         Self::with(true)
     }
 
@@ -56,17 +56,18 @@ impl Store {
         if self.is_secure { "https" } else { "http" }
     }
 
-    pub fn url(&self, index: usize) -> String {
+    pub(crate) fn url(&self, index: usize) -> String {
         format!("{}://127.0.0.1:{}", self.scheme(), self.members[index].client)
     }
 
     /// What `--store` has.
-    pub fn urls(&self) -> String {
+    pub(crate) fn urls(&self) -> String {
         (0..3).map(|index| self.url(index)).collect::<Vec<_>>().join(",")
     }
 
     fn cluster(&self) -> String {
-        let members = self.members.iter().map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer));
+        let members =
+            self.members.iter().map(|member| format!("{}=http://127.0.0.1:{}", member.name, member.peer));
         members.collect::<Vec<_>>().join(",")
     }
 
@@ -93,7 +94,8 @@ impl Store {
             command.arg("--cert-file").arg(file("server.pem")).arg("--key-file").arg(file("server.key"));
             command.arg("--trusted-ca-file").arg(file("ca.pem")).arg("--client-cert-auth");
         }
-        self.members[index].process = Some(command.spawn().expect("etcd is not installed: run scripts/setup"));
+        self.members[index].process =
+            Some(command.spawn().expect("etcd is not installed: run scripts/setup"));
     }
 
     fn wait_until_ready(&self) {
@@ -102,50 +104,56 @@ impl Store {
         });
     }
 
-    pub fn etcdctl(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn etcdctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.urls(), "--command-timeout", "3s"]);
         if self.is_secure {
             let file = |name: &str| self.directory.path().join(name);
             let root = if file("root.pem").exists() { "root" } else { "server" };
             command.arg("--cacert").arg(file("ca.pem"));
-            command.arg("--cert").arg(file(&format!("{root}.pem"))).arg("--key").arg(file(&format!("{root}.key")));
+            command
+                .arg("--cert")
+                .arg(file(&format!("{root}.pem")))
+                .arg("--key")
+                .arg(file(&format!("{root}.key")));
         }
         command.args(arguments).output().expect("etcdctl is not installed: run scripts/setup")
     }
 
-    pub fn etcdctl_ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn etcdctl_ok(&self, arguments: &[&str]) -> String {
         let output = self.etcdctl(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// The member that leads.
-    pub fn leader(&self) -> usize {
+    pub(crate) fn leader(&self) -> usize {
         let status = self.etcdctl_ok(&["endpoint", "status", "--write-out", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        let leader = status.as_array().unwrap().iter().position(|member| {
-            member["Status"]["header"]["member_id"] == member["Status"]["leader"]
-        });
+        let leader = status
+            .as_array()
+            .unwrap()
+            .iter()
+            .position(|member| member["Status"]["header"]["member_id"] == member["Status"]["leader"]);
         leader.unwrap()
     }
 
-    pub fn revision(&self) -> i64 {
+    pub(crate) fn revision(&self) -> i64 {
         let status = self.etcdctl_ok(&["get", "none", "--write-out", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
         status["header"]["revision"].as_i64().unwrap()
     }
 
-    pub fn signal(&self, index: usize, name: &str) {
+    pub(crate) fn signal(&self, index: usize, name: &str) {
         signal(self.members[index].process.as_ref().unwrap().id(), name);
     }
 
-    pub fn signal_all(&self, name: &str) {
+    pub(crate) fn signal_all(&self, name: &str) {
         (0..3).for_each(|index| self.signal(index, name));
     }
 
     /// Writes a snapshot of the store into a file.
-    pub fn back_up(&self) -> PathBuf {
+    pub(crate) fn back_up(&self) -> PathBuf {
         let file = self.directory.path().join("backup.db");
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.url(0), "snapshot", "save"]).arg(&file);
@@ -154,7 +162,7 @@ impl Store {
     }
 
     /// Replaces the whole store by an old backup, as an operator does.
-    pub fn restore(&mut self, backup: &Path) {
+    pub(crate) fn restore(&mut self, backup: &Path) {
         for index in 0..3 {
             self.stop_member(index);
             std::fs::remove_dir_all(self.data(index)).unwrap();
@@ -182,12 +190,12 @@ impl Store {
     }
 
     /// A certificate whose common name is a user of the store.
-    pub fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
         make_certificate(self.directory.path(), user, user);
         (self.directory.path().join(format!("{user}.pem")), self.directory.path().join(format!("{user}.key")))
     }
 
-    pub fn ca(&self) -> PathBuf {
+    pub(crate) fn ca(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
 }
@@ -211,7 +219,11 @@ fn openssl(directory: &Path, arguments: &[&str]) {
 const KEY: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 
 fn make_authority(directory: &Path) {
-    let arguments = [&["req", "-x509"], &KEY[..], &["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=store-ca"]];
+    let arguments = [
+        &["req", "-x509"],
+        &KEY[..],
+        &["-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=store-ca"],
+    ];
     openssl(directory, &arguments.concat());
 }
 
@@ -220,13 +232,27 @@ fn make_certificate(directory: &Path, name: &str, common_name: &str) {
     let subject = format!("/CN={common_name}");
     let arguments = [&["req"], &KEY[..], &["-nodes", "-keyout", &key, "-out", &request, "-subj", &subject]];
     openssl(directory, &arguments.concat());
-    let extensions = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\nbasicConstraints=CA:FALSE\n";
+    let extensions =
+        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\nbasicConstraints=CA:FALSE\n";
     std::fs::write(directory.join("extensions"), extensions).unwrap();
     openssl(
         directory,
         &[
-            "x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile",
-            "extensions", "-out", &certificate,
+            "x509",
+            "-req",
+            "-in",
+            &request,
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "extensions",
+            "-out",
+            &certificate,
         ],
     );
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink, read_frame,
-    write_frame,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
+    read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
@@ -19,8 +19,8 @@ use warren_session::clients::{Client, RowChange};
 use super::{directories, fleet_ok, wait_for};
 
 /// An exit with its link.
-pub struct Exit {
-    pub directory: PathBuf,
+pub(crate) struct Exit {
+    pub(crate) directory: PathBuf,
     link: Option<Child>,
     seen: Arc<Mutex<Seen>>,
     to_link: mpsc::UnboundedSender<ExitMessage>,
@@ -30,33 +30,43 @@ pub struct Exit {
 
 /// What the exit was told.
 #[derive(Default)]
-pub struct Seen {
-    pub rows: BTreeMap<String, RowChange>,
-    pub revision: i64,
-    pub wholes: usize,
-    pub store: Option<StoreLink>,
-    pub elsewhere: Vec<(PublicKey, Vec<u8>, ExitId)>,
-    pub exits: Vec<FleetExit>,
-    pub own_clock_offset_ms: i64,
-    pub drain: Option<bool>,
-    pub roster: Option<Vec<u8>>,
+pub(crate) struct Seen {
+    pub(crate) rows: BTreeMap<String, RowChange>,
+    pub(crate) revision: i64,
+    pub(crate) wholes: usize,
+    pub(crate) store: Option<StoreLink>,
+    pub(crate) elsewhere: Vec<(PublicKey, Vec<u8>, ExitId)>,
+    pub(crate) exits: Vec<FleetExit>,
+    pub(crate) own_clock_offset_ms: i64,
+    pub(crate) drain: Option<bool>,
+    pub(crate) roster: Option<Vec<u8>>,
     /// Everything in order, for tests of the order.
-    pub order: Vec<FleetMessage>,
+    pub(crate) order: Vec<FleetMessage>,
     answers: HashMap<u64, Sender<(Outcome, Instant)>>,
     proposed: HashMap<u64, Vec<RowChange>>,
     parts: BTreeMap<String, RowChange>,
 }
 
-pub fn key(byte: u8) -> PublicKey {
-    PublicKey([byte; 32])
+pub(crate) fn key(byte: u8) -> PublicKey {
+    valid([byte; 31])
 }
 
-pub fn pools() -> Pools {
+/// A key with these first bytes. Half of all texts are none.
+pub(crate) fn valid(first: [u8; 31]) -> PublicKey {
+    let keys = (0..128).map(|last| {
+        let mut bytes = [last; 32];
+        bytes[..31].copy_from_slice(&first);
+        PublicKey(bytes)
+    });
+    keys.into_iter().find(|key| key.to_string().parse::<PublicKey>().is_ok()).unwrap()
+}
+
+pub(crate) fn pools() -> Pools {
     Pools { ipv4: Some("10.0.0.0/16".parse().unwrap()), ipv6: None }
 }
 
 /// The text that names a row.
-pub fn id(row: &RowChange) -> String {
+pub(crate) fn id(row: &RowChange) -> String {
     match row {
         RowChange::Client { key, .. } => format!("client {key}"),
         RowChange::Invitation { token, .. } => format!("invitation {}", token.label()),
@@ -82,7 +92,7 @@ fn put(rows: &mut BTreeMap<String, RowChange>, row: RowChange) {
 
 impl Exit {
     /// The first exit, which begins the fleet.
-    pub fn first(directory: &Path, name: &str, init: &[&str]) -> Self {
+    pub(crate) fn first(directory: &Path, name: &str, init: &[&str]) -> Self {
         let clients = directory.join("clients.toml");
         if !clients.exists() {
             std::fs::create_dir_all(directory).unwrap();
@@ -95,14 +105,14 @@ impl Exit {
     }
 
     /// Another exit, which joins with a ticket from the first one.
-    pub fn further(first: &Self, directory: &Path, name: &str, ticket: &[&str]) -> Self {
+    pub(crate) fn further(first: &Self, directory: &Path, name: &str, ticket: &[&str]) -> Self {
         let ticket = fleet_ok(&first.directory, &[&["ticket", name], ticket].concat());
         fleet_ok(directory, &["join", ticket.trim()]);
         Self::start(directory, name)
     }
 
     /// An exit whose `fleet.toml` is there.
-    pub fn start(directory: &Path, name: &str) -> Self {
+    pub(crate) fn start(directory: &Path, name: &str) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (to_link, messages) = mpsc::unbounded_channel();
         let socket = directory.join("runtime/fleet/fleet.sock");
@@ -127,7 +137,7 @@ impl Exit {
         exit
     }
 
-    pub fn start_link(&mut self) {
+    pub(crate) fn start_link(&mut self) {
         self.log += 1;
         let log = std::fs::File::create(self.directory.join(format!("link{}.log", self.log))).unwrap();
         let link = Command::new(env!("CARGO_BIN_EXE_warren-fleet"))
@@ -142,31 +152,27 @@ impl Exit {
         self.link = Some(link);
     }
 
-    pub fn stop_link(&mut self, signal: &str) {
+    pub(crate) fn stop_link(&mut self, signal: &str) {
         if let Some(mut link) = self.link.take() {
             super::signal(link.id(), signal);
             link.wait().unwrap();
         }
     }
 
-    pub fn link_pid(&self) -> u32 {
+    pub(crate) fn link_pid(&self) -> u32 {
         self.link.as_ref().unwrap().id()
     }
 
-    pub fn link_log(&self) -> String {
-        std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap()
-    }
-
-    pub fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+    pub(crate) fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
         look(&mut self.seen.lock().unwrap())
     }
 
-    pub fn say(&self, message: ExitMessage) {
+    pub(crate) fn say(&self, message: ExitMessage) {
         self.to_link.send(message).unwrap();
     }
 
     /// Waits until the exit has the store's rows.
-    pub fn ready(self) -> Self {
+    pub(crate) fn ready(self) -> Self {
         self.wait("the store is reachable and was read", |seen| {
             (seen.wholes > 0 && seen.store == Some(StoreLink::Reachable)).then_some(())
         });
@@ -174,17 +180,22 @@ impl Exit {
     }
 
     #[track_caller]
-    pub fn wait<T>(&self, what: &str, look: impl FnMut(&mut Seen) -> Option<T>) -> T {
+    pub(crate) fn wait<T>(&self, what: &str, look: impl FnMut(&mut Seen) -> Option<T>) -> T {
         self.wait_within(what, Duration::from_secs(20), look)
     }
 
     #[track_caller]
-    pub fn wait_within<T>(&self, what: &str, limit: Duration, mut look: impl FnMut(&mut Seen) -> Option<T>) -> T {
+    pub(crate) fn wait_within<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut look: impl FnMut(&mut Seen) -> Option<T>,
+    ) -> T {
         wait_for(what, limit, || self.seen(&mut look))
     }
 
     /// Sends a request. The answer comes out of the receiver.
-    pub fn send(&self, rows: Vec<RowChange>) -> Receiver<(Outcome, Instant)> {
+    pub(crate) fn send(&self, rows: Vec<RowChange>) -> Receiver<(Outcome, Instant)> {
         let id = self.next.get() + 1;
         self.next.set(id);
         let (sender, receiver) = channel();
@@ -198,13 +209,13 @@ impl Exit {
 
     /// Makes a request and waits for its answer, which has to come within three seconds.
     #[track_caller]
-    pub fn request(&self, rows: Vec<RowChange>) -> Outcome {
+    pub(crate) fn request(&self, rows: Vec<RowChange>) -> Outcome {
         self.send(rows).recv_timeout(Duration::from_secs(3)).expect("no answer within 3 s").0
     }
 
     /// Makes a request, again if the store is away or rows have changed meanwhile.
     #[track_caller]
-    pub fn store(&self, rows: &[RowChange]) -> i64 {
+    pub(crate) fn store(&self, rows: &[RowChange]) -> i64 {
         let since = Instant::now();
         loop {
             if let Outcome::Stored { revision } = self.request(rows.to_vec()) {
@@ -214,7 +225,7 @@ impl Exit {
         }
     }
 
-    pub fn client(&self, key: PublicKey) -> Option<Client> {
+    pub(crate) fn client(&self, key: PublicKey) -> Option<Client> {
         let name = id(&RowChange::Client { key, client: None });
         self.seen(|seen| match seen.rows.get(&name) {
             Some(RowChange::Client { client, .. }) => client.clone(),
@@ -229,9 +240,14 @@ impl Drop for Exit {
             let _ = link.kill();
             let _ = link.wait();
             if std::thread::panicking() {
-                let log = std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap();
-                let lines: Vec<_> = log.lines().rev().take(15).collect();
-                eprintln!("--- {}\n{}", self.directory.display(), lines.into_iter().rev().collect::<Vec<_>>().join("\n"));
+                let log =
+                    std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap();
+                let lines: Vec<_> = log.lines().rev().take(40).collect();
+                eprintln!(
+                    "--- {}\n{}",
+                    self.directory.display(),
+                    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+                );
             }
         }
     }
@@ -251,7 +267,7 @@ async fn serve(
         let (applied, mut to_say) = mpsc::unbounded_channel();
         let shared = Arc::clone(&seen);
         let reading = tokio::spawn(async move {
-            while let Ok(Some(message)) = read_frame::<FleetMessage>(&mut from).await {
+            while let Some(message) = read_frame::<FleetMessage>(&mut from).await.expect("the link's message") {
                 if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
                     let _ = applied.send(ExitMessage::Applied { revision });
                 }

@@ -1,7 +1,7 @@
 //! Three real etcd processes, links (`warren-fleet run`) and exits that are not real but speak as one.
 
-pub mod etcd;
-pub mod exit;
+pub(crate) mod etcd;
+pub(crate) mod exit;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// One test at a time has etcd processes.
 static TURN: Mutex<()> = Mutex::new(());
 
-pub fn my_turn() -> MutexGuard<'static, ()> {
+pub(crate) fn my_turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a command of `warren-fleet`. Returns what it printed.
-pub fn fleet(directory: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn fleet(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_warren-fleet"))
         .args(arguments)
         .args(directories(directory))
@@ -25,20 +25,20 @@ pub fn fleet(directory: &Path, arguments: &[&str]) -> Output {
 }
 
 /// As [`fleet`], for a command that has to succeed.
-pub fn fleet_ok(directory: &Path, arguments: &[&str]) -> String {
+pub(crate) fn fleet_ok(directory: &Path, arguments: &[&str]) -> String {
     let output = fleet(directory, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// As [`fleet`], for a command that has to fail. Returns why.
-pub fn fleet_fails(directory: &Path, arguments: &[&str]) -> String {
+pub(crate) fn fleet_fails(directory: &Path, arguments: &[&str]) -> String {
     let output = fleet(directory, arguments);
     assert!(!output.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stderr).unwrap()
 }
 
-pub fn directories(directory: &Path) -> Vec<String> {
+pub(crate) fn directories(directory: &Path) -> Vec<String> {
     ["config", "runtime", "state"]
         .iter()
         .flat_map(|kind| [format!("--{kind}-dir"), directory.join(kind).display().to_string()])
@@ -46,7 +46,7 @@ pub fn directories(directory: &Path) -> Vec<String> {
 }
 
 /// Waits for something. The wait is long only if the test fails.
-pub fn wait_for<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
         if let Some(found) = check() {
@@ -57,7 +57,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Optio
     }
 }
 
-pub fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let done = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
     assert!(done.success());
 }
