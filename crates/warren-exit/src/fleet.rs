@@ -207,6 +207,7 @@ impl Fleet {
         let now = Instant::now();
         let StoreRequest { id, changes: rows } = request;
         if !self.is_reachable() {
+            self.requests.not_asked(id);
             self.answer(now, id.0, Outcome::Unavailable, sessions);
             return;
         }

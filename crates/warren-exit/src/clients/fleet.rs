@@ -190,12 +190,9 @@ impl Clients {
             Verdict::Given(Outcome::Conflict, _) => Some(Err(RequestRefused::new(
                 "another exit has just given that name, key or address to another client, or changed the same client; nothing was changed; look with `warren exit client list`, and try again",
             ))),
-            Verdict::Given(Outcome::Unavailable, _) => {
-                Some(Err(RequestRefused::new(away(&fleet.why_away()))))
-            }
-            Verdict::Open if waited >= STORE_PATIENCE => {
-                Some(Err(RequestRefused::new(away(&fleet.why_away()))))
-            }
+            Verdict::NotAsked => Some(Err(RequestRefused::new(away(&fleet.why_away())))),
+            Verdict::Given(Outcome::Unavailable, _) => Some(Err(RequestRefused::new(UNKNOWN))),
+            Verdict::Open if waited >= STORE_PATIENCE => Some(Err(RequestRefused::new(UNKNOWN))),
             Verdict::Open => None,
         }
     }
@@ -208,8 +205,9 @@ impl Clients {
         }
         let Some((at, revision)) = awaited.stored else {
             let id = awaited.proposed.id;
-            let is_refused =
-                id.is_some_and(|id| matches!(fleet.verdict(id), Verdict::Given(Outcome::Unavailable, _)));
+            let is_refused = id.is_some_and(|id| {
+                matches!(fleet.verdict(id), Verdict::NotAsked | Verdict::Given(Outcome::Unavailable, _))
+            });
             if !is_refused && waited < STORE_PATIENCE {
                 return None;
             }
@@ -240,6 +238,9 @@ pub(crate) fn look_again_at(awaited: &Awaited) -> Instant {
         None => awaited.begun + STORE_PATIENCE,
     }
 }
+
+/// What an operator hears if the store was asked and did not answer in time.
+const UNKNOWN: &str = "the fleet's store did not answer in time, and may make the change all the same; look with `warren exit client list` before you try again";
 
 fn away(reason: &str) -> String {
     format!(

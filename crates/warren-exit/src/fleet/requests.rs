@@ -25,6 +25,8 @@ pub(super) struct Asked {
 pub(crate) enum Verdict {
     /// Nothing yet.
     Open,
+    /// The store was not asked, because it cannot be reached.
+    NotAsked,
     /// What the store has said, and when.
     Given(Outcome, Instant),
 }
@@ -44,6 +46,13 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    /// Notes that a request does not reach the store.
+    pub(super) fn not_asked(&mut self, id: StoreRequestId) {
+        if let Some(verdict @ Verdict::Open) = self.watched.get_mut(&id) {
+            *verdict = Verdict::NotAsked;
+        }
+    }
+
     pub(super) fn asked(&mut self, id: StoreRequestId, rows: Vec<RowChange>, now: Instant) {
         self.asked.insert(id, Asked { rows, until: now + PATIENCE, is_late: false });
     }

@@ -358,6 +358,7 @@ impl World {
         let registry = read_again(&self.store.registry);
         self.store.restart(registry.clone());
         let own = if self.store.is_shared { read_again(&self.copy.rows) } else { registry };
+        (self.copy.rows, self.copy.before) = (own.clone(), own.clone());
         let entropy = random(self.next_seed());
         let mut exit = ExitSessions::new(config, own, self.now, self.wall(), entropy).unwrap();
         if self.store.is_shared {
