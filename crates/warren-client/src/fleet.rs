@@ -19,7 +19,7 @@ use warren_session::roster::{
 };
 
 use warren_config::{ClientProfile, RemoteExit, describe};
-use warren_control::status::FleetStatus;
+use warren_control::status::FollowedFleetStatus;
 use warren_daemon::directories::followed_fleet;
 
 /// How often it is logged that a roster is refused. Exits may send them all the time.
@@ -196,9 +196,9 @@ impl Fleet {
     }
 
     /// What `warren status` shows. `exit` is the name of the exit in use.
-    pub(crate) fn status(&self, exit: Option<String>) -> Option<FleetStatus> {
+    pub(crate) fn status(&self, exit: Option<String>) -> Option<FollowedFleetStatus> {
         let roster = self.roster()?;
-        Some(FleetStatus {
+        Some(FollowedFleetStatus {
             name: roster.fleet.to_string(),
             serial: roster.serial,
             public_key: roster.signer.to_string(),

@@ -14,7 +14,7 @@ use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, FleetStatus, RefusedStatus};
+pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, FollowedFleetStatus, RefusedStatus};
 pub use connection::{ConnectionStatus, ControllerStatus, RepairStatus};
 pub use exit::{
     ClientCounts, ExitStatus, FleetExitStatus, FleetStatus, SessionStatus, WireGuardStatus, turned_away,
@@ -293,7 +293,7 @@ mod tests {
             warnings: Vec::new(),
             last_error: None,
             resting: None,
-            fleet: Some(FleetStatus {
+            fleet: Some(FollowedFleetStatus {
                 name: "acme".to_owned(),
                 serial: 7,
                 public_key: String::new(),

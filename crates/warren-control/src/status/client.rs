@@ -28,7 +28,7 @@ pub struct ClientStatus {
     pub resting: Option<String>,
     /// The fleet that the client follows, if it follows one.
     #[serde(default)]
-    pub fleet: Option<FleetStatus>,
+    pub fleet: Option<FollowedFleetStatus>,
     /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
     /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.
@@ -43,7 +43,7 @@ pub struct ClientStatus {
 
 /// A fleet and its newest roster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct FleetStatus {
+pub struct FollowedFleetStatus {
     /// The fleet's name.
     pub name: String,
     /// The roster's serial.
