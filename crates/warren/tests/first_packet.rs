@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 
-use rustls::SupportedCipherSuite;
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::Version;
 use warren_quic::key::{PrivateKey, PublicKey};
@@ -182,7 +181,7 @@ impl Seen {
 
 /// The decrypted payload of a client's Initial, which must be the first packet of its datagram.
 fn opened(datagram: &[u8], id: &[u8]) -> Vec<u8> {
-    let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256;
+    let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
     let keys = suite.quic_suite().unwrap().keys(id, rustls::Side::Server, Version::V1).remote;
     let mut rest = &datagram[6 + id.len()..];
     rest = &rest[1 + usize::from(rest[0])..];

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use ipnet::IpNet;
-use warren_config::{ClientsImport, load_clients, load_exit};
+use warren_config::{ClientsImport, counted, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 use warren_session::clients::ClientRegistry;
 
@@ -105,9 +105,10 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let count = upload(&mut client, &keys, &registry).await?;
     write_config(directories.config, &config)?;
     print(&format!(
-        "Fleet {:?} has begun with {count} clients. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
-         then start warren-fleet.service and run `warren reload exit`.\nFor each further exit: `warren fleet ticket NAME`.\n",
+        "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
+         then run `systemctl enable --now warren-fleet` and `systemctl restart warren-exit`.\nFor each further exit: `warren fleet ticket NAME`.\n",
         config.fleet,
+        counted(count, "client"),
         path.display(),
         config.exit,
     ))

@@ -63,7 +63,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     };
     print(&format!(
         "{} has left fleet {:?}.{note} {} clients are in {}.\nNext: take `[fleet]` out of {}, stop warren-fleet.service, run \
-         `warren reload exit`, then `warren exit client import {}`.\n",
+         `systemctl restart warren-exit`, then `warren exit client import {}`.\n",
         config.exit,
         config.fleet,
         registry.len(),

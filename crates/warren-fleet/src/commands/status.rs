@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use serde::Serialize;
+use warren_config::counted;
 use warren_fleet_link::{ExitId, FleetExit, Pools};
 
 use super::{connect, print, print_json};
@@ -82,8 +83,11 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
 
 fn text(report: &Report, waiting: &[ExitId]) -> String {
     let mut text = format!(
-        "Fleet {}: {} clients, {} invitations; the store answers, at revision {}\n",
-        report.fleet, report.clients, report.invitations, report.revision
+        "Fleet {}: {}, {}; the store answers, at revision {}\n",
+        report.fleet,
+        counted(report.clients, "client"),
+        counted(report.invitations, "invitation"),
+        report.revision
     );
     let width = report.exits.iter().map(|line| line.exit.exit.as_str().len()).max().unwrap_or(4).max(4);
     // Writing to a text cannot fail.

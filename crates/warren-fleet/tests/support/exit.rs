@@ -267,7 +267,8 @@ async fn serve(
         let (applied, mut to_say) = mpsc::unbounded_channel();
         let shared = Arc::clone(&seen);
         let reading = tokio::spawn(async move {
-            while let Some(message) = read_frame::<FleetMessage>(&mut from).await.expect("the link's message") {
+            while let Some(message) = read_frame::<FleetMessage>(&mut from).await.expect("the link's message")
+            {
                 if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
                     let _ = applied.send(ExitMessage::Applied { revision });
                 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use rustls::{
-    SupportedCipherSuite,
     crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
     quic::{ClientConnection, Version},
 };
@@ -86,7 +85,7 @@ impl Attacker {
     }
 
     fn sealed(&self, number: u32, token: &[u8], mut payload: Vec<u8>) -> Vec<u8> {
-        let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256;
+        let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
         let keys =
             suite.quic_suite().unwrap().keys(&self.destination, rustls::Side::Client, Version::V1).local;
         let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();

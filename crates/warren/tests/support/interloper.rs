@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use rustls::SupportedCipherSuite;
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::Version;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -137,7 +136,7 @@ impl Seen {
     }
 
     fn initial(&self, frames: &[u8]) -> Vec<u8> {
-        let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256;
+        let suite = TLS13_AES_128_GCM_SHA256.tls13().unwrap();
         let keys =
             suite.quic_suite().unwrap().keys(&self.destination, rustls::Side::Server, Version::V1).local;
         let mut payload = frames.to_vec();

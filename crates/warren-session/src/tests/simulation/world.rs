@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry, RowChange, RowId};
 use crate::exit::{
-    ExitAction, ExitSessions, FleetNews, SessionConfig, SessionId, StoreRefusal, StoreRequest, StoreRequestId,
-    UnsentRow, WholeCopy,
+    ExitAction, ExitSessions, FleetNews, SessionConfig, SessionId, StoreRefusal, StoreRequest,
+    StoreRequestId, UnsentRow, WholeCopy,
 };
 use crate::invite::InviteToken;
 use crate::key::tests_key;
