@@ -73,7 +73,7 @@ fn client_moves_to_an_exit_that_is_much_nearer_unless_its_user_has_chosen() {
     let mut members = exits.roster(&key).content().exits.clone();
     members[0].endpoints = vec![SlowWire::ENDPOINT.parse().unwrap()];
     give(&exits.first, &begin("acme".parse().unwrap(), members, &key, UNIX_EPOCH).unwrap());
-    let client = Client::with(&net, &exits.profile.clone().with_exit("endpoint", SlowWire::ENDPOINT));
+    let client = Client::with(&net, &exits.profile.with_exit("endpoint", SlowWire::ENDPOINT));
     client.up();
     assert!(is_at(&client, SlowWire::ENDPOINT), "the profile's exit is the one that surely answers");
 

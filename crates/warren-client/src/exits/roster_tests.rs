@@ -110,14 +110,13 @@ fn profile_with_one_exit_chooses_and_does_not_go_back_for_the_sake_of_it() {
 fn endpoints_of_one_exit_are_tried_together_and_refuse_together() {
     let world = World::new(&[PINNED]);
     let mut exits = world.exits();
-    let mut fleet = world.fleet(&[]);
     let endpoints = ["192.0.2.2:443", "[2001:db8::2]:443"];
     let exit = RosterExit {
         endpoints: endpoints.map(|text| text.parse().unwrap()).to_vec(),
         ..member("b", endpoints[0], public())
     };
     world.write(vec![exit]);
-    std::mem::swap(&mut fleet, &mut Fleet::load(world.state.path(), &world.profile));
+    let fleet = Fleet::load(world.state.path(), &world.profile);
     exits.follow(&world.profile, &world.learnt(), &fleet);
     assert_eq!(exits.with_ranks(&[0, 1, 2]), [(0, 0), (1, 1), (2, 1)]);
     assert!(exits.is_same_exit(1, 2) && !exits.is_same_exit(0, 1));
