@@ -1,4 +1,5 @@
 //! Two exits of a fleet share their clients, by the link to a store. The store is in the test's memory.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
 

@@ -40,10 +40,6 @@ impl Daemon<'_> {
     pub(super) async fn answer_page(&mut self, question: Question) {
         self.clients.look_at_clock();
         let Question { asked, visitor, answer } = question;
-        let asked = match asked {
-            ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
-            asked => asked,
-        };
         let reply = match asked {
             ApiCall::Overview => Ok(self.reporting.overview(&self.observe().await)),
             ApiCall::Clients(query) => Ok(self.reporting.client_table(&self.observe().await, &query)),
@@ -54,7 +50,8 @@ impl Daemon<'_> {
             ApiCall::Day => Ok(self.reporting.day()),
             ApiCall::Audit(query) => Ok(self.audit.page(&query)),
             ApiCall::Name(typed) => self.name_of(&typed),
-            ApiCall::Change(_) => Err("a change is answered elsewhere".to_owned()),
+            // Answered once the store has it.
+            ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
         };
         drop(answer.send(reply));
     }

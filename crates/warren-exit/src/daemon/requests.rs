@@ -22,7 +22,7 @@ enum Asked {
         propose: Propose,
         follows_host: bool,
     },
-    Other(Request),
+    Other(Box<Request>),
 }
 
 impl Daemon<'_> {
@@ -40,7 +40,7 @@ impl Daemon<'_> {
         match self.sort(request).await {
             Ok(Asked::Change { propose, follows_host }) => self.change(propose, follows_host, then).await,
             Ok(Asked::Other(request)) => {
-                let response = self.carry_out(request, &peer).await;
+                let response = self.carry_out(*request, &peer).await;
                 // Reloads and drains have led to decisions, too.
                 self.clients.carry_out_all(&self.worker).await;
                 then(self, response);
@@ -50,6 +50,7 @@ impl Daemon<'_> {
     }
 
     /// Tells changes of clients from other requests.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other request is carried out")]
     async fn sort(&self, request: Request) -> Result<Asked, RequestRefused> {
         let change = |propose: Propose| Ok(Asked::Change { propose, follows_host: true });
         match request {
@@ -64,7 +65,7 @@ impl Daemon<'_> {
                 let propose: Propose = Box::new(move |clients| clients.invite(invitation));
                 Ok(Asked::Change { propose, follows_host: false })
             }
-            request => Ok(Asked::Other(request)),
+            request => Ok(Asked::Other(Box::new(request))),
         }
     }
 

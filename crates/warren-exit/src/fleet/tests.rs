@@ -91,9 +91,9 @@ impl Member {
     /// The requests that were made since the latest call.
     fn requests(&mut self) -> Vec<(u64, Vec<RowChange>)> {
         let said = self.said();
-        let request = |message| match message {
-            ExitMessage::Request { id, rows } => Some((id, rows)),
-            _ => None,
+        let request = |message| {
+            let ExitMessage::Request { id, rows } = message else { return None };
+            Some((id, rows))
         };
         said.into_iter().filter_map(request).collect()
     }

@@ -136,6 +136,11 @@ impl ClientRegistry {
         self.removed.has(key) && self.set_removed(key, None).is_some()
     }
 
+    /// Whether a key is a removed key.
+    pub(crate) fn has_removed(&self, key: PublicKey) -> bool {
+        self.removed.has(key)
+    }
+
     /// Every removed key, sorted by the name of its client.
     pub fn removed_keys(&self) -> Vec<&RemovedKey> {
         self.removed.list()

@@ -95,6 +95,11 @@ impl ExitSessions {
             };
             return Some(row).filter(|_| !is_later);
         };
+        if writer == Writer::Other && self.has_removed(&client) {
+            // The store must delete this row, too. It would refuse the removed key otherwise, again and again.
+            self.store.owe(id);
+            return Some(RowChange::Client { key, client: None });
+        }
         if !lacks {
             return Some(RowChange::Client { key, client: Some(client) });
         }
@@ -115,6 +120,12 @@ impl ExitSessions {
         }
         self.store.owe(id);
         Some(RowChange::Client { key, client: Some(client) })
+    }
+
+    /// Whether this exit has removed a client, and the store does not know it yet. The client may have changed to its next key at another
+    /// exit meanwhile.
+    fn has_removed(&self, client: &Client) -> bool {
+        client.keys().any(|key| self.store.owes(RowId::Removed(key)) && self.registry.has_removed(key))
     }
 
     /// Lets pool and sessions follow a change. `reason` is why the session of a client that is gone ends.

@@ -312,3 +312,35 @@ fn leases_do_not_wait_for_the_store_and_reach_it_in_one_request_at_a_time() {
         [ALICE, BOB].map(|key| exit.lease_of(key))
     );
 }
+
+#[test]
+fn a_removal_reaches_a_client_that_has_changed_its_key_at_another_exit_meanwhile() {
+    let next = PublicKey([0x77; 32]);
+    let mut exit = Exit::new();
+    exit.set("alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.answer = None;
+    let mut elsewhere = exit.disk.clone();
+    elsewhere.take_next_key(ALICE, UNIX_EPOCH);
+    let before = exit.disk.clone();
+    let ids: std::collections::BTreeSet<_> =
+        before.rows().chain(elsewhere.rows()).map(|row| row.id()).collect();
+    let delta = ids.iter().filter(|id| before.row(**id) != elsewhere.row(**id)).map(|id| elsewhere.row(*id));
+    let delta: Vec<_> = delta.collect();
+
+    exit.sessions.remove_client(exit.now, "alice").unwrap();
+    exit.actions();
+    exit.disk = elsewhere;
+    exit.sessions.apply(exit.now, delta);
+    exit.answer(Err(StoreRefusal::Conflict));
+    exit.answer = Some(Ok(()));
+    while !exit.unanswered.is_empty() {
+        exit.answer(Ok(()));
+    }
+    exit.advance(1);
+
+    // `Exit::answer` panics if the store would have a client with a removed key.
+    assert!(exit.disk.by_key(next).is_none() && exit.disk.has_removed(next));
+    assert!(exit.sessions.registry().by_key(next).is_none());
+    // The control: the other client stays.
+    assert!(exit.disk.by_key(BOB).is_some());
+}

@@ -429,6 +429,14 @@ impl World {
         while let Some(action) = self.exit.as_mut().and_then(ExitSessions::poll_action) {
             self.check_action(&action);
             if let ExitAction::Store(request) = action {
+                // On its own disk first, so that a crash loses nothing that others may hear of.
+                self.write_copy();
+                if !self.store.is_linked {
+                    let exit = self.exit.as_mut();
+                    let refused = Err(StoreRefusal::Unavailable);
+                    exit.into_iter().for_each(|exit| exit.stored(self.now, request.id, refused));
+                    continue;
+                }
                 self.store.ask(request);
                 if self.store.mood == Mood::Prompt {
                     self.store_works();
