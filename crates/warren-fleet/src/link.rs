@@ -419,7 +419,7 @@ impl Link {
 
     /// The next sessions' records to write. All have the lease.
     pub(crate) fn next_sessions(&mut self, now: Instant) -> Option<SessionBatch> {
-        if !matches!(self.store, Store::Up { .. }) || !self.sessions.has_unsent() {
+        if !self.is_up() || self.exit.is_none() || !self.sessions.has_unsent() {
             return None;
         }
         let (batch, lost) = self.sessions.batch(&self.me, &self.keys, now);

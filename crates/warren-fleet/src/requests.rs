@@ -124,10 +124,11 @@ impl Requests {
     /// Answers requests that have waited too long, or all.
     pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
         let mut answers = Vec::new();
-        while let Some(request) =
-            self.waiting.pop_front_if(|request| now.is_none_or(|now| now >= request.until))
-        {
-            answers.push(FleetMessage::Answer { id: request.id, outcome: Outcome::Unavailable });
+        while self.waiting.front().is_some_and(|request| now.is_none_or(|now| now >= request.until)) {
+            let expired = self.waiting.pop_front();
+            answers.extend(
+                expired.map(|request| FleetMessage::Answer { id: request.id, outcome: Outcome::Unavailable }),
+            );
         }
         answers
     }

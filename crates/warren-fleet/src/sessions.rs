@@ -93,6 +93,11 @@ impl Sessions {
             return None;
         };
         let is_elsewhere = record.exit != *me;
+        if !is_elsewhere && !self.own.contains_key(&key) {
+            // The session was over before its record was there.
+            self.closed.insert(key, record.nonce());
+            self.unsent.insert(key);
+        }
         self.records.insert(key, (modified, record.clone()));
         // A session whose own record is still to be written is decided when that is written.
         if !is_elsewhere || self.unsent.contains(&key) {

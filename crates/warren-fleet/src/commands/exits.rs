@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use clap::Args;
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use warren_fleet_link::ExitId;
 
 use super::ticket::user_name;
@@ -49,6 +49,11 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     print(&format!("{exit} {what}.\n"))
 }
 
+/// Whether a transaction's reading has found its key.
+pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
+    matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
+}
+
 /// Removes an exit from the fleet. Its link stops using the store at once.
 ///
 /// # Errors
@@ -68,10 +73,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let answer =
         in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([count])).await)?;
     if !answer.succeeded() {
-        let is_there = answer.op_responses().iter().any(|response| match response {
-            etcd_client::TxnOpResponse::Get(response) => !response.kvs().is_empty(),
-            _ => false,
-        });
+        let is_there = answer.op_responses().iter().any(has_found);
         if is_there {
             bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
         }

@@ -466,7 +466,7 @@ impl World {
             .values()
             .filter_map(|row| match row {
                 RowChange::Client { client, .. } => client.clone(),
-                _ => None,
+                RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
             })
             .collect();
         for (index, one) in clients.iter().enumerate() {
@@ -583,7 +583,7 @@ fn sessions_that_waited_for_the_store_yield_to_newer_records() {
     let late = start + Duration::from_secs(60);
     let (batch, lost) = sessions.batch(&me, &keys, late);
     assert!(batch.sessions.is_empty());
-    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], exit: other.clone() }]);
+    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], exit: other }]);
     // A fresh session takes the record.
     sessions.open(key(1), vec![3], late);
     let (batch, lost) = sessions.batch(&me, &keys, late);

@@ -60,6 +60,10 @@ impl Store {
         format!("{}://127.0.0.1:{}", self.scheme(), self.members[index].client)
     }
 
+    pub(crate) fn members(&self) -> Vec<String> {
+        (0..3).map(|index| self.url(index)).collect()
+    }
+
     /// What `--store` has.
     pub(crate) fn urls(&self) -> String {
         (0..3).map(|index| self.url(index)).collect::<Vec<_>>().join(",")
