@@ -102,21 +102,17 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
 /// What etcd says is wrong, without the words around it.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
-    match error {
-        etcd_client::Error::GRpcStatus(status) => {
-            let mut text = status.message().to_owned();
-            let mut source = status.source();
-            while let Some(cause) = source {
-                let cause_text = cause.to_string();
-                if !text.contains(&cause_text) {
-                    text = format!("{text}: {cause_text}");
-                }
-                source = cause.source();
-            }
-            text
+    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
+    let mut text = status.message().to_owned();
+    let mut source = status.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
         }
-        other => other.to_string(),
+        source = cause.source();
     }
+    text
 }
 
 /// Reads a fleet's agreement and where the store is.
@@ -252,7 +248,12 @@ pub(crate) async fn apply(
 }
 
 /// The first groups that fit into one transaction, and how many they are.
-fn join_first(keys: &Keys, rows: &Rows, waiting: &VecDeque<Vec<RowChange>>, is_alone: bool) -> (Draft, usize) {
+fn join_first(
+    keys: &Keys,
+    rows: &Rows,
+    waiting: &VecDeque<Vec<RowChange>>,
+    is_alone: bool,
+) -> (Draft, usize) {
     let unseen = Unseen::default();
     let known = Known { keys, rows, unseen: &unseen, basis: i64::MAX };
     let mut joined = Draft::default();

@@ -648,29 +648,41 @@ fn figures() {
         puts
     });
     puts.sort();
-    println!("etcd: one put after the other takes {:?} (median), {:?} (99th percentile)", puts[250], puts[495]);
+    println!(
+        "etcd: one put after the other takes {:?} (median), {:?} (99th percentile)",
+        puts[250], puts[495]
+    );
     let (seconds, window) = (Duration::from_secs(5), 64);
     let since = Instant::now();
     let enrolled: usize = std::thread::scope(|scope| {
-        let workers: Vec<_> = fleet.exits.iter().enumerate().map(|(index, exit)| scope.spawn(move || {
-            let mut waiting = std::collections::VecDeque::new();
-            let mut count = 0;
-            for number in 0.. {
-                if since.elapsed() < seconds {
-                    let mut enrolled = client(&format!("e{index}-{number}"), number_key(index * 1_000_000 + number));
-                    let [high, low, ..] = u16::try_from(index * 20_000 + number).unwrap().to_be_bytes();
-                    enrolled.leased_ipv4 = Some([10, 0, high, low].into());
-                    waiting.push_back(exit.send(vec![enrolled.into()]));
-                }
-                if waiting.len() >= window || since.elapsed() >= seconds {
-                    let Some(answer) = waiting.pop_front() else { break };
-                    let (outcome, _) = answer.recv_timeout(Duration::from_secs(3)).unwrap();
-                    assert!(matches!(outcome, Outcome::Stored { .. }), "{outcome:?}");
-                    count += 1;
-                }
-            }
-            count
-        })).collect();
+        let workers: Vec<_> = fleet
+            .exits
+            .iter()
+            .enumerate()
+            .map(|(index, exit)| {
+                scope.spawn(move || {
+                    let mut waiting = std::collections::VecDeque::new();
+                    let mut count = 0;
+                    for number in 0.. {
+                        if since.elapsed() < seconds {
+                            let mut enrolled =
+                                client(&format!("e{index}-{number}"), number_key(index * 1_000_000 + number));
+                            let [high, low, ..] =
+                                u16::try_from(index * 20_000 + number).unwrap().to_be_bytes();
+                            enrolled.leased_ipv4 = Some([10, 0, high, low].into());
+                            waiting.push_back(exit.send(vec![enrolled.into()]));
+                        }
+                        if waiting.len() >= window || since.elapsed() >= seconds {
+                            let Some(answer) = waiting.pop_front() else { break };
+                            let (outcome, _) = answer.recv_timeout(Duration::from_secs(3)).unwrap();
+                            assert!(matches!(outcome, Outcome::Stored { .. }), "{outcome:?}");
+                            count += 1;
+                        }
+                    }
+                    count
+                })
+            })
+            .collect();
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
     let rate = f64::from(u32::try_from(enrolled).unwrap()) / since.elapsed().as_secs_f64();
@@ -698,5 +710,8 @@ fn figures() {
         })
         .collect();
     latencies.sort();
-    println!("1000 revocations until both other exits know: median {:?}, 99th percentile {:?}", latencies[500], latencies[990]);
+    println!(
+        "1000 revocations until both other exits know: median {:?}, 99th percentile {:?}",
+        latencies[500], latencies[990]
+    );
 }

@@ -179,10 +179,6 @@ impl Exit {
         }
     }
 
-    pub(crate) fn link_pid(&self) -> u32 {
-        self.link.as_ref().unwrap().id()
-    }
-
     pub(crate) fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
         look(&mut self.seen.lock().unwrap())
     }
