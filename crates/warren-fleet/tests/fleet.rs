@@ -22,7 +22,7 @@ use warren_fleet_link::{ExitMessage, FleetMessage, Outcome, StoreLink};
 use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RemovedKey, RowChange};
 
-use self::support::etcd::Store;
+use self::support::etcd::{Store, etcdctl};
 use self::support::exit::{Exit, key, valid};
 use self::support::proxy::{CUT, CUT_TO_EXIT, CUT_TO_STORE, OPEN, Ways};
 use self::support::{fleet, fleet_fails, fleet_ok, my_turn, wait_for};
@@ -612,8 +612,7 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
     b.store(&[client("anna", key(1)).into()]);
     wait_for("she is known", Duration::from_secs(5), || a.client(key(1)).map(drop));
     // b's user may write nothing else.
-    let refused = std::process::Command::new("etcdctl")
-        .env("ETCDCTL_API", "3")
+    let refused = etcdctl()
         .args(["--endpoints", &urls, "--cacert", &ca, "--cert", &certificate, "--key", &key_file])
         .args(["put", "/warren/other/meta", "x"])
         .output()
