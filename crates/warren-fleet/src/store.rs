@@ -173,6 +173,11 @@ pub(crate) fn pairs_of(response: &GetResponse) -> Vec<Pair> {
     response.kvs().iter().map(|kv| Pair::new(kv.key(), kv.value(), kv.mod_revision())).collect()
 }
 
+/// Whether a transaction's reading has found its key.
+pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
+    matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
+}
+
 /// The first key after all that begin with a prefix.
 fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();

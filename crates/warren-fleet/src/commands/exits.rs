@@ -2,14 +2,14 @@
 
 use anyhow::bail;
 use clap::Args;
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
 use super::ticket::user_name;
 use super::{connect, print};
 use crate::keys::Key;
 use crate::run::Directories;
-use crate::store::in_words;
+use crate::store::{has_found, in_words};
 
 /// `warren fleet drain`.
 #[derive(Args, Clone, Debug)]
@@ -47,11 +47,6 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     }
     let what = if arguments.end { "takes clients again" } else { "sends its clients to other exits" };
     print(&format!("{exit} {what}.\n"))
-}
-
-/// Whether a transaction's reading has found its key.
-pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
-    matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
 }
 
 /// Removes an exit from the fleet. Its link stops using the store at once.

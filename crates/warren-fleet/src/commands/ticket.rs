@@ -13,14 +13,13 @@ use etcd_client::{
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::{ExitId, Pools};
 
-use super::exits::has_found;
 use super::files::{write, write_config};
 use super::{Connected, connect, print, print_json, read_meta};
 use crate::config::{FleetConfig, StoreConfig};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::run::{Directories, random_name};
-use crate::store::{StoreOptions, in_words};
+use crate::store::{StoreOptions, has_found, in_words};
 
 /// What a ticket begins with.
 const MARK: &str = "warrenfleet1:";

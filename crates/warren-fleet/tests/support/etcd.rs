@@ -219,7 +219,8 @@ pub(crate) fn etcdctl() -> Command {
 /// A program of this machine, or of a package that scripts/setup has unpacked.
 fn program(name: &str, package: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let installed = std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.exists());
+    let installed =
+        std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.exists());
     let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/packages");
     installed.unwrap_or_else(|| packages.join(package).join("usr/bin").join(name))
 }
