@@ -133,7 +133,7 @@ impl Exits {
         let middle = offsets.len() / 2;
         let upper = offsets.get(middle).copied().unwrap_or(0);
         let lower = offsets.get(middle.saturating_sub(1)).copied().unwrap_or(0);
-        if offsets.len() % 2 == 0 { -(lower + upper) / 2 } else { -upper }
+        if offsets.len().is_multiple_of(2) { -(lower + upper) / 2 } else { -upper }
     }
 }
 

@@ -11,6 +11,7 @@ mod exits;
 mod keys;
 mod link;
 mod meta;
+mod planted;
 mod recovery;
 mod requests;
 mod rows;

@@ -6,11 +6,15 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
 
 use crate::keys::{RowId, is_set};
+use crate::planted::{Bug, is_planted};
 use crate::rows::Rows;
 
 /// Removed keys and used or withdrawn invitations that the store does not have: what must never come back. Each group is a transaction.
 pub(crate) fn revocations(copy: &Rows, store: &Rows) -> Vec<Vec<RowChange>> {
     let mut groups = Vec::new();
+    if is_planted(Bug::TombstoneForgotten) {
+        return groups;
+    }
     for (id, row) in copy.iter() {
         match id {
             RowId::Removed(key) if !store.has(id) => groups.push(revocation(key, &row.content, store)),
@@ -58,4 +62,58 @@ fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowCha
 pub(crate) fn all(rows: impl IntoIterator<Item = RowChange>) -> Vec<Vec<RowChange>> {
     let mut seen = BTreeSet::new();
     rows.into_iter().filter(|row| is_set(row) && seen.insert(RowId::of(row))).map(|row| vec![row]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use warren_session::clients::RemovedKey;
+
+    use super::*;
+    use crate::keys::Keys;
+    use crate::planted::with;
+    use crate::rows::Unseen;
+    use crate::transaction::{Known, draft};
+
+    fn key(number: u8) -> PublicKey {
+        PublicKey([number; 32])
+    }
+
+    fn client(number: u8) -> Client {
+        Client::new(format!("client{number}"), key(number), SystemTime::UNIX_EPOCH)
+    }
+
+    fn removed(number: u8) -> RowChange {
+        RemovedKey { name: "x".to_owned(), public_key: key(number), removed: SystemTime::UNIX_EPOCH }.into()
+    }
+
+    fn rows(all: &[RowChange]) -> Rows {
+        let mut rows = Rows::default();
+        all.iter().for_each(|row| rows.put(row.clone(), 1));
+        rows
+    }
+
+    fn keys_removed_since_the_backup_stay_out() {
+        // Since the backup, client 1 was removed, and so was the next key of client 2, which is client 3 now.
+        let waiting = Client { next_public_key: Some(key(3)), ..client(2) };
+        let mut store = rows(&[client(1).into(), waiting.into(), client(4).into()]);
+        let copy = rows(&[removed(1), removed(3), client(2).into(), client(4).into()]);
+        let (keys, unseen) = (Keys::new("home"), Unseen::default());
+        for group in revocations(&copy, &store) {
+            let known = Known { keys: &keys, rows: &store, unseen: &unseen, basis: i64::MAX };
+            let draft = draft(known, &group, &group).unwrap();
+            draft.rows.into_iter().for_each(|row| store.put(row, 2));
+        }
+        assert!(store.client(key(1)).is_none(), "a removed client is back");
+        assert!(store.has(RowId::Removed(key(1))) && store.has(RowId::Removed(key(3))));
+        assert_eq!(store.client(key(2)), Some(&client(2)));
+        assert_eq!(store.client(key(4)), Some(&client(4)));
+    }
+
+    #[test]
+    fn a_recovery_lets_no_removed_key_in() {
+        keys_removed_since_the_backup_stay_out();
+        assert!(with(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
+    }
 }

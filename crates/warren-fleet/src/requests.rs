@@ -12,6 +12,7 @@ use warren_fleet_link::{FleetMessage, Outcome};
 use warren_session::clients::RowChange;
 
 use crate::keys::is_set;
+use crate::planted::{Bug, is_planted};
 use crate::transaction::{Conflict, Draft, Known, draft};
 
 /// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before.
@@ -124,10 +125,11 @@ impl Requests {
     /// Answers requests that have waited too long, or all.
     pub(crate) fn expire(&mut self, now: Option<Instant>) -> Vec<FleetMessage> {
         let mut answers = Vec::new();
-        while let Some(request) =
-            self.waiting.pop_front_if(|request| now.is_none_or(|now| now >= request.until))
-        {
-            answers.push(FleetMessage::Answer { id: request.id, outcome: Outcome::Unavailable });
+        while self.waiting.front().is_some_and(|request| now.is_none_or(|now| now >= request.until)) {
+            let expired = self.waiting.pop_front();
+            answers.extend(
+                expired.map(|request| FleetMessage::Answer { id: request.id, outcome: Outcome::Unavailable }),
+            );
         }
         answers
     }
@@ -206,7 +208,9 @@ impl Requests {
         self.is_alone = false;
         for part in self.settle(number) {
             let Some(request) = self.waiting.front_mut().filter(|request| request.id == part.id) else {
-                held.unexpected.extend(part.rows);
+                if !is_planted(Bug::LateTransactionMissed) {
+                    held.unexpected.extend(part.rows);
+                }
                 continue;
             };
             request.stored += part.count;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
@@ -24,8 +24,14 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// The shortest time between two heartbeats.
 const SOONEST_HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// How often the disk gets what has changed.
-const SAVE: Duration = Duration::from_secs(5);
+/// How soon the disk gets rows that have changed, unless writing them takes long.
+const SAVE: Duration = Duration::from_secs(1);
+
+/// How often the disk gets where the link is, if nothing else has changed.
+const SAVE_POSITION: Duration = Duration::from_secs(10);
+
+/// Saving may take one part in this many of the time.
+const SAVING_SHARE: u32 = 20;
 
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -61,8 +67,8 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            Some(message) = from_exit.recv() => runner.from_exit(message),
-            Some(message) = runner.store.recv() => runner.from_store(message),
+            Some(message) = from_exit.recv() => runner.exit_says(message),
+            Some(message) = runner.store.recv() => runner.store_says(message),
             _ = ticks.tick() => runner.tick(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -107,6 +113,9 @@ struct Disk {
     saving: Option<JoinHandle<()>>,
     position: Option<Position>,
     changes: u64,
+    /// How long the latest save took, in milliseconds.
+    took: Arc<AtomicU64>,
+    saved: Instant,
 }
 
 /// The connection to one member of the store after the other.
@@ -160,7 +169,14 @@ impl Runner {
             pause: PAUSES.0,
             next: now,
         };
-        let disk = Disk { state, saving: None, position: position.clone(), changes: link.changes() };
+        let disk = Disk {
+            state,
+            saving: None,
+            position: position.clone(),
+            changes: link.changes(),
+            took: Arc::default(),
+            saved: now,
+        };
         let due = Due { report: now, heartbeat: now, beaten: now, save: now + SAVE };
         let lease = Arc::new(AtomicI64::new(0));
         Ok(Self {
@@ -178,7 +194,7 @@ impl Runner {
         })
     }
 
-    fn from_exit(&mut self, message: FromExit) {
+    fn exit_says(&mut self, message: FromExit) {
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
             FromExit::Said(message) => {
@@ -199,7 +215,7 @@ impl Runner {
         self.due.heartbeat = Instant::now();
     }
 
-    fn from_store(&mut self, message: FromStore) {
+    fn store_says(&mut self, message: FromStore) {
         let now = Instant::now();
         match message {
             FromStore::Up { meta, cluster, revision } => {
@@ -212,6 +228,7 @@ impl Runner {
             FromStore::Whole { revision, pairs } => {
                 self.link.whole(revision, &pairs);
                 self.is_live = true;
+                self.due.save = now;
             }
             FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, SystemTime::now()),
             FromStore::NewLease => self.link.has_new_lease(),
@@ -222,6 +239,9 @@ impl Runner {
                 }
             }
             FromStore::Compacted => {
+                tracing::info!(
+                    "the store has compacted changes that this link has not seen; reading everything again"
+                );
                 self.is_live = false;
                 self.lost("it has compacted its changes".to_owned(), Some(Duration::ZERO));
             }
@@ -269,8 +289,12 @@ impl Runner {
             self.is_recording = self.store.send(ToStore::Sessions(batch));
         }
         if now >= self.due.save {
-            self.due.save = now + SAVE;
-            self.save();
+            let took = Duration::from_millis(self.disk.took.load(Ordering::Relaxed));
+            self.due.save = now + SAVE.max(took * SAVING_SHARE);
+            let has_changed = self.disk.changes != self.link.changes();
+            if has_changed || now.duration_since(self.disk.saved) >= SAVE_POSITION {
+                self.save();
+            }
         }
     }
 
@@ -348,6 +372,8 @@ impl Runner {
         });
         self.disk.changes = self.link.changes();
         self.disk.position = Some(position.clone());
+        self.disk.saved = Instant::now();
+        let (took, began) = (Arc::clone(&self.disk.took), Instant::now());
         self.disk.saving = Some(tokio::task::spawn_blocking(move || {
             let saved = match &snapshot {
                 Some(snapshot) => state.save(snapshot),
@@ -356,6 +382,7 @@ impl Runner {
             if let Err(error) = saved {
                 tracing::error!("{error:#}; make room on the disk");
             }
+            took.store(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }));
     }
 

@@ -10,6 +10,7 @@ use warren_fleet_link::{ExitId, FleetMessage};
 use warren_session::PublicKey;
 
 use crate::keys::{Key, Keys, SessionRecord};
+use crate::planted::{Bug, is_planted};
 use crate::transaction::{Expected, MAX_OPERATIONS};
 
 /// A session that is older takes no record from another exit.
@@ -31,6 +32,13 @@ struct Own {
     opened: Instant,
     /// The record's revision when the session was opened.
     basis: i64,
+}
+
+impl Own {
+    /// Whether the session is too old to take another exit's record.
+    fn is_old(&self, now: Instant) -> bool {
+        now.duration_since(self.opened) > FRESH
+    }
 }
 
 /// Some records to write.
@@ -93,6 +101,11 @@ impl Sessions {
             return None;
         };
         let is_elsewhere = record.exit != *me;
+        if !is_elsewhere && !self.own.contains_key(&key) {
+            // The session was over before its record was there.
+            self.closed.insert(key, record.nonce());
+            self.unsent.insert(key);
+        }
         self.records.insert(key, (modified, record.clone()));
         // A session whose own record is still to be written is decided when that is written.
         if !is_elsewhere || self.unsent.contains(&key) {
@@ -120,7 +133,8 @@ impl Sessions {
             let others = record.filter(|(_, record)| record.exit != *me);
             let value = match (self.own.get(&key), others) {
                 (Some(own), Some((modified, record)))
-                    if *modified > own.basis && now.duration_since(own.opened) > FRESH =>
+                    if *modified > own.basis
+                        && (own.is_old(now) && !is_planted(Bug::QueuedClaimOverwrites)) =>
                 {
                     lost.push(FleetMessage::Elsewhere {
                         key,

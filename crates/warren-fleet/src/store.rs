@@ -2,13 +2,13 @@
 
 pub(crate) mod session;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, PutOptions,
-    TlsOptions, Txn, TxnOp,
+    TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
 use tokio::time::timeout;
 use warren_fleet_link::ExitId;
@@ -18,7 +18,7 @@ use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
 use crate::meta::{Found, Meta};
 use crate::rows::{Rows, Unseen};
-use crate::transaction::{Expected, Known, draft};
+use crate::transaction::{Draft, Expected, Known, draft};
 
 /// How long a member of etcd may take to answer. Then another one is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
@@ -102,21 +102,17 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
 /// What etcd says is wrong, without the words around it.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
-    match error {
-        etcd_client::Error::GRpcStatus(status) => {
-            let mut text = status.message().to_owned();
-            let mut source = status.source();
-            while let Some(cause) = source {
-                let cause_text = cause.to_string();
-                if !text.contains(&cause_text) {
-                    text = format!("{text}: {cause_text}");
-                }
-                source = cause.source();
-            }
-            text
+    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
+    let mut text = status.message().to_owned();
+    let mut source = status.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
         }
-        other => other.to_string(),
+        source = cause.source();
     }
+    text
 }
 
 /// Reads a fleet's agreement and where the store is.
@@ -134,7 +130,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
         is_member: false,
     };
     for response in answer.op_responses() {
-        let etcd_client::TxnOpResponse::Get(response) = response else { continue };
+        let TxnOpResponse::Get(response) = response else { continue };
         for pair in pairs_of(&response) {
             match keys.parse(&pair.key) {
                 Some(Key::Meta) => found.meta = pair.parse::<Meta>("agreement"),
@@ -177,6 +173,11 @@ pub(crate) fn pairs_of(response: &GetResponse) -> Vec<Pair> {
     response.kvs().iter().map(|kv| Pair::new(kv.key(), kv.value(), kv.mod_revision())).collect()
 }
 
+/// Whether a transaction's reading has found its key.
+pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
+    matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
+}
+
 /// The first key after all that begin with a prefix.
 fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
@@ -186,8 +187,11 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
+/// A lease, and which keys have it.
+type Lease<'a> = (i64, &'a dyn Fn(&str) -> bool);
+
 /// A transaction as etcd's. Puts of `leased` keys have the lease.
-pub(crate) fn as_txn(transaction: &Transaction, lease: Option<(i64, &dyn Fn(&str) -> bool)>) -> Txn {
+pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn {
     let compares: Vec<_> =
         transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();
     let operations = |operations: &BTreeMap<String, Option<Vec<u8>>>| -> Vec<TxnOp> {
@@ -207,14 +211,14 @@ fn compare(key: &str, expected: &Expected) -> Compare {
     }
 }
 
-fn operation(key: &str, value: Option<&[u8]>, lease: Option<(i64, &dyn Fn(&str) -> bool)>) -> TxnOp {
+fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp {
     let Some(value) = value else { return TxnOp::delete(key, None) };
     let lease = lease.filter(|(_, is_leased)| is_leased(key));
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// Makes changes for a command, or while a link starts: each group in a transaction of its own. Returns the groups that others stand
-/// in the way of.
+/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all. Returns the groups that others
+/// stand in the way of.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -224,30 +228,62 @@ pub(crate) async fn apply(
     rows: &mut Rows,
     groups: Vec<Vec<RowChange>>,
 ) -> anyhow::Result<Vec<Vec<RowChange>>> {
-    let unseen = Unseen::default();
     let mut refused = Vec::new();
-    for group in groups {
-        let known = Known { keys, rows, unseen: &unseen, basis: i64::MAX };
-        let Ok(draft) = draft(known, &group, &group) else {
-            refused.push(group);
-            continue;
-        };
-        if draft.operations.is_empty() {
-            continue;
-        }
-        let touched = draft.touched.clone();
-        let stored = draft.rows.clone();
-        let transaction =
-            Transaction { expected: draft.expected, then: draft.operations, otherwise: BTreeMap::new() };
-        let answer = timeout(ANSWER_TIMEOUT * 5, client.txn(as_txn(&transaction, None))).await;
-        let answer = in_words(answer.context("the store does not answer")?)?;
-        let revision = answer.header().context("etcd's answer has no header")?.revision();
-        if !answer.succeeded() {
-            refused.push(group);
+    let mut waiting = VecDeque::from(groups);
+    let mut is_alone = false;
+    while !waiting.is_empty() {
+        let (draft, count) = join_first(keys, rows, &waiting, is_alone);
+        if count == 0 {
+            refused.extend(waiting.pop_front());
             continue;
         }
-        stored.into_iter().for_each(|row| rows.put(row, revision));
-        touched.into_iter().for_each(|subject| rows.touch(subject, revision));
+        if let Some(revision) = carry_out(client, &draft).await? {
+            draft.rows.into_iter().for_each(|row| rows.put(row, revision));
+            draft.touched.into_iter().for_each(|subject| rows.touch(subject, revision));
+            waiting.drain(..count);
+            is_alone = false;
+        } else if count == 1 {
+            refused.extend(waiting.pop_front());
+        } else {
+            // One of them is in the way of the others.
+            is_alone = true;
+        }
     }
     Ok(refused)
+}
+
+/// The first groups that fit into one transaction, and how many they are.
+fn join_first(
+    keys: &Keys,
+    rows: &Rows,
+    waiting: &VecDeque<Vec<RowChange>>,
+    is_alone: bool,
+) -> (Draft, usize) {
+    let unseen = Unseen::default();
+    let known = Known { keys, rows, unseen: &unseen, basis: i64::MAX };
+    let mut joined = Draft::default();
+    let mut count = 0;
+    for group in waiting {
+        let Ok(next) = draft(known, group, group) else { break };
+        if count > 0 && (is_alone || !next.is_apart_from(&joined)) {
+            break;
+        }
+        let mut together = joined.clone();
+        together.join(next);
+        if count > 0 && !together.fits() {
+            break;
+        }
+        (joined, count) = (together, count + 1);
+    }
+    (joined, count)
+}
+
+/// Sends a transaction. Returns the store's revision, or `None` if others stand in its way.
+async fn carry_out(client: &mut Client, draft: &Draft) -> anyhow::Result<Option<i64>> {
+    let (expected, then) = (draft.expected.clone(), draft.operations.clone());
+    let transaction = Transaction { expected, then, otherwise: BTreeMap::new() };
+    let answer = timeout(ANSWER_TIMEOUT * 5, client.txn(as_txn(&transaction, None))).await;
+    let answer = in_words(answer.context("the store does not answer")?)?;
+    let revision = answer.header().context("etcd's answer has no header")?.revision();
+    Ok(answer.succeeded().then_some(revision))
 }

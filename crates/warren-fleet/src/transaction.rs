@@ -9,6 +9,7 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
 
 use crate::keys::{Key, Keys, RowId, holder_text, is_set};
+use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows, Subject, Unseen};
 
 /// Most comparisons, and most operations, of one transaction. etcd allows 128 (`--max-txn-ops`); a few are for the link itself.
@@ -127,7 +128,8 @@ impl Drafting<'_> {
     fn merged(&self, wanted: &RowChange) -> Result<RowChange, Conflict> {
         let id = RowId::of(wanted);
         let current = self.known.rows.content(id);
-        let Some(seen) = self.known.unseen.seen(id, self.known.basis) else {
+        let basis = if is_planted(Bug::NewestBasis) { i64::MAX } else { self.known.basis };
+        let Some(seen) = self.known.unseen.seen(id, basis) else {
             return Ok(wanted.clone());
         };
         if *seen == current || *wanted == current {
@@ -249,6 +251,9 @@ impl Drafting<'_> {
             self.draft.operations.insert(self.claim_name(&claim), None);
         }
         self.keys_are_nobodys_next()?;
+        if is_planted(Bug::ReadThenPut) {
+            self.draft.expected.clear();
+        }
         Ok(self.draft)
     }
 

@@ -1,6 +1,18 @@
 //! Links against three real etcd processes.
-#![allow(missing_docs)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::wildcard_enum_match_arm,
+    clippy::let_unit_value,
+    clippy::unit_arg,
+    reason = "helpers of tests"
+)]
 
+#[path = "fleet/churn.rs"]
+mod churn;
 mod support;
 
 use std::path::Path;
@@ -10,8 +22,9 @@ use warren_fleet_link::{ExitMessage, FleetMessage, Outcome, StoreLink};
 use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RemovedKey, RowChange};
 
-use self::support::etcd::Store;
-use self::support::exit::{Exit, key, valid};
+use self::support::etcd::{Store, etcdctl};
+use self::support::exit::{Exit, id, key, valid};
+use self::support::proxy::{CUT, CUT_TO_EXIT, CUT_TO_STORE, OPEN, Ways};
 use self::support::{fleet, fleet_fails, fleet_ok, my_turn, wait_for};
 
 fn now() -> SystemTime {
@@ -22,17 +35,16 @@ fn client(name: &str, key: PublicKey) -> Client {
     Client::new(name, key, now())
 }
 
-fn token(byte: u8) -> warren_session::invite::TokenDigest {
-    let mut text = [b'A'; 44];
-    text[0] = b'A' + byte % 26;
-    text[1] = b'A' + byte / 26;
-    text[43] = b'=';
-    serde_json::from_value(String::from_utf8(text.to_vec()).unwrap().into()).unwrap()
+fn token(number: u16) -> warren_session::invite::TokenDigest {
+    use base64::Engine as _;
+    let mut bytes = [0; 32];
+    bytes[..2].copy_from_slice(&number.to_be_bytes());
+    serde_json::from_value(base64::engine::general_purpose::STANDARD.encode(bytes).into()).unwrap()
 }
 
-fn invitation(name: &str, byte: u8, used_by: Option<PublicKey>) -> Invitation {
+fn invitation(name: &str, number: u16, used_by: Option<PublicKey>) -> Invitation {
     let expires = now() + Duration::from_secs(1_000_000_000);
-    Invitation { name: name.to_owned(), token_sha256: token(byte), expires, used_by, upgrades: None }
+    Invitation { name: name.to_owned(), token_sha256: token(number), expires, used_by, upgrades: None }
 }
 
 fn removal(name: &str, key: PublicKey) -> Vec<RowChange> {
@@ -72,7 +84,7 @@ fn one_token_enrols_one_key_however_many_exits_are_asked() {
     let rounds = 60;
     for round in 0..rounds {
         let name = format!("client{round}");
-        let open = invitation(&name, round, None);
+        let open = invitation(&name, round.into(), None);
         fleet.exits[0].store(&[open.clone().into()]);
         for exit in &fleet.exits {
             exit.wait("the invitation is known", |seen| {
@@ -85,7 +97,7 @@ fn one_token_enrols_one_key_however_many_exits_are_asked() {
                 let key = number_key(usize::from(round) * 3 + usize::from(index));
                 let mut enrolled = client(&format!("{name}-{index}"), key);
                 enrolled.leased_ipv4 = Some([10, 0, round, index + 1].into());
-                let used = invitation(&name, round, Some(key));
+                let used = invitation(&name, round.into(), Some(key));
                 fleet.exits[usize::from(index)].send(vec![enrolled.into(), used.into()])
             })
             .collect();
@@ -180,13 +192,14 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     let fleet = three_exits();
     let [a, b, _] = &fleet.exits[..] else { panic!() };
     let anna = client("anna", key(1));
-    a.store(&[anna.clone().into()]);
+    a.store(&[anna.into()]);
     wait_for("she is known", Duration::from_secs(5), || b.client(key(1)).map(drop));
-    let seen_at = |seconds| Client { last_seen: Some(now() + Duration::from_secs(seconds)), ..anna.clone() };
-    // b has not yet heard of a's change when it makes its own: both are sent at once.
+    // Both change what they know of her at once, so neither has heard of the other's change.
     for round in 0..20 {
-        let limited = Client { disabled: round % 2 == 0, ..seen_at(round) };
-        let (one, two) = (a.send(vec![limited.into()]), b.send(vec![seen_at(1000 + round).into()]));
+        let limited = Client { disabled: round % 2 == 0, ..a.client(key(1)).unwrap() };
+        let last_seen = Some(now() + Duration::from_secs(1000 + round));
+        let dated = Client { last_seen, ..b.client(key(1)).unwrap() };
+        let (one, two) = (a.send(vec![limited.into()]), b.send(vec![dated.into()]));
         for answer in [one, two] {
             let (outcome, _) = answer.recv_timeout(Duration::from_secs(3)).unwrap();
             assert!(matches!(outcome, Outcome::Stored { .. }), "round {round}: {outcome:?}");
@@ -195,8 +208,21 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
             (a.client(key(1)) == b.client(key(1))).then_some(())
         });
         let merged = a.client(key(1)).unwrap();
-        assert_eq!(merged.last_seen, Some(now() + Duration::from_secs(1000 + round)));
+        assert_eq!((merged.last_seen, merged.disabled), (last_seen, round % 2 == 0));
     }
+    // The control: changes of more than dates at both.
+    let mut conflicts = 0;
+    for round in 0..20 {
+        let at_a = Client { disabled: round % 2 == 0, ..a.client(key(1)).unwrap() };
+        let at_b = Client { ipv4: Some([10, 0, 1, round].into()), ..b.client(key(1)).unwrap() };
+        let answers = [a.send(vec![at_a.into()]), b.send(vec![at_b.into()])];
+        let outcomes = answers.map(|answer| answer.recv_timeout(Duration::from_secs(3)).unwrap().0);
+        conflicts += outcomes.iter().filter(|outcome| **outcome == Outcome::Conflict).count();
+        wait_for("both agree", Duration::from_secs(3), || {
+            (a.client(key(1)) == b.client(key(1))).then_some(())
+        });
+    }
+    assert!(conflicts > 0);
 }
 
 #[test]
@@ -258,40 +284,73 @@ fn while_the_store_is_away_requests_are_refused_in_time_and_then_everything_is_c
     assert!(has_bert.iter().all(|has| *has == has_bert[0]), "{has_bert:?}");
 }
 
+/// Three exits. The way of the third one to the store can be cut.
+fn three_exits_one_behind_a_way() -> (Fleet, Ways) {
+    let turn = my_turn();
+    let store = Store::start();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let first = Exit::first(&at("a"), "a", &["--store", &store.urls()]).ready();
+    let second = Exit::further(&first, &at("b"), "b", &[]).ready();
+    let (third, ways) = Exit::behind(&first, &at("c"), "c", &store.members());
+    let exits = vec![first, second, third.ready()];
+    (Fleet { exits, store, directory, _turn: turn }, ways)
+}
+
 #[test]
 fn after_a_compaction_everything_is_read_again_and_compared() {
-    let fleet = three_exits();
-    let [a, b, _] = &fleet.exits[..] else { panic!() };
+    let (fleet, ways) = three_exits_one_behind_a_way();
+    let [a, _, c] = &fleet.exits[..] else { panic!() };
     a.store(&[client("anna", key(1)).into()]);
     a.store(&[client("bert", key(2)).into()]);
-    b.wait("both are known", |seen| (seen.rows.len() == 2).then_some(()));
-    support::signal(b.link_pid(), "STOP");
+    c.wait("both are known", |seen| (seen.rows.len() == 2).then_some(()));
+    ways.set(CUT);
+    c.wait("the store is away", |seen| matches!(seen.store, Some(StoreLink::Away { .. })).then_some(()));
     a.store(&removal("anna", key(1)));
     a.store(&[client("carl", key(3)).into()]);
-    // The connections of the stopped link must end, or its watch goes on.
-    std::thread::sleep(Duration::from_secs(1));
     let revision = fleet.store.revision();
     fleet.store.etcdctl_ok(&["compact", &revision.to_string()]);
-    for index in 0..3 {
-        fleet.store.signal(index, "STOP");
-    }
-    support::signal(b.link_pid(), "CONT");
-    std::thread::sleep(Duration::from_secs(3));
-    fleet.store.signal_all("CONT");
-    b.wait_within("the changes are known", Duration::from_secs(10), |seen| {
-        let names: Vec<_> = seen
-            .rows
-            .values()
-            .filter_map(|row| match row {
-                RowChange::Client { client: Some(client), .. } => Some(client.name.clone()),
-                _ => None,
-            })
-            .collect();
-        (names.len() == 2 && names.contains(&"bert".to_owned()) && names.contains(&"carl".to_owned()))
-            .then_some(())
+    ways.set(OPEN);
+    c.wait_within("the changes are known", Duration::from_secs(10), |seen| {
+        (seen.rows.len() == 3).then_some(())
     });
-    assert_eq!(b.seen(|seen| seen.wholes), 1, "the exit gets differences, not everything again");
-    b.store(&[client("dora", key(4)).into()]);
+    assert!(c.client(key(1)).is_none() && c.client(key(2)).is_some() && c.client(key(3)).is_some());
+    assert!(c.log().contains("has compacted"), "the link went on where it was");
+    assert_eq!(c.seen(|seen| seen.wholes), 1, "the exit gets differences, not everything again");
+    c.store(&[client("dora", key(4)).into()]);
+}
+
+#[test]
+fn an_exit_that_is_cut_off_one_way_is_told_and_catches_up_within_two_seconds() {
+    let (fleet, ways) = three_exits_one_behind_a_way();
+    let [a, _, c] = &fleet.exits[..] else { panic!() };
+    for (round, cut) in [CUT_TO_STORE, CUT_TO_EXIT, CUT].into_iter().enumerate() {
+        let number = u8::try_from(round).unwrap() * 10;
+        a.store(&[client(&format!("anna{round}"), key(number + 1)).into()]);
+        wait_for("she is known", Duration::from_secs(5), || c.client(key(number + 1)).map(drop));
+        c.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![1; 16] });
+        // The record is there before the way is cut.
+        std::thread::sleep(Duration::from_millis(500));
+        ways.set(cut);
+        let answer = c.send(vec![client(&format!("bert{round}"), key(number + 2)).into()]);
+        let outcome = answer.recv_timeout(Duration::from_millis(2500)).expect("no answer within 2.5 s").0;
+        assert_eq!(outcome, Outcome::Unavailable, "cut {cut}");
+        c.wait("the exit is told", |seen| matches!(seen.store, Some(StoreLink::Away { .. })).then_some(()));
+        a.store(&removal(&format!("anna{round}"), key(number + 1)));
+        // Another exit gets the client's session meanwhile.
+        a.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![2; 16] });
+        std::thread::sleep(Duration::from_secs(11));
+        assert!(c.client(key(number + 1)).is_some(), "the way is not cut");
+        ways.set(OPEN);
+        let since = Instant::now();
+        wait_for("the removal is known", Duration::from_secs(4), || {
+            c.client(key(number + 1)).is_none().then_some(())
+        });
+        println!("cut {cut}: caught up {:?} after the way was open again", since.elapsed());
+        let elsewhere = c.wait("the session has moved", |seen| seen.elsewhere.pop());
+        assert_eq!((elsewhere.0, elsewhere.2.as_str()), (key(number + 1), "a"));
+        c.wait("the store is reachable", |seen| (seen.store == Some(StoreLink::Reachable)).then_some(()));
+    }
 }
 
 #[test]
@@ -340,11 +399,12 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
         assert!(exit.client(key(1)).is_none(), "anna is back");
         assert_eq!(exit.request(vec![client("anna", key(1)).into()]), Outcome::Conflict);
     }
-    // The token stays used.
-    let again = vec![invitation("carl", 1, Some(key(7))).into(), client("eve", key(7)).into()];
-    let outcome = fleet.exits[0].request(again);
+    // The token stays used, which the backup did not know.
+    for exit in &fleet.exits {
+        let used = RowChange::from(invitation("carl", 1, Some(key(3))));
+        exit.wait("the token stays used", |seen| (seen.rows.get(&id(&used)) == Some(&used)).then_some(()));
+    }
     fleet.exits[0].store(&[client("dora", key(4)).into()]);
-    assert!(matches!(outcome, Outcome::Stored { .. } | Outcome::Conflict));
 }
 
 #[test]
@@ -553,8 +613,7 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
     b.store(&[client("anna", key(1)).into()]);
     wait_for("she is known", Duration::from_secs(5), || a.client(key(1)).map(drop));
     // b's user may write nothing else.
-    let refused = std::process::Command::new("etcdctl")
-        .env("ETCDCTL_API", "3")
+    let refused = etcdctl()
         .args(["--endpoints", &urls, "--cacert", &ca, "--cert", &certificate, "--key", &key_file])
         .args(["put", "/warren/other/meta", "x"])
         .output()
@@ -569,4 +628,90 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
     let wrong = [&wrong[..], &["--store", &others, "--ca", &ca]].concat();
     let said = fleet_fails(&at("x"), &wrong);
     assert!(said.contains("certificate") || said.contains("UnknownIssuer"), "{said}");
+}
+
+/// Prints figures. `--ignored` runs it, on a machine that does nothing else.
+#[test]
+#[ignore = "measures"]
+fn figures() {
+    let fleet = three_exits();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let url = fleet.store.url(fleet.store.leader());
+    let mut puts: Vec<Duration> = runtime.block_on(async {
+        let mut store = etcd_client::Client::connect([url], None).await.unwrap();
+        let mut puts = Vec::new();
+        for number in 0..500_u32 {
+            let since = Instant::now();
+            store.put("figures", number.to_be_bytes(), None).await.unwrap();
+            puts.push(since.elapsed());
+        }
+        puts
+    });
+    puts.sort();
+    println!(
+        "etcd: one put after the other takes {:?} (median), {:?} (99th percentile)",
+        puts[250], puts[495]
+    );
+    let (seconds, window) = (Duration::from_secs(5), 64);
+    let since = Instant::now();
+    let enrolled: usize = std::thread::scope(|scope| {
+        let workers: Vec<_> = fleet
+            .exits
+            .iter()
+            .enumerate()
+            .map(|(index, exit)| {
+                scope.spawn(move || {
+                    let mut waiting = std::collections::VecDeque::new();
+                    let mut count = 0;
+                    for number in 0.. {
+                        if since.elapsed() < seconds {
+                            let mut enrolled =
+                                client(&format!("e{index}-{number}"), number_key(index * 1_000_000 + number));
+                            let [high, low, ..] =
+                                u16::try_from(index * 20_000 + number).unwrap().to_be_bytes();
+                            enrolled.leased_ipv4 = Some([10, 0, high, low].into());
+                            waiting.push_back(exit.send(vec![enrolled.into()]));
+                        }
+                        if waiting.len() >= window || since.elapsed() >= seconds {
+                            let Some(answer) = waiting.pop_front() else { break };
+                            let (outcome, _) = answer.recv_timeout(Duration::from_secs(3)).unwrap();
+                            assert!(matches!(outcome, Outcome::Stored { .. }), "{outcome:?}");
+                            count += 1;
+                        }
+                    }
+                    count
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let rate = f64::from(u32::try_from(enrolled).unwrap()) / since.elapsed().as_secs_f64();
+    println!("{enrolled} enrolments at three exits, {window} under way at each: {rate:.0} a second");
+    let [a, b, c] = &fleet.exits[..] else { panic!() };
+    for exit in [a, b, c] {
+        exit.wait("all are known", |seen| (seen.rows.len() == enrolled).then_some(()));
+    }
+    let mut latencies: Vec<Duration> = (0..1000)
+        .map(|number| {
+            let name = format!("revoked{number}");
+            let revoked = number_key(5_000_000 + number);
+            a.store(&[client(&name, revoked).into()]);
+            for exit in [b, c] {
+                wait_for("it is known", Duration::from_secs(5), || exit.client(revoked).map(drop));
+            }
+            let since = Instant::now();
+            a.store(&removal(&name, revoked));
+            for exit in [b, c] {
+                while exit.client(revoked).is_some() {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            since.elapsed()
+        })
+        .collect();
+    latencies.sort();
+    println!(
+        "1000 revocations until both other exits know: median {:?}, 99th percentile {:?}",
+        latencies[500], latencies[990]
+    );
 }

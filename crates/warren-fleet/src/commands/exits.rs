@@ -9,7 +9,7 @@ use super::ticket::user_name;
 use super::{connect, print};
 use crate::keys::Key;
 use crate::run::Directories;
-use crate::store::in_words;
+use crate::store::{has_found, in_words};
 
 /// `warren fleet drain`.
 #[derive(Args, Clone, Debug)]
@@ -68,10 +68,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let answer =
         in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([count])).await)?;
     if !answer.succeeded() {
-        let is_there = answer.op_responses().iter().any(|response| match response {
-            etcd_client::TxnOpResponse::Get(response) => !response.kvs().is_empty(),
-            _ => false,
-        });
+        let is_there = answer.op_responses().iter().any(has_found);
         if is_there {
             bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
         }

@@ -19,7 +19,7 @@ use crate::config::{FleetConfig, StoreConfig};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::run::{Directories, random_name};
-use crate::store::{StoreOptions, in_words, pairs_of};
+use crate::store::{StoreOptions, has_found, in_words};
 
 /// What a ticket begins with.
 const MARK: &str = "warrenfleet1:";
@@ -271,10 +271,7 @@ async fn use_up(client: &mut Client, keys: &Keys, ticket: &Ticket) -> anyhow::Re
     if answer.succeeded() {
         return Ok(());
     }
-    let is_unused = answer.op_responses().iter().any(|response| match response {
-        etcd_client::TxnOpResponse::Get(response) => !pairs_of(response).is_empty(),
-        _ => false,
-    });
+    let is_unused = answer.op_responses().iter().any(has_found);
     if is_unused {
         bail!("the fleet has an exit {} already; get a ticket with another name", ticket.exit);
     }

@@ -191,18 +191,14 @@ impl Copy {
 
     /// Takes the event of a row, or of all prefixes or forwards. Returns what was there before, and the row as it is.
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
-        let subject = match key {
-            Key::Row(id) => {
-                let row = pair.row(*id)?;
-                let before = self.before(*id);
-                self.rows.put(row.clone(), pair.modified);
-                self.changes += 1;
-                return Some((before, Some(row)));
-            }
-            Key::Prefixes => Subject::Prefixes,
-            Key::Forwards => Subject::Forwards,
-            _ => return None,
-        };
+        if let Key::Row(id) = key {
+            let row = pair.row(*id)?;
+            let before = self.before(*id);
+            self.rows.put(row.clone(), pair.modified);
+            self.changes += 1;
+            return Some((before, Some(row)));
+        }
+        let subject = if *key == Key::Prefixes { Subject::Prefixes } else { Subject::Forwards };
         self.rows.touch(subject, pair.modified);
         Some(((subject, None), None))
     }

@@ -10,6 +10,7 @@ use warren_session::invite::TokenDigest;
 
 use super::*;
 use crate::keys::{RowId, is_set};
+use crate::planted::with;
 
 /// A linearizable store.
 #[derive(Default)]
@@ -466,7 +467,7 @@ impl World {
             .values()
             .filter_map(|row| match row {
                 RowChange::Client { client, .. } => client.clone(),
-                _ => None,
+                RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
             })
             .collect();
         for (index, one) in clients.iter().enumerate() {
@@ -504,20 +505,42 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_given_twice_and_all_exits_agree_in_the_end(steps in prop::collection::vec(step(), 1..250)) {
-        let mut world = World::new(EXITS);
-        world.settle();
-        for step in &steps {
-            world.take(step);
-        }
-        world.settle();
-        world.check();
-        world.check_tokens();
-        let rows = world.rows();
-        for side in &world.sides {
-            prop_assert!(side.proposed.is_empty(), "requests without an answer: {:?}", side.proposed);
-            prop_assert_eq!(&side.rows, &rows);
-        }
+    fn nothing_is_given_twice_and_all_exits_agree_in_the_end(steps in steps()) {
+        run(&steps);
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..250)
+}
+
+fn run(steps: &[Step]) {
+    let mut world = World::new(EXITS);
+    world.settle();
+    for step in steps {
+        world.take(step);
+    }
+    world.settle();
+    world.check();
+    world.check_tokens();
+    let rows = world.rows();
+    for side in &world.sides {
+        assert!(side.proposed.is_empty(), "requests without an answer: {:?}", side.proposed);
+        assert_eq!(side.rows, rows);
+    }
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    use proptest::strategy::ValueTree as _;
+    for bug in [Bug::ReadThenPut, Bug::NewestBasis, Bug::CompactionIgnored, Bug::LateTransactionMissed] {
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let strategy = steps();
+        let is_found = (0..3000).any(|_| {
+            let steps = strategy.new_tree(&mut runner).unwrap().current();
+            with(bug, || run(&steps))
+        });
+        assert!(is_found, "{bug:?} is not found");
     }
 }
 
@@ -573,6 +596,11 @@ fn a_transaction_that_was_given_up_comes_as_a_change() {
 
 #[test]
 fn sessions_that_waited_for_the_store_yield_to_newer_records() {
+    a_waiting_session_yields();
+    assert!(with(Bug::QueuedClaimOverwrites, a_waiting_session_yields));
+}
+
+fn a_waiting_session_yields() {
     let (me, other) = (exit(0), exit(1));
     let keys = Keys::new("home");
     let start = Instant::now();
@@ -583,7 +611,7 @@ fn sessions_that_waited_for_the_store_yield_to_newer_records() {
     let late = start + Duration::from_secs(60);
     let (batch, lost) = sessions.batch(&me, &keys, late);
     assert!(batch.sessions.is_empty());
-    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], exit: other.clone() }]);
+    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], exit: other }]);
     // A fresh session takes the record.
     sessions.open(key(1), vec![3], late);
     let (batch, lost) = sessions.batch(&me, &keys, late);

@@ -60,6 +60,10 @@ impl Store {
         format!("{}://127.0.0.1:{}", self.scheme(), self.members[index].client)
     }
 
+    pub(crate) fn members(&self) -> Vec<String> {
+        (0..3).map(|index| self.url(index)).collect()
+    }
+
     /// What `--store` has.
     pub(crate) fn urls(&self) -> String {
         (0..3).map(|index| self.url(index)).collect::<Vec<_>>().join(",")
@@ -79,7 +83,7 @@ impl Store {
         let url = self.url(index);
         let peer = format!("http://127.0.0.1:{}", self.members[index].peer);
         let log = std::fs::File::create(self.directory.path().join(format!("m{index}.log"))).unwrap();
-        let mut command = Command::new("etcd");
+        let mut command = Command::new(program("etcd", "etcd-server"));
         command
             .args(["--name", &self.members[index].name, "--data-dir"])
             .arg(self.data(index))
@@ -105,8 +109,8 @@ impl Store {
     }
 
     pub(crate) fn etcdctl(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.urls(), "--command-timeout", "3s"]);
+        let mut command = etcdctl();
+        command.args(["--endpoints", &self.urls(), "--command-timeout", "3s"]);
         if self.is_secure {
             let file = |name: &str| self.directory.path().join(name);
             let root = if file("root.pem").exists() { "root" } else { "server" };
@@ -155,8 +159,8 @@ impl Store {
     /// Writes a snapshot of the store into a file.
     pub(crate) fn back_up(&self) -> PathBuf {
         let file = self.directory.path().join("backup.db");
-        let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.url(0), "snapshot", "save"]).arg(&file);
+        let mut command = etcdctl();
+        command.args(["--endpoints", &self.url(0), "snapshot", "save"]).arg(&file);
         assert!(command.output().unwrap().status.success());
         file
     }
@@ -167,8 +171,7 @@ impl Store {
             self.stop_member(index);
             std::fs::remove_dir_all(self.data(index)).unwrap();
             let peer = format!("http://127.0.0.1:{}", self.members[index].peer);
-            let restored = Command::new("etcdctl")
-                .env("ETCDCTL_API", "3")
+            let restored = etcdctl()
                 .args(["snapshot", "restore"])
                 .arg(backup)
                 .args(["--name", &self.members[index].name, "--initial-cluster", &self.cluster()])
@@ -204,6 +207,22 @@ impl Drop for Store {
     fn drop(&mut self) {
         (0..3).for_each(|index| self.stop_member(index));
     }
+}
+
+/// The control program of etcd, for version 3 of its interface.
+pub(crate) fn etcdctl() -> Command {
+    let mut command = Command::new(program("etcdctl", "etcd-client"));
+    command.env("ETCDCTL_API", "3");
+    command
+}
+
+/// A program of this machine, or of a package that scripts/setup has unpacked.
+fn program(name: &str, package: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let installed =
+        std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.exists());
+    let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/packages");
+    installed.unwrap_or_else(|| packages.join(package).join("usr/bin").join(name))
 }
 
 fn free_ports(count: usize) -> Vec<u16> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use warren_fleet_link::{
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
 
+use super::proxy::Ways;
 use super::{directories, fleet_ok, wait_for};
 
 /// An exit with its link.
@@ -24,7 +26,7 @@ pub(crate) struct Exit {
     link: Option<Child>,
     seen: Arc<Mutex<Seen>>,
     to_link: mpsc::UnboundedSender<ExitMessage>,
-    next: std::cell::Cell<u64>,
+    next: AtomicU64,
     log: usize,
 }
 
@@ -111,6 +113,24 @@ impl Exit {
         Self::start(directory, name)
     }
 
+    /// As [`Self::further`], with ways to the store that can be cut.
+    pub(crate) fn behind(first: &Self, directory: &Path, name: &str, members: &[String]) -> (Self, Ways) {
+        let ways = Ways::to(members);
+        let ticket = fleet_ok(&first.directory, &["ticket", name]);
+        fleet_ok(directory, &["join", ticket.trim()]);
+        let config = directory.join("config/fleet.toml");
+        let mut text = std::fs::read_to_string(&config).unwrap();
+        for (member, way) in members.iter().zip(&ways.urls) {
+            text = text.replace(member.as_str(), way);
+        }
+        std::fs::write(&config, text).unwrap();
+        (Self::start(directory, name), ways)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join(format!("link{}.log", self.log))).unwrap()
+    }
+
     /// An exit whose `fleet.toml` is there.
     pub(crate) fn start(directory: &Path, name: &str) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
@@ -126,12 +146,12 @@ impl Exit {
             endpoints: vec![format!("{name}.example.net:443")],
             pools: pools(),
         };
-        let shared = Arc::clone(&seen);
+        let (shared, applied) = (Arc::clone(&seen), to_link.clone());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(serve(socket, hello, shared, messages));
+            runtime.block_on(serve(socket, hello, shared, (applied, messages)));
         });
-        let next = std::cell::Cell::new(0);
+        let next = AtomicU64::new(0);
         let mut exit = Self { directory: directory.to_owned(), link: None, seen, to_link, next, log: 0 };
         exit.start_link();
         exit
@@ -157,10 +177,6 @@ impl Exit {
             super::signal(link.id(), signal);
             link.wait().unwrap();
         }
-    }
-
-    pub(crate) fn link_pid(&self) -> u32 {
-        self.link.as_ref().unwrap().id()
     }
 
     pub(crate) fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
@@ -196,15 +212,25 @@ impl Exit {
 
     /// Sends a request. The answer comes out of the receiver.
     pub(crate) fn send(&self, rows: Vec<RowChange>) -> Receiver<(Outcome, Instant)> {
-        let id = self.next.get() + 1;
-        self.next.set(id);
+        self.propose(|_| Some(rows)).unwrap()
+    }
+
+    /// Sends a request that depends on the rows as they are, if there is one to send.
+    pub(crate) fn propose(
+        &self,
+        make: impl FnOnce(&mut Seen) -> Option<Vec<RowChange>>,
+    ) -> Option<Receiver<(Outcome, Instant)>> {
+        let id = self.next.fetch_add(1, Ordering::SeqCst) + 1;
         let (sender, receiver) = channel();
         self.seen(|seen| {
+            let rows = make(seen)?;
             seen.answers.insert(id, sender);
             seen.proposed.insert(id, rows.clone());
-        });
-        self.say(ExitMessage::Request { id, rows });
-        receiver
+            // Within the lock, so that what is applied later is said later.
+            self.say(ExitMessage::Request { id, rows });
+            Some(())
+        })?;
+        Some(receiver)
     }
 
     /// Makes a request and waits for its answer, which has to come within three seconds.
@@ -257,14 +283,14 @@ async fn serve(
     socket: PathBuf,
     hello: ExitMessage,
     seen: Arc<Mutex<Seen>>,
-    mut messages: mpsc::UnboundedReceiver<ExitMessage>,
+    (applied, mut messages): (mpsc::UnboundedSender<ExitMessage>, mpsc::UnboundedReceiver<ExitMessage>),
 ) {
     let listener = UnixListener::bind(socket).unwrap();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (mut from, mut to) = stream.into_split();
         while messages.try_recv().is_ok() {}
-        let (applied, mut to_say) = mpsc::unbounded_channel();
+        let applied = applied.clone();
         let shared = Arc::clone(&seen);
         let reading = tokio::spawn(async move {
             while let Some(message) = read_frame::<FleetMessage>(&mut from).await.expect("the link's message")
@@ -281,8 +307,6 @@ async fn serve(
         let mut load = tokio::time::interval(Duration::from_secs(2));
         loop {
             let message = tokio::select! {
-                biased;
-                Some(message) = to_say.recv() => message,
                 message = messages.recv() => match message {
                     Some(message) => message,
                     None => return,

@@ -2,6 +2,7 @@
 
 pub(crate) mod etcd;
 pub(crate) mod exit;
+pub(crate) mod proxy;
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,0 +1,64 @@
+//! The way from one link to the store, which can be cut, also in one direction only.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+/// Proxies for all members of a store.
+pub(crate) struct Ways {
+    pub(crate) urls: Vec<String>,
+    cut: Arc<AtomicU8>,
+}
+
+pub(crate) const OPEN: u8 = 0;
+pub(crate) const CUT_TO_STORE: u8 = 1;
+pub(crate) const CUT_TO_EXIT: u8 = 2;
+pub(crate) const CUT: u8 = 3;
+
+impl Ways {
+    /// Proxies for members at `http://` URLs.
+    pub(crate) fn to(urls: &[String]) -> Self {
+        let cut = Arc::new(AtomicU8::new(OPEN));
+        let urls = urls.iter().map(|url| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let (target, cut) = (url.trim_start_matches("http://").to_owned(), Arc::clone(&cut));
+            std::thread::spawn(move || accept(&listener, &target, &cut));
+            format!("http://127.0.0.1:{port}")
+        });
+        Self { urls: urls.collect(), cut }
+    }
+
+    pub(crate) fn set(&self, cut: u8) {
+        self.cut.store(cut, Ordering::SeqCst);
+    }
+}
+
+fn accept(listener: &TcpListener, target: &str, cut: &Arc<AtomicU8>) {
+    for accepted in listener.incoming() {
+        let Ok(link) = accepted else { return };
+        let Ok(store) = TcpStream::connect(target) else { continue };
+        let (link_too, store_too) = (link.try_clone().unwrap(), store.try_clone().unwrap());
+        let (one, other) = (Arc::clone(cut), Arc::clone(cut));
+        std::thread::spawn(move || carry(link, store, &one, CUT_TO_STORE));
+        std::thread::spawn(move || carry(store_too, link_too, &other, CUT_TO_EXIT));
+    }
+}
+
+/// Carries bytes one way. While that way is cut, they wait, as they do while packets are lost.
+fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicU8, direction: u8) {
+    let mut bytes = [0; 16 * 1024];
+    loop {
+        let read = from.read(&mut bytes).unwrap_or(0);
+        while cut.load(Ordering::SeqCst) & direction != 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if read == 0 || to.write_all(&bytes[..read]).is_err() {
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Both);
+            return;
+        }
+    }
+}
