@@ -63,7 +63,7 @@ fn program() -> PathBuf {
 fn failed(error: &std::io::Error) -> anyhow::Error {
     if error.kind() == ErrorKind::NotFound {
         let sentence = format!(
-            "{PROGRAM} is not installed; install the package {PROGRAM}, or put the program beside warren"
+            "{PROGRAM} is not installed; put the program beside warren (docs/fleet.md says how)"
         );
         return Failure::new(ExitCode::Failed, sentence).into();
     }
