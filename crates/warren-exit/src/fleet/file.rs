@@ -137,7 +137,7 @@ mod tests {
         // A later answer alone is not worth a write, until the written one is old.
         file.keep(Kept { answered: Some(1_800_000_299), ..kept.clone() }).unwrap();
         assert_eq!(FleetFile::read(&store, None).unwrap().1, kept);
-        file.keep(Kept { answered: Some(1_800_000_300), ..kept.clone() }).unwrap();
+        file.keep(Kept { answered: Some(1_800_000_300), ..kept }).unwrap();
         assert_eq!(FleetFile::read(&store, None).unwrap().1.answered, Some(1_800_000_300));
         std::fs::write(directory.path().join("fleet.json"), "{").unwrap();
         let error = FleetFile::read(&store, None).unwrap_err().to_string();

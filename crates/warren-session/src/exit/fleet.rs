@@ -1,7 +1,7 @@
 //! What an exit does differently because other exits have the same clients: a copy of the registry of its own, rows that the store
 //! may not have over a restart, whole copies of the store, and sessions that clients have elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, btree_map::Entry};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -182,9 +182,8 @@ impl ExitSessions {
                 self.predecessors.entry(key).or_default().add(id, own);
                 self.end(now, id, EndReason::Replaced);
             }
-        } else if !self.fleet.leaving.contains_key(&id) {
-            let until = now + LEAVING_TIME;
-            self.fleet.leaving.insert(id, until);
+        } else if let Entry::Vacant(leaving) = self.fleet.leaving.entry(id) {
+            let until = *leaving.insert(now + LEAVING_TIME);
             self.deadlines.add(until, Deadline::Leaving(id));
         }
     }

@@ -160,7 +160,7 @@ impl FleetStore {
 }
 
 impl Shared {
-    fn send(&mut self, link: usize, message: FleetMessage) {
+    fn send(&self, link: usize, message: FleetMessage) {
         if let Some(to_exit) = &self.links[link].to_exit {
             drop(to_exit.send(message));
         }
