@@ -317,7 +317,8 @@ impl Runner {
         };
         let (commands, receiver) = mpsc::channel(256);
         let (report, reports) = mpsc::channel(256);
-        let rows = if self.is_live { Arc::default() } else { Arc::new(self.link.rows().clone()) };
+        // The store may have been recovered since this link saw it last, whether the link noticed the backup or not.
+        let rows = Arc::new(self.link.rows().clone());
         let setup = Setup {
             options,
             endpoint: self.endpoint().to_owned(),

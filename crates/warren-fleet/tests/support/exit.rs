@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
+    FrameError,    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
     read_frame, write_frame,
 };
 use warren_session::PublicKey;
@@ -293,8 +293,14 @@ async fn serve(
         let applied = applied.clone();
         let shared = Arc::clone(&seen);
         let reading = tokio::spawn(async move {
-            while let Some(message) = read_frame::<FleetMessage>(&mut from).await.expect("the link's message")
-            {
+            loop {
+                let message = match read_frame::<FleetMessage>(&mut from).await {
+                    Ok(Some(message)) => message,
+                    // The link has ended.
+                    Ok(None) | Err(FrameError::Io(_)) => return,
+                    Err(error) => panic!("the link's message: {error}"),
+                };
+
                 if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
                     let _ = applied.send(ExitMessage::Applied { revision });
                 }
