@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use warren_fleet_link::{
-    FrameError,    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
-    read_frame, write_frame,
+    ExitId, ExitMessage, ExitState, FleetExit, FleetMessage, FrameError, LINK_VERSION, Load, Outcome, Pools,
+    StoreLink, read_frame, write_frame,
 };
 use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
@@ -300,7 +300,6 @@ async fn serve(
                     Ok(None) | Err(FrameError::Io(_)) => return,
                     Err(error) => panic!("the link's message: {error}"),
                 };
-
                 if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
                     let _ = applied.send(ExitMessage::Applied { revision });
                 }
