@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::commands::{
-    self, BackupArguments, DrainArguments, InitArguments, JoinArguments, LeaveArguments, RecoverArguments,
-    RemoveArguments, StatusArguments, TicketArguments,
+    self, AdmitArguments, BackupArguments, DrainArguments, InitArguments, JoinArguments, LeaveArguments, RecoverArguments,
+    RemoveArguments, RotateKeyArguments, StatusArguments, TicketArguments,
 };
 use crate::run::{self, Directories};
 
@@ -60,12 +60,16 @@ enum Command {
     Ticket(TicketArguments),
     /// Make this exit one of a fleet, with a ticket.
     Join(JoinArguments),
+    /// Put an exit into the roster, so that clients find it. Needs the fleet key.
+    Admit(AdmitArguments),
     /// Show the exits of the fleet.
     Status(StatusArguments),
     /// Make an exit send its clients to other exits.
     Drain(DrainArguments),
     /// Remove an exit from the fleet.
     Remove(RemoveArguments),
+    /// Hand the fleet over to a new fleet key.
+    RotateKey(RotateKeyArguments),
     /// Write everything that the store has into a file.
     Backup(BackupArguments),
     /// Use the store again after it was restored from an old backup. No removed client comes back.
@@ -92,6 +96,8 @@ impl Arguments {
             Command::Init(arguments) => commands::init(directories, arguments).await,
             Command::Ticket(arguments) => commands::ticket(directories, arguments).await,
             Command::Join(arguments) => commands::join(directories, arguments).await,
+            Command::Admit(arguments) => commands::admit(directories, arguments).await,
+            Command::RotateKey(arguments) => commands::rotate_key(directories, arguments).await,
             Command::Status(arguments) => commands::status(directories, arguments).await,
             Command::Drain(arguments) => commands::drain(directories, arguments).await,
             Command::Remove(arguments) => commands::remove(directories, arguments).await,

@@ -5,6 +5,7 @@ mod begin;
 mod exits;
 mod files;
 mod leave;
+mod roster;
 mod status;
 mod ticket;
 
@@ -19,6 +20,7 @@ pub(crate) use self::backup::{BackupArguments, RecoverArguments, backup, recover
 pub(crate) use self::begin::{InitArguments, init};
 pub(crate) use self::exits::{DrainArguments, RemoveArguments, drain, remove};
 pub(crate) use self::leave::{LeaveArguments, leave};
+pub(crate) use self::roster::{AdmitArguments, RotateKeyArguments, admit, rotate_key};
 pub(crate) use self::status::{StatusArguments, status};
 pub(crate) use self::ticket::{JoinArguments, TicketArguments, join, ticket};
 use crate::config::FleetConfig;

@@ -1,12 +1,14 @@
 //! `warren fleet drain` and `warren fleet remove`.
 
+use std::path::PathBuf;
+
 use anyhow::bail;
 use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
 use super::ticket::user_name;
-use super::{connect, print};
+use super::{connect, print, roster};
 use crate::keys::Key;
 use crate::run::Directories;
 use crate::store::{has_found, in_words};
@@ -29,6 +31,9 @@ pub(crate) struct RemoveArguments {
     /// Remove it even if it serves clients now.
     #[arg(long)]
     force: bool,
+    /// The file of the fleet key, to sign a roster without the exit.
+    #[arg(long, value_name = "FILE")]
+    fleet_key: Option<PathBuf>,
 }
 
 /// Makes an exit send its clients to other exits, or take clients again.
@@ -72,6 +77,12 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         if is_there {
             bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
         }
+        // It was removed before, without the fleet key.
+        if let Some(key) = &arguments.fleet_key
+            && roster::has(&mut fleet, &exit).await?
+        {
+            return print(&roster::expel(&mut fleet, &exit, key).await?);
+        }
         bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
     }
     // Its user stays if this exit's user may not delete users.
@@ -82,7 +93,12 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         Err(_) => format!(" Delete its user of the store too: etcdctl user delete {user}"),
     };
     let _ = auth.role_delete(&user).await;
-    print(&format!(
-        "{exit} is removed from the fleet. Sign a new roster, so that clients no longer go there.{note}\n"
-    ))
+    let roster = match &arguments.fleet_key {
+        Some(key) => roster::expel(&mut fleet, &exit, key).await?,
+        None if roster::has(&mut fleet, &exit).await? => {
+            format!("Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n")
+        }
+        None => String::new(),
+    };
+    print(&format!("{exit} is removed from the fleet.{note}\n{roster}"))
 }
