@@ -1,6 +1,5 @@
 //! Lets the pool and the sessions follow a change of the registry.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::{Instant, SystemTime};
 
@@ -12,7 +11,7 @@ use super::{
 use crate::PublicKey;
 use crate::clients::{Before, Client, RowChange, RowId};
 use crate::planted::{Bug, is_planted};
-use crate::pool::{AddressPool, Lease};
+use crate::pool::AddressPool;
 
 /// The writer of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +69,8 @@ impl ExitSessions {
                 RowChange::Client { key, client: None }
             }));
         }
-        let given = leases_of(&rows);
         let taken = self.registry.transact(|registry| Ok::<_, Infallible>(registry.take_over(rows)));
         let Ok((refused, before)) = taken;
-        self.owe_lost_leases(&given, &before);
         self.registry.rows_changed_since(&before).into_iter().for_each(|row| self.store.note(row));
         errors.extend(refused.into_iter().map(AdminError::from));
         self.follow(now, &before, EndReason::Revoked);
@@ -81,18 +78,6 @@ impl ExitSessions {
             self.save();
         }
         errors
-    }
-
-    /// Notes clients that have lost a lease which the store has. Another client has the address here, and the store does not know it
-    /// yet.
-    fn owe_lost_leases(&mut self, given: &BTreeMap<PublicKey, Lease>, before: &Before) {
-        for (key, was) in before.clients() {
-            let in_store = given.get(&key).copied().or(was.map(Client::sticky_lease));
-            let is = self.registry.by_key(key).map(Client::sticky_lease);
-            if is.is_some() && is != in_store {
-                self.store.owe(RowId::Client(key));
-            }
-        }
     }
 
     /// Merges a row of the store with what this exit knows better. Returns `None` if this exit has a later change of
@@ -226,15 +211,6 @@ impl ExitSessions {
             self.store.changed(RowId::Client(key));
         }
     }
-}
-
-/// The leases of the clients in these rows.
-fn leases_of(rows: &[RowChange]) -> BTreeMap<PublicKey, Lease> {
-    let lease = |row: &RowChange| match row {
-        RowChange::Client { key, client: Some(client) } => Some((*key, client.sticky_lease())),
-        RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
-    };
-    rows.iter().filter_map(lease).collect()
 }
 
 /// A row, if its client fits the exit's networks.
