@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::commands::{
-    self, AdmitArguments, BackupArguments, DrainArguments, InitArguments, JoinArguments, LeaveArguments, RecoverArguments,
-    RemoveArguments, RotateKeyArguments, StatusArguments, TicketArguments,
+    self, AdmitArguments, BackupArguments, DrainArguments, InitArguments, JoinArguments, LeaveArguments,
+    RecoverArguments, RemoveArguments, RotateKeyArguments, StatusArguments, TicketArguments,
 };
 use crate::run::{self, Directories};
 

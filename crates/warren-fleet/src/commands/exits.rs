@@ -96,7 +96,9 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let roster = match &arguments.fleet_key {
         Some(key) => roster::expel(&mut fleet, &exit, key).await?,
         None if roster::has(&mut fleet, &exit).await? => {
-            format!("Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n")
+            format!(
+                "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
+            )
         }
         None => String::new(),
     };

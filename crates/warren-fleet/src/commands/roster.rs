@@ -64,7 +64,8 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let id = ExitId::try_from(arguments.exit.clone())?;
     let answer = in_words(fleet.client.get(fleet.keys.name(&Key::Member(id.clone())), None).await)?;
     let member = pairs_of(&answer).into_iter().next().and_then(|pair| pair.parse::<Member>("exit"));
-    let member = member.with_context(|| format!("the fleet has no exit {id}; `warren fleet status` lists all"))?;
+    let member =
+        member.with_context(|| format!("the fleet has no exit {id}; `warren fleet status` lists all"))?;
     let key = member.key.with_context(|| {
         format!("the exit {id} has not been linked yet, so its key is not known; start warren-fleet there")
     })?;
@@ -90,7 +91,9 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let stored = read(&mut fleet).await?;
     let now = SystemTime::now();
     let (signed, note) = match &stored.roster {
-        Some(old) => (change(old, RosterChange::Admit(exit), &read_key(&arguments.fleet_key)?, now)?, String::new()),
+        Some(old) => {
+            (change(old, RosterChange::Admit(exit), &read_key(&arguments.fleet_key)?, now)?, String::new())
+        }
         None => {
             let (key, note) = read_or_make_key(&arguments.fleet_key)?;
             (begin(fleet.config.fleet.parse()?, vec![exit], &key, now)?, note)
@@ -125,18 +128,31 @@ pub(super) async fn has(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<
 ///
 /// # Errors
 /// If there is no roster yet, or it cannot be signed or stored.
-pub(crate) async fn rotate_key(directories: Directories<'_>, arguments: &RotateKeyArguments) -> anyhow::Result<()> {
+pub(crate) async fn rotate_key(
+    directories: Directories<'_>,
+    arguments: &RotateKeyArguments,
+) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
     let stored = read(&mut fleet).await?;
-    let old = stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;
+    let old =
+        stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;
     let old_key = read_key(&arguments.fleet_key)?;
     if old_key.public() != old.content().signer {
-        bail!("{} has another key than the roster's signer {}", arguments.fleet_key.display(), old.content().signer);
+        bail!(
+            "{} has another key than the roster's signer {}",
+            arguments.fleet_key.display(),
+            old.content().signer
+        );
     }
     let new_key = make_key(&arguments.new_key)?;
     let signed = rotate(old, &old_key, &new_key, SystemTime::now())?;
     store(&mut fleet, &stored, &signed).await?;
-    print(&format!("The fleet key is {} now, in {}. {}", new_key.public(), arguments.new_key.display(), summary(&signed)))
+    print(&format!(
+        "The fleet key is {} now, in {}. {}",
+        new_key.public(),
+        arguments.new_key.display(),
+        summary(&signed)
+    ))
 }
 
 fn summary(signed: &SignedRoster) -> String {
@@ -176,7 +192,8 @@ fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)> {
     if path.exists() {
         return Ok((read_key(path)?, String::new()));
     }
-    let note = format!("Made the fleet key {}. Keep it away from every exit, and keep a copy.\n", path.display());
+    let note =
+        format!("Made the fleet key {}. Keep it away from every exit, and keep a copy.\n", path.display());
     Ok((make_key(path)?, note))
 }
 

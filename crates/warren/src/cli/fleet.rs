@@ -62,9 +62,8 @@ fn program() -> PathBuf {
 
 fn failed(error: &std::io::Error) -> anyhow::Error {
     if error.kind() == ErrorKind::NotFound {
-        let sentence = format!(
-            "{PROGRAM} is not installed; put the program beside warren (docs/fleet.md says how)"
-        );
+        let sentence =
+            format!("{PROGRAM} is not installed; put the program beside warren (docs/fleet.md says how)");
         return Failure::new(ExitCode::Failed, sentence).into();
     }
     anyhow!("{PROGRAM} cannot be run: {error}")

@@ -175,11 +175,11 @@ impl Shared {
         })
     }
 
-    fn tell_store(&mut self) {
+    fn tell_store(&self) {
         (0..self.links.len()).for_each(|link| self.send(link, self.store()));
     }
 
-    fn tell_exits(&mut self) {
+    fn tell_exits(&self) {
         let exits = self.exits();
         for link in 0..self.links.len() {
             let own_clock_offset_ms = self.links[link].clock_offset_ms;

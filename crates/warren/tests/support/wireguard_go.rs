@@ -136,7 +136,7 @@ pub fn gotatun() -> Option<[&'static str; 3]> {
         Path::new(&home).join(".cache/warren-peers/gotatun/bin/gotatun")
     });
     if program.exists() {
-        return Some([program.to_str().unwrap(), "--foreground", "--disable-drop-privileges"]);
+        return Some([program.to_str()?, "--foreground", "--disable-drop-privileges"]);
     }
     println!(
         "skipped: this test needs gotatun; run `cargo install --locked gotatun-cli --root ~/.cache/warren-peers/gotatun`"
