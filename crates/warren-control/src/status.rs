@@ -293,7 +293,7 @@ mod tests {
             warnings: Vec::new(),
             last_error: None,
             resting: None,
-            fleet: Some(FollowedFleetStatus {
+            roster: Some(FollowedFleetStatus {
                 name: "acme".to_owned(),
                 serial: 7,
                 public_key: String::new(),

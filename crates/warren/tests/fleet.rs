@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use warren_fleet_link::{ExitMessage, FleetMessage};
 use warren_session::invite::Invite;
 
+use crate::support::daemon::Warren;
 use crate::support::fleet_store::{Behaviour, FleetStore};
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, flows, seconds};
 
@@ -284,8 +285,9 @@ fn another_host_with_the_key_at_another_exit_replaces_the_session() {
     // The control: the other client at the first exit goes on, and so does the newest session.
     assert_eq!(flows::echo_from_each(&third, 20_000..20_001), 1);
     assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
-    let (load, _, hello) = fleet.store.said(fleet.links[0]);
-    assert!(load.max_sessions > 10_000, "{load:?}");
+    let said = || fleet.store.said(fleet.links[0]);
+    eventually(seconds(5), "the exit says how busy it is", || said().0.max_sessions > 10_000);
+    let (_, _, hello) = said();
     assert!(matches!(hello, Some(ExitMessage::Hello { version: 1, .. })), "{hello:?}");
 }
 
@@ -295,8 +297,8 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     let script = "#!/bin/sh\n\
                   if [ \"$1\" = join ]; then echo '{\"fleet\":\"ams\",\"exit\":\"ams2\",\"pools\":{\"ipv4\":\"10.70.0.0/16\",\"ipv6\":null}}'\n\
                   else echo \"$@\"; fi\n";
-    net.exit.own_files().program("warren-fleet", script);
-    let warren = crate::support::daemon::Warren::on(&net.exit);
+    // A copy of warren, with the script beside it instead of the real program.
+    let warren = Warren::copied(&net.exit, &[("warren-fleet", script)]);
 
     warren.run("exit init --endpoint a.example.net --fleet warrenfleet1:x").ok();
 
@@ -314,7 +316,7 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     let refused = warren.run("exit client add laptop");
     assert!(refused.stderr.contains("belongs to a fleet and does not run"), "{refused:?}");
     // Without the program, a sentence says so.
-    let without = crate::support::daemon::Warren::on(&net.client);
+    let without = Warren::copied(&net.client, &[]);
     let missing = without.run("fleet status");
     assert!(missing.stderr.contains("warren-fleet is not installed"), "{missing:?}");
 }

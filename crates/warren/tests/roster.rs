@@ -29,8 +29,8 @@ fn client_goes_to_an_exit_of_the_roster_when_its_own_dies() {
     client.up();
     eventually(seconds(10), "the client has the roster", || serial(&client) == Some(1));
     let status = client.status();
-    assert_eq!((status.text("/fleet/name"), status.text("/fleet/exit")), ("acme", "ams1"));
-    assert_eq!(status.text("/fleet/public_key"), key.public().to_string());
+    assert_eq!((status.text("/roster/name"), status.text("/roster/exit")), ("acme", "ams1"));
+    assert_eq!(status.text("/roster/public_key"), key.public().to_string());
     let listed = client.warren.run("exits home").ok();
     let line = |name: &str| listed.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned();
     assert!(line("ams1").starts_with(FIRST) && line("ams1").contains("profile"), "{listed}");
@@ -42,7 +42,7 @@ fn client_goes_to_an_exit_of_the_roster_when_its_own_dies() {
 
     eventually(seconds(20), "the client is at the other exit", || is_at(&client, SECOND));
     client.sh("ping -c 1 -W 5 203.0.113.2");
-    assert_eq!(client.status().text("/fleet/exit"), "ams2");
+    assert_eq!(client.status().text("/roster/exit"), "ams2");
     // After a restart too, and without the exit that the profile pins.
     client.down();
     client.up();
@@ -106,7 +106,7 @@ fn client_that_does_not_follow_stays_with_the_exits_of_its_profile() {
 
     std::thread::sleep(seconds(20));
     let status = client.status();
-    assert_eq!((&status.0["fleet"], status.text("/exit/endpoint")), (&serde_json::Value::Null, FIRST));
+    assert_eq!((&status.0["roster"], status.text("/exit/endpoint")), (&serde_json::Value::Null, FIRST));
     assert!(!client.warren.host.sh("ping -c 1 -W 2 203.0.113.2").succeeded(), "there is no other exit");
     assert!(!client.warren.state("fleets/home.json").exists());
     client.down();
@@ -132,7 +132,7 @@ fn client_leaves_an_exit_that_the_roster_no_longer_has_and_follows_a_new_fleet_k
     let rotated = rotate(&roster, &key, &new_key, UNIX_EPOCH).unwrap();
     give(&exits.second, &rotated);
     eventually(seconds(10), "the client follows the new key", || {
-        client.status().text("/fleet/public_key") == new_key.public().to_string()
+        client.status().text("/roster/public_key") == new_key.public().to_string()
     });
     // An exit refuses a roster of the old key, as the client would.
     let stale = change(&roster, weight(9), &key, UNIX_EPOCH).unwrap();
@@ -219,7 +219,7 @@ fn exit_of_the_roster_cannot_bring_another_fleet() {
             .iter()
             .any(|warning| warning.to_string().contains("it is of the fleet evil, and not of acme"))
     });
-    assert_eq!(client.status().text("/fleet/public_key"), key.public().to_string());
+    assert_eq!(client.status().text("/roster/public_key"), key.public().to_string());
     client.down();
 }
 
@@ -329,7 +329,7 @@ fn traffic(net: &Net) -> Running {
 }
 
 fn serial(client: &Client<'_>) -> Option<u64> {
-    client.status().0["fleet"]["serial"].as_u64()
+    client.status().0["roster"]["serial"].as_u64()
 }
 
 fn is_at(client: &Client<'_>, endpoint: &str) -> bool {

@@ -132,7 +132,7 @@ impl Daemon {
                 }
             }),
             refused: self.health.refusal.status(),
-            fleet: self.start.fleet.status(self.member_in_use()),
+            roster: self.start.fleet.status(self.member_in_use()),
             error: self.health.host_trouble().map(str::to_owned),
             kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
             host_outside: self.start.host_outside,

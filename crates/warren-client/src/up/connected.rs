@@ -13,7 +13,7 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
         );
     }
     let is_choice = |client: &&ClientStatus| {
-        has_other_exits || client.fleet.as_ref().is_some_and(|fleet| fleet.exits > 1)
+        has_other_exits || client.roster.as_ref().is_some_and(|fleet| fleet.exits > 1)
     };
     let exit = client.filter(is_choice).map(|client| client.exit.endpoint.as_str());
     let name = match exit {
@@ -96,7 +96,7 @@ mod tests {
             warnings: Vec::new(),
             last_error: None,
             resting: None,
-            fleet: None,
+            roster: None,
             kill_switch: false,
             reconnects: 0,
             dropped_queries: 0,

@@ -26,9 +26,9 @@ pub struct ClientStatus {
     /// The trusted network on which the tunnel rests, in the state `resting`.
     #[serde(default)]
     pub resting: Option<String>,
-    /// The fleet that the client follows, if it follows one.
+    /// The fleet that the client follows, if it follows one. The name `fleet` is an exit's: both are fields of one JSON object. Not `fleet`, which is an exit's and in the same JSON object.
     #[serde(default)]
-    pub fleet: Option<FollowedFleetStatus>,
+    pub roster: Option<FollowedFleetStatus>,
     /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
     /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.

@@ -16,6 +16,7 @@ use super::{Finished, HostState, Namespace, Net, Profile, Running, Status, Termi
 pub struct Warren<'net> {
     pub host: &'net Namespace,
     directory: TempDir,
+    program: PathBuf,
 }
 
 impl<'net> Warren<'net> {
@@ -24,7 +25,19 @@ impl<'net> Warren<'net> {
         for name in ["config", "runtime", "state"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
-        Self { host, directory }
+        Self { host, directory, program: env!("CARGO_BIN_EXE_warren").into() }
+    }
+
+    /// Uses a copy of the program, which has nothing beside it but these scripts.
+    pub fn copied(host: &'net Namespace, scripts: &[(&str, &str)]) -> Self {
+        let mut this = Self::on(host);
+        this.program = this.write("warren", 0o755, "");
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_warren")).arg(&this.program).status();
+        assert!(copied.unwrap().success());
+        for (name, text) in scripts {
+            this.write(name, 0o755, text);
+        }
+        this
     }
 
     pub fn config(&self, file: &str) -> PathBuf {
@@ -108,7 +121,7 @@ impl<'net> Warren<'net> {
 
     fn command(&self, line: &str) -> Command {
         let own = self.arguments(line);
-        let mut arguments = vec![env!("CARGO_BIN_EXE_warren")];
+        let mut arguments = vec![self.program.to_str().unwrap()];
         arguments.extend(own.iter().map(String::as_str));
         self.host.command(&arguments)
     }

@@ -89,7 +89,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
 
 /// The fleet, its roster's serial, and the exit in use by its name there.
 pub(super) fn fleet(client: &ClientStatus) -> Option<String> {
-    let fleet = client.fleet.as_ref()?;
+    let fleet = client.roster.as_ref()?;
     let exit = fleet.exit.as_ref().map(|exit| format!(", exit {exit}")).unwrap_or_default();
     Some(format!("{}, roster {}{exit}", fleet.name, fleet.serial))
 }

@@ -117,7 +117,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         warnings: Vec::new(),
         last_error: None,
         resting: None,
-        fleet: None,
+        roster: None,
         kill_switch: false,
         reconnects: 0,
         dropped_queries: 0,
