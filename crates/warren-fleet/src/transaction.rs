@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_session::PublicKey;
-use warren_session::clients::{Client, RowChange};
+use warren_session::clients::{Client, Invitation, RowChange};
 
 use crate::keys::{Key, Keys, RowId, holder_text, is_set};
 use crate::planted::{Bug, is_planted};
@@ -109,8 +109,17 @@ impl Drafting<'_> {
         if row != *wanted {
             self.draft.corrected.push(row.clone());
         }
-        if row == self.known.rows.content(id) {
+        let current = self.known.rows.content(id);
+        if row == current {
             return Ok(());
+        }
+        // Whatever the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces that one.
+        if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
+            && invitation.used_by != Some(user)
+            && !self.request.contains(&RowId::Client(user).deletion())
+            && !is_planted(Bug::NewestBasis)
+        {
+            return Err(Conflict);
         }
         self.expect(Subject::Row(id));
         let value = is_set(&row).then(|| serde_json::to_vec(&row).map_err(|_| Conflict)).transpose()?;
@@ -293,6 +302,17 @@ impl Drafting<'_> {
 
 fn is_tombstone(row: &RowChange) -> bool {
     matches!(row, RowChange::Removed { removed: Some(_), .. })
+}
+
+fn invitation_of(row: &RowChange) -> Option<&Invitation> {
+    match row {
+        RowChange::Invitation { invitation, .. } => invitation.as_ref(),
+        RowChange::Client { .. } | RowChange::Removed { .. } => None,
+    }
+}
+
+fn used_by(row: &RowChange) -> Option<PublicKey> {
+    invitation_of(row)?.used_by
 }
 
 fn client_of(row: &RowChange) -> Option<&Client> {

@@ -520,7 +520,7 @@ fn status_drain_and_remove_do_what_they_say() {
         (all && report["clients"] == 1).then_some(())
     });
     let text = fleet_ok(&a, &["status"]);
-    assert!(text.contains("Fleet fleet: 1 clients") && text.matches("applied").count() == 3, "{text}");
+    assert!(text.contains("Fleet fleet: 1 client,") && text.matches("applied").count() == 3, "{text}");
 
     fleet_ok(&a, &["drain", "b"]);
     fleet.exits[1].wait("it is drained", |seen| (seen.drain == Some(true)).then_some(()));

@@ -53,13 +53,17 @@ impl ExitSessions {
             known.is_some_and(|known| known.name == roster.fleet.as_str() && known.serial >= roster.serial);
         let signed = if is_known { Vec::new() } else { fleet.signed().as_bytes().to_vec() };
         let loads = self.config.fleet.loads.clone();
+        if !is_known && let Some(session) = self.sessions.get_mut(&id) {
+            // This connection may break before the client has the roster, and the session go on without it.
+            session.told.roster = true;
+        }
         if !(signed.is_empty() && loads.is_empty()) {
             self.send(connection, &Message::Roster(message::Roster { signed, loads }));
         }
     }
 
-    /// Tells a connection that has just joined a session of a roster that has come since the session's `Welcome`. All connections
-    /// that were told may have broken.
+    /// Tells a connection that has just joined a session of a roster that the client did not have when it opened the session. All
+    /// connections that were told may have broken.
     pub(super) fn repeat_roster(&mut self, id: SessionId, connection: u64) {
         let has_news = self.sessions.get(&id).is_some_and(|session| session.told.roster);
         if has_news

@@ -53,7 +53,7 @@ pub struct Session {
 pub(super) struct Told {
     /// How often it was told of changes.
     pub(super) updates: u64,
-    /// Whether it was told of a newer roster.
+    /// Whether it was told of a newer roster than it had in its `Hello`.
     pub(super) roster: bool,
 }
 
