@@ -111,6 +111,8 @@ impl Drafting<'_> {
         }
         let current = self.known.rows.content(id);
         if row == current {
+            // Beside other requests' rows, its answer comes later, and must not come after somebody else's change.
+            self.expect(Subject::Row(id));
             return Ok(());
         }
         // Whatever the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces that one.
