@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn answers_and_wireguard_keys_come_back() {
-        // Half of all texts are no point on the curve, as WireGuard's keys are not.
+        // Half of all strings are not on the curve. WireGuard's keys need not be, either.
         for byte in 0..20 {
             let (key, nonce) = (PublicKey([byte; 32]), vec![byte]);
             let exit = ExitId::try_from("ams".to_owned()).unwrap();
@@ -128,8 +128,12 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
-            let _ = now(read_frame::<ExitMessage>(&mut bytes.as_slice()));
-            let _ = now(read_frame::<FleetMessage>(&mut bytes.as_slice()));
+            let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+            let framed = [length.as_slice(), &bytes].concat();
+            for bytes in [bytes, framed] {
+                let _ = now(read_frame::<ExitMessage>(&mut bytes.as_slice()));
+                let _ = now(read_frame::<FleetMessage>(&mut bytes.as_slice()));
+            }
         }
     }
 }

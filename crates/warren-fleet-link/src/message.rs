@@ -70,7 +70,14 @@ pub struct Load {
     /// Bits per second through the tunnel, both directions together.
     pub bits_per_second: u64,
     /// Share of one core that the exit's process used, from 0 to the number of cores.
+    #[serde(deserialize_with = "finite")]
     pub cores: f32,
+}
+
+/// JSON has no infinity, so nobody could read a message that passes one on.
+fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    let number = f32::deserialize(deserializer)?;
+    if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("the number is too large")) }
 }
 
 /// Whether an exit takes clients.
@@ -262,6 +269,14 @@ pub enum FleetMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_that_json_cannot_pass_on_is_refused() {
+        let load =
+            |cores| format!(r#"{{"sessions":0,"max_sessions":0,"bits_per_second":0,"cores":{cores}}}"#);
+        assert!(serde_json::from_str::<Load>(&load("1.5")).is_ok());
+        assert!(serde_json::from_str::<Load>(&load("1e300")).is_err());
+    }
 
     #[test]
     fn every_message_of_warren_fleet_is_read_as_it_was_written() {

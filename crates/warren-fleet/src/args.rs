@@ -11,7 +11,7 @@ use crate::commands::{
 };
 use crate::run::{self, Directories};
 
-/// Links an exit to the store that its fleet shares.
+/// Links an exit to the store that its fleet shares, and manages the fleet. `warren fleet` runs this program.
 #[derive(Debug, Parser)]
 #[command(name = "warren-fleet", version, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
@@ -54,27 +54,27 @@ struct GlobalArguments {
 enum Command {
     /// Link the exit of this host to the store. The unit warren-fleet.service runs this.
     Run,
-    /// Begin a fleet with this exit and its clients.
+    /// Begin a fleet with this host's exit and its clients.
     Init(InitArguments),
     /// Print a ticket, with which a further exit joins the fleet once.
     Ticket(TicketArguments),
-    /// Make this exit one of a fleet, with a ticket.
+    /// Make this host an exit of a fleet, with a ticket. `warren exit init --fleet` does this too.
     Join(JoinArguments),
     /// Put an exit into the roster, so that clients find it. Needs the fleet key.
     Admit(AdmitArguments),
     /// Show the exits of the fleet.
     Status(StatusArguments),
-    /// Make an exit send its clients to other exits.
+    /// Make an exit send its clients to other exits, or take clients again.
     Drain(DrainArguments),
     /// Remove an exit from the fleet.
     Remove(RemoveArguments),
     /// Hand the fleet over to a new fleet key.
     RotateKey(RotateKeyArguments),
-    /// Write everything that the store has into a file.
+    /// Write all clients, invitations, removed keys, exits and the roster into a file.
     Backup(BackupArguments),
     /// Use the store again after it was restored from an old backup. No removed client comes back.
     Recover(RecoverArguments),
-    /// Leave the fleet, with all clients.
+    /// Take this exit out of the fleet, and write the fleet's clients into a file.
     Leave(LeaveArguments),
 }
 

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
+use warren_config::ConfigError;
 use warren_fleet_link::ExitId;
 
 use crate::keys::{Keys, is_fleet_name};
 use crate::store::StoreOptions;
 
 /// The name of the file in the configuration directory.
-pub(crate) const FILE: &str = "fleet.toml";
+const FILE: &str = "fleet.toml";
 
 /// The content of `fleet.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,21 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
+    /// The path for a new `fleet.toml`.
+    ///
+    /// # Errors
+    /// If there is one already.
+    pub(crate) fn free_path(directory: &Path) -> anyhow::Result<PathBuf> {
+        let path = Self::path(directory);
+        if path.exists() {
+            bail!(
+                "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
+                path.display()
+            );
+        }
+        Ok(path)
+    }
+
     /// Reads `fleet.toml`.
     ///
     /// # Errors
@@ -70,7 +86,7 @@ impl FleetConfig {
         let config: Self = toml::from_str(&text).map_err(|error| {
             let line =
                 error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").matches('\n').count() + 1);
-            anyhow::anyhow!("{}:{line}: {}", path.display(), error.message())
+            ConfigError::at_line(&path, line, error.message())
         })?;
         config.check().with_context(|| format!("{} is wrong", path.display()))?;
         Ok(config)

@@ -11,7 +11,7 @@ use warren_session::PublicKey;
 use crate::keys::{Key, Keys};
 
 /// An exit that belongs to the fleet, `mb/ID`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     /// `None` until its exit has been linked once.
     pub(crate) key: Option<PublicKey>,
@@ -88,7 +88,7 @@ impl Exits {
         self.has_changed = true;
         let before = self.heartbeats.remove(&exit);
         let Some(heartbeat) = heartbeat else { return };
-        let measured = is_live.then(|| heartbeat.clock - milliseconds(now));
+        let measured = is_live.then(|| heartbeat.clock.saturating_sub(milliseconds(now)));
         let clock_offset = measured.or(before.and_then(|seen| seen.clock_offset));
         self.heartbeats.insert(exit, Seen { heartbeat, clock_offset });
     }
@@ -133,7 +133,9 @@ impl Exits {
         let middle = offsets.len() / 2;
         let upper = offsets.get(middle).copied().unwrap_or(0);
         let lower = offsets.get(middle.saturating_sub(1)).copied().unwrap_or(0);
-        if offsets.len().is_multiple_of(2) { -(lower + upper) / 2 } else { -upper }
+        // Another exit may claim any clock.
+        let median = if offsets.len().is_multiple_of(2) { lower.saturating_add(upper) / 2 } else { upper };
+        median.saturating_neg()
     }
 }
 
@@ -143,7 +145,7 @@ impl Exits {
 /// If the store does not answer.
 pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<()> {
     let name = keys.name(&Key::Member(me.clone()));
-    let member = serde_json::to_vec(&Member { key: None, endpoints: Vec::new() })?;
+    let member = serde_json::to_vec(&Member::default())?;
     let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
     let put = TxnOp::put(name, member, None);
     client.txn(Txn::new().when([absent]).and_then([put])).await?;
@@ -189,6 +191,15 @@ mod tests {
         let mut exits = Exits::default();
         exits.heartbeat(id("b"), Some(heartbeat(10_200_000)), true, now);
         assert_eq!(exits.own_clock_offset(&id("a")), -100_000);
+    }
+
+    #[test]
+    fn an_impossible_clock_of_another_exit_does_no_harm() {
+        let mut exits = Exits::default();
+        exits.heartbeat(id("b"), Some(heartbeat(i64::MIN)), true, SystemTime::now());
+        assert_eq!(exits.own_clock_offset(&id("a")), i64::MAX / 2 + 1);
+        exits.heartbeat(id("c"), Some(heartbeat(i64::MAX)), true, SystemTime::now());
+        assert_eq!(exits.own_clock_offset(&id("a")), 0);
     }
 
     #[test]

@@ -118,6 +118,13 @@ impl Keys {
         format!("{}{kind}/{name}", self.prefix)
     }
 
+    /// All keys of an exit.
+    pub(crate) fn of_exit(&self, exit: &ExitId) -> [String; 5] {
+        let kinds: [fn(ExitId) -> Key; 5] =
+            [Key::Member, Key::Heartbeat, Key::Drain, Key::Written, Key::Position];
+        kinds.map(|kind| self.name(&kind(exit.clone())))
+    }
+
     /// The key of a client's name.
     pub(crate) fn client_name(&self, name: &str) -> String {
         format!("{}na/{name}", self.prefix)

@@ -5,6 +5,7 @@ mod copy;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use warren_fleet_link::{
@@ -397,7 +398,7 @@ impl Link {
     }
 
     /// The next transaction for the exit's requests, if none is under way.
-    pub(crate) fn next_transaction(&mut self) -> Option<(u64, Transaction)> {
+    pub(crate) fn next_transaction(&mut self) -> Option<Transaction> {
         if !matches!(self.store, Store::Up { .. }) || self.requests.is_empty() {
             return None;
         }
@@ -416,7 +417,7 @@ impl Link {
         transaction.expected.insert(written.clone(), Expected::Modified(self.copy.written()));
         transaction.then.insert(written.clone(), mark(true));
         transaction.otherwise.insert(written, mark(false));
-        Some((number, transaction))
+        Some(transaction)
     }
 
     /// The next sessions' records to write. All have the lease.
@@ -474,7 +475,7 @@ impl Link {
         self.copy.changes()
     }
 
-    pub(crate) fn rows(&self) -> &Rows {
+    pub(crate) fn rows(&self) -> &Arc<Rows> {
         self.copy.rows()
     }
 

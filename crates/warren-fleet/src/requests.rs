@@ -16,13 +16,13 @@ use crate::planted::{Bug, is_planted};
 use crate::transaction::{Conflict, Draft, Known, draft};
 
 /// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(2300);
+const PATIENCE: Duration = Duration::from_millis(2300);
 
 /// How often a request is tried. Each try fails only if somebody else has changed something meanwhile.
 const TRIES: u32 = 12;
 
 /// Most requests that wait. An exit has far fewer under way.
-pub(crate) const MAX_WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 
 /// The value of `wr/EXIT`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,18 +160,13 @@ impl Requests {
                 // Answers come in the order of requests, so these wait for those before them.
                 Err(Conflict) => break,
                 Ok((draft, part)) => {
-                    let is_last = request.stored + part.count < request.rows.len();
-                    let mut together = joined.clone();
-                    if !draft.is_apart_from(&joined) {
+                    if !draft.is_apart_from(&joined) || !joined.has_room_for(&draft) {
                         break;
                     }
-                    together.join(draft);
-                    if !together.fits() {
-                        break;
-                    }
-                    joined = together;
+                    let has_more = request.stored + part.count < request.rows.len();
+                    joined.join(draft);
                     parts.push(part);
-                    if is_last || self.is_alone {
+                    if has_more || self.is_alone {
                         break;
                     }
                 }

@@ -197,6 +197,8 @@ impl Runner {
     fn exit_says(&mut self, message: FromExit) {
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
+            // The connection is about to end. What the exit said before belongs to no session any more.
+            FromExit::Said(_) if self.exit.is_none() => {}
             FromExit::Said(message) => {
                 if let Err(reason) = self.link.exit_said(message, Instant::now()) {
                     tracing::error!("{reason}");
@@ -318,7 +320,7 @@ impl Runner {
         let (commands, receiver) = mpsc::channel(256);
         let (report, reports) = mpsc::channel(256);
         // The store may have been recovered since this link saw it last, whether the link noticed the backup or not.
-        let rows = Arc::new(self.link.rows().clone());
+        let rows = Arc::clone(self.link.rows());
         let setup = Setup {
             options,
             endpoint: self.endpoint().to_owned(),
@@ -345,7 +347,7 @@ impl Runner {
 
     /// Sends what has become due.
     fn pump(&mut self) {
-        if let Some((_, transaction)) = self.link.next_transaction() {
+        if let Some(transaction) = self.link.next_transaction() {
             self.store.send(ToStore::Transaction(transaction));
         }
         let messages = self.link.take_messages();
@@ -365,7 +367,7 @@ impl Runner {
         if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {
             return;
         }
-        let state = self.disk.state.clone();
+        let (state, began) = (self.disk.state.clone(), Instant::now());
         let has_changed = self.disk.changes != self.link.changes();
         let snapshot = has_changed.then(|| {
             let (revision, pairs) = (position.revision, self.link.pairs());
@@ -374,7 +376,7 @@ impl Runner {
         self.disk.changes = self.link.changes();
         self.disk.position = Some(position.clone());
         self.disk.saved = Instant::now();
-        let (took, began) = (Arc::clone(&self.disk.took), Instant::now());
+        let took = Arc::clone(&self.disk.took);
         self.disk.saving = Some(tokio::task::spawn_blocking(move || {
             let saved = match &snapshot {
                 Some(snapshot) => state.save(snapshot),

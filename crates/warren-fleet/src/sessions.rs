@@ -124,10 +124,7 @@ impl Sessions {
     ) -> (SessionBatch, Vec<FleetMessage>) {
         let mut batch = SessionBatch::default();
         let mut lost = Vec::new();
-        for key in self.unsent.iter().copied().collect::<Vec<_>>() {
-            if batch.sessions.len() >= MAX_OPERATIONS {
-                break;
-            }
+        for key in self.unsent.iter().copied().take(MAX_OPERATIONS).collect::<Vec<_>>() {
             let record = self.records.get(&key);
             let modified = record.map_or(0, |(modified, _)| *modified);
             let others = record.filter(|(_, record)| record.exit != *me);

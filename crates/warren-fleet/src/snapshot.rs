@@ -3,7 +3,6 @@
 //! The file has a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all before. It is replaced as a
 //! whole.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +54,7 @@ impl StateDirectory {
         Self(state.join("fleet"))
     }
 
-    pub(crate) fn snapshot(&self) -> PathBuf {
+    fn snapshot(&self) -> PathBuf {
         self.0.join("copy.snapshot")
     }
 
@@ -192,12 +191,7 @@ pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<Snapshot> {
 }
 
 fn checksum(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in digest(&SHA256, bytes).as_ref() {
-        // Writing to a text cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -265,15 +265,11 @@ fn join_first(
     let mut count = 0;
     for group in waiting {
         let Ok(next) = draft(known, group, group) else { break };
-        if count > 0 && (is_alone || !next.is_apart_from(&joined)) {
+        if count > 0 && (is_alone || !next.is_apart_from(&joined) || !joined.has_room_for(&next)) {
             break;
         }
-        let mut together = joined.clone();
-        together.join(next);
-        if count > 0 && !together.fits() {
-            break;
-        }
-        (joined, count) = (together, count + 1);
+        joined.join(next);
+        count += 1;
     }
     (joined, count)
 }

@@ -51,10 +51,14 @@ impl Draft {
 
     /// Whether both can be in one transaction without either depending on the other.
     pub(crate) fn is_apart_from(&self, other: &Self) -> bool {
-        let keys = |draft: &Self| {
-            draft.expected.keys().chain(draft.operations.keys()).cloned().collect::<BTreeSet<_>>()
-        };
-        keys(self).is_disjoint(&keys(other))
+        let mut keys = self.expected.keys().chain(self.operations.keys());
+        !keys.any(|key| other.expected.contains_key(key) || other.operations.contains_key(key))
+    }
+
+    /// Whether there is room for a draft that has no key in common with this one.
+    pub(crate) fn has_room_for(&self, other: &Self) -> bool {
+        self.expected.len() + other.expected.len() <= MAX_OPERATIONS
+            && self.operations.len() + other.operations.len() <= MAX_OPERATIONS
     }
 
     pub(crate) fn join(&mut self, other: Self) {

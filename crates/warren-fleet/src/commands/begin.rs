@@ -46,7 +46,7 @@ pub(crate) struct StoreArguments {
     /// The members of etcd, separated by commas.
     #[arg(long, value_name = "URLS", value_delimiter = ',', required = true)]
     store: Vec<String>,
-    /// The certificate authority of the store.
+    /// The certificate of the store's authority, in PEM. The user warren-fleet must be able to read this file and the next ones.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// This exit's certificate for the store. Its common name is the store's user.
@@ -89,13 +89,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         );
     }
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    let path = FleetConfig::path(directories.config);
-    if path.exists() {
-        bail!(
-            "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
-            path.display()
-        );
-    }
+    let path = FleetConfig::free_path(directories.config)?;
     let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
     config.store.check()?;
     let (pools, registry) = own_clients(&directories, arguments)?;
@@ -119,9 +113,8 @@ fn own_clients(
     directories: &Directories<'_>,
     arguments: &InitArguments,
 ) -> anyhow::Result<(Pools, ClientRegistry)> {
-    let exit_toml = directories.config.join("exit.toml");
     let settings = match arguments.pool.is_empty() || arguments.clients.is_none() {
-        true => Some(load_exit(&exit_toml)?),
+        true => Some(load_exit(&exit_toml(directories.config))?),
         false => None,
     };
     let mut pools = Pools { ipv4: None, ipv6: None };
@@ -148,12 +141,11 @@ fn own_clients(
 /// Makes the fleet's agreement and this exit its first member, unless there is a fleet.
 async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Pools) -> anyhow::Result<()> {
     let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
-    let member = Member { key: None, endpoints: Vec::new() };
     let (name, own) = (keys.name(&Key::Meta), keys.name(&Key::Member(config.exit.clone())));
     let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
     let puts = [
         TxnOp::put(name, serde_json::to_vec(&meta)?, None),
-        TxnOp::put(own, serde_json::to_vec(&member)?, None),
+        TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
     ];
     let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts)).await)
         .context("the store cannot be written; its user needs the rights for the fleet's keys")?;
@@ -181,7 +173,7 @@ async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> 
     Ok(registry.len())
 }
 
-/// Where the exit's configuration is, for messages.
+/// Where the exit's configuration is.
 pub(crate) fn exit_toml(directory: &Path) -> PathBuf {
     directory.join("exit.toml")
 }

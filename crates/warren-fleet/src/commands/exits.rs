@@ -61,17 +61,16 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    let name = |key: fn(ExitId) -> Key| fleet.keys.name(&key(exit.clone()));
-    let (member, heartbeat) = (name(Key::Member), name(Key::Heartbeat));
+    let member = fleet.keys.name(&Key::Member(exit.clone()));
     let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];
     if !arguments.force {
-        compares.push(Compare::version(heartbeat.as_str(), CompareOp::Equal, 0));
+        let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
+        compares.push(Compare::version(heartbeat, CompareOp::Equal, 0));
     }
-    let all = [member.clone(), heartbeat, name(Key::Drain), name(Key::Written), name(Key::Position)];
-    let deletes: Vec<_> = all.into_iter().map(|key| TxnOp::delete(key, None)).collect();
-    let count = TxnOp::get(member, None);
+    let deletes = fleet.keys.of_exit(&exit).map(|key| TxnOp::delete(key, None));
+    let look = TxnOp::get(member, None);
     let answer =
-        in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([count])).await)?;
+        in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([look])).await)?;
     if !answer.succeeded() {
         let is_there = answer.op_responses().iter().any(has_found);
         if is_there {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use warren_config::storage::make_directory;
 use warren_host::durable_file::{Owner, Unfinished, replace};
 
 use crate::config::FleetConfig;
@@ -16,8 +17,7 @@ const GROUP: &str = "warren-fleet";
 /// If it cannot be written.
 pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("{} cannot be created", directory.display()))?;
+        make_directory(directory).with_context(|| format!("{} cannot be created", directory.display()))?;
     }
     let (mode, owner) = match group() {
         Some(group) if Owner::own().user == 0 => (0o640, Owner { user: 0, group }),

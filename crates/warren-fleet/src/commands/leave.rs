@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
+use etcd_client::{Txn, TxnOp};
 use warren_config::clients_text;
 use warren_config::storage::create_new;
 use warren_session::clients::ClientRegistry;
@@ -11,7 +12,6 @@ use warren_session::clients::ClientRegistry;
 use super::begin::exit_toml;
 use super::{connect, print};
 use crate::config::FleetConfig;
-use crate::keys::Key;
 use crate::link::{Pair, rows_of};
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
@@ -77,12 +77,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
 async fn from_store(directories: &Directories<'_>, config: &FleetConfig) -> anyhow::Result<Vec<Pair>> {
     let mut fleet = connect(directories.config).await?;
     let (_, pairs) = read_all(&fleet.client, &fleet.keys).await?;
-    let kinds: [fn(warren_fleet_link::ExitId) -> Key; 5] =
-        [Key::Member, Key::Heartbeat, Key::Drain, Key::Written, Key::Position];
-    let deletes: Vec<_> = kinds
-        .iter()
-        .map(|kind| etcd_client::TxnOp::delete(fleet.keys.name(&kind(config.exit.clone())), None))
-        .collect();
-    in_words(fleet.client.txn(etcd_client::Txn::new().and_then(deletes)).await)?;
+    let deletes = fleet.keys.of_exit(&config.exit).map(|key| TxnOp::delete(key, None));
+    in_words(fleet.client.txn(Txn::new().and_then(deletes)).await)?;
     Ok(pairs)
 }

@@ -29,7 +29,7 @@ const MARK: &str = "warrenfleet1:";
 pub(crate) struct TicketArguments {
     /// The new exit's name in the fleet.
     exit: String,
-    /// The new exit's certificate for the store, whose common name is warren-FLEET-NAME. Without one it gets a password.
+    /// The new exit's certificate for the store. Its common name must be warren-FLEET-NAME. Without one, the exit gets a password.
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
     /// The certificate's private key.
@@ -48,7 +48,7 @@ pub(crate) struct TicketArguments {
 pub(crate) struct JoinArguments {
     /// What `warren fleet ticket` has printed.
     ticket: String,
-    /// Print what this exit has to be, as JSON.
+    /// Print the exit's name and the fleet's inner prefixes as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -88,6 +88,8 @@ impl Ticket {
         if !is_fleet_name(&ticket.fleet) {
             bail!("{damaged}");
         }
+        // Before the ticket's password goes to any of them.
+        StoreConfig { endpoints: ticket.endpoints.clone(), ..StoreConfig::default() }.check()?;
         Ok(ticket)
     }
 
@@ -105,6 +107,15 @@ impl Ticket {
 pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArguments) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
+    let member = fleet.keys.name(&Key::Member(exit.clone()));
+    let taken = format!(
+        "the fleet has an exit {exit} already; choose another name, or remove that one with `warren fleet remove {exit}`"
+    );
+    // Before `make_user`, which replaces a user of that name. The exit that has the name would lose the store.
+    let found = in_words(fleet.client.get(member.as_str(), None).await)?;
+    if !found.kvs().is_empty() {
+        bail!("{taken}");
+    }
     let own = fleet.config.store.options()?;
     let identity = identity_for(arguments, &own)?;
     let user = make_user(&fleet, &exit, arguments, identity.is_some()).await?;
@@ -119,13 +130,11 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         user,
         secret: random_name()?,
     };
-    let taken = Compare::version(fleet.keys.name(&Key::Member(exit.clone())), CompareOp::Equal, 0);
+    let is_free = Compare::version(member, CompareOp::Equal, 0);
     let put = TxnOp::put(ticket.key(&fleet.keys), exit.as_str(), None);
-    let answer = in_words(fleet.client.txn(Txn::new().when([taken]).and_then([put])).await)?;
+    let answer = in_words(fleet.client.txn(Txn::new().when([is_free]).and_then([put])).await)?;
     if !answer.succeeded() {
-        bail!(
-            "the fleet has an exit {exit} already; choose another name, or remove that one with `warren fleet remove {exit}`"
-        );
+        bail!("{taken}");
     }
     print(&format!("{}\n", ticket.text()?))
 }
@@ -224,13 +233,7 @@ struct Joined<'a> {
 /// # Errors
 /// If the ticket is used or damaged, or the store cannot be reached.
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
-    let path = FleetConfig::path(directories.config);
-    if path.exists() {
-        bail!(
-            "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
-            path.display()
-        );
-    }
+    let path = FleetConfig::free_path(directories.config)?;
     let ticket = Ticket::parse(&arguments.ticket)?;
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
     let mut client = StoreOptions { endpoints, ca, identity, user }.connect_any().await?;
@@ -260,7 +263,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
 /// Turns the ticket into a member of the fleet.
 async fn use_up(client: &mut Client, keys: &Keys, ticket: &Ticket) -> anyhow::Result<()> {
     let (key, member) = (ticket.key(keys), keys.name(&Key::Member(ticket.exit.clone())));
-    let content = serde_json::to_vec(&Member { key: None, endpoints: Vec::new() })?;
+    let content = serde_json::to_vec(&Member::default())?;
     let compares = [
         Compare::version(key.as_str(), CompareOp::Greater, 0),
         Compare::version(member.as_str(), CompareOp::Equal, 0),

@@ -1,6 +1,7 @@
 //! The link's copy of the store, from a full reading, events, or the disk.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS};
@@ -54,7 +55,8 @@ impl Pair {
 /// All that a link knows of the store.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    rows: Rows,
+    /// Shared with a connection until that knows whether it must replay removed keys.
+    rows: Arc<Rows>,
     unseen: Unseen,
     revision: i64,
     is_filled: bool,
@@ -63,7 +65,7 @@ pub(crate) struct Copy {
     others: Others,
 }
 
-/// What is there once.
+/// What the store has one of, for this exit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
     /// The revision of the exit's own `wr`.
@@ -120,14 +122,17 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
 
 /// Rows as changes, in messages that are not too long.
 pub(crate) fn in_parts(revision: i64, rows: Vec<RowChange>) -> impl Iterator<Item = FleetMessage> {
-    let parts: Vec<_> = rows.chunks(MAX_ROWS).map(<[_]>::to_vec).collect();
-    parts.into_iter().map(move |rows| FleetMessage::Changes { revision, rows })
+    let mut rest = rows.into_iter();
+    std::iter::from_fn(move || {
+        let rows: Vec<_> = rest.by_ref().take(MAX_ROWS).collect();
+        (!rows.is_empty()).then_some(FleetMessage::Changes { revision, rows })
+    })
 }
 
 impl Copy {
     pub(crate) fn new() -> Self {
         Self {
-            rows: Rows::default(),
+            rows: Arc::default(),
             unseen: Unseen::default(),
             revision: 0,
             is_filled: false,
@@ -137,7 +142,7 @@ impl Copy {
         }
     }
 
-    pub(crate) fn rows(&self) -> &Rows {
+    pub(crate) fn rows(&self) -> &Arc<Rows> {
         &self.rows
     }
 
@@ -179,7 +184,7 @@ impl Copy {
         }
         self.unseen.note(revision, before);
         self.note_revoked(&changes);
-        (self.rows, self.revision, self.is_filled) = (rows, revision, true);
+        (self.rows, self.revision, self.is_filled) = (Arc::new(rows), revision, true);
         self.changes += 1;
         self.others = others;
         changes
@@ -194,12 +199,12 @@ impl Copy {
         if let Key::Row(id) = key {
             let row = pair.row(*id)?;
             let before = self.before(*id);
-            self.rows.put(row.clone(), pair.modified);
+            Arc::make_mut(&mut self.rows).put(row.clone(), pair.modified);
             self.changes += 1;
             return Some((before, Some(row)));
         }
         let subject = if *key == Key::Prefixes { Subject::Prefixes } else { Subject::Forwards };
-        self.rows.touch(subject, pair.modified);
+        Arc::make_mut(&mut self.rows).touch(subject, pair.modified);
         Some(((subject, None), None))
     }
 
@@ -230,16 +235,16 @@ impl Copy {
 
     /// The full copy as messages.
     pub(crate) fn whole(&self) -> Vec<FleetMessage> {
-        let rows: Vec<_> = self.rows.iter().map(|(_, row)| row.content.clone()).collect();
-        let revision = self.revision;
-        if rows.is_empty() {
-            return vec![FleetMessage::Whole { revision, rows, is_last: true }];
+        let mut rest = self.rows.iter().map(|(_, row)| row.content.clone()).peekable();
+        let mut messages = Vec::new();
+        loop {
+            let rows: Vec<_> = rest.by_ref().take(MAX_ROWS).collect();
+            let is_last = rest.peek().is_none();
+            messages.push(FleetMessage::Whole { revision: self.revision, rows, is_last });
+            if is_last {
+                return messages;
+            }
         }
-        let last = rows.len().div_ceil(MAX_ROWS);
-        let parts = rows.chunks(MAX_ROWS).zip(1..);
-        parts
-            .map(|(rows, part)| FleetMessage::Whole { revision, rows: rows.to_vec(), is_last: part == last })
-            .collect()
     }
 
     /// The revision of the link's latest transaction.

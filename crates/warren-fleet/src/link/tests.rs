@@ -121,7 +121,7 @@ impl World {
 
     fn pump(&mut self, index: usize) {
         let side = &mut self.sides[index];
-        while let Some((_, transaction)) = side.link.next_transaction() {
+        while let Some(transaction) = side.link.next_transaction() {
             side.to_store.push_back(transaction);
         }
         side.to_exit.extend(side.link.take_messages());

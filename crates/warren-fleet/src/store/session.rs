@@ -123,6 +123,8 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     if is_recovered {
         replay(&mut client, &setup).await?;
     }
+    // Otherwise the link would copy all rows at its next change.
+    drop(setup.rows);
     tell(report, FromStore::Up { meta, cluster: found.cluster, revision: found.revision }).await?;
     let revision = match setup.revision.filter(|_| !is_recovered) {
         Some(revision) => revision,
@@ -171,7 +173,7 @@ async fn replay(client: &mut Client, setup: &Setup) -> anyhow::Result<()> {
 
 /// Begins a watch after a revision. If it was compacted, the watch ends at once and says so.
 async fn watch_after(client: &Client, keys: &Keys, revision: i64) -> anyhow::Result<WatchStream> {
-    let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+    let options = WatchOptions::new().with_prefix().with_start_revision(revision.saturating_add(1));
     let mut watcher = client.watch_client().max_decoding_message_size(MOST_BYTES);
     let watch = timeout(ANSWER_TIMEOUT, watcher.watch(keys.prefix(), Some(options))).await;
     in_words(watch.context("it does not answer")?)

@@ -53,7 +53,7 @@ pub(crate) fn key(byte: u8) -> PublicKey {
     valid([byte; 31])
 }
 
-/// A key with these first bytes. Half of all texts are none.
+/// A valid key with these first bytes. Half of all strings are not valid keys.
 pub(crate) fn valid(first: [u8; 31]) -> PublicKey {
     let keys = (0..128).map(|last| {
         let mut bytes = [last; 32];
