@@ -65,9 +65,14 @@ fn members_in(groups: &str, accounts: &str) -> Vec<u32> {
 
 /// The group's number in a text in the format of group(5).
 fn group_in(text: &str) -> Option<u32> {
+    number_in(text, GROUP)
+}
+
+/// The number of a user or a group in a text in the format of passwd(5) or group(5).
+pub fn number_in(text: &str, account: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut fields = line.split(':');
-        (fields.next()? == GROUP).then(|| fields.nth(1)?.parse().ok())?
+        (fields.next()? == account).then(|| fields.nth(1)?.parse().ok())?
     })
 }
 

@@ -114,7 +114,8 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. It has 16 fields because each is the owner of a part, or says how far the daemon is. Clients, host and reports have owners of their own; this type coordinates them.
+/// The running exit. Clients, host and reports have owners of their own; this type coordinates them. It has 16 fields because each
+/// is the owner of a part, or says how far the daemon is.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.

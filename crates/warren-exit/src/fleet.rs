@@ -27,7 +27,7 @@ use warren_session::roster::MAX_ROSTER_LENGTH;
 use self::file::{FleetFile, Kept};
 pub(crate) use self::link::{LinkEvent, LinkEvents};
 pub(crate) use self::requests::Verdict;
-use self::requests::{Counts, Requests};
+use self::requests::{Asked, Counts, Requests};
 use self::serving::Serving;
 pub(crate) use self::socket::FleetSocket;
 
@@ -377,13 +377,12 @@ impl Fleet {
             Outcome::Unavailable => Err(StoreRefusal::Unavailable),
         };
         let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
-        match asked {
-            // The state machine has given it up. It learns of the change like of one that another exit has made.
-            Some(asked) if asked.is_late => match result {
-                Ok(()) => return self.apply(now, asked.rows, sessions),
-                Err(_) => return Followed::default(),
-            },
-            Some(_) | None => {}
+        // The state machine has given it up. It learns of the change like of one that another exit has made.
+        if let Some(Asked { rows, is_late: true, .. }) = asked {
+            return match result {
+                Ok(()) => self.apply(now, rows, sessions),
+                Err(_) => Followed::default(),
+            };
         }
         match result {
             Ok(()) => self.counts.stored += 1,

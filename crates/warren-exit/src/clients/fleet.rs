@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warren_fleet_link::{ExitId, ExitMessage, LINK_VERSION, Load, Outcome, Pools};
-use warren_session::clients::Client;
-use warren_session::clients::RegistryError;
+use warren_session::clients::{Client, RegistryError};
 use warren_session::exit::{AdminError, SessionId};
 
 use super::{Clients, Proposed};
@@ -115,9 +114,11 @@ impl Clients {
 
     /// Tells the fleet that a client has a session here.
     pub(super) fn say_opened(&mut self, session: SessionId, key: PublicKey) {
+        let Some(fleet) = &mut self.fleet else { return };
         // The session may be over by now, and then nobody needs to know.
-        let nonce = self.sessions.session(session).map(|session| session.nonce().to_vec());
-        let (Some(fleet), Some(nonce)) = (&mut self.fleet, nonce) else { return };
+        let Some(nonce) = self.sessions.session(session).map(|session| session.nonce().to_vec()) else {
+            return;
+        };
         if let Some(live) = self.live.get_mut(&session) {
             live.nonce.clone_from(&nonce);
         }
@@ -186,12 +187,12 @@ impl Clients {
             return self.cut_off(awaited, fleet, waited).map(|cut_off| Ok(json!({ "cut_off": cut_off })));
         }
         match fleet.verdict(id) {
-            Verdict::Given(Outcome::Stored { .. }, _) => Some(Ok(Value::Null)),
-            Verdict::Given(Outcome::Conflict, _) => Some(Err(RequestRefused::new(
+            Verdict::Given(Outcome::Stored { .. }) => Some(Ok(Value::Null)),
+            Verdict::Given(Outcome::Conflict) => Some(Err(RequestRefused::new(
                 "another exit has just given that name, key or address to another client, or changed the same client; nothing was changed; look with `warren exit client list`, and try again",
             ))),
             Verdict::NotAsked => Some(Err(RequestRefused::new(away(&fleet.why_away())))),
-            Verdict::Given(Outcome::Unavailable, _) => Some(Err(RequestRefused::new(UNKNOWN))),
+            Verdict::Given(Outcome::Unavailable) => Some(Err(RequestRefused::new(UNKNOWN))),
             Verdict::Open if waited >= STORE_PATIENCE => Some(Err(RequestRefused::new(UNKNOWN))),
             Verdict::Open => None,
         }
@@ -206,7 +207,7 @@ impl Clients {
         let Some((at, revision)) = awaited.stored else {
             let id = awaited.proposed.id;
             let is_refused = id.is_some_and(|id| {
-                matches!(fleet.verdict(id), Verdict::NotAsked | Verdict::Given(Outcome::Unavailable, _))
+                matches!(fleet.verdict(id), Verdict::NotAsked | Verdict::Given(Outcome::Unavailable))
             });
             if !is_refused && waited < STORE_PATIENCE {
                 return None;

@@ -28,9 +28,9 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// How long ago the store answered last. `None` if it never did.
+    /// How long ago the store answered last. `None` if it never did, or at a time that no clock can show.
     pub(super) fn age(&self, now: SystemTime) -> Option<Duration> {
-        let answered = UNIX_EPOCH + Duration::from_secs(self.answered?);
+        let answered = UNIX_EPOCH.checked_add(Duration::from_secs(self.answered?))?;
         // A clock that was set back makes it fresh, as for everything that is dated.
         Some(now.duration_since(answered).unwrap_or_default())
     }

@@ -27,8 +27,8 @@ pub(crate) enum Verdict {
     Open,
     /// The store was not asked, because it cannot be reached.
     NotAsked,
-    /// What the store has said, and when.
-    Given(Outcome, Instant),
+    /// What the store has said.
+    Given(Outcome),
 }
 
 /// What has become of requests since the start.
@@ -113,7 +113,7 @@ impl Requests {
 
     fn tell(&mut self, id: StoreRequestId, outcome: Outcome) {
         if let Some(verdict @ Verdict::Open) = self.watched.get_mut(&id) {
-            *verdict = Verdict::Given(outcome, Instant::now());
+            *verdict = Verdict::Given(outcome);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rustix::process::geteuid;
 use warren_control::private_socket;
+use warren_daemon::members::number_in;
 
 /// The user and the group of `warren-fleet`. The package makes them.
 const ACCOUNT: &str = "warren-fleet";
@@ -34,8 +35,9 @@ impl FleetSocket {
             format!("cannot bind {}; check that its directory belongs to the exit's user", path.display())
         })?;
         let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let user = numbers_of(&accounts).next();
-        if let Some(group) = numbers_of(&fs::read_to_string("/etc/group").unwrap_or_default()).next()
+        let user = number_in(&accounts, ACCOUNT);
+        let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+        if let Some(group) = number_in(&groups, ACCOUNT)
             && let Err(error) = open_to(&directory, &path, group)
         {
             // It still works for root, and for a link that runs as the exit's own user.
@@ -94,21 +96,13 @@ fn open_to(directory: &Path, path: &Path, group: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o660))
 }
 
-/// The numbers of the account in a text in the format of passwd(5) or group(5).
-fn numbers_of(text: &str) -> impl Iterator<Item = u32> + '_ {
-    text.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == ACCOUNT).then(|| fields.nth(1)?.parse().ok())?
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_account_is_found_by_its_whole_name() {
-        let number = |text| numbers_of(text).next();
+        let number = |text| number_in(text, ACCOUNT);
         assert_eq!(
             number("root:x:0:0\nwarren-fleets:x:7:\nwarren-fleet:x:995:995::/:/bin/false\n"),
             Some(995)

@@ -209,7 +209,7 @@ fn requests_without_an_answer_are_unavailable_once_when_the_link_is_lost() {
     exit.act();
     assert_eq!(exit.requests().len(), 2);
     exit.fleet.lose("it was killed", &mut exit.sessions);
-    assert!(matches!(exit.fleet.verdict(id), Verdict::Given(Outcome::Unavailable, _)));
+    assert!(matches!(exit.fleet.verdict(id), Verdict::Given(Outcome::Unavailable)));
     exit.fleet.lose("again", &mut exit.sessions);
     assert_eq!(exit.fleet.counts.unavailable, 2, "each once");
     // What is in force is sent again on the next link, and the proposal is not.

@@ -253,54 +253,30 @@ impl MetricsPage {
 
 /// The figures of an exit that belongs to a fleet.
 fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result {
-    let gauge = |families: &mut Families<'_>, name: &str, help: &str, value: f64| {
-        families.gauge(&format!("warren_fleet_{name}"), help, value)
-    };
-    let flag = |is_set: bool| if is_set { 1.0 } else { 0.0 };
-    gauge(
-        families,
-        "store_up",
-        "Whether the store that the fleet shares answers this exit.",
-        flag(fleet.store == "reachable"),
-    )?;
-    gauge(
-        families,
-        "store_refused",
-        "Whether the store is there and must not be used.",
-        flag(fleet.store == "refused"),
-    )?;
-    gauge(
-        families,
-        "linked",
-        "Whether warren-fleet is connected to this exit.",
-        flag(fleet.store != "no_link"),
-    )?;
-    gauge(families, "store_silent_seconds", "Time since the store's last answer.", fleet.silent_seconds)?;
-    gauge(
-        families,
-        "stale",
-        "Whether clients are sent away because the store is silent for too long.",
-        flag(fleet.is_stale),
-    )?;
-    gauge(families, "draining", "Whether clients are sent to other exits.", flag(fleet.is_draining))?;
-    gauge(
-        families,
-        "revision_lag",
-        "Revisions of the store that the most advanced exit is ahead.",
-        fleet.revision_lag as f64,
-    )?;
-    gauge(
-        families,
-        "clock_offset_seconds",
-        "This exit's clock minus the store's.",
-        fleet.clock_offset_ms as f64 / 1e3,
-    )?;
-    gauge(
-        families,
-        "requests_open",
-        "Requests to the store that have no answer yet.",
-        fleet.requests_open as f64,
-    )?;
+    let flag = |is_set: bool| f64::from(u8::from(is_set));
+    let store_is = |state: &str| flag(fleet.store == state);
+    let gauges = [
+        ("store_up", "Whether the store that the fleet shares answers this exit.", store_is("reachable")),
+        ("store_refused", "Whether the store is there and must not be used.", store_is("refused")),
+        ("linked", "Whether warren-fleet is connected to this exit.", 1.0 - store_is("no_link")),
+        ("store_silent_seconds", "Time since the store's last answer.", fleet.silent_seconds),
+        (
+            "stale",
+            "Whether clients are sent away because the store is silent for too long.",
+            flag(fleet.is_stale),
+        ),
+        ("draining", "Whether clients are sent to other exits.", flag(fleet.is_draining)),
+        (
+            "revision_lag",
+            "Revisions of the store that the most advanced exit is ahead.",
+            fleet.revision_lag as f64,
+        ),
+        ("clock_offset_seconds", "This exit's clock minus the store's.", fleet.clock_offset_ms as f64 / 1e3),
+        ("requests_open", "Requests to the store that have no answer yet.", fleet.requests_open as f64),
+    ];
+    for (name, help, value) in gauges {
+        families.gauge(&format!("warren_fleet_{name}"), help, value)?;
+    }
     families.counters(
         "warren_fleet_requests",
         "Requests to the store.",

@@ -9,7 +9,6 @@ use std::process::Command;
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
-use warren_daemon::exit_code::{ExitCode, Failure};
 
 /// The program's name.
 const PROGRAM: &str = "warren-fleet";
@@ -62,9 +61,7 @@ fn program() -> PathBuf {
 
 fn failed(error: &std::io::Error) -> anyhow::Error {
     if error.kind() == ErrorKind::NotFound {
-        let sentence =
-            format!("{PROGRAM} is not installed; put the program beside warren (docs/fleet.md says how)");
-        return Failure::new(ExitCode::Failed, sentence).into();
+        return anyhow!("{PROGRAM} is not installed; put the program beside warren (docs/fleet.md says how)");
     }
     anyhow!("{PROGRAM} cannot be run: {error}")
 }
