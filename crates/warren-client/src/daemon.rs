@@ -173,7 +173,8 @@ impl Daemon {
             spare_memory: SpareMemory::new(Instant::now()),
             start,
         };
-        daemon.follow_exits();
+        // `first_exits` has taken over the exits. Doing that again would draw another order.
+        daemon.name_fleet();
         if daemon.start.fleet.roster().is_some() {
             daemon.connections.measure_at(Instant::now() + FIRST_MEASUREMENT);
         }

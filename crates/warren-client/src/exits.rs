@@ -91,7 +91,11 @@ struct Entry {
 
 impl Exits {
     pub(crate) fn of(profile: &ClientProfile) -> Self {
-        let entries = profile.exits().zip(0..).map(|(exit, place)| Entry::new(exit.clone(), place)).collect();
+        Self::listed(profile.exits().cloned())
+    }
+
+    fn listed(exits: impl Iterator<Item = RemoteExit>) -> Self {
+        let entries = exits.zip(0..).map(|(exit, place)| Entry::new(exit, place)).collect();
         Self { entries, current: 0, avoided: None, asked_for: None, is_asked: false, chooses: false }
     }
 
@@ -103,9 +107,7 @@ impl Exits {
             public_keys: Vec::new(),
             server_name: None,
         };
-        let entries =
-            endpoints.iter().map(exit).zip(0..).map(|(exit, place)| Entry::new(exit, place)).collect();
-        Self { entries, current: 0, avoided: None, asked_for: None, is_asked: false, chooses: false }
+        Self::listed(endpoints.iter().map(exit))
     }
 
     /// Whether any exit's address is known.
@@ -172,10 +174,10 @@ impl Exits {
     /// Whether an address belongs to an exit, as far as is known.
     pub(crate) fn have(&self, address: SocketAddr) -> bool {
         let has = |entry: &Entry| {
-            let Entry { exit, addresses, .. } = entry;
-            let is_literal =
-                exit.endpoint.host().parse() == Ok(address.ip()) && exit.endpoint.port() == address.port();
-            is_literal || addresses.known.contains(&address) || addresses.last_good == Some(address)
+            let addresses = &entry.addresses;
+            entry.literal() == Some(address)
+                || addresses.known.contains(&address)
+                || addresses.last_good == Some(address)
         };
         self.entries.iter().any(|entry| !entry.is_gone && has(entry))
     }
@@ -291,9 +293,9 @@ impl Exits {
     /// addresses of a name do not count, because the name's owner can let it resolve to any address.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let entries = self.entries.iter().filter(|entry| !entry.is_gone);
-        entries.flat_map(|Entry { exit, addresses, .. }| {
-            let literal = exit.endpoint.host().parse().ok();
-            addresses.last_good.map(|address| address.ip()).into_iter().chain(literal)
+        entries.flat_map(|entry| {
+            let addresses = entry.addresses.last_good.into_iter().chain(entry.literal());
+            addresses.map(|address| address.ip())
         })
     }
 
@@ -315,7 +317,7 @@ impl Exits {
         but: Option<Way>,
     ) {
         let Some(entry) = self.entries.get(place) else { return };
-        // Each exit starts one head start after the one before it. The fallback never applies: no profile has so many exits.
+        // Each exit starts one head start after the one before it. The fallback never applies: there are never so many exits.
         let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
         for remote in entry.addresses.in_order() {
             let way = Way { exit: place, remote };
@@ -331,6 +333,12 @@ impl Entry {
     fn new(exit: RemoteExit, rank: usize) -> Self {
         let addresses = Addresses::default();
         Self { exit, addresses, refused: None, member: None, is_listed: true, rank, is_gone: false }
+    }
+
+    /// Its address, if its endpoint is not a name.
+    fn literal(&self) -> Option<SocketAddr> {
+        let endpoint = &self.exit.endpoint;
+        Some(SocketAddr::new(endpoint.host().parse().ok()?, endpoint.port()))
     }
 
     fn may_accept(&self) -> bool {

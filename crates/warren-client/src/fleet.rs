@@ -33,7 +33,7 @@ const READ_PERIOD: Duration = Duration::from_secs(60);
 const LONGEST: u64 = 4 * MAX_ROSTER_LENGTH as u64;
 
 /// What a profile's daemon knows of its fleet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Fleet {
     /// Whether the profile wants to follow a fleet.
     is_wanted: bool,
@@ -52,15 +52,7 @@ impl Fleet {
     /// Reads what is kept.
     pub(crate) fn load(state_dir: &Path, profile: &ClientProfile) -> Self {
         let known = if profile.follows_fleet { load(state_dir, profile) } else { None };
-        Self {
-            is_wanted: profile.follows_fleet,
-            known,
-            is_unsaved: false,
-            loads: BTreeMap::new(),
-            problem: None,
-            complained: None,
-            read: None,
-        }
+        Self { is_wanted: profile.follows_fleet, known, ..Self::default() }
     }
 
     /// Whether the profile wants to follow a fleet.
@@ -396,15 +388,7 @@ mod tests {
     }
 
     fn fleet() -> Fleet {
-        Fleet {
-            is_wanted: true,
-            known: None,
-            is_unsaved: false,
-            loads: BTreeMap::new(),
-            problem: None,
-            complained: None,
-            read: None,
-        }
+        Fleet { is_wanted: true, ..Fleet::default() }
     }
 
     fn first(key: &FleetKey) -> SignedRoster {

@@ -150,12 +150,7 @@ impl Lockdown {
         listed: &[IpAddr],
     ) -> anyhow::Result<()> {
         let known = std::mem::take(&mut self.exits).into_iter().filter(|exit| is_exits(*exit));
-        self.exits = known.chain(fleet.addresses()).fold(Vec::new(), |mut exits, exit| {
-            if !exits.contains(&exit) && exits.len() < MOST_EXITS {
-                exits.push(exit);
-            }
-            exits
-        });
+        self.exits = each_once(known.chain(fleet.addresses()));
         self.roster_has_names = fleet.has_names();
         if self.roster_has_names && self.closed.is_some() && self.query_mark.is_none() {
             self.query_mark = Some(drawn_mark()?);
@@ -396,12 +391,17 @@ pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
 fn addresses(profile: &ClientProfile, fleet: &Fleet) -> Vec<SocketAddr> {
     let address =
         |exit: &RemoteExit| Some(SocketAddr::new(exit.endpoint.host().parse().ok()?, exit.endpoint.port()));
-    let mut addresses: Vec<SocketAddr> = profile.exits().filter_map(address).collect();
-    let of_roster =
-        fleet.addresses().into_iter().filter(|other| !addresses.contains(other)).collect::<Vec<_>>();
-    addresses.extend(of_roster);
-    addresses.truncate(MOST_EXITS);
-    addresses
+    each_once(profile.exits().filter_map(address).chain(fleet.addresses()))
+}
+
+/// Each of these addresses once, as many as may be allowed.
+fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    addresses.fold(Vec::new(), |mut once, address| {
+        if !once.contains(&address) && once.len() < MOST_EXITS {
+            once.push(address);
+        }
+        once
+    })
 }
 
 /// Whether no exit has to be looked up.

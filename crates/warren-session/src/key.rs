@@ -98,13 +98,13 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// A key in `clients.toml`: any 32 bytes.
+/// A key in `clients.toml`, or in a row of a store: any 32 bytes.
 ///
 /// Commands check a key before they write it, and no handshake succeeds with an invalid key. A bad key that was written by hand
 /// is therefore harmless, and must not keep the exit from starting.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct StoredKey(#[serde(deserialize_with = "stored_key")] PublicKey);
+pub(crate) struct StoredKey(#[serde(deserialize_with = "stored_key")] pub(crate) PublicKey);
 
 /// Reads a key that a registry has, which may be any 32 bytes, for `#[serde(deserialize_with)]`.
 ///

@@ -69,8 +69,14 @@ impl Daemon {
 
     /// Takes over the exits of profile and roster.
     pub(super) fn follow_exits(&mut self) {
-        let Self { start, connections, session, .. } = self;
+        let Self { start, connections, .. } = self;
         connections.exits.follow(&start.profile, &start.learnt_keys, &start.fleet);
+        self.name_fleet();
+    }
+
+    /// Has the next Hello name the fleet, and say whether there is another exit.
+    pub(super) fn name_fleet(&mut self) {
+        let Self { start, connections, session, .. } = self;
         session.follow_fleet(start.fleet.is_wanted(), start.fleet.hello(), connections.exits.count() > 1);
     }
 

@@ -1,7 +1,5 @@
 //! The exits of the fleet's roster among all exits: which keys they may have, and in which order they are tried.
 
-use std::net::SocketAddr;
-
 use warren_session::roster::RosterExit;
 
 use super::{Entry, Exits, Way};
@@ -96,10 +94,7 @@ impl Exits {
     /// One way to each endpoint of the roster's exits, as far as its address is known.
     pub(crate) fn ways_of_members(&self) -> Vec<Way> {
         let way = |(exit, entry): (usize, &Entry)| {
-            let literal = || {
-                Some(SocketAddr::new(entry.exit.endpoint.host().parse().ok()?, entry.exit.endpoint.port()))
-            };
-            let remote = entry.addresses.in_order().first().copied().or_else(literal)?;
+            let remote = entry.addresses.in_order().first().copied().or_else(|| entry.literal())?;
             Some(Way { exit, remote }).filter(|_| !entry.is_gone && entry.member.is_some())
         };
         (0..).zip(&self.entries).filter_map(way).collect()

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Client, Invitation, RemovedKey};
 use crate::PublicKey;
 use crate::invite::TokenDigest;
-use crate::key::stored_key;
+use crate::key::{StoredKey, stored_key};
 
 /// A change of one row of the registry. Applying it twice is the same as applying it once.
 ///
@@ -100,11 +100,6 @@ enum StoredChange {
     Removed(RemovedKey),
     NoRemoved(StoredKey),
 }
-
-/// Any 32 bytes, as in the registry, where a key need not be a point on the curve.
-#[derive(Serialize, Deserialize)]
-#[serde(transparent)]
-struct StoredKey(#[serde(deserialize_with = "stored_key")] PublicKey);
 
 impl From<RowChange> for StoredChange {
     fn from(change: RowChange) -> Self {

@@ -5,14 +5,14 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::session::{NONCE_LENGTH, Nonce, Told};
-use super::updates::takes_updates;
+use super::updates::takes;
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
 use crate::goodbye::{Goodbye, Versions, Violation};
 use crate::message::{self, Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
-use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey};
+use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey, UPDATES};
 
 /// A checked `Hello`.
 pub(super) struct Wish {
@@ -236,7 +236,7 @@ impl ExitSessions {
             gateway_ipv4: gateway_ipv4.map(|gateway| ip_to_wire(gateway.addr().into())).unwrap_or_default(),
             gateway_ipv6: gateway_ipv6.map(|gateway| ip_to_wire(gateway.addr().into())).unwrap_or_default(),
             prefixes: networks(&session.prefixes),
-            exit_keys: match takes_updates(session) {
+            exit_keys: match takes(session, UPDATES) {
                 true => self.exit_keys(),
                 false => Vec::new(),
             },

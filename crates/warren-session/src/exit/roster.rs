@@ -29,10 +29,12 @@ impl ExitSessions {
                 RosterNews::Newer
             }
         };
-        if news != RosterNews::Known {
+        if news != RosterNews::Known
+            && let Some(roster) = self.roster()
+        {
             let hearing: Vec<_> =
                 self.sessions.values().filter(|each| takes(each, ROSTER)).map(|each| each.id).collect();
-            hearing.into_iter().for_each(|id| self.tell_roster(id));
+            hearing.into_iter().for_each(|id| self.tell_roster(id, &roster));
         }
         Ok(news)
     }
@@ -75,15 +77,14 @@ impl ExitSessions {
     }
 
     /// Tells a session's client on every connection, because one of them may be about to break.
-    fn tell_roster(&mut self, id: SessionId) {
-        let Some(roster) = self.roster() else { return };
+    fn tell_roster(&mut self, id: SessionId, roster: &Message) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.told.roster = true;
         if is_planted(Bug::RosterNotSent) {
             return;
         }
         let connections: Vec<_> = session.attached().map(|(_, connection)| connection).collect();
-        connections.into_iter().for_each(|connection| self.send(connection, &roster));
+        connections.into_iter().for_each(|connection| self.send(connection, roster));
     }
 
     fn roster(&self) -> Option<Message> {

@@ -53,7 +53,7 @@ impl ExitSessions {
         self.config = config;
         let told = self.sessions.values().filter(|session| !self.is_wireguard(session));
         let (hearing, deaf): (Vec<_>, Vec<_>) =
-            told.map(|session| (session.id, takes_updates(session))).partition(|(_, takes)| *takes);
+            told.map(|session| (session.id, takes(session, UPDATES))).partition(|(_, takes)| *takes);
         for (id, _) in &hearing {
             self.tell(*id);
         }
@@ -114,11 +114,6 @@ impl ExitSessions {
     pub(super) fn exit_keys(&self) -> Vec<Vec<u8>> {
         self.config.exit_keys.iter().map(|key| key.0.to_vec()).collect()
     }
-}
-
-/// Whether a session's client takes updates.
-pub(super) fn takes_updates(session: &Session) -> bool {
-    takes(session, UPDATES)
 }
 
 /// Whether a session's client takes what a feature bit stands for.

@@ -1,7 +1,7 @@
 //! `RosterEndpoint`: where an exit of a roster listens.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use super::error::RosterError;
@@ -15,14 +15,9 @@ const MAX_HOST_LENGTH: usize = 253;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RosterEndpoint {
     text: String,
-    host: Host,
+    /// Unset if the host is a name.
+    address: Option<IpAddr>,
     port: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Host {
-    Name(String),
-    Address(IpAddr),
 }
 
 impl RosterEndpoint {
@@ -38,10 +33,7 @@ impl RosterEndpoint {
 
     /// The IP address, if the host is not a name.
     pub fn address(&self) -> Option<IpAddr> {
-        match self.host {
-            Host::Address(address) => Some(address),
-            Host::Name(_) => None,
-        }
+        self.address
     }
 }
 
@@ -64,21 +56,21 @@ impl fmt::Display for RosterEndpoint {
 /// Parses an endpoint in any spelling. The result has the one that counts.
 fn parse(text: &str) -> Option<RosterEndpoint> {
     let (host, port) = text.rsplit_once(':')?;
-    let port = port.parse().ok().filter(|port| *port != 0)?;
-    let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        Some(address) => Host::Address(address.parse::<Ipv6Addr>().ok()?.into()),
+    let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
+    let address: Option<IpAddr> = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(address) => Some(address.parse::<Ipv6Addr>().ok()?.into()),
         None => match host.parse::<Ipv4Addr>() {
-            Ok(address) => Host::Address(address.into()),
-            Err(_) => Host::Name(Some(host).filter(|host| is_host_name(host))?.to_owned()),
+            Ok(address) => Some(address.into()),
+            Err(_) if is_host_name(host) => None,
+            Err(_) => return None,
         },
     };
-    let text = match &host {
-        Host::Address(address) if !is_unicast(address) => return None,
-        Host::Address(IpAddr::V6(address)) => format!("[{address}]:{port}"),
-        Host::Address(IpAddr::V4(address)) => format!("{address}:{port}"),
-        Host::Name(name) => format!("{name}:{port}"),
+    let text = match address {
+        Some(address) if !is_unicast(&address) => return None,
+        Some(address) => SocketAddr::new(address, port).to_string(),
+        None => format!("{host}:{port}"),
     };
-    Some(RosterEndpoint { text, host, port })
+    Some(RosterEndpoint { text, address, port })
 }
 
 /// Whether a text is a DNS name in lower case, without a final dot.

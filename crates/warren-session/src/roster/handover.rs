@@ -25,16 +25,6 @@ impl Handover {
         Self { from: from.public(), to, signature }
     }
 
-    /// The earlier key.
-    pub fn from(&self) -> FleetPublicKey {
-        self.from
-    }
-
-    /// The later key.
-    pub fn to(&self) -> FleetPublicKey {
-        self.to
-    }
-
     pub(super) fn to_wire(&self) -> wire::Handover {
         wire::Handover {
             from: self.from.as_bytes().to_vec(),

@@ -20,7 +20,7 @@ pub(in crate::daemon) struct Lookups {
 
 /// The outcome of one look-up.
 pub(in crate::daemon) struct LookupAnswer {
-    /// The exit's place in the profile.
+    /// The exit's place in the list of exits.
     pub(super) place: usize,
     pub(super) addresses: Result<Vec<SocketAddr>, String>,
 }
