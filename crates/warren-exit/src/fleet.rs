@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::mpsc;
 use warren_config::{ClientStore, FleetSettings};
+use warren_daemon::output;
 use warren_fleet_link::{ExitMessage, FleetExit, FleetMessage, Load, MAX_ROWS, Outcome, StoreLink};
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
@@ -273,12 +274,17 @@ impl Fleet {
         Ok(followed)
     }
 
-    fn take_store(&mut self, now: Instant, link: StoreLink, sessions: &mut ExitSessions) {
+    fn take_store(&mut self, now: Instant, mut link: StoreLink, sessions: &mut ExitSessions) {
+        if let StoreLink::Away { reason, .. } | StoreLink::Refused { reason } = &mut link {
+            *reason = one_line(reason);
+        }
         let was_reachable = self.is_reachable();
         let is_news = std::mem::discriminant(&self.store) != std::mem::discriminant(&link);
         match &link {
             StoreLink::Reachable => {
                 self.serving.heard(now);
+                // The time of this answer has to be on the disk, although nothing else changes.
+                self.copy_due.get_or_insert(now + self.file.lag());
                 if is_news {
                     tracing::info!("the fleet's store answers");
                 }
@@ -436,7 +442,7 @@ impl Fleet {
 
     /// The exit sends its clients away for good, because it ends.
     pub(crate) fn drain(&mut self) {
-        self.serving.ask_to_drain(true);
+        self.serving.end();
     }
 
     /// Lets the exit serve or leave, as the store and the operators have it.
@@ -497,6 +503,13 @@ fn is_wrong(offset_ms: i64) -> bool {
     /// Above this difference, no invitation is redeemed.
     const MOST: u64 = 60_000;
     offset_ms.unsigned_abs() > MOST
+}
+
+/// A reason as the log and reports may have it: it comes from another program.
+fn one_line(reason: &str) -> String {
+    const MOST: usize = 500;
+    let short: String = reason.chars().take(MOST).map(|c| if c == '\n' { ' ' } else { c }).collect();
+    output::harmless(&short).into_owned()
 }
 
 /// How busy clients hear that an exit is.

@@ -78,6 +78,11 @@ impl FleetFile {
         self.floor = revision;
     }
 
+    /// After this time a later answer of the store is worth writing.
+    pub(super) fn lag(&self) -> Duration {
+        self.lag
+    }
+
     /// The revision that was written last.
     pub(super) fn revision(&self) -> i64 {
         self.written.revision

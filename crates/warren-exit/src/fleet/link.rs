@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use warren_fleet_link::{ExitMessage, FleetMessage, read_frame, write_frame};
+use warren_session::clients::MAX_CLIENTS;
 
 use super::socket::FleetSocket;
 
@@ -23,8 +24,9 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Messages that may wait for the daemon. Each may be large, and `warren-fleet` can wait.
 const WAITING: usize = 4;
 
-/// Messages that may wait for `warren-fleet`. More mean that it hangs.
-const UNWRITTEN: usize = 4_096;
+/// Messages that may wait for `warren-fleet`. More mean that it hangs. A new link hears of each session at once, before anything can
+/// be written.
+const UNWRITTEN: usize = MAX_CLIENTS + 4_096;
 
 /// What happens on the link.
 #[derive(Debug)]

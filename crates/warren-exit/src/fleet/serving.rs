@@ -22,8 +22,10 @@ pub(super) struct Serving {
     before: Duration,
     /// The same on the wall clock, in seconds since 1970. `None` if the store has never answered.
     answered: Option<u64>,
-    /// Whether an operator drains it.
+    /// Whether an operator drains it, from any exit of the fleet.
     is_drained: bool,
+    /// Whether it sends its clients away because it ends.
+    is_ending: bool,
     /// Whether clients are sent away now.
     is_leaving: bool,
     /// When those who are left are cut off, of a stale exit.
@@ -45,6 +47,7 @@ impl Serving {
             before: age.unwrap_or_default(),
             answered,
             is_drained: false,
+            is_ending: false,
             is_leaving: false,
             cut_off: None,
             is_stale: false,
@@ -68,6 +71,11 @@ impl Serving {
 
     pub(super) fn ask_to_drain(&mut self, on: bool) {
         self.is_drained = on;
+    }
+
+    /// Sends the clients away for good.
+    pub(super) fn end(&mut self) {
+        self.is_ending = true;
     }
 
     pub(super) fn is_drained(&self) -> bool {
@@ -108,7 +116,7 @@ impl Serving {
             (self.is_stale, self.cut_off) = (false, None);
             tracing::info!("the fleet's store answers again: clients are taken again");
         }
-        let is_leaving = self.is_stale || self.is_drained;
+        let is_leaving = self.is_stale || self.is_drained || self.is_ending;
         let has_changed = self.is_leaving != is_leaving;
         if has_changed && is_leaving {
             tracing::info!("draining: clients are told to move to another exit");

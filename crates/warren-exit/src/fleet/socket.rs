@@ -111,6 +111,16 @@ mod tests {
     }
 
     #[test]
+    fn the_group_may_use_the_socket_and_nobody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = FleetSocket::bind(directory.path()).unwrap();
+        let group = rustix::process::getegid().as_raw();
+        open_to(socket.directory(), &socket.path, group).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(socket.directory()), mode(&socket.path)), (0o710, 0o660));
+    }
+
+    #[test]
     fn a_leftover_is_replaced_and_the_file_goes_with_the_socket() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("fleet")).unwrap();

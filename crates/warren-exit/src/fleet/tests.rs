@@ -321,6 +321,38 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
 }
 
 #[test]
+fn an_exit_that_ends_takes_no_clients_again_although_nobody_drains_it_from_elsewhere() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    exit.fleet.drain();
+    exit.fleet.serve(Instant::now(), &mut exit.sessions);
+    exit.hear(FleetMessage::Drain { on: false }).unwrap();
+    exit.fleet.serve(Instant::now(), &mut exit.sessions);
+    assert_eq!(exit.fleet.serving.state(), ExitState::Draining);
+    assert!(!exit.fleet.serving.is_drained(), "nobody has drained it from another exit");
+}
+
+#[test]
+fn the_time_of_an_answer_gets_to_the_disk_although_nothing_changes() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(60)));
+    exit.link(rows());
+    exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+    exit.fleet.copy(&mut exit.store, &mut exit.sessions);
+    assert_eq!(exit.fleet.copy_due, None);
+    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    let within = Instant::now() + exit.fleet.file.lag();
+    assert!(exit.fleet.due().is_some_and(|due| due <= within));
+}
+
+#[test]
+fn a_reason_is_one_line_of_bounded_length() {
+    let reason = format!("no leader\nforged line \u{1b}[31m{}", "x".repeat(10_000));
+    let shown = one_line(&reason);
+    assert!(shown.starts_with("no leader forged line ") && shown.len() < 600, "{shown}");
+    assert!(!shown.contains(['\n', '\u{1b}']));
+}
+
+#[test]
 fn a_restart_does_not_make_an_exit_fresh_again() {
     let mut exit = Member::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(60)));
     let now = Instant::now();
