@@ -190,9 +190,8 @@ impl Link {
         self.copy.forget_unseen(i64::MAX);
         self.out.extend(self.copy.whole());
         self.out.extend(self.copy.roster().map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
-        if self.copy.drains() {
-            self.out.push(FleetMessage::Drain { on: true });
-        }
+        // Either way: a drain may have ended while the exit heard nothing.
+        self.out.push(FleetMessage::Drain { on: self.copy.drains() });
         self.exits.take_changed();
         self.tell_exits();
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
@@ -115,6 +115,8 @@ struct Disk {
     changes: u64,
     /// How long the latest save took, in milliseconds.
     took: Arc<AtomicU64>,
+    /// Whether the latest save failed.
+    has_failed: Arc<AtomicBool>,
     saved: Instant,
 }
 
@@ -175,6 +177,7 @@ impl Runner {
             position: position.clone(),
             changes: link.changes(),
             took: Arc::default(),
+            has_failed: Arc::default(),
             saved: now,
         };
         let due = Due { report: now, heartbeat: now, beaten: now, save: now + SAVE };
@@ -213,7 +216,8 @@ impl Runner {
         // Dropping the sender ends the connection.
         self.exit = None;
         self.link.exit_gone();
-        self.store.send(ToStore::EndLease);
+        // The next exit process gets a lease of its own, even if the store does not hear of this.
+        self.store.send(ToStore::EndLease(self.lease.swap(0, Ordering::Relaxed)));
         self.due.heartbeat = Instant::now();
     }
 
@@ -364,6 +368,10 @@ impl Runner {
     fn save(&mut self) {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
+        if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
+            // All of it once more: the disk lacks what the failed save had.
+            (self.disk.position, self.disk.changes) = (None, u64::MAX);
+        }
         if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {
             return;
         }
@@ -376,7 +384,7 @@ impl Runner {
         self.disk.changes = self.link.changes();
         self.disk.position = Some(position.clone());
         self.disk.saved = Instant::now();
-        let took = Arc::clone(&self.disk.took);
+        let (took, has_failed) = (Arc::clone(&self.disk.took), Arc::clone(&self.disk.has_failed));
         self.disk.saving = Some(tokio::task::spawn_blocking(move || {
             let saved = match &snapshot {
                 Some(snapshot) => state.save(snapshot),
@@ -384,6 +392,7 @@ impl Runner {
             };
             if let Err(error) = saved {
                 tracing::error!("{error:#}; make room on the disk");
+                has_failed.store(true, Ordering::Relaxed);
             }
             took.store(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }));
@@ -391,7 +400,7 @@ impl Runner {
 
     /// Saves everything, and gives the lease back.
     async fn stop(mut self) {
-        self.store.send(ToStore::EndLease);
+        self.store.send(ToStore::EndLease(self.lease.swap(0, Ordering::Relaxed)));
         if let Some(saving) = self.disk.saving.take() {
             // Its failure was logged.
             let _ = saving.await;

@@ -10,7 +10,7 @@ use warren_config::storage::create_new;
 use warren_session::clients::ClientRegistry;
 
 use super::begin::exit_toml;
-use super::{connect, print};
+use super::{Connected, connect, print};
 use crate::config::FleetConfig;
 use crate::link::{Pair, rows_of};
 use crate::run::Directories;
@@ -32,8 +32,8 @@ pub(crate) struct LeaveArguments {
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     let state = StateDirectory::new(directories.state);
-    let (pairs, is_away) = match from_store(&directories, &config).await {
-        Ok(pairs) => (pairs, false),
+    let (pairs, fleet) = match from_store(&directories).await {
+        Ok((pairs, fleet)) => (pairs, Some(fleet)),
         Err(error) => {
             let snapshot = state.load()?;
             let snapshot = snapshot.with_context(|| {
@@ -42,7 +42,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
             tracing::warn!(
                 "the store cannot be used: {error:#}; the clients are those of the copy on this disk"
             );
-            (snapshot.pairs, true)
+            (snapshot.pairs, None)
         }
     };
     let rows = rows_of(&config.keys(), &pairs);
@@ -51,16 +51,20 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     create_new(&arguments.clients, text.as_bytes(), 0o600).with_context(|| {
         format!("{} cannot be written; name another file with --clients", arguments.clients.display())
     })?;
+    let note = match fleet {
+        Some(fleet) => {
+            take_out(fleet, &config).await.with_context(|| {
+                format!("the clients are in {}, and nothing else was changed", arguments.clients.display())
+            })?;
+            String::new()
+        }
+        None => format!(" Run `warren fleet remove {}` at another exit.", config.exit),
+    };
     let path = FleetConfig::path(directories.config);
     let left = path.with_extension("toml.left");
     warren_host::durable_file::rename(&path, &left)
         .with_context(|| format!("{} cannot be renamed", path.display()))?;
     state.clear()?;
-    let note = if is_away {
-        format!(" Run `warren fleet remove {}` at another exit.", config.exit)
-    } else {
-        String::new()
-    };
     print(&format!(
         "{} has left fleet {:?}.{note} {} clients are in {}.\nNext: take `[fleet]` out of {}, stop warren-fleet.service, run \
          `systemctl restart warren-exit`, then `warren exit client import {}`.\n",
@@ -73,11 +77,16 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     ))
 }
 
-/// Reads everything, and takes this exit out of the fleet.
-async fn from_store(directories: &Directories<'_>, config: &FleetConfig) -> anyhow::Result<Vec<Pair>> {
-    let mut fleet = connect(directories.config).await?;
+/// Reads everything that the store has.
+async fn from_store(directories: &Directories<'_>) -> anyhow::Result<(Vec<Pair>, Connected)> {
+    let fleet = connect(directories.config).await?;
     let (_, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+    Ok((pairs, fleet))
+}
+
+/// Takes this exit out of the fleet.
+async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<()> {
     let deletes = fleet.keys.of_exit(&config.exit).map(|key| TxnOp::delete(key, None));
     in_words(fleet.client.txn(Txn::new().and_then(deletes)).await)?;
-    Ok(pairs)
+    Ok(())
 }

@@ -75,8 +75,8 @@ pub(crate) enum ToStore {
     Sessions(SessionBatch),
     /// A heartbeat, and its key with the lease.
     Heartbeat(Transaction, String),
-    /// The exit has gone, and its records with it.
-    EndLease,
+    /// The exit has gone, and its records with it: gives this lease back. 0 if there is none.
+    EndLease(i64),
 }
 
 /// The result of something that was sent.
@@ -275,8 +275,7 @@ impl Connection {
                     Ok(Done::Heartbeat { revision, held })
                 });
             }
-            ToStore::EndLease => {
-                let lease = self.lease.swap(0, Ordering::Relaxed);
+            ToStore::EndLease(lease) => {
                 self.keeper = None;
                 if lease != 0 {
                     // If that fails, the lease ends by itself.
