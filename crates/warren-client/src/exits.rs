@@ -166,9 +166,10 @@ impl Exits {
         one == other || self.member(one).is_some_and(|name| self.member(other) == Some(name))
     }
 
-    /// Number of endpoints that are tried.
+    /// Number of exits that are tried. One may have several endpoints.
     pub(crate) fn count(&self) -> usize {
-        self.entries.iter().filter(|entry| !entry.is_gone).count()
+        let places: Vec<usize> = (0..self.entries.len()).filter(|place| self.has(*place)).collect();
+        self.with_ranks(&places).iter().map(|(_, rank)| rank + 1).max().unwrap_or_default()
     }
 
     /// Whether an address belongs to an exit, as far as is known.

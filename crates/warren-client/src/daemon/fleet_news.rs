@@ -82,6 +82,11 @@ impl Daemon {
 
     /// Leaves an exit that neither the profile nor the roster has any more.
     async fn leave_exit(&mut self, now: Instant) {
+        if self.health.refusal.is_refused() || self.on_demand.resting().is_some() {
+            // It has no session to move, and must not begin one.
+            self.connections.exits.use_first();
+            return;
+        }
         let from = self.connections.endpoint().to_string();
         self.session.machine.stop(now);
         self.close_unwanted().await;
