@@ -44,9 +44,11 @@ fn the_units_link_an_exit_to_etcd_and_the_link_comes_back_when_killed() {
         assert_eq!(exit.sh(&format!("ps -o user:20= -p {pid}")).ok().trim(), user);
     }
 
+    let before = exit.property("warren-fleet", "MainPID");
     exit.sh("systemctl kill --signal KILL warren-fleet").ok();
     eventually(seconds(20), "the link is back", || {
-        exit.is_active("warren-fleet") && exit.sh("warren exit invite tablet").succeeded()
+        let now = exit.property("warren-fleet", "MainPID");
+        now != before && exit.is_active("warren-fleet") && exit.sh("warren exit invite tablet").succeeded()
     });
 }
 

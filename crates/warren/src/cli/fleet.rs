@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
+use warren_daemon::directories::Directories;
 
 /// The program's name.
 const PROGRAM: &str = "warren-fleet";
@@ -28,12 +29,18 @@ pub(crate) struct JoinedPools {
     pub(crate) ipv6: Option<Ipv6Net>,
 }
 
-/// Becomes `warren-fleet` with these arguments.
+/// Becomes `warren-fleet` with these arguments. The directories are those of this command line.
 ///
 /// # Errors
 /// When the program is not installed or cannot be run.
-pub(crate) fn run(arguments: &[OsString]) -> anyhow::Result<()> {
-    Err(failed(&Command::new(program()).args(arguments).exec()))
+pub(crate) fn run(directories: &Directories, arguments: &[OsString]) -> anyhow::Result<()> {
+    let Directories { config, runtime, state } = directories;
+    let mut command = Command::new(program());
+    command
+        .env("WARREN_CONFIG_DIR", config)
+        .env("WARREN_RUNTIME_DIR", runtime)
+        .env("WARREN_STATE_DIR", state);
+    Err(failed(&command.args(arguments).exec()))
 }
 
 /// Makes this host a member of the fleet that has made the ticket. `warren-fleet` then has a configuration, too.
