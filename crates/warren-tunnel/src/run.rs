@@ -5,6 +5,7 @@ mod bulk_flows;
 mod commands;
 mod from_carrier;
 mod from_device;
+mod longest_turn;
 mod rest;
 mod snapshot;
 mod to_device;
@@ -27,6 +28,7 @@ use warren_session::exit::SessionId;
 use warren_tun::{Queue, Ring};
 
 use self::bulk_flows::BulkFlows;
+use self::longest_turn::LongestTurn;
 use self::rest::Rest;
 use super::arena::Arena;
 use super::counters::{Drops, Occupancy, PastConnections, Totals};
@@ -112,6 +114,7 @@ pub(super) struct Worker {
     last_repairs: Instant,
     stopping: Option<(u32, String)>,
     rest: Rest,
+    longest_turn: Option<LongestTurn>,
 }
 
 struct Device {
@@ -169,6 +172,7 @@ impl Worker {
             last_repairs: Instant::now(),
             stopping: None,
             rest: Rest::new(Instant::now()),
+            longest_turn: LongestTurn::if_logged(),
         }
     }
 
@@ -180,6 +184,9 @@ impl Worker {
         tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
+        if let Some(turn) = &self.longest_turn {
+            tracing::debug!(cpu_us = %turn.micros(), "the longest turn");
+        }
         let (code, reason) = self.stopping.take().unwrap_or((0, String::new()));
         let connections: Vec<ConnectionId> = self.by_connection.keys().copied().collect();
         for connection in connections {
@@ -218,6 +225,17 @@ impl Worker {
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
+        if let Some(turn) = &mut self.longest_turn {
+            turn.begin();
+        }
+        let turn = self.take_turn(cx);
+        if let Some(turn) = &mut self.longest_turn {
+            turn.end();
+        }
+        turn
+    }
+
+    fn take_turn(&mut self, cx: &mut Context<'_>) -> Turn {
         let now = Instant::now();
         // Commands first, so that packets find a session that has just been opened.
         let mut busy = self.take_commands(cx);

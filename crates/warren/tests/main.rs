@@ -43,6 +43,7 @@ mod host;
 mod idle;
 mod import;
 mod inner_ecn;
+mod instructions;
 mod interloper;
 mod join;
 mod key_memory;

@@ -13,8 +13,8 @@ fn a_bulk_flow_is_written_in_super_packets_whose_checksums_are_right() {
     let _server = net.internet.iperf3(5201);
 
     for host in ["203.0.113.2", "2001:db8:3::2"] {
-        client.sh(&format!("timeout 30 iperf3 -c {host} -P 2 -n 30M"));
-        client.sh(&format!("timeout 30 iperf3 -c {host} -P 2 -n 30M -R"));
+        client.iperf3(host, "-P 2 -n 30M");
+        client.iperf3(host, "-P 2 -n 30M -R");
     }
 
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
@@ -36,8 +36,8 @@ fn without_tun_offload_every_packet_is_one_write() {
     client.up();
     let _server = net.internet.iperf3(5201);
 
-    client.sh("timeout 30 iperf3 -c 203.0.113.2 -n 10M");
-    client.sh("timeout 30 iperf3 -c 203.0.113.2 -n 10M -R");
+    client.iperf3("203.0.113.2", "-n 10M");
+    client.iperf3("203.0.113.2", "-n 10M -R");
 
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
         let (writes, packets) = status.writes_and_packets();

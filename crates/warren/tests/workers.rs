@@ -24,8 +24,8 @@ fn traffic_of_every_kind_passes_both_ways_and_every_packet_is_accounted_for() {
     client.sh("ping -4 -c 3 -i 0.2 -W 5 -s 4000 203.0.113.2");
     client.sh("ping -6 -c 3 -i 0.2 -W 5 -s 4000 2001:db8:3::2");
     for host in ["203.0.113.2", "2001:db8:3::2"] {
-        client.sh(&format!("timeout 30 iperf3 -c {host} -P 4 -n 10M"));
-        client.sh(&format!("timeout 30 iperf3 -c {host} -P 4 -n 10M -R"));
+        client.iperf3(host, "-P 4 -n 10M");
+        client.iperf3(host, "-P 4 -n 10M -R");
     }
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_128), 128);
     // Either worker may read flows that begin at the exit, whichever worker owns the flow's connection.

@@ -31,6 +31,25 @@ pub fn exit_with<'net>(net: &'net Net, keys: &[PrivateKey]) -> Exit<'net> {
     exit
 }
 
+/// What one client has and does.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Connections of its session.
+    pub connections: usize,
+    /// Packets that it sends at once.
+    pub burst: usize,
+    /// Bytes in each of them.
+    pub payload: usize,
+    /// How often it sends while sending is on.
+    pub every: Duration,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self { connections: CONNECTIONS, burst: 1, payload: 5, every: Duration::from_millis(100) }
+    }
+}
+
 /// Many clients on one thread of a host.
 #[derive(Debug)]
 pub struct Crowd {
@@ -54,6 +73,10 @@ const ENDING: u8 = 3;
 
 impl Crowd {
     pub fn start(host: &Namespace, keys: Vec<PrivateKey>, exit_key: PublicKey) -> Self {
+        Self::with(host, keys, exit_key, Habits::default())
+    }
+
+    pub fn with(host: &Namespace, keys: Vec<PrivateKey>, exit_key: PublicKey, habits: Habits) -> Self {
         let shared = Arc::new(Shared::default());
         let of_thread = shared.clone();
         let thread = host.enter(move || {
@@ -61,7 +84,7 @@ impl Crowd {
             clients.block_on(&runtime(), async {
                 let clients: Vec<_> = keys
                     .into_iter()
-                    .map(|key| tokio::task::spawn_local(live(key, exit_key, of_thread.clone())))
+                    .map(|key| tokio::task::spawn_local(live(key, exit_key, habits, of_thread.clone())))
                     .collect();
                 for client in clients {
                     client.await.unwrap();
@@ -77,11 +100,13 @@ impl Crowd {
     }
 }
 
-/// One client. While sending is on, it sends to the internet host's echo ten times a second.
-async fn live(key: PrivateKey, exit_key: PublicKey, shared: Arc<Shared>) {
-    let mut client = LibraryClient::start(key, exit_key, u32::try_from(CONNECTIONS).unwrap());
+/// One client. While sending is on, it sends to the internet host's echo, ten times a second unless its habits say otherwise.
+async fn live(key: PrivateKey, exit_key: PublicKey, habits: Habits, shared: Arc<Shared>) {
+    let mut client = LibraryClient::start(key, exit_key, u32::try_from(habits.connections).unwrap());
     let internet: Ipv4Addr = Net::INTERNET_V4.parse().unwrap();
-    let (mut attached, mut next) = (0, Instant::now());
+    let payload = vec![b'x'; habits.payload];
+    // `left` packets of the last burst have found no room yet.
+    let (mut attached, mut next, mut left) = (0, Instant::now(), 0);
     loop {
         client.run(Duration::from_millis(20)).await;
         shared.attached.fetch_add(client.attached(), SeqCst);
@@ -95,11 +120,15 @@ async fn live(key: PrivateKey, exit_key: PublicKey, shared: Arc<Shared>) {
             return;
         }
         let source = client.welcome().and_then(|welcome| welcome.ipv4);
-        if let (SENDING, Some((source, _)), true) = (phase, source, next <= Instant::now())
-            && client.send(&udp(source, (internet, 7), 30_000, b"hello"))
-        {
-            shared.sent.fetch_add(1, SeqCst);
-            next = Instant::now() + Duration::from_millis(100);
+        if let (SENDING, Some((source, _))) = (phase, source) {
+            let now = Instant::now();
+            if left == 0 && next <= now {
+                (left, next) = (habits.burst, now + habits.every);
+            }
+            let packet = udp(source, (internet, 7), 30_000, &payload);
+            let sent = (0..left).take_while(|_| client.send(&packet)).count();
+            left -= sent;
+            shared.sent.fetch_add(sent as u64, SeqCst);
         }
     }
 }

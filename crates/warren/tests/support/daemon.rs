@@ -213,6 +213,18 @@ impl<'net> Exit<'net> {
         self.wait_until_it_listens();
     }
 
+    /// Starts the daemon with a log filter, and waits until it listens.
+    pub fn run_with_log(&mut self, filter: &str) {
+        self.daemon = Some(self.warren.start(&format!("--log {filter} exit run")));
+        self.wait_until_it_listens();
+    }
+
+    /// Starts the daemon through a wrapper program, and waits until it listens.
+    pub fn run_under(&mut self, program: &[&str]) {
+        self.daemon = Some(self.warren.start_under(program, "--log info exit run"));
+        self.wait_until_it_listens();
+    }
+
     /// Starts the daemon with a memory limit, and waits until it listens.
     pub fn run_within(&mut self, memory: &MemoryLimit) {
         self.daemon = Some(self.warren.start_within(memory, "--log info exit run"));
@@ -220,7 +232,7 @@ impl<'net> Exit<'net> {
     }
 
     fn wait_until_it_listens(&mut self) {
-        eventually(seconds(10), "the exit answers", || {
+        eventually(seconds(30), "the exit answers", || {
             let daemon = self.daemon();
             assert!(daemon.is_running(), "the exit ended: {}", daemon.output());
             self.warren.status().is_some()
@@ -339,6 +351,15 @@ impl<'net> Client<'net> {
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
         self.warren.host.sh(line).ok()
+    }
+
+    /// Runs iperf3 on the client's host. A server may still be busy with the run before: then it tries again.
+    #[track_caller]
+    pub fn iperf3(&self, host: &str, options: &str) {
+        let run = format!("out=$(timeout 30 iperf3 -c {host} {options} 2>&1) && exit 0");
+        self.sh(&format!(
+            "for try in 1 2 3 4 5; do {run}; echo \"$out\"; case $out in *busy*) sleep 1;; *) exit 1;; esac; done; exit 1"
+        ));
     }
 
     #[track_caller]
