@@ -184,9 +184,6 @@ impl Worker {
         tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
-        if let Some(turn) = &self.longest_turn {
-            tracing::debug!(cpu_us = %turn.micros(), "the longest turn");
-        }
         let (code, reason) = self.stopping.take().unwrap_or((0, String::new()));
         let connections: Vec<ConnectionId> = self.by_connection.keys().copied().collect();
         for connection in connections {
@@ -225,18 +222,18 @@ impl Worker {
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
-        if let Some(turn) = &mut self.longest_turn {
-            turn.begin();
+        let now = Instant::now();
+        if let Some(longest) = &mut self.longest_turn {
+            longest.begin();
         }
-        let turn = self.take_turn(cx);
-        if let Some(turn) = &mut self.longest_turn {
-            turn.end();
+        let turn = self.take_turn(cx, now);
+        if let Some(longest) = &mut self.longest_turn {
+            longest.end(now);
         }
         turn
     }
 
-    fn take_turn(&mut self, cx: &mut Context<'_>) -> Turn {
-        let now = Instant::now();
+    fn take_turn(&mut self, cx: &mut Context<'_>, now: Instant) -> Turn {
         // Commands first, so that packets find a session that has just been opened.
         let mut busy = self.take_commands(cx);
         if self.stopping.is_some() {

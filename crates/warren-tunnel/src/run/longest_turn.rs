@@ -1,21 +1,28 @@
 //! The longest turn of a worker in CPU time of its thread, which no other thread changes. Counted only with log level `debug`, because
 //! each look at that clock is a system call.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// The longest turn so far.
+/// How often it is logged. Each time counts for itself.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// The longest turn of this period.
 pub(super) struct LongestTurn {
     longest: Duration,
     began: Duration,
+    since: Instant,
 }
 
 impl LongestTurn {
-    /// Counts if the log shows it in the end.
+    /// Counts if the log shows it.
     pub(super) fn if_logged() -> Option<Self> {
-        tracing::enabled!(tracing::Level::DEBUG)
-            .then(|| Self { longest: Duration::ZERO, began: Duration::ZERO })
+        tracing::enabled!(tracing::Level::DEBUG).then(Self::new)
+    }
+
+    fn new() -> Self {
+        Self { longest: Duration::ZERO, began: Duration::ZERO, since: Instant::now() }
     }
 
     /// A turn begins.
@@ -23,14 +30,13 @@ impl LongestTurn {
         self.began = of_this_thread();
     }
 
-    /// The turn ends.
-    pub(super) fn end(&mut self) {
+    /// The turn, which began at `now`, ends.
+    pub(super) fn end(&mut self, now: Instant) {
         self.longest = self.longest.max(of_this_thread().saturating_sub(self.began));
-    }
-
-    /// In microseconds.
-    pub(super) fn micros(&self) -> u128 {
-        self.longest.as_micros()
+        if now.duration_since(self.since) >= PERIOD {
+            tracing::debug!(cpu_us = %self.longest.as_micros(), "the longest turn of five seconds");
+            *self = Self { since: now, ..Self::new() };
+        }
     }
 }
 
@@ -45,18 +51,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleep_takes_no_cpu_time_and_work_does() {
-        let mut turn = LongestTurn { longest: Duration::ZERO, began: Duration::ZERO };
+    fn sleep_takes_no_cpu_time_and_each_period_counts_for_itself() {
+        let mut turn = LongestTurn::new();
+        let start = turn.since;
         turn.begin();
         std::thread::sleep(Duration::from_millis(100));
-        turn.end();
-        let asleep = turn.micros();
-        assert!(asleep < 50_000, "{asleep}");
+        turn.end(start);
+        assert!(turn.longest < Duration::from_millis(50), "{:?}", turn.longest);
+
         turn.begin();
         while of_this_thread() < turn.began + Duration::from_millis(60) {}
-        turn.end();
+        turn.end(start);
         turn.begin();
-        turn.end();
-        assert!(turn.micros() >= 60_000, "{}", turn.micros());
+        turn.end(start);
+        assert!(turn.longest >= Duration::from_millis(60), "{:?}", turn.longest);
+        turn.end(start + PERIOD);
+        assert_eq!((turn.longest, turn.since), (Duration::ZERO, start + PERIOD));
     }
 }
