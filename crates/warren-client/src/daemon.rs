@@ -11,6 +11,8 @@ mod fleet_news;
 mod health;
 mod host_events;
 mod host_upkeep;
+mod moves;
+mod moving;
 mod on_demand;
 mod refusals;
 mod reload;
@@ -32,6 +34,7 @@ use warren_session::{ROSTER, UPDATES};
 use self::connections::{Connections, Lookups, Purpose};
 use self::health::{Health, Refusal};
 use self::host_upkeep::HostUpkeep;
+use self::moves::Moves;
 use self::on_demand::OnDemand;
 use self::session::CurrentSession;
 use super::exec_upkeep::ExecUpkeep;
@@ -109,6 +112,7 @@ struct Daemon {
     network: NetworkEvents,
     session: CurrentSession,
     connections: Connections,
+    moves: Moves,
     host: HostUpkeep,
     health: Health,
     on_demand: OnDemand,
@@ -160,8 +164,9 @@ impl Daemon {
             control,
             exec_users: users,
             network: NetworkEvents::watch(),
-            session: CurrentSession::new(config),
+            session: CurrentSession::new(config)?,
             connections: Connections::new(exits, Lookups::new(servers)),
+            moves: Moves::default(),
             host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), exec, start.helper.clone())?,
             health: Health::new(Refusal::new(start.directory.clone())),
             on_demand: OnDemand::new(
@@ -198,7 +203,7 @@ impl Daemon {
                 return self.stopped(stop);
             }
             self.health.refusal.say_last_word()?;
-            let timeout = self.session.machine.timeout();
+            let timeout = self.session_due();
             let (race, silence) = (self.connections.race_due(), self.connections.silence_due());
             let (failback, asking) = (self.failback_due(), self.health.refusal.asking_due());
             let (look, measuring) = (self.on_demand.look_due(), self.connections.measuring_due());
@@ -214,7 +219,7 @@ impl Daemon {
                 }
                 answer = self.connections.lookups.next() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(Some(self.meter.due())) => self.measure().await,
-                () = until(timeout) => self.session.machine.handle_timeout(Instant::now()),
+                () = until(timeout) => self.handle_timeouts().await?,
                 () = until(race) => self.run_race().await?,
                 () = until(asking) => self.ask_again().await?,
                 () = until(silence) => self.handle_silence().await?,
@@ -245,12 +250,31 @@ impl Daemon {
 
     /// Carries out what the session's state machine asks for. Returns a reason if the daemon is to stop.
     async fn carry_out_actions(&mut self) -> anyhow::Result<Option<Stop>> {
-        while let Some(action) = self.session.machine.poll_action() {
+        while let Some(action) = self.moves.take_news().or_else(|| self.session.machine.poll_action()) {
             if let Some(stop) = self.carry_out(action).await? {
                 return Ok(Some(stop));
             }
         }
+        self.follow_move().await?;
         Ok(None)
+    }
+
+    /// When [`Self::handle_timeouts`] has something to do.
+    fn session_due(&self) -> Option<Instant> {
+        // News of a session that has just come into use is taken before anything else.
+        let news = self.moves.has_news().then(Instant::now);
+        let beside = self.session.beside.as_ref().and_then(|beside| beside.machine.timeout());
+        [news, self.session.machine.timeout(), beside, self.moves.due()].into_iter().flatten().min()
+    }
+
+    /// Does what is due of the sessions and of a move between them.
+    async fn handle_timeouts(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        self.session.machine.handle_timeout(now);
+        if let Some(beside) = &mut self.session.beside {
+            beside.machine.handle_timeout(now);
+        }
+        self.handle_move(now).await
     }
 
     /// When to ask whether an earlier exit of the profile is back. Until the exit in use works, nothing is asked.

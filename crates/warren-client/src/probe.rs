@@ -19,6 +19,9 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
+/// The identifier of echo requests, in network order.
+pub(crate) type Identifier = [u8; 2];
+
 /// The inner addresses between which an echo travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Probe {
@@ -40,16 +43,31 @@ impl Probe {
         ipv4.or(ipv6).map(|(source, gateway)| Self { source, gateway })
     }
 
+    /// Draws an identifier for echo requests. Other programs may ping the exit's inner address too.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub(crate) fn identifier() -> io::Result<Identifier> {
+        let mut identifier = [0; 2];
+        getrandom::fill(&mut identifier).map_err(io::Error::other)?;
+        Ok(identifier)
+    }
+
     /// Sends echo requests through a device until one is answered.
     ///
     /// # Errors
     /// When no socket for the requests can be opened, or reading from it fails. That says nothing about the tunnel.
     pub(crate) async fn answered(self, device: String) -> io::Result<()> {
+        self.answered_as(device, Self::identifier()?).await
+    }
+
+    /// As [`Self::answered`], with requests of a given identifier.
+    ///
+    /// # Errors
+    /// As [`Self::answered`].
+    pub(crate) async fn answered_as(self, device: String, identifier: Identifier) -> io::Result<()> {
         // tokio has no type for raw sockets. A connected raw socket sends and receives like a connected UDP socket.
         let socket = UdpSocket::from_std(StdSocket::from(self.socket(&device)?))?;
-        // Other programs may ping the exit's inner address too, and this socket receives their replies as well.
-        let mut identifier = [0; 2];
-        getrandom::fill(&mut identifier).map_err(io::Error::other)?;
         let mut wait = FIRST_WAIT;
         loop {
             // A request that cannot be sent now counts as not answered.
@@ -74,7 +92,7 @@ impl Probe {
     }
 
     /// An echo request without data. The kernel fills in the checksum of ICMPv6.
-    fn echo(self, [high, low]: [u8; 2]) -> [u8; 8] {
+    fn echo(self, [high, low]: Identifier) -> [u8; 8] {
         if self.gateway.is_ipv6() {
             return [ECHO_REQUEST_V6, 0, 0, 0, high, low, 0, 0];
         }
@@ -82,7 +100,7 @@ impl Probe {
         [ECHO_REQUEST_V4, 0, c0, c1, high, low, 0, 0]
     }
 
-    async fn reply(self, socket: &UdpSocket, identifier: [u8; 2]) -> io::Result<()> {
+    async fn reply(self, socket: &UdpSocket, identifier: Identifier) -> io::Result<()> {
         let mut buffer = [0; 1500];
         loop {
             let read = socket.recv(&mut buffer).await?;
@@ -94,7 +112,7 @@ impl Probe {
     }
 
     /// Whether a message is the reply to this probe. Raw IPv4 sockets receive the IP header as well, raw IPv6 sockets do not.
-    fn is_reply(self, message: &[u8], identifier: [u8; 2]) -> bool {
+    fn is_reply(self, message: &[u8], identifier: Identifier) -> bool {
         // The low four bits of an IPv4 packet's first byte count the header's length in words of four bytes (RFC 791 section 3.1).
         let header = match self.gateway {
             IpAddr::V4(_) => message.first().map_or(0, |first| usize::from(first & 0x0f) * 4),

@@ -14,7 +14,9 @@ use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, FollowedFleetStatus, RefusedStatus};
+pub use client::{
+    ClientSessionStatus, ClientStatus, ExitPeer, FollowedFleetStatus, MoveStatus, RefusedStatus,
+};
 pub use connection::{ConnectionStatus, ControllerStatus, RepairStatus};
 pub use exit::{
     ClientCounts, ExitStatus, FleetExitStatus, FleetStatus, SessionStatus, WireGuardStatus, turned_away,
@@ -300,6 +302,7 @@ mod tests {
                 exits: 3,
                 exit: None,
             }),
+            moving: None,
             kill_switch: false,
             reconnects: 2,
             dropped_queries: 0,

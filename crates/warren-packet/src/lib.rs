@@ -13,6 +13,7 @@ pub mod checksum;
 pub mod coalesce;
 pub mod datagram;
 pub mod ecn;
+pub mod flow_step;
 pub mod ip;
 pub mod mss;
 pub mod order;

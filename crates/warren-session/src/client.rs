@@ -87,16 +87,19 @@ struct Established {
 }
 
 impl ClientSession {
-    /// Makes a session that does nothing until [`Self::start`]. `entropy` provides this process's nonce and the jitter of
-    /// retries.
+    /// Makes a session that does nothing until [`Self::start`]. `entropy` provides the jitter of retries, and a nonce if the
+    /// configuration has none.
     pub fn new(config: ClientConfig, mut entropy: Entropy) -> Self {
         let mut config = config;
         config.connections = config.connections.clamp(1, MAX_CONNECTIONS);
         // An exit refuses a Hello whose name, prefixes or number of prefixes the protocol does not allow.
         config.name = host_name(&config.name);
         config.prefixes = config.prefixes.iter().map(IpNet::trunc).take(MAX_PREFIXES).collect();
-        let mut nonce = [0; 16];
-        entropy(&mut nonce);
+        let nonce = config.nonce.unwrap_or_else(|| {
+            let mut drawn = [0; 16];
+            entropy(&mut drawn);
+            drawn
+        });
         let links = (0..config.connections).map(|_| Link::default()).collect();
         Self {
             config,
@@ -125,6 +128,11 @@ impl ClientSession {
     pub fn set_fleet(&mut self, fleet: Option<(FleetName, u64)>, has_other_exit: bool) {
         self.config.fleet = fleet;
         self.config.has_other_exit = has_other_exit;
+    }
+
+    /// Sets whether the client can open a session at another exit while this one goes on.
+    pub fn set_moves_without_gap(&mut self, moves_without_gap: bool) {
+        self.config.moves_without_gap = moves_without_gap;
     }
 
     /// Starts to connect.

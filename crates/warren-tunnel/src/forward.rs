@@ -5,8 +5,11 @@ mod prefixes;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use ipnet::IpNet;
+use warren_packet::flow_step::FlowStep;
+use warren_packet::ip::IpPacket;
 use warren_packet::reason::DropReason;
 use warren_packet::tuple::FiveTuple;
 use warren_quic::driver::ConnectionId;
@@ -14,6 +17,7 @@ use warren_session::exit::SessionId;
 
 use self::prefixes::Prefixes;
 use super::client_limit::ClientLimit;
+use super::moving::Moving;
 
 /// The rules of one role.
 #[derive(Debug, Clone)]
@@ -69,6 +73,8 @@ pub(crate) struct Sessions {
     by_id: HashMap<SessionId, Session>,
     by_address: HashMap<IpAddr, SessionId>,
     by_prefix: Prefixes,
+    /// Of a client that moves to another exit. It has two sessions then.
+    moving: Option<Arc<Moving>>,
 }
 
 #[derive(Debug)]
@@ -113,9 +119,37 @@ impl Sessions {
         self.by_id.insert(id, Session { route, slots, attached, silent });
     }
 
-    /// Returns the session when it is the only one.
+    /// Returns the session when it is the only one. Of a client's two sessions during a move, returns the new one.
     pub(crate) fn only(&self) -> Option<SessionId> {
-        self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1)
+        let newest = || self.moving.as_ref().map(|moving| moving.newest());
+        self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1).or_else(newest)
+    }
+
+    /// Chooses between a client's two sessions by the rules of a move, or has one session again.
+    pub(crate) fn set_move(&mut self, moving: Option<Arc<Moving>>) {
+        self.moving = moving;
+    }
+
+    /// The client's move that is under way.
+    pub(crate) fn moving(&self) -> Option<&Moving> {
+        self.moving.as_deref()
+    }
+
+    /// As [`Self::place_for`], for a client that moves to another exit.
+    ///
+    /// # Errors
+    /// The reason to count when there is no connection.
+    pub(crate) fn place_during(
+        &self,
+        moving: &Moving,
+        flow: &FiveTuple,
+        packet: &IpPacket<'_>,
+        now: Instant,
+    ) -> Result<Place, DropReason> {
+        let choice = moving.choose(flow, FlowStep::of(packet), now);
+        let place = |id: SessionId| self.by_id.get(&id)?.place_for(flow);
+        // A session whose exit has just gone must not swallow what the other one can carry.
+        place(choice.right).or_else(|| place(choice.other?)).ok_or(DropReason::NoConnection)
     }
 
     /// Whether both sides of a session repair.
@@ -322,6 +356,39 @@ mod tests {
         assert_eq!(sessions.only(), Some(SessionId(7)));
         sessions.open(SessionId(8), route("10.66.0.3", 4));
         assert_eq!(sessions.only(), None);
+    }
+
+    #[test]
+    fn a_moving_client_uses_the_other_session_while_the_right_one_has_no_connection() {
+        let (old, new) = (SessionId(1), SessionId(2));
+        let mut sessions = Sessions::default();
+        let now = Instant::now();
+        let moving = Arc::new(Moving::begin(old, now));
+        sessions.set_move(Some(moving.clone()));
+        for id in [old, new] {
+            // The client has the same address at both exits.
+            sessions.open(id, route("10.66.0.2", 1));
+        }
+        assert_eq!(sessions.only(), Some(old), "there is no grant yet");
+        moving.prove(new, None);
+        assert_eq!(sessions.only(), Some(new));
+        let ping = [
+            &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 66, 0, 2, 203, 0, 113, 7][..],
+            &[8, 0, 0, 0, 0, 9, 0, 0],
+        ]
+        .concat();
+        let ping = IpPacket::parse(&ping).unwrap();
+        let place = |sessions: &Sessions| sessions.place_during(&moving, &FiveTuple::of(&ping), &ping, now);
+        sessions.attach(new, 0, Place::Here(2));
+        assert_eq!(place(&sessions), Ok(Place::Here(2)), "the old session has no connection");
+        sessions.attach(old, 0, Place::Here(1));
+        assert_eq!(place(&sessions), Ok(Place::Here(1)));
+        moving.switch();
+        assert_eq!(place(&sessions), Ok(Place::Here(2)));
+        sessions.end(new);
+        assert_eq!(place(&sessions), Ok(Place::Here(1)));
+        sessions.end(old);
+        assert_eq!(place(&sessions), Err(DropReason::NoConnection));
     }
 
     #[test]

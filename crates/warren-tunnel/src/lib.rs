@@ -13,6 +13,7 @@ mod forward;
 mod hand_over;
 mod handle;
 mod message;
+mod moving;
 mod pump;
 mod repair;
 mod rings;
@@ -31,6 +32,7 @@ pub use counters::{
 pub use forward::{Forwarding, SessionRoute};
 pub use handle::{Reports, WorkerHandle};
 pub use message::{ConnectionCommand, Report, SharedCommand};
+pub use moving::{Echo, Moving};
 pub use rings::Rings;
 pub use thread::{Carrier, spawn};
 pub use traffic::Traffic;

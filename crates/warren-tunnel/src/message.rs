@@ -1,6 +1,7 @@
 //! What the control plane tells the workers, by addressee, and what a worker reports.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -13,6 +14,7 @@ use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
 use super::forward::{Forwarding, SessionRoute};
+use super::moving::Moving;
 use super::snapshots::WorkerSnapshot;
 
 /// A command to one worker. Each worker carries out its commands in the order in which they were sent.
@@ -70,6 +72,8 @@ pub enum SharedCommand {
     SetSilent { connection: ConnectionId, silent: bool },
     /// Ends a session. Its addresses are unreachable from here on.
     EndSession { session: SessionId },
+    /// Of a client: chooses between two sessions by the rules of a move from now on, or has one session again.
+    Move { moving: Option<Arc<Moving>> },
     /// Changes the rules of the TUN queues.
     SetForwarding { forwarding: Forwarding },
     /// Gives up the queue of the TUN device with this interface index, because another worker's queue has failed.

@@ -30,6 +30,7 @@ mod faults;
 mod first_packet;
 mod flaps;
 mod fleet;
+mod fleet_moves;
 mod fleet_systemd;
 mod flood;
 mod foreign_rules;

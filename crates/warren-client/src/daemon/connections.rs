@@ -4,17 +4,18 @@
 //! worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return what the session is
 //! to be told.
 
+mod beside;
 mod close_reasons;
 mod key_check;
 mod lookups;
 mod measure;
 mod measuring;
+mod of_session;
 mod ordered;
 mod proven_keys;
 mod race;
 mod running_race;
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ use warren_session::goodbye::Goodbye;
 use self::close_reasons::end_of;
 pub(super) use self::lookups::{LookupAnswer, Lookups};
 use self::measuring::Measuring;
+use self::of_session::SessionConnections;
+pub(super) use self::of_session::Which;
 pub(super) use self::ordered::Ordered;
 use self::ordered::OrderedConnections;
 use self::proven_keys::ProvenKeys;
@@ -44,26 +47,26 @@ pub(super) struct Connections {
     /// Number of races so far.
     races: u64,
     ordered: OrderedConnections,
-    /// The way that connection 0 took. The others take the same.
-    way: Option<Way>,
-    /// The session's connections, each with its index in the session.
-    indices: HashMap<ConnectionId, u32>,
-    remotes: HashMap<u32, SocketAddr>,
-    /// Which attached connections are not answered, and what to do about it.
-    silence: Vigil,
+    /// Number of sessions so far.
+    sessions: u64,
+    /// Those of the session in use.
+    own: SessionConnections,
+    /// Those of the other session while the client moves.
+    beside: Option<SessionConnections>,
     /// When to go back to an earlier exit of the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
     /// The places of an exit that is much nearer than the one in use.
     nearer: Vec<usize>,
     measuring: Measuring,
-    /// The keys that the exit has proven, and the check of its next one.
+    /// The check of the exit's next key.
     keys: ProvenKeys,
 }
 
-/// One of the session's connections has ended, or could not be opened. The session is to be told.
+/// One of a session's connections has ended, or could not be opened. The session is to be told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
+    pub(super) which: Which,
     pub(super) index: u32,
     pub(super) end: ConnectionEnd,
 }
@@ -100,10 +103,9 @@ impl Connections {
             race: None,
             races: 0,
             ordered: OrderedConnections::default(),
-            way: None,
-            indices: HashMap::new(),
-            remotes: HashMap::new(),
-            silence: Vigil::default(),
+            sessions: 0,
+            own: SessionConnections::default(),
+            beside: None,
             failback: Homing::new(),
             last_tried: None,
             nearer: Vec::new(),
@@ -129,7 +131,7 @@ impl Connections {
 
     /// The way that the session's connections take.
     pub(super) fn way(&self) -> Option<Way> {
-        self.way
+        self.own.way
     }
 
     /// The address that was tried last.
@@ -139,18 +141,18 @@ impl Connections {
 
     /// The session's index of a connection. None if the connection is not the session's.
     pub(super) fn index(&self, connection: ConnectionId) -> Option<u32> {
-        self.indices.get(&connection).copied()
+        self.own.indices.get(&connection).copied()
     }
 
     /// The session's connection with an index.
     pub(super) fn with_index(&self, index: u32) -> Option<ConnectionId> {
-        // A session has few connections, so a second map would not pay off.
-        self.indices.iter().find(|(_, other)| **other == index).map(|(connection, _)| *connection)
+        self.own.with_index(index)
     }
 
-    /// The exits' addresses that the session's connections go to.
+    /// The exits' addresses that the connections of all sessions go to.
     pub(super) fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.remotes.values().map(|remote| remote.ip())
+        let sessions = std::iter::once(&self.own).chain(&self.beside);
+        sessions.flat_map(|session| session.remotes.values()).map(|remote| remote.ip())
     }
 
     /// Whether there has been exactly one race so far.
@@ -160,47 +162,54 @@ impl Connections {
 
     /// Forgets the way of the session's connections, as another session begins.
     pub(super) fn forget_way(&mut self) {
-        self.way = None;
+        self.own.way = None;
         self.forget_silence();
     }
 
     /// Stops watching whether the session's connections are answered.
     pub(super) fn forget_silence(&mut self) {
-        self.silence = Vigil::default();
+        self.own.silence = Vigil::default();
     }
 
-    /// Sends bytes on the control stream of one of the session's connections.
-    pub(super) async fn send(&self, worker: &WorkerHandle, index: u32, bytes: Vec<u8>) {
-        if let Some(connection) = self.with_index(index) {
+    /// Sends bytes on the control stream of one of a session's connections.
+    pub(super) async fn send(&self, worker: &WorkerHandle, which: Which, index: u32, bytes: Vec<u8>) {
+        if let Some(connection) = self.connection_of(which, index) {
             worker.send(ConnectionCommand::SendControl { connection, data: bytes }).await;
         }
     }
 
-    /// Closes one of the session's connections, or stops trying to open it.
-    pub(super) async fn close(&mut self, worker: &WorkerHandle, index: u32, reason: Goodbye) {
+    /// Closes one of a session's connections, or stops trying to open it.
+    pub(super) async fn close(&mut self, worker: &WorkerHandle, which: Which, index: u32, reason: Goodbye) {
+        let Some(number) = self.of(which).map(|session| session.number) else { return };
         // An order cannot be taken back. The worker will answer it, and `opened` then closes the connection.
-        self.ordered.cancel(index);
+        self.ordered.cancel(index, number);
         // Until the race has a winner, there is no connection 0 to close, only the race for it.
-        if index == 0 && self.races_for(Purpose::Attempt) {
+        if which == Which::InUse && index == 0 && self.races_for(Purpose::Attempt) {
             self.abort_race(worker).await;
         }
-        if let Some(connection) = self.with_index(index) {
+        if let Some(connection) = self.connection_of(which, index) {
             // The session may use the index again from here on, so it must not be told of this connection's end.
-            self.indices.remove(&connection);
+            if let Some(session) = self.of_mut(which) {
+                session.indices.remove(&connection);
+            }
             let (code, reason) = (reason.code(), reason.to_string());
             worker.send(ConnectionCommand::Close { connection, code, reason }).await;
         }
     }
 
-    /// Watches whether one of the session's connections is answered.
-    pub(super) fn attached(&mut self, index: u32) {
-        self.silence.attached(index);
+    /// Watches whether one of a session's connections is answered.
+    pub(super) fn attached(&mut self, which: Which, index: u32) {
+        if let Some(session) = self.of_mut(which) {
+            session.silence.attached(index);
+        }
     }
 
-    /// Stops traffic on one of the session's connections.
-    pub(super) async fn detach(&mut self, worker: &WorkerHandle, index: u32) {
-        self.silence.detached(Instant::now(), index);
-        if let Some(connection) = self.with_index(index) {
+    /// Stops traffic on one of a session's connections.
+    pub(super) async fn detach(&mut self, worker: &WorkerHandle, which: Which, index: u32) {
+        if let Some(session) = self.of_mut(which) {
+            session.silence.detached(Instant::now(), index);
+        }
+        if let Some(connection) = self.connection_of(which, index) {
             // Every worker reads packets of the session, so each has to stop using this connection.
             worker.send_all(SharedCommand::Detach { connection }).await;
         }
@@ -243,6 +252,8 @@ impl Connections {
         };
         // A race also tries exits that are not in use, which have keys of their own.
         let way = ordered.racer.map(|racer| racer.way).or(ordered.measured);
+        let of_session = || self.with_number(ordered.session).filter(|which| *which == Which::Beside);
+        let way = way.or_else(|| self.way_of(of_session()?));
         let place = way.map_or(self.exits.current(), |way| way.exit);
         let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
         // A check is to show one key, and not that the exit still has another.
@@ -255,6 +266,12 @@ impl Connections {
     /// The worker has given an ordered connection its identifier.
     pub(super) async fn opened(&mut self, worker: &WorkerHandle, index: u32, connection: ConnectionId) {
         let Some(ordered) = self.ordered.pop(index) else { return };
+        let which = self.with_number(ordered.session).filter(|_| !ordered.is_cancelled);
+        if let Some(session) = which.and_then(|which| self.of_mut(which)) {
+            session.remotes.insert(index, ordered.remote);
+            session.indices.insert(connection, index);
+            return;
+        }
         match (ordered.racer, &mut self.race) {
             (Some(racer), Some(race)) if race.number == racer.race => {
                 race.runners.insert(connection, racer.way);
@@ -262,10 +279,6 @@ impl Connections {
             (None, _) if ordered.check.is_some() => self.keys.opened(connection),
             (None, _) if ordered.measured.is_some() => {
                 self.measuring.running.extend(ordered.measured.map(|way| (connection, way)));
-            }
-            (None, _) if !ordered.is_cancelled => {
-                self.remotes.insert(index, ordered.remote);
-                self.indices.insert(connection, index);
             }
             // The connection's race is over, or the session no longer wants it.
             _ => close_quietly(worker, connection).await,
@@ -282,7 +295,9 @@ impl Connections {
         if ordered.check.is_some() || ordered.measured.is_some() {
             return None;
         }
-        let Some(racer) = ordered.racer else { return Some(Ended { index, end }) };
+        let Some(racer) = ordered.racer else {
+            return self.with_number(ordered.session).map(|which| Ended { which, index, end });
+        };
         if let Some(race) = self.race.as_mut().filter(|race| race.number == racer.race) {
             race.failed(&racer.way, end);
         }
@@ -291,9 +306,9 @@ impl Connections {
 
     /// Uses a race's winner as the session's connection 0, and its way for the other connections.
     pub(super) fn take_winner(&mut self, now: Instant, connection: ConnectionId, way: Way) {
-        self.way = Some(way);
-        self.remotes.insert(0, way.remote);
-        self.indices.insert(connection, 0);
+        self.own.way = Some(way);
+        self.own.remotes.insert(0, way.remote);
+        self.own.indices.insert(connection, 0);
         self.exits.use_exit(way.exit);
         self.failback.uses(now, usize::from(!self.exits.is_home(way.exit)));
     }
@@ -306,9 +321,14 @@ impl Connections {
         had_session: bool,
     ) -> Closed {
         self.measuring.running.remove(&connection);
-        if let Some(index) = self.indices.remove(&connection) {
-            tracing::debug!(index, "connection closed: {reason}");
-            return Closed::OfSession(Ended { index, end: end_of(self.endpoint(), reason, had_session) });
+        for which in [Which::InUse, Which::Beside] {
+            let Some(session) = self.of_mut(which) else { continue };
+            let (index, place) = (session.indices.remove(&connection), session.way.map(|way| way.exit));
+            let Some(index) = index else { continue };
+            tracing::debug!(index, ?which, "connection closed: {reason}");
+            let place = place.filter(|_| which == Which::Beside).unwrap_or(self.exits.current());
+            let end = end_of(&self.exits.exit(place).endpoint, reason, had_session);
+            return Closed::OfSession(Ended { which, index, end });
         }
         let Some(race) = &mut self.race else { return Closed::Forgotten };
         let Some(way) = race.runners.remove(&connection) else { return Closed::Forgotten };
@@ -331,15 +351,19 @@ impl Connections {
         connection: ConnectionId,
         answers: bool,
     ) -> bool {
+        if let (Some(index), Some(beside)) = (self.index_beside(connection), &mut self.beside) {
+            // It counts once the client uses that session.
+            beside.silence.answers(Instant::now(), index, answers);
+        }
         let Some(index) = self.index(connection) else { return false };
         tracing::debug!(index, answers, "a connection's path changed");
-        if !answers && !self.silence.has_silent() {
+        if !answers && !self.own.silence.has_silent() {
             // An idle connection does not notice that its path is dead, so each connection now asks its peer for a sign of life.
             worker.send_all(SharedCommand::Rouse).await;
         }
-        let was_silent = self.silence.is_silent();
-        self.silence.answers(Instant::now(), index, answers);
-        let is_back = was_silent && !self.silence.is_silent();
+        let was_silent = self.own.silence.is_silent();
+        self.own.silence.answers(Instant::now(), index, answers);
+        let is_back = was_silent && !self.own.silence.is_silent();
         // The old way works again, so the search for another one ends.
         if is_back && self.races_for(Purpose::Scout) {
             self.abort_race(worker).await;
@@ -349,13 +373,13 @@ impl Connections {
 
     /// When [`Self::handle_silence`] has something to do.
     pub(super) fn silence_due(&self) -> Option<Instant> {
-        self.silence.timeout()
+        self.own.silence.timeout()
     }
 
     /// Gives silent connections other ports. Returns whether all are silent, so that another way has to be found.
     pub(super) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
         let mut scouts = false;
-        for action in self.silence.handle_timeout(Instant::now()) {
+        for action in self.own.silence.handle_timeout(Instant::now()) {
             match action {
                 VigilAction::Rebind { index } => self.rebind(worker, index).await,
                 // A search that is under way goes on: starting it again would abort it.
@@ -366,7 +390,7 @@ impl Connections {
     }
 
     async fn rebind(&self, worker: &WorkerHandle, index: u32) {
-        let (Some(connection), Some(remote)) = (self.with_index(index), self.remotes.get(&index)) else {
+        let (Some(connection), Some(remote)) = (self.with_index(index), self.own.remotes.get(&index)) else {
             return;
         };
         match exits::bind(*remote) {

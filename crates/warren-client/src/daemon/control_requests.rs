@@ -104,7 +104,11 @@ impl Daemon {
     }
 
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
+        let mut snapshot = self.worker.snapshot().await.unwrap_or_default();
+        // An index is that of a connection in the session in use.
+        for each in &mut snapshot.connections {
+            each.index = each.index.filter(|_| self.connections.index_beside(each.connection).is_none());
+        }
         let exit = self.connections.exit();
         // A kill switch whose table is gone counts as open, even if the journal says that it is closed.
         let opened = self.host.lockdown.trouble().await;
@@ -133,6 +137,7 @@ impl Daemon {
             }),
             refused: self.health.refusal.status(),
             roster: self.start.fleet.status(self.member_in_use()),
+            moving: self.moves.status(Instant::now()),
             error: self.health.host_trouble().map(str::to_owned),
             kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
             host_outside: self.start.host_outside,

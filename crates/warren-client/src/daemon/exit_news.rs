@@ -21,10 +21,15 @@ impl Daemon {
             tracing::info!("the exit names other resolvers: {named}");
         }
         self.session.set_welcome(welcome.clone());
+        self.follow_grant(&welcome).await;
+    }
+
+    /// Makes the host follow what the session in use grants.
+    pub(super) async fn follow_grant(&mut self, welcome: &SessionGrant) {
         if !self.host.setup.stands() {
             return;
         }
-        match self.host.setup.apply(&welcome).await {
+        match self.host.setup.apply(welcome).await {
             Ok(queues) => {
                 if self.host.applied().await {
                     self.note_host_trouble(None);

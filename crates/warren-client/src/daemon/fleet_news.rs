@@ -6,6 +6,7 @@ use warren_session::message::Roster;
 
 use super::Daemon;
 use super::connections::Purpose;
+use super::moves::spread_confirmation;
 use crate::kill_switch;
 use crate::lookup::NameServers;
 use warren_config::RemoteExit;
@@ -60,6 +61,7 @@ impl Daemon {
         if let Err(error) = followed {
             tracing::warn!("the kill switch does not follow the roster: {error:#}");
         }
+        self.check_beside().await;
         let is_proven = self.session.welcome().is_some();
         let place = self.connections.exits.current();
         if (is_proven && !self.connections.is_exit_accepted()) || !self.connections.exits.has(place) {
@@ -78,6 +80,7 @@ impl Daemon {
     pub(super) fn name_fleet(&mut self) {
         let Self { start, connections, session, .. } = self;
         session.follow_fleet(start.fleet.is_wanted(), start.fleet.hello(), connections.exits.count() > 1);
+        session.set_moves_without_gap(connections.exits.has_sibling());
     }
 
     /// Leaves an exit that neither the profile nor the roster has any more.
@@ -88,6 +91,7 @@ impl Daemon {
             return;
         }
         let from = self.connections.endpoint().to_string();
+        self.end_move().await;
         self.session.machine.stop(now);
         self.close_unwanted().await;
         self.connections.exits.use_first();
@@ -136,9 +140,14 @@ impl Daemon {
         let was_nearer = self.connections.has_nearer();
         self.connections.set_nearer(nearer.map(|name| exits.places_of(name)).unwrap_or_default());
         let is_nearer = self.connections.has_nearer();
-        let moves =
-            was_nearer && is_nearer && self.health.state() == State::Up && !self.connections.is_racing();
-        self.connections.measure_at(now + if is_nearer && !moves { CONFIRM_AFTER } else { MEASURE_EVERY });
+        let moves = was_nearer
+            && is_nearer
+            && self.health.state() == State::Up
+            && self.moves.may_improve(now)
+            && !self.connections.is_racing();
+        let confirms = is_nearer && !moves && self.moves.may_improve(now);
+        self.connections
+            .measure_at(now + if confirms { CONFIRM_AFTER + spread_confirmation() } else { MEASURE_EVERY });
         if moves {
             self.start_race(Purpose::Nearer).await?;
             self.connections.set_nearer(Vec::new());

@@ -65,6 +65,7 @@ impl Daemon {
 
     /// Says goodbye to the exit, and ends the session with its connections and searches. The host stays as it is.
     pub(super) async fn end_session(&mut self) {
+        self.end_move().await;
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;
         self.connections.abort_race(&self.worker).await;

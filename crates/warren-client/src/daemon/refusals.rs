@@ -47,6 +47,8 @@ impl Daemon {
             return Ok(());
         }
         tracing::debug!("asking the exits again");
+        // An exit tells a client process that another host has replaced for good.
+        self.session.renew_nonce()?;
         // An earlier attempt may still be under way, with connections that have to be closed.
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;

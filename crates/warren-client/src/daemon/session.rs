@@ -11,8 +11,14 @@ use warren_session::exit::SessionId;
 use warren_session::roster::FleetName;
 
 use super::task::finished;
-use crate::probe::Probe;
-use warren_daemon::notify;
+use crate::probe::{Identifier, Probe};
+use warren_daemon::{entropy, notify};
+
+/// The second session of a client that moves to another exit.
+pub(super) struct SessionBeside {
+    pub(super) machine: ClientSession,
+    pub(super) welcome: Option<SessionGrant>,
+}
 
 /// The session with the exit in use, or the attempt to open one.
 pub(super) struct CurrentSession {
@@ -21,13 +27,47 @@ pub(super) struct CurrentSession {
     config: ClientConfig,
     /// What the exit granted, until the session is given up or another Welcome replaces it.
     welcome: Option<SessionGrant>,
-    /// Runs from the first attached connection until the exit's inner address answers through the tunnel.
+    /// The new session until it carries packets, and then the old one.
+    pub(super) beside: Option<SessionBeside>,
+    /// Runs from the first attached connection until the exit's inner address answers through the tunnel. A new session
+    /// beside the one in use is probed as well.
     probe: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl CurrentSession {
-    pub(super) fn new(config: ClientConfig) -> Self {
-        Self { machine: new_machine(&config), config, welcome: None, probe: None }
+    pub(super) fn new(config: ClientConfig) -> anyhow::Result<Self> {
+        let config = ClientConfig { nonce: Some(entropy::bytes()?), ..config };
+        Ok(Self { machine: new_machine(&config), config, welcome: None, beside: None, probe: None })
+    }
+
+    /// Lets the next session be one of another client process, because an exit has replaced those of this one.
+    pub(super) fn renew_nonce(&mut self) -> anyhow::Result<()> {
+        self.config.nonce = Some(entropy::bytes()?);
+        Ok(())
+    }
+
+    /// Says whether this client can open a session at another exit beside the one in use.
+    pub(super) fn set_moves_without_gap(&mut self, moves_without_gap: bool) {
+        self.config.moves_without_gap = moves_without_gap;
+        self.machine.set_moves_without_gap(moves_without_gap);
+    }
+
+    /// Begins a session beside the one in use. Its connection 0 exists already.
+    pub(super) fn begin_beside(&mut self, now: Instant) {
+        let mut machine = new_machine(&self.config);
+        machine.start(now);
+        // It asks for a connection 0.
+        while machine.poll_action().is_some() {}
+        machine.connected(now, 0);
+        self.beside = Some(SessionBeside { machine, welcome: None });
+    }
+
+    /// Uses the session beside, and keeps the one in use beside it.
+    pub(super) fn swap(&mut self) {
+        if let Some(beside) = &mut self.beside {
+            std::mem::swap(&mut self.machine, &mut beside.machine);
+            std::mem::swap(&mut self.welcome, &mut beside.welcome);
+        }
     }
 
     /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` whether exits may
@@ -101,6 +141,11 @@ impl CurrentSession {
         true
     }
 
+    /// Starts to send echo requests with an identifier, which the workers send on the session beside.
+    pub(super) fn start_probe_beside(&mut self, device: String, probe: Probe, identifier: Identifier) {
+        self.probe = Some(tokio::spawn(probe.answered_as(device, identifier)));
+    }
+
     /// Waits for the probe's end. Without a probe, waits for ever. Cancelling the wait loses nothing.
     pub(super) async fn probed(&mut self) -> Result<io::Result<()>, JoinError> {
         let outcome = finished(&mut self.probe).await;
@@ -124,5 +169,5 @@ pub(super) fn leased(welcome: &SessionGrant) -> Vec<IpAddr> {
 }
 
 fn new_machine(config: &ClientConfig) -> ClientSession {
-    ClientSession::new(config.clone(), warren_daemon::entropy::source())
+    ClientSession::new(config.clone(), entropy::source())
 }

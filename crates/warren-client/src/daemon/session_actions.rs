@@ -8,7 +8,7 @@ use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
 
 use super::Daemon;
-use super::connections::{Ordered, Purpose};
+use super::connections::{Purpose, Which};
 use warren_control::status::State;
 use warren_tunnel::{Forwarding, SessionRoute, SharedCommand};
 
@@ -17,16 +17,22 @@ impl Daemon {
     pub(super) async fn carry_out(&mut self, action: ClientAction) -> anyhow::Result<Option<Stop>> {
         match action {
             ClientAction::Connect { index } => self.connect(index).await?,
-            ClientAction::Send { index, bytes } => self.connections.send(&self.worker, index, bytes).await,
+            ClientAction::Send { index, bytes } => {
+                self.connections.send(&self.worker, Which::InUse, index, bytes).await;
+            }
             ClientAction::Close { index, reason } => {
-                self.connections.close(&self.worker, index, reason).await;
+                self.connections.close(&self.worker, Which::InUse, index, reason).await;
             }
             ClientAction::Welcome(welcome) => self.welcome(*welcome).await?,
             ClientAction::Changed(welcome) => self.changed(*welcome).await,
             ClientAction::ExitKeys { index, keys } => self.take_exit_keys(index, &keys).await?,
             ClientAction::Roster { index, roster } => self.take_roster(index, &roster).await?,
+            ClientAction::AskedToLeave => self.asked_to_leave(Instant::now()).await,
             ClientAction::Attach { index } => self.attach(index).await,
-            ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
+            ClientAction::Detach { index } => {
+                self.connections.detach(&self.worker, Which::InUse, index).await;
+            }
+            ClientAction::Down { .. } if self.takes_over().await => {}
             ClientAction::Down { reason, goodbye } => self.down(reason, goodbye),
             ClientAction::Stopped { reason } if self.goes_on_elsewhere(&reason) => {}
             ClientAction::Stopped { reason } => {
@@ -42,17 +48,20 @@ impl Daemon {
         while let Some(action) = self.session.machine.poll_action() {
             match action {
                 ClientAction::Send { index, bytes } => {
-                    self.connections.send(&self.worker, index, bytes).await
+                    self.connections.send(&self.worker, Which::InUse, index, bytes).await
                 }
                 ClientAction::Close { index, reason } => {
-                    self.connections.close(&self.worker, index, reason).await;
+                    self.connections.close(&self.worker, Which::InUse, index, reason).await;
                 }
-                ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
+                ClientAction::Detach { index } => {
+                    self.connections.detach(&self.worker, Which::InUse, index).await;
+                }
                 ClientAction::Connect { .. }
                 | ClientAction::Welcome(_)
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
                 | ClientAction::Roster { .. }
+                | ClientAction::AskedToLeave
                 | ClientAction::Attach { .. }
                 | ClientAction::Down { .. }
                 | ClientAction::Stopped { .. } => {}
@@ -68,7 +77,7 @@ impl Daemon {
 
     async fn connect(&mut self, index: u32) -> anyhow::Result<()> {
         // Connection 0 finds a way to an exit by a race. The other connections take the same way.
-        let Some(way) = self.connections.way().filter(|_| index != 0) else {
+        let Some(ordered) = self.connections.order_for(Which::InUse).filter(|_| index != 0) else {
             self.start_race(Purpose::Attempt).await?;
             // The devices are made while the worker carries out the handshake. Only at the first attempt: later ones may
             // fail for a long time, and would make and remove the devices each time.
@@ -77,7 +86,6 @@ impl Daemon {
             }
             return Ok(());
         };
-        let ordered = Ordered::for_session(way.remote);
         let ended = self.connections.open(&self.worker, &mut self.host.lockdown, index, ordered).await?;
         self.tell_session(ended);
         Ok(())
@@ -85,6 +93,9 @@ impl Daemon {
 
     /// Sets the host up as the exit's Welcome asks, and lets the workers carry the session's packets.
     async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
+        // The move's rules name the earlier session.
+        self.end_move().await;
+        self.moves.stay();
         // The exit has replaced the earlier session, and the new one may have other addresses.
         if let Some(session) = self.session.take_welcome() {
             self.worker.send_all(SharedCommand::EndSession { session }).await;
@@ -105,14 +116,7 @@ impl Daemon {
         }
         // A check of what was just set up would delay the first echo, for which `up` waits.
         self.host.put_off_look();
-        let route = SessionRoute {
-            ipv4: welcome.ipv4.map(|(address, _)| address),
-            ipv6: welcome.ipv6.map(|(address, _)| address),
-            prefixes: welcome.prefixes.clone(),
-            connections: welcome.connections,
-            limit: None,
-            repair: welcome.features & NUMBERED != 0,
-        };
+        let route = route_of(&welcome);
         let session = SessionId(welcome.session);
         // Before the device opens, so that its first packets find a session in the workers.
         self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
@@ -141,7 +145,8 @@ impl Daemon {
         };
         let session = SessionId(welcome.session);
         self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
-        self.connections.attached(index);
+        self.connections.attached(Which::InUse, index);
+        self.session.set_moves_without_gap(self.connections.exits.has_sibling());
         if self.health.state() != State::Up && !self.session.is_probing() {
             let device = self.host.setup.device().map(|device| device.name);
             if !self.session.start_probe(device) {
@@ -182,5 +187,17 @@ impl Daemon {
         } else if goodbye == Some(Goodbye::Draining) && is_only_exit {
             self.health.refusal.give_up(self.connections.refusal_of(Goodbye::Draining));
         }
+    }
+}
+
+/// What the workers have to know of a session.
+pub(super) fn route_of(welcome: &SessionGrant) -> SessionRoute {
+    SessionRoute {
+        ipv4: welcome.ipv4.map(|(address, _)| address),
+        ipv6: welcome.ipv6.map(|(address, _)| address),
+        prefixes: welcome.prefixes.clone(),
+        connections: welcome.connections,
+        limit: None,
+        repair: welcome.features & NUMBERED != 0,
     }
 }

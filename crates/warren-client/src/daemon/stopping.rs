@@ -50,6 +50,7 @@ impl Daemon {
     /// Says goodbye to the exit and restores the host, whatever the reason for the daemon's end.
     pub(super) async fn end(mut self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
         notify::stopping();
+        self.end_move().await;
         // The exit is told, so that it does not keep a session for a client that has stopped.
         self.session.machine.stop(Instant::now());
         self.close_unwanted().await;

@@ -8,7 +8,7 @@ use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::PublicKey;
 
 use super::Daemon;
-use super::connections::{Closed, Ended, LookupAnswer, Purpose, Winner, close_quietly};
+use super::connections::{Closed, Ended, LookupAnswer, Purpose, Which, Winner, close_quietly};
 use crate::diagnose::KillSwitches;
 use crate::network_events::NetworkEvent;
 use warren_control::status::State;
@@ -44,6 +44,8 @@ impl Daemon {
                         self.session.machine.set_taken(taken);
                     }
                     self.session.machine.received(now, index, &data);
+                } else if let Some(index) = self.connections.index_beside(connection) {
+                    self.received_beside(now, index, &data).await;
                 }
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,
@@ -59,9 +61,27 @@ impl Daemon {
     }
 
     pub(super) fn tell_session(&mut self, ended: Option<Ended>) {
-        if let Some(Ended { index, end }) = ended {
-            self.session.machine.closed(Instant::now(), index, end);
+        let Some(Ended { which, index, end }) = ended else { return };
+        match (which, &mut self.session.beside) {
+            (Which::InUse, _) => self.session.machine.closed(Instant::now(), index, end),
+            (Which::Beside, Some(beside)) => beside.machine.closed(Instant::now(), index, end),
+            (Which::Beside, None) => {}
         }
+    }
+
+    /// Takes bytes from the exit of the session beside.
+    async fn received_beside(&mut self, now: Instant, index: u32, data: &[u8]) {
+        let taken = match &self.session.beside {
+            Some(beside) if beside.machine.awaits_welcome(index) => {
+                Some(self.host.taken_addresses(&self.session.leased(), &self.connections).await)
+            }
+            Some(_) | None => None,
+        };
+        let Some(beside) = &mut self.session.beside else { return };
+        if let Some(taken) = taken {
+            beside.machine.set_taken(taken);
+        }
+        beside.machine.received(now, index, data);
     }
 
     /// Takes a connection whose handshake is done. The exit has proven its key by that.
@@ -86,6 +106,11 @@ impl Daemon {
             if let Some(index) = self.connections.index(connection) {
                 self.connections.proven(index, exit_key);
                 self.session.machine.connected(now, index);
+            } else if let (Some(index), Some(beside)) =
+                (self.connections.index_beside(connection), &mut self.session.beside)
+            {
+                self.connections.proven_beside(index, exit_key);
+                beside.machine.connected(now, index);
             }
             return Ok(());
         };
@@ -99,6 +124,13 @@ impl Daemon {
         match self.connections.judge_winner(purpose, way) {
             Winner::TooEarly => {
                 close_quietly(&self.worker, connection).await;
+                return Ok(());
+            }
+            Winner::OtherExit if self.moves_without_gap(purpose, way) => {
+                match self.moves.may_go(now, purpose, way.exit) {
+                    true => self.begin_move(now, connection, way, exit_key).await,
+                    false => close_quietly(&self.worker, connection).await,
+                }
                 return Ok(());
             }
             Winner::OtherExit => self.change_exit(now, way.exit).await,
@@ -190,6 +222,10 @@ impl Daemon {
     pub(super) fn take_probe(&mut self, probed: Result<io::Result<()>, JoinError>) {
         if let Ok(Err(error)) = probed {
             tracing::debug!("cannot probe the tunnel: {error}");
+        }
+        // The session in use is up while another is built beside it, and needs no probe.
+        if self.moves.is_building() {
+            return self.prove_move();
         }
         self.up();
     }

@@ -1,5 +1,7 @@
 //! The exits of the fleet's roster among all exits: which keys they may have, and in which order they are tried.
 
+use std::time::Instant;
+
 use warren_session::roster::RosterExit;
 
 use super::{Entry, Exits, Way};
@@ -84,6 +86,21 @@ impl Exits {
     pub(crate) fn places_of(&self, member: &str) -> Vec<usize> {
         let is_of = |place: &usize| self.member(*place) == Some(member);
         (0..self.entries.len()).filter(is_of).collect()
+    }
+
+    /// Whether the exit in use and another one belong to the fleet, so that this client has the same addresses at both.
+    pub(crate) fn has_sibling(&self) -> bool {
+        let is_other = |place: &usize| self.member(*place).is_some() && self.has(*place);
+        self.member(self.current).is_some()
+            && (0..self.entries.len())
+                .any(|place| is_other(&place) && !self.is_same_exit(place, self.current))
+    }
+
+    /// The places of the roster's other exits, in the order in which they are tried.
+    pub(crate) fn other_members(&self, now: Instant) -> Vec<usize> {
+        let mut places = self.order(now);
+        places.retain(|place| self.member(*place).is_some() && !self.is_same_exit(*place, self.current));
+        places
     }
 
     /// The roster's exit that comes first in the order.

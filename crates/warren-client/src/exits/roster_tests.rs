@@ -57,6 +57,24 @@ fn exit_that_the_roster_knows_by_another_endpoint_is_the_same_exit() {
 }
 
 #[test]
+fn a_client_can_move_without_a_gap_only_between_exits_of_its_fleet() {
+    let world = World::new(&[PINNED, "192.0.2.9:443"]);
+    let mut exits = world.exits();
+    let now = Instant::now();
+    assert!(!exits.has_sibling() && exits.other_members(now).is_empty(), "both are in the profile alone");
+
+    exits.follow(&world.profile, &world.learnt(), &world.fleet(&[("a", PINNED, public())]));
+    assert!(!exits.has_sibling(), "its fleet has no other exit");
+
+    let members = [("a", PINNED, public()), ("b", "192.0.2.2:443", public())];
+    exits.follow(&world.profile, &world.learnt(), &world.fleet(&members));
+    assert!(exits.has_sibling());
+    assert_eq!(exits.other_members(now), [2]);
+    exits.use_exit(1);
+    assert!(!exits.has_sibling(), "the profile's second exit is not of the fleet");
+}
+
+#[test]
 fn every_endpoint_of_a_roster_is_an_endpoint_here() {
     for text in
         ["192.0.2.1:443", "[2001:db8::1]:8443", "ams2.example.net:51820", "a_b.example:1", "exit:65535"]

@@ -97,6 +97,7 @@ mod tests {
             last_error: None,
             resting: None,
             roster: None,
+            moving: None,
             kill_switch: false,
             reconnects: 0,
             dropped_queries: 0,

@@ -29,6 +29,9 @@ pub struct ClientStatus {
     /// The fleet that the client follows, if it follows one. The name `fleet` is an exit's: both are fields of one JSON object. Not `fleet`, which is an exit's and in the same JSON object.
     #[serde(default)]
     pub roster: Option<FollowedFleetStatus>,
+    /// The move to another exit of the fleet, while one is under way.
+    #[serde(default)]
+    pub moving: Option<MoveStatus>,
     /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
     /// Whether the tunnel is for programs of `warren exec` alone, and the host's own traffic stays outside.
@@ -54,6 +57,21 @@ pub struct FollowedFleetStatus {
     pub exits: usize,
     /// The name of the exit in use, if the roster has it.
     pub exit: Option<String>,
+}
+
+/// A move to another exit of the fleet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MoveStatus {
+    /// The exit that the client leaves.
+    pub from: String,
+    /// The exit that it moves to.
+    pub to: String,
+    /// Whether new flows use the new exit. Until then, all flows use the old one.
+    pub has_switched: bool,
+    /// Number of flows that began before the switch and finish at the old exit.
+    pub flows_at_old_exit: usize,
+    /// TCP connections that began after the switch and use the old exit, because there were too many to tell apart.
+    pub flows_without_room: u64,
 }
 
 /// A refusal by an exit that has proven its key.

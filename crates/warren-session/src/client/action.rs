@@ -60,6 +60,9 @@ pub enum ClientAction {
         /// The roster and how busy exits are. The roster may be empty.
         roster: Box<Roster>,
     },
+    /// The exit is being taken out of service, and asks the client to move to another. The session goes on until the exit ends it.
+    /// Each connection may bring this.
+    AskedToLeave,
     /// Traffic may flow on the connection.
     Attach {
         /// The connection's number in the session.

@@ -17,6 +17,12 @@ pub struct ClientConfig {
     pub prefixes: Vec<IpNet>,
     /// Whether this client can go to another exit, which matters to an operator who drains this one.
     pub has_other_exit: bool,
+    /// 16 random bytes, which stay the same as long as the client process lives: by them, an exit tells a client that has moved from
+    /// another machine with the same key. Without them, the session draws its own.
+    pub nonce: Option<[u8; 16]>,
+    /// Whether the client can open a session at another exit while this one goes on. Then a draining exit ends nothing by its word:
+    /// the caller hears [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
+    pub moves_without_gap: bool,
     /// The fleet that the client follows, and the serial of the newest roster that it has.
     pub fleet: Option<(FleetName, u64)>,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::link::Phase;
+use super::link::{Link, Phase};
 use super::{ClientAction, ClientSession, Established, Loss, SessionGrant, WelcomeError};
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Attach, Hello, Message, Network};
@@ -156,6 +156,15 @@ impl ClientSession {
                 Loss { answered: true, ..Loss::broken(why).closing(Goodbye::ClientStopped) },
             );
         };
+        // The exit closes nothing with this word alone. Its clients have time to open a session elsewhere.
+        if reason == Goodbye::Draining && self.config.moves_without_gap && self.up_count() > 0 {
+            match self.link(index).and_then(Link::attached_since) {
+                Some(_) => self.actions.push_back(ClientAction::AskedToLeave),
+                // The exit takes no connection any more. Those that the session has go on.
+                None => self.lost(now, index, Loss { closing: Some(reason), ..Loss::said(reason) }),
+            }
+            return;
+        }
         self.farewell(now, index, reason, Some(reason));
     }
 

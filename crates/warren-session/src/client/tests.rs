@@ -294,6 +294,53 @@ fn nothing_is_final_before_the_exit_s_key_is_proven() {
 }
 
 #[test]
+fn a_draining_exit_ends_nothing_by_its_word_if_the_client_can_move_without_a_gap() {
+    let mut client = Client::up(2);
+    client.session.set_moves_without_gap(true);
+    client.advance(60);
+
+    client.receive(0, &Goodbye::Draining.to_message());
+    client.receive(1, &Goodbye::Draining.to_message());
+
+    assert_eq!(client.actions(), [Action::AskedToLeave, Action::AskedToLeave]);
+    assert_eq!(*client.session.state(), ClientState::Up { attached: 2 });
+    // A lost connection is refused from now on, and takes none of the others with it.
+    client.lose(1);
+    assert_eq!(client.actions(), [Action::Detach { index: 1 }, Action::Connect { index: 1 }]);
+    client.session.connected(client.now, 1);
+    client.actions();
+    client.receive(1, &Goodbye::Draining.to_message());
+    assert_eq!(client.actions(), [Action::Close { index: 1, reason: Goodbye::Draining }]);
+    assert_eq!(*client.session.state(), ClientState::Up { attached: 1 });
+    // The exit's time is over: it closes the connection.
+    client.session.closed(client.now, 0, ConnectionEnd::Goodbye(Goodbye::Draining));
+    assert!(client.actions().iter().any(|action| matches!(action, Action::Down { .. })));
+    // The control: a client that cannot move leaves at once.
+    let mut client = Client::up(2);
+    client.receive(0, &Goodbye::Draining.to_message());
+    let actions = client.actions();
+    let is_down = |action: &Action| matches!(action, Action::Down { goodbye: Some(Goodbye::Draining), .. });
+    assert!(actions.iter().any(is_down) && !actions.contains(&Action::AskedToLeave), "{actions:?}");
+}
+
+#[test]
+fn every_session_of_a_client_process_has_its_nonce() {
+    let nonce_of = |nonce, fill: u8| {
+        let config = ClientConfig { connections: 1, nonce, ..ClientConfig::default() };
+        let mut session = ClientSession::new(config, Box::new(move |bytes| bytes.fill(fill)));
+        let now = Instant::now();
+        session.start(now);
+        session.connected(now, 0);
+        let mut client = Client { session, now };
+        let Message::Hello(hello) = client.said(0) else { panic!("no Hello") };
+        hello.nonce
+    };
+    assert_eq!(nonce_of(Some([9; 16]), 1), nonce_of(Some([9; 16]), 2));
+    // The control: without one, each session draws its own.
+    assert_ne!(nonce_of(None, 1), nonce_of(None, 2));
+}
+
+#[test]
 fn stop_says_goodbye_on_every_open_connection() {
     let mut client = Client::up(2);
     client.lose(1);

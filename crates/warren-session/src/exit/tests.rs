@@ -1,5 +1,6 @@
 mod changes;
 mod harness;
+mod moving;
 mod roster;
 mod store;
 mod updates;

@@ -102,6 +102,7 @@ impl Worker {
                 }
             }
             SharedCommand::EndSession { session } => self.end_session(session),
+            SharedCommand::Move { moving } => self.sessions.set_move(moving),
             SharedCommand::SetForwarding { forwarding } => {
                 // Without a device there is nothing to change: `OpenDevice` brings its own rules.
                 if let Some(device) = &mut self.device {

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use warren_packet::datagram::{Datagram, Flags, Numbering, PACKET_OVERHEAD};
+use warren_packet::flow_step::FlowStep;
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
+use warren_packet::tuple::FiveTuple;
 use warren_quic::driver::{ConnectionId, Event, LostDatagram};
 use warren_session::exit::SessionId;
 
@@ -307,6 +309,9 @@ impl Worker {
         now: Instant,
     ) -> Result<(), DropReason> {
         let view = self.admit(session, &packet, now)?;
+        if let Some(moving) = self.sessions.moving() {
+            moving.received(session, &FiveTuple::of(&view), FlowStep::of(&view), now);
+        }
         if is_syn(&view)
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)

@@ -180,7 +180,7 @@ impl Worker {
     ) -> Result<Option<usize>, DropReason> {
         let device = self.device.as_mut();
         let Routed { place, limit, flow_hash, is_syn } =
-            route(&self.sessions, device.as_deref(), super_packet)?;
+            route(&self.sessions, device.as_deref(), super_packet, now)?;
         let slot = match (place, named) {
             (Place::Here(slot), _) => slot,
             (Place::Peer(peer), _) => {
@@ -259,11 +259,15 @@ fn route<'a>(
     sessions: &'a Sessions,
     device: Option<&Device>,
     super_packet: &[u8],
+    now: Instant,
 ) -> Result<Routed<'a>, DropReason> {
     let packet = IpPacket::parse(super_packet).map_err(|_| DropReason::BadPacket)?;
     let device = device.ok_or(DropReason::NoConnection)?;
     let flow = FiveTuple::of(&packet);
-    let (place, limit) = sessions.place_for(&device.forwarding, &flow)?;
+    let (place, limit) = match sessions.moving() {
+        None => sessions.place_for(&device.forwarding, &flow)?,
+        Some(moving) => (sessions.place_during(moving, &flow, &packet, now)?, None),
+    };
     Ok(Routed { place, limit, flow_hash: flow.symmetric_hash(), is_syn: is_syn(&packet) })
 }
 

@@ -222,6 +222,7 @@ impl LibraryClient {
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
                 | ClientAction::Roster { .. }
+                | ClientAction::AskedToLeave
                 | ClientAction::Down { .. }
                 | ClientAction::Stopped { .. } => {}
             }

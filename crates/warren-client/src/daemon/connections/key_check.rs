@@ -18,12 +18,19 @@ const CHECK_EVERY: Duration = Duration::from_secs(60);
 impl Connections {
     /// Notes which of its keys the exit has proven on one of the session's connections.
     pub(in crate::daemon) fn proven(&mut self, index: u32, key: PublicKey) {
-        self.keys.proven.insert(index, key);
+        self.own.proven.insert(index, key);
+    }
+
+    /// Notes which of its keys the other exit has proven on one of the connections beside.
+    pub(in crate::daemon) fn proven_beside(&mut self, index: u32, key: PublicKey) {
+        if let Some(beside) = &mut self.beside {
+            beside.proven.insert(index, key);
+        }
     }
 
     /// The key that the exit has proven on the session's latest connection with an index.
     pub(in crate::daemon) fn proven_on(&self, index: u32) -> Option<PublicKey> {
-        self.keys.proven.get(&index).copied()
+        self.own.proven.get(&index).copied()
     }
 
     /// Checks whether the exit has a key, over the path that the session's connections take. Checks the same key at most once a minute.

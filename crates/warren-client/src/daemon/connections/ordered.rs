@@ -7,10 +7,15 @@ use warren_quic::key::PublicKey;
 
 use crate::exits::Way;
 
+/// The number of no session.
+const NO_SESSION: u64 = u64::MAX;
+
 /// A connection that was ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::daemon) struct Ordered {
     pub(in crate::daemon) remote: SocketAddr,
+    /// The number of the session that it is for. [`NO_SESSION`] if it has another purpose.
+    pub(super) session: u64,
     /// The part that it takes in a race, if it is ordered for one.
     pub(super) racer: Option<Racer>,
     /// The exit's key that it is to show, if that is all that it is for.
@@ -31,23 +36,23 @@ pub(super) struct Racer {
 
 impl Ordered {
     /// A connection for the session.
-    pub(in crate::daemon) fn for_session(remote: SocketAddr) -> Self {
-        Self { remote, racer: None, check: None, measured: None, is_cancelled: false }
+    pub(super) fn for_session(remote: SocketAddr, session: u64) -> Self {
+        Self { remote, session, racer: None, check: None, measured: None, is_cancelled: false }
     }
 
     /// A connection for a race.
     pub(super) fn for_race(race: u64, way: Way) -> Self {
-        Self { racer: Some(Racer { race, way }), ..Self::for_session(way.remote) }
+        Self { racer: Some(Racer { race, way }), ..Self::for_session(way.remote, NO_SESSION) }
     }
 
     /// A connection that measures the round-trip time to an exit.
     pub(super) fn for_measurement(way: Way) -> Self {
-        Self { measured: Some(way), ..Self::for_session(way.remote) }
+        Self { measured: Some(way), ..Self::for_session(way.remote, NO_SESSION) }
     }
 
     /// A connection that is to show whether the exit has a key.
     pub(super) fn for_check(remote: SocketAddr, key: PublicKey) -> Self {
-        Self { check: Some(key), ..Self::for_session(remote) }
+        Self { check: Some(key), ..Self::for_session(remote, NO_SESSION) }
     }
 }
 
@@ -65,10 +70,10 @@ impl OrderedConnections {
         self.0.get_mut(&index)?.pop_front()
     }
 
-    /// Marks what was ordered for an index as no longer wanted. The worker answers these orders all the same.
-    pub(super) fn cancel(&mut self, index: u32) {
+    /// Marks what was ordered for an index of a session as no longer wanted. The worker answers these orders all the same.
+    pub(super) fn cancel(&mut self, index: u32, session: u64) {
         for ordered in self.0.entry(index).or_default() {
-            ordered.is_cancelled = true;
+            ordered.is_cancelled |= ordered.session == session;
         }
     }
 }
@@ -80,16 +85,19 @@ mod tests {
     #[test]
     fn answers_belong_to_orders_in_turn_and_a_cancelled_order_is_answered_too() {
         let remotes: [SocketAddr; 2] = ["192.0.2.1:443".parse().unwrap(), "192.0.2.2:443".parse().unwrap()];
-        let [first, second] = remotes.map(Ordered::for_session);
+        let [first, second] = remotes.map(|remote| Ordered::for_session(remote, 1));
         let mut ordered = OrderedConnections::default();
         ordered.push(1, first);
-        ordered.cancel(1);
+        ordered.cancel(1, 1);
+        ordered.cancel(2, 2);
         ordered.push(1, second);
         ordered.push(2, first);
+        ordered.cancel(2, 2);
 
         assert_eq!(ordered.pop(1), Some(Ordered { is_cancelled: true, ..first }));
         assert_eq!(ordered.pop(1), Some(second));
         assert_eq!(ordered.pop(1), None);
+        assert_eq!(ordered.pop(2), Some(first), "another session was cancelled");
         assert_eq!(ordered.pop(2), Some(first));
     }
 }

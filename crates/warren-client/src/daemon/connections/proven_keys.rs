@@ -1,6 +1,5 @@
-//! Which of its keys the exit has proven on which connection, and the check of its next one.
+//! The check of the exit's next key.
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use warren_quic::driver::ConnectionId;
@@ -8,8 +7,6 @@ use warren_quic::key::PublicKey;
 
 #[derive(Debug, Default)]
 pub(super) struct ProvenKeys {
-    /// The exit's key on each of the session's connections.
-    pub(super) proven: HashMap<u32, PublicKey>,
     /// The key of the latest check, and when it began.
     pub(super) latest: Option<(PublicKey, Instant)>,
     /// The connection of the latest check.

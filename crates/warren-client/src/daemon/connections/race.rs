@@ -8,7 +8,7 @@ use warren_session::client::{ConnectionEnd, Race};
 
 use super::ordered::Ordered;
 use super::running_race::{Purpose, RunningRace};
-use super::{Connections, Ended, LookupAnswer, Winner, close_quietly};
+use super::{Connections, Ended, LookupAnswer, Which, Winner, close_quietly};
 use crate::exits::Way;
 use crate::kill_switch::Lockdown;
 use warren_tunnel::WorkerHandle;
@@ -32,11 +32,12 @@ impl Connections {
         let places = match purpose {
             Purpose::Failback => self.exits.preferred(),
             Purpose::Nearer => self.nearer.clone(),
+            Purpose::Leave => self.exits.other_members(now),
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
         let places = self.exits.with_ranks(&places);
         // A scout looks for a way other than the silent one. The connections on the silent way stay.
-        let excluded = self.way.filter(|_| purpose == Purpose::Scout);
+        let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
         // The look-ups may bring further addresses, so the race does not end before they do.
         let mut race = Race::new(true);
         for (place, rank) in &places {
@@ -98,9 +99,11 @@ impl Connections {
         }
         let Some(lost) = self.race.take_if(|race| race.race.is_lost()) else { return Ok(None) };
         match lost.purpose {
-            Purpose::Attempt => return Ok(Some(Ended { index: 0, end: lost.into_failure() })),
+            Purpose::Attempt => {
+                return Ok(Some(Ended { which: Which::InUse, index: 0, end: lost.into_failure() }));
+            }
             // The silent connections are still there and may be answered again, so nothing has ended.
-            Purpose::Scout | Purpose::Nearer => {}
+            Purpose::Scout | Purpose::Nearer | Purpose::Leave => {}
             Purpose::Failback => {
                 self.failback.answered(false);
             }
@@ -126,7 +129,7 @@ impl Connections {
             // A session belongs to one exit, so a new one is needed whatever the race was for.
             _ if !self.exits.is_same_exit(way.exit, self.exits.current()) => Winner::OtherExit,
             Purpose::Attempt => Winner::Awaited,
-            Purpose::Scout | Purpose::Failback | Purpose::Nearer => Winner::OtherWay,
+            Purpose::Scout | Purpose::Failback | Purpose::Nearer | Purpose::Leave => Winner::OtherWay,
         }
     }
 

@@ -19,6 +19,8 @@ pub(in crate::daemon) enum Purpose {
     Failback,
     /// Another exit of the roster is much nearer.
     Nearer,
+    /// The exit in use sends its clients to other exits of the fleet.
+    Leave,
 }
 
 /// A race under way.

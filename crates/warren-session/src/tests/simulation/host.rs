@@ -142,6 +142,7 @@ impl Host {
             ClientAction::Detach { index } => {
                 assert!(self.attached.remove(&index), "detached what was not attached")
             }
+            ClientAction::AskedToLeave => panic!("this client has nowhere to go"),
             ClientAction::Down { reason, goodbye } => {
                 assert!(self.attached.is_empty() && !reason.is_empty());
                 assert!(goodbye.is_none_or(|reason| !reason.is_final()), "tries again after a final reason");

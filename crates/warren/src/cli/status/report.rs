@@ -5,7 +5,7 @@ use super::fleet;
 use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
 use warren_control::status::{
-    ClientStatus, ConnectionStatus, ExitStatus, Rates, RefusedStatus, SessionStatus, Status,
+    ClientStatus, ConnectionStatus, ExitStatus, MoveStatus, Rates, RefusedStatus, SessionStatus, Status,
     percent as percent_of,
 };
 use warren_daemon::output;
@@ -70,6 +70,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     fields.add("exit", format!("{}{address}", client.exit.endpoint));
     fields.add_some("next exit key", client.exit.next_public_key.clone());
     fields.add_some("fleet", fleet(client));
+    fields.add_some("moving", moving(client));
     if let Some(session) = &client.session {
         let addresses: Vec<&str> =
             [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
@@ -85,6 +86,17 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     if client.reconnects > 0 {
         fields.add("reconnects", client.reconnects.to_string());
     }
+}
+
+/// Where the client moves to, and what still uses the exit that it leaves.
+pub(super) fn moving(client: &ClientStatus) -> Option<String> {
+    let MoveStatus { from, to, has_switched, flows_at_old_exit, .. } = client.moving.as_ref()?;
+    Some(match (has_switched, flows_at_old_exit) {
+        (false, _) => format!("to {to}; everything goes by {from} until {to} carries packets"),
+        (true, 0) => format!("to {to}; no flow is left at {from}"),
+        (true, 1) => format!("to {to}; 1 flow finishes at {from}"),
+        (true, flows) => format!("to {to}; {flows} flows finish at {from}"),
+    })
 }
 
 /// The fleet, its roster's serial, and the exit in use by its name there.

@@ -3,7 +3,7 @@
 use super::condition::condition;
 use super::fleet;
 use super::layout::{COLUMNS, Fields};
-use super::report::{add_trouble, dropped_by_reason, fleet, headline};
+use super::report::{add_trouble, dropped_by_reason, fleet, headline, moving};
 use super::units::{bit_rate, bytes, packet_rate, percent, round_trip};
 use warren_control::status::{
     ClientStatus, ConnectionStatus, ExitStatus, Rates, Status, percent as percent_of,
@@ -38,6 +38,7 @@ fn add_client(fields: &mut Fields, status: &Status, client: &ClientStatus) {
     fields.add("exit", format!("{}{address}{distance}", client.exit.endpoint));
     fields.add_some("next exit key", client.exit.next_public_key.clone());
     fields.add_some("fleet", fleet(client));
+    fields.add_some("moving", moving(client));
     let addresses = client.session.as_ref().map(|session| [&session.ipv4, &session.ipv6]);
     let addresses: Vec<&str> = addresses.into_iter().flatten().flatten().map(String::as_str).collect();
     fields.add("addresses", if addresses.is_empty() { "none yet".to_owned() } else { addresses.join(", ") });
@@ -140,7 +141,9 @@ const VALUE: usize = COLUMNS - "  kill switch  ".len();
 
 #[cfg(test)]
 mod tests {
-    use warren_control::status::{ClientCounts, ClientSessionStatus, DeviceStatus, SessionStatus};
+    use warren_control::status::{
+        ClientCounts, ClientSessionStatus, DeviceStatus, MoveStatus, SessionStatus,
+    };
 
     use super::super::watch::example;
     use super::*;
@@ -185,6 +188,25 @@ mod tests {
                 "  dropped      spoofed 12, dns_queries 7, queue_full 3",
             ]
         );
+    }
+
+    #[test]
+    fn a_move_is_told_in_plain_words() {
+        let mut status = example(&[]);
+        let mut line_of = |has_switched, flows_at_old_exit| {
+            let (from, to) = ("ams1".to_owned(), "fra1".to_owned());
+            let moving = MoveStatus { from, to, has_switched, flows_at_old_exit, flows_without_room: 0 };
+            status.client.as_mut().unwrap().moving = Some(moving);
+            let text = summary(&status);
+            text.lines().find(|line| line.contains("moving")).unwrap().trim().to_owned()
+        };
+        assert_eq!(line_of(true, 3), "moving       to fra1; 3 flows finish at ams1");
+        assert_eq!(line_of(true, 1), "moving       to fra1; 1 flow finishes at ams1");
+        assert_eq!(
+            line_of(false, 0),
+            "moving       to fra1; everything goes by ams1 until fra1 carries packets"
+        );
+        assert!(!summary(&example(&[])).contains("moving"));
     }
 
     #[test]

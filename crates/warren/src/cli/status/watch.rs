@@ -118,6 +118,7 @@ pub(crate) fn example(connections: &[(u64, u64, u64)]) -> Status {
         last_error: None,
         resting: None,
         roster: None,
+        moving: None,
         kill_switch: false,
         reconnects: 0,
         dropped_queries: 0,

@@ -2,7 +2,7 @@
 
 use super::super::condition::details;
 use super::super::layout::hanging_within;
-use super::super::report::{connection_name, headline};
+use super::super::report::{connection_name, headline, moving};
 use super::super::units::{bit_rate, bytes, percent, round_trip};
 use super::history::{History, Series};
 use super::sparkline::{Bars, sparkline};
@@ -54,6 +54,7 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
         let device = status.device.as_ref().map(|device| format!(", MTU {}", device.mtu));
         let device = device.unwrap_or_default();
         lines.push(("exit ", format!("{}  {}{device}", client.exit.endpoint, addresses.join(", "))));
+        lines.extend(moving(client).map(|moving| ("moving ", moving)));
         lines.extend(client.refused.as_ref().map(|refused| ("refused: ", refused.message.clone())));
         lines.extend(client.error.as_ref().map(|error| ("error: ", error.clone())));
         lines.extend(client.last_error.as_ref().map(|error| ("last error: ", error.clone())));

@@ -1,0 +1,79 @@
+//! The connections of the second session that a client has while it moves to another exit.
+
+use std::time::Instant;
+
+use warren_quic::driver::ConnectionId;
+use warren_quic::key::PublicKey;
+
+use super::of_session::{SessionConnections, Which};
+use super::{Connections, Ordered, close_quietly};
+use crate::exits::Way;
+use warren_tunnel::WorkerHandle;
+
+impl Connections {
+    /// Begins a session beside the one in use. The winner of a race is its connection 0.
+    pub(in crate::daemon) fn begin_beside(&mut self, connection: ConnectionId, way: Way, key: PublicKey) {
+        self.sessions += 1;
+        self.beside = Some(SessionConnections::begin(self.sessions, connection, way, key));
+    }
+
+    /// Uses the session beside, and keeps the one in use beside it.
+    pub(in crate::daemon) fn swap(&mut self, now: Instant) {
+        let Some(beside) = &mut self.beside else { return };
+        std::mem::swap(&mut self.own, beside);
+        if let Some(way) = self.own.way {
+            self.exits.use_exit(way.exit);
+            self.failback.uses(now, usize::from(!self.exits.is_home(way.exit)));
+        }
+    }
+
+    /// Forgets the session beside, and closes what it still has.
+    pub(in crate::daemon) async fn end_beside(&mut self, worker: &WorkerHandle) {
+        let Some(beside) = self.beside.take() else { return };
+        for connection in beside.indices.into_keys() {
+            close_quietly(worker, connection).await;
+        }
+    }
+
+    /// The index of a connection in the session beside. None if it is not that session's.
+    pub(in crate::daemon) fn index_beside(&self, connection: ConnectionId) -> Option<u32> {
+        self.beside.as_ref()?.indices.get(&connection).copied()
+    }
+
+    /// Orders a connection of a session, over the way that the session's connection 0 took. Returns `None` without a way.
+    pub(in crate::daemon) fn order_for(&self, which: Which) -> Option<Ordered> {
+        let session = self.of(which)?;
+        Some(Ordered::for_session(session.way?.remote, session.number))
+    }
+
+    /// The way that a session's connections take.
+    pub(in crate::daemon) fn way_of(&self, which: Which) -> Option<Way> {
+        self.of(which)?.way
+    }
+
+    /// The connection of a session with an index.
+    pub(in crate::daemon) fn connection_of(&self, which: Which, index: u32) -> Option<ConnectionId> {
+        self.of(which)?.with_index(index)
+    }
+
+    pub(super) fn of(&self, which: Which) -> Option<&SessionConnections> {
+        match which {
+            Which::InUse => Some(&self.own),
+            Which::Beside => self.beside.as_ref(),
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, which: Which) -> Option<&mut SessionConnections> {
+        match which {
+            Which::InUse => Some(&mut self.own),
+            Which::Beside => self.beside.as_mut(),
+        }
+    }
+
+    /// The session that a connection was ordered for, if it still exists.
+    pub(super) fn with_number(&self, number: u64) -> Option<Which> {
+        [Which::InUse, Which::Beside]
+            .into_iter()
+            .find(|which| self.of(*which).is_some_and(|session| session.number == number))
+    }
+}

@@ -1,0 +1,54 @@
+//! The connections of one session, each with its index in the session.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use warren_quic::driver::ConnectionId;
+use warren_quic::key::PublicKey;
+use warren_session::client::Vigil;
+
+use crate::exits::Way;
+
+/// One of the client's sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon) enum Which {
+    /// The session in use.
+    InUse,
+    /// The other one while the client moves: the new session until it carries packets, and then the old one.
+    Beside,
+}
+
+/// The connections of a session.
+#[derive(Debug, Default)]
+pub(super) struct SessionConnections {
+    /// Distinguishes the sessions of this process. Both sessions of a move use the same indices.
+    pub(super) number: u64,
+    /// The way that connection 0 took. The others take the same.
+    pub(super) way: Option<Way>,
+    pub(super) indices: HashMap<ConnectionId, u32>,
+    pub(super) remotes: HashMap<u32, SocketAddr>,
+    /// Which attached connections are not answered, and what to do about it.
+    pub(super) silence: Vigil,
+    /// The exit's key on each connection.
+    pub(super) proven: HashMap<u32, PublicKey>,
+}
+
+impl SessionConnections {
+    /// Begins with a connection 0 whose handshake is done.
+    pub(super) fn begin(number: u64, connection: ConnectionId, way: Way, key: PublicKey) -> Self {
+        Self {
+            number,
+            way: Some(way),
+            indices: [(connection, 0)].into(),
+            remotes: [(0, way.remote)].into(),
+            proven: [(0, key)].into(),
+            ..Self::default()
+        }
+    }
+
+    /// The connection with an index.
+    pub(super) fn with_index(&self, index: u32) -> Option<ConnectionId> {
+        // A session has few connections, so a second map would not pay off.
+        self.indices.iter().find(|(_, other)| **other == index).map(|(connection, _)| *connection)
+    }
+}

@@ -1,0 +1,152 @@
+//! A bounded set of flows that several workers use at once without a lock.
+//!
+//! It exists only while a client moves. A slot that is taken stays with its flow until then.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use warren_packet::tuple::FiveTuple;
+
+/// Number of slots. A move takes half a minute, so this is enough for about 900 new flows a second.
+const SLOTS: usize = 32_768;
+/// Most slots that are tried for one flow.
+const PROBES: usize = 64;
+/// The mark of a flow that has ended.
+const ENDED: u32 = u32::MAX;
+
+/// A set of flows, each with the time of its latest packet. Times are in milliseconds since the table was made.
+#[derive(Debug)]
+pub(super) struct FlowTable {
+    slots: Box<[Slot]>,
+    /// Random, so that nobody can choose flows that share slots.
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The flow's hash, which is never 0. 0 while the slot is empty. Two flows share 64 bits about once in 10^10 moves.
+    flow: AtomicU64,
+    /// When the latest packet was seen.
+    seen: AtomicU32,
+}
+
+impl FlowTable {
+    pub(super) fn new() -> Self {
+        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), hasher: RandomState::new() }
+    }
+
+    /// Notes a packet of a flow, which is added if it is not there. Returns false if it has no room.
+    pub(super) fn note(&self, flow: &FiveTuple, at: u32) -> bool {
+        let hash = self.hash(flow);
+        for slot in self.slots_of(hash) {
+            let known = match slot.flow.load(Ordering::Acquire) {
+                0 => slot.flow.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire).map_or_else(
+                    // Another worker was faster, perhaps with the same flow.
+                    |taken_by| taken_by,
+                    |_| hash,
+                ),
+                known => known,
+            };
+            if known == hash {
+                if slot.seen.load(Ordering::Relaxed) != ENDED {
+                    slot.seen.store(at, Ordering::Relaxed);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// When the latest packet of a flow was noted. `None` if the table does not have the flow.
+    pub(super) fn seen(&self, flow: &FiveTuple) -> Option<u32> {
+        self.slot(flow).map(|slot| slot.seen.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a flow has ended, so that it is no longer counted.
+    pub(super) fn end(&self, flow: &FiveTuple) {
+        if let Some(slot) = self.slot(flow) {
+            slot.seen.store(ENDED, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of flows that have not ended and had a packet since a time.
+    pub(super) fn count_since(&self, at: u32) -> usize {
+        let is_live = |slot: &&Slot| {
+            let seen = slot.seen.load(Ordering::Relaxed);
+            slot.flow.load(Ordering::Relaxed) != 0 && seen != ENDED && seen >= at
+        };
+        self.slots.iter().filter(is_live).count()
+    }
+
+    fn slot(&self, flow: &FiveTuple) -> Option<&Slot> {
+        let hash = self.hash(flow);
+        // An empty slot ends the search, because slots are never emptied.
+        self.slots_of(hash)
+            .map(|slot| (slot, slot.flow.load(Ordering::Acquire)))
+            .take_while(|(_, known)| *known != 0)
+            .find_map(|(slot, known)| (known == hash).then_some(slot))
+    }
+
+    fn slots_of(&self, hash: u64) -> impl Iterator<Item = &Slot> {
+        let first = usize::try_from(hash % SLOTS as u64).unwrap_or_default();
+        let (before, from) = self.slots.split_at(first);
+        from.iter().chain(before).take(PROBES)
+    }
+
+    fn hash(&self, flow: &FiveTuple) -> u64 {
+        self.hasher.hash_one(flow).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(number: u32) -> FiveTuple {
+        FiveTuple {
+            source: std::net::Ipv4Addr::from(number).into(),
+            destination: "203.0.113.7".parse().unwrap(),
+            protocol: 6,
+            source_port: 1,
+            destination_port: 443,
+        }
+    }
+
+    #[test]
+    fn a_full_table_says_so_and_forgets_nobody() {
+        let table = FlowTable::new();
+        let most = u32::try_from(SLOTS).unwrap() + 1_000;
+
+        let taken: Vec<u32> = (0..most).filter(|number| table.note(&flow(*number), 1)).collect();
+
+        assert!(taken.len() > SLOTS * 9 / 10 && taken.len() <= SLOTS, "{}", taken.len());
+        assert!(taken.iter().all(|number| table.seen(&flow(*number)) == Some(1)));
+        assert_eq!((0..most).filter(|number| table.seen(&flow(*number)).is_some()).count(), taken.len());
+    }
+
+    #[test]
+    fn flows_that_go_on_are_counted_and_ended_ones_are_not() {
+        let table = FlowTable::new();
+        (0..3).for_each(|number| assert!(table.note(&flow(number), 10)));
+        table.note(&flow(0), 2_000);
+        table.note(&flow(1), 2_000);
+        table.end(&flow(1));
+        table.note(&flow(1), 3_000);
+
+        assert_eq!(table.count_since(1_000), 1);
+        assert_eq!(table.count_since(0), 2);
+    }
+
+    #[test]
+    fn workers_that_note_the_same_flows_at_once_take_one_slot_for_each() {
+        let table = FlowTable::new();
+
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5_000).for_each(|number| assert!(table.note(&flow(number), 1))));
+            }
+        });
+
+        assert_eq!(table.count_since(0), 5_000);
+    }
+}
