@@ -13,6 +13,8 @@
 
 #[path = "fleet/churn.rs"]
 mod churn;
+#[path = "fleet/commands.rs"]
+mod commands;
 mod support;
 
 use std::path::Path;
