@@ -1,6 +1,7 @@
 //! Two exits of a fleet share their clients, by the link to a store. The store is in the test's memory.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
@@ -10,7 +11,9 @@ use warren_session::invite::Invite;
 use crate::support::daemon::Warren;
 use crate::support::fleet_store::{Behaviour, FleetStore};
 use crate::support::open_metrics::{OpenMetrics, assert_configs_name_what_a_fleet_has};
-use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, flows, seconds};
+use crate::support::{
+    Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, finished, flows, seconds,
+};
 
 /// Two exits of one fleet, and their store.
 struct Fleet<'net> {
@@ -139,6 +142,42 @@ fn each_exit_shows_the_whole_fleet_and_its_metrics_are_those_of_rules_and_panels
         OpenMetrics::scrape(&net).value("warren_fleet_certificate_days{certificate=\"ca\"}").round(),
         3_000.0
     );
+}
+
+/// Needs Chromium and its driver.
+#[test]
+#[ignore = "needs Chromium"]
+fn a_browser_shows_the_whole_fleet_on_the_page_of_any_exit() {
+    let net = Net::new().expect("root can make a net");
+    let second = net.clients_beside(1).remove(0);
+    let fleet = Fleet::start(&net, &second, "1h");
+    let rows = |number: usize| {
+        let exit = &fleet.exits[number];
+        exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
+        exit.warren.run("reload exit").ok();
+        let token = exit.warren.state("exit/web.token");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/web/fleet.py");
+        let mut driver =
+            exit.warren.host.command(&["python3", script.to_str().unwrap(), "http://127.0.0.1:9467"]);
+        driver.env("WARREN_TOKEN", std::fs::read_to_string(token).unwrap().trim());
+        let shown = finished(&mut driver).ok();
+        serde_json::from_str::<Vec<[String; 6]>>(&shown).unwrap()
+    };
+
+    let [one, other] = [0, 1].map(|number| rows(number));
+    for shown in [&one, &other] {
+        let names: Vec<&str> = shown.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(names, ["ams1", "ams2"], "{shown:?}");
+        assert!(shown.iter().all(|row| row[2].starts_with("0 of ") && row[5] == "applied"), "{shown:?}");
+    }
+    assert_eq!((one[0][1].as_str(), one[1][1].as_str()), ("serves clients (this exit)", "serves clients"));
+    assert_eq!(other[1][1], "serves clients (this exit)");
+
+    fleet.store.set_behaviour(fleet.links[1], Behaviour::Dead);
+    eventually(seconds(10), "the other exit is gone", || {
+        fleet.exits[0].status().list("/fleet/exits").iter().any(|exit| exit["state"] == "gone")
+    });
+    assert_eq!(rows(0)[1][1], "not heard of for 10 s");
 }
 
 #[test]

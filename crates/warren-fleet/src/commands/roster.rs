@@ -140,7 +140,7 @@ fn check_keys(
              --public-key {stored}{old}"
         );
     }
-    for key in given.iter().filter(|key| **key != stored && !in_roster.contains(key)) {
+    if let Some(key) = given.iter().find(|key| **key != stored && !in_roster.contains(key)) {
         bail!(
             "the store has the key {stored} for {exit}, and not {key}, which the roster does not have either: somebody may have put the \
              store's key there; nothing was signed"

@@ -174,6 +174,11 @@ impl<'net> Hosts<'net> {
         });
         for exit in &self.exits {
             assert!(typed(exit, "warren exit client list").ok().contains("laptop"));
+            let status = typed(exit, "warren fleet status").ok();
+            assert!(
+                status.contains("certificates: ca 3649, client 3649, server 192.0.10.2:2379 3649"),
+                "{status}"
+            );
         }
         let moved = typed(&self.client, "warren down laptop && warren up laptop --exit fra1");
         assert!(moved.succeeded(), "the client uses an exit where nobody has enrolled it: {moved:?}");

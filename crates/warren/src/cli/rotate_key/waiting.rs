@@ -73,7 +73,7 @@ impl Waiting {
         let (clients, invitations) = listing?;
         let invitations = invitations.into_iter().map(|invitation| invitation.name).collect();
         // Other clients of the fleet have the new key from its roster.
-        let only_of = config.fleet.as_ref().and_then(|_| config.keys.old.as_ref()).map(|old| old.public());
+        let only_of = config.fleet.as_ref().and(config.keys.old.as_ref()).map(|old| old.public());
         Ok(Self { invitations, ..Self::of(&clients, new, only_of) })
     }
 
