@@ -1,7 +1,7 @@
 """Writes the list of warren's crates in cargo-auditable's format: the content of a binary's section .dep-v0, a zlib stream of JSON. rust-audit-info,
 cargo-audit and others read it.
 
-    auditable.py METADATA        METADATA is a file with the output of `cargo metadata --format-version 1`; run from the repository's root
+    auditable.py METADATA [CRATE]   METADATA is a file with the output of `cargo metadata --format-version 1`; run from the repository's root
 """
 
 import json
@@ -15,14 +15,14 @@ BLOCK = 0xFFFF
 
 
 def main():
-    text = json.dumps({"packages": packages(read(sys.argv[1]))}, separators=(",", ":"))
+    text = json.dumps({"packages": packages(read(sys.argv[1]), *sys.argv[2:3])}, separators=(",", ":"))
     sys.stdout.buffer.write(stored(text.encode()))
 
 
-def packages(metadata):
+def packages(metadata, crate=ROOT_CRATE):
     """Returns every package with its name, version, and the indices in this list of the packages that it depends on."""
     known = {package["id"]: package for package in metadata["packages"]}
-    root = next(package["id"] for package in metadata["packages"] if package["name"] == ROOT_CRATE)
+    root = next(package["id"] for package in metadata["packages"] if package["name"] == crate)
     edges = built_from(metadata, root)
     linked = built_from(metadata, root, kinds={None})
     order = sorted(edges, key=lambda identity: (known[identity]["name"], known[identity]["version"]))

@@ -1,7 +1,7 @@
 # Compiles the shipped binary. Sourced by scripts/build and scripts/profile, which must compile in the same way: the compiler finds a function in
 # the profile by a name that depends on all of these options.
 
-# compile TARGET FLAGS...   Compiles into TARGET, with additional flags for rustc.
+# compile TARGET FLAGS...   Compiles $program, or else warren, into TARGET, with additional flags for rustc.
 compile() {
   local target=$1 flag
   shift
@@ -10,7 +10,7 @@ compile() {
     for flag; do
       CARGO_ENCODED_RUSTFLAGS+=$'\x1f'$flag
     done
-    cargo build --release --locked --offline --package warren --target-dir "$target" --config profile.release.debug=false
+    cargo build --release --locked --offline --package "${program:-warren}" --target-dir "$target" --config profile.release.debug=false
   )
 }
 

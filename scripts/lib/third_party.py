@@ -1,7 +1,8 @@
-"""Writes the licences of all libraries in the binary: names and versions first, then each licence text once, with the libraries that it is for."""
+"""Writes the licences of all libraries in a binary, warren's unless another crate is named: names and versions first, then each licence text once, with the libraries that it is for."""
 
 import json
 import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ def main():
     line = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host()]
     metadata = json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
-    libraries = [packages[identifier] for identifier in linked(metadata) if packages[identifier]["source"] or is_fork(packages[identifier])]
+    libraries = [packages[identifier] for identifier in linked(metadata, *sys.argv[1:2]) if packages[identifier]["source"] or is_fork(packages[identifier])]
     libraries.sort(key=lambda package: (package["name"], package["version"]))
     texts = defaultdict(list)
     print("Libraries in the binary of Warren\n")
@@ -31,10 +32,10 @@ def host():
     return next(line.split()[1] for line in version.splitlines() if line.startswith("host:"))
 
 
-def linked(metadata):
-    """Returns the packages that `warren` is linked with, without those that only tests and builds need."""
+def linked(metadata, crate="warren"):
+    """Returns the packages that a program is linked with, without those that only tests and builds need."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    todo = [package["id"] for package in metadata["packages"] if package["name"] == "warren"]
+    todo = [package["id"] for package in metadata["packages"] if package["name"] == crate]
     seen = set()
     while todo:
         identifier = todo.pop()

@@ -25,7 +25,7 @@ LAYERS = [
     ["warren-tunnel"],
     ["warren-config"],
     ["warren-control"],
-    ["warren-daemon"],
+    ["warren-daemon", "warren-manual"],
     ["warren-client", "warren-exit"],
     ["warren", "warren-fleet"],
     ["warren-bench"],

@@ -53,7 +53,7 @@ fn exit_name(value: Value<'_>) -> Result<String, Problem> {
 }
 
 fn staleness(value: Value<'_>) -> Result<Option<Duration>, Problem> {
-    const EXPECTED: &str = "a time such as \"1h\", \"30m\" or \"90s\", or \"0\", or \"never\"";
+    const EXPECTED: &str = "a time up to a year such as \"1h\", \"30min\" or \"90s\", or \"0\", or \"never\"";
     let text = value.text(EXPECTED)?;
     if text == "never" {
         return Ok(None);
@@ -64,24 +64,10 @@ fn staleness(value: Value<'_>) -> Result<Option<Duration>, Problem> {
     }
 }
 
-/// A whole number of seconds, minutes, hours or days, or 0. At most a year.
+/// A time as options of commands have it, such as `30min`, `1h 30min` or `30m`. At most a year. Alone, only 0 needs no unit.
 fn parse_time(text: &str) -> Option<Duration> {
     const MOST: Duration = Duration::from_secs(365 * 86_400);
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let unit = match text.chars().last()? {
-        's' => 1,
-        'm' => 60,
-        'h' => 3_600,
-        'd' => 86_400,
-        _ => return None,
-    };
-    let number = text.get(..text.len() - 1)?;
-    // `parse` would take a sign too.
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
-    let seconds = number.parse::<u64>().ok().filter(|_| is_plain)?.checked_mul(unit)?;
-    Some(Duration::from_secs(seconds)).filter(|time| *time <= MOST)
+    humantime::parse_duration(text).ok().filter(|time| *time <= MOST)
 }
 
 #[cfg(test)]
@@ -92,20 +78,10 @@ mod tests {
     fn times_have_a_unit_and_a_bound() {
         let seconds = |text| parse_time(text).map(|time| time.as_secs());
         assert_eq!(["0", "90s", "30m", "1h", "2d"].map(seconds), [0, 90, 1_800, 3_600, 172_800].map(Some));
-        for wrong in [
-            "",
-            "h",
-            "1",
-            "+1h",
-            "-1h",
-            "1.5h",
-            "1w",
-            "366d",
-            "99999999999999999999s",
-            "1 h",
-            "h1",
-            "1\u{e9}",
-        ] {
+        assert_eq!(["30min", "1h 30min", "1hour"].map(seconds), [1_800, 5_400, 3_600].map(Some));
+        for wrong in
+            ["", "h", "1", "+1h", "-1h", "1.5h", "53w", "366d", "99999999999999999999s", "h1", "1\u{e9}"]
+        {
             assert_eq!(seconds(wrong), None, "{wrong}");
         }
     }

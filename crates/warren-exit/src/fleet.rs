@@ -18,7 +18,9 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
 use warren_config::{ClientStore, FleetSettings};
 use warren_daemon::output;
-use warren_fleet_link::{ExitMessage, FleetExit, FleetMessage, Load, MAX_ROWS, Outcome, StoreLink};
+use warren_fleet_link::{
+    ExitMessage, FleetExit, FleetMessage, Load, MAX_ROWS, Outcome, StoreCertificate, StoreLink,
+};
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
 use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest, WholeCopy};
@@ -38,6 +40,9 @@ const COPY_WITHIN: Duration = Duration::from_millis(200);
 /// Most exits of a fleet that this exit keeps in mind.
 const MOST_EXITS: usize = 1_000;
 
+/// Most certificates around the store.
+const MOST_CERTIFICATES: usize = 100;
+
 /// The exit's side of its fleet.
 pub(crate) struct Fleet {
     settings: FleetSettings,
@@ -54,13 +59,21 @@ pub(crate) struct Fleet {
     serving: Serving,
     exits: Vec<FleetExit>,
     clock_offset_ms: i64,
-    roster_bytes: usize,
+    around: AroundTheStore,
     counts: Counts,
     file: FleetFile,
     /// When the copy on disk must have what is in the registry.
     copy_due: Option<Instant>,
     /// Whether the copy could not be written the last time.
     is_failing: bool,
+}
+
+/// What an operator has put into the store or around it, beside the clients.
+#[derive(Debug, Default)]
+struct AroundTheStore {
+    /// The length of the signed roster.
+    roster_bytes: usize,
+    certificates: Vec<StoreCertificate>,
 }
 
 /// A connection of `warren-fleet`.
@@ -112,7 +125,7 @@ impl Fleet {
             requests: Requests::default(),
             exits: Vec::new(),
             clock_offset_ms: 0,
-            roster_bytes: 0,
+            around: AroundTheStore::default(),
             counts: Counts::default(),
             file,
             copy_due: None,
@@ -264,9 +277,14 @@ impl Fleet {
                 self.exits = exits;
                 self.look_at_clock(own_clock_offset_ms, sessions);
             }
+            FleetMessage::Certificates { certificates } => {
+                check_count(certificates.len(), MOST_CERTIFICATES, "certificates")?;
+                check_names(&certificates)?;
+                self.around.certificates = certificates;
+            }
             FleetMessage::Roster { bytes } => {
                 check_count(bytes.len(), MAX_ROSTER_LENGTH, "bytes of a roster")?;
-                self.roster_bytes = bytes.len();
+                self.around.roster_bytes = bytes.len();
                 followed.roster = Some(bytes);
             }
             FleetMessage::Drain { on } => self.serving.ask_to_drain(on),
@@ -376,7 +394,7 @@ impl Fleet {
 
     /// Takes the outcome of a request.
     fn answer(&mut self, now: Instant, id: u64, outcome: Outcome, sessions: &mut ExitSessions) -> Followed {
-        let (id, asked) = self.requests.answered(id, outcome);
+        let (id, asked) = self.requests.answered(id, outcome, now);
         let result = match outcome {
             Outcome::Stored { .. } => Ok(()),
             Outcome::Conflict => Err(StoreRefusal::Conflict),
@@ -524,6 +542,18 @@ fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
         return Err(format!("a message has {count} {what}, and may have {most}"));
     }
     Ok(())
+}
+
+/// The names become labels of metrics, which are not escaped.
+fn check_names(certificates: &[StoreCertificate]) -> Result<(), String> {
+    let is_good = |name: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b" .:-_[]".contains(&byte);
+        (1..=300).contains(&name.len()) && name.bytes().all(allowed)
+    };
+    match certificates.iter().find(|certificate| !is_good(&certificate.name)) {
+        Some(certificate) => Err(format!("a certificate has the name {:?}", certificate.name)),
+        None => Ok(()),
+    }
 }
 
 fn key_of(row: &RowChange) -> Option<PublicKey> {

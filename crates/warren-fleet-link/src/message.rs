@@ -1,6 +1,5 @@
 //! The messages of both sides.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -202,8 +201,15 @@ pub struct FleetExit {
     pub is_alive: bool,
     /// Its clock minus this exit's, in milliseconds.
     pub clock_offset_ms: i64,
-    /// The address that its link to the store has, if it is known.
-    pub address: Option<SocketAddr>,
+}
+
+/// A certificate around the store: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreCertificate {
+    /// Which one.
+    pub name: String,
+    /// When it expires, in seconds since 1970.
+    pub expires: i64,
 }
 
 /// What `warren-fleet` says.
@@ -249,10 +255,15 @@ pub enum FleetMessage {
     Store(StoreLink),
     /// All exits of the fleet, at each change of any of them.
     Exits {
-        /// This exit's clock differs from the store's by this many milliseconds. Above a minute, no invitation may be redeemed here.
+        /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,
+    },
+    /// All certificates around the store, now and then.
+    Certificates {
+        /// The certificates, by name.
+        certificates: Vec<StoreCertificate>,
     },
     /// The signed roster, when it has changed.
     Roster {
@@ -291,7 +302,6 @@ mod tests {
             applied: 3,
             is_alive: true,
             clock_offset_ms: -5,
-            address: None,
         };
         let rows = vec![RowChange::Client { key, client: None }];
         let away = StoreLink::Away { silent: Duration::from_millis(1_500), reason: "no route".to_owned() };
@@ -300,6 +310,9 @@ mod tests {
             FleetMessage::Changes { revision: 2, rows },
             FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], exit },
             FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
+            FleetMessage::Certificates {
+                certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],
+            },
             FleetMessage::Roster { bytes: vec![1, 2] },
             FleetMessage::Drain { on: true },
         ];

@@ -1,19 +1,35 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use clap::{Args, Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+use clap_complete::env::CompleteEnv;
 use tracing_subscriber::EnvFilter;
+use warren_manual::{Manual, Origin, completions};
 
 use crate::commands::{
     self, AdmitArguments, BackupArguments, DrainArguments, InitArguments, JoinArguments, LeaveArguments,
-    RecoverArguments, RemoveArguments, RotateKeyArguments, StatusArguments, TicketArguments,
+    PublishArguments, RecoverArguments, RemoveArguments, RotateKeyArguments, SignArguments, StatusArguments,
+    TicketArguments, print,
 };
 use crate::run::{self, Directories};
 
+/// The variable with which a shell's completions ask this program for words.
+const COMPLETION_VARIABLE: &str = "WARREN_FLEET_COMPLETE";
+
 /// Links an exit to the store that its fleet shares, and manages the fleet. `warren fleet` runs this program.
 #[derive(Debug, Parser)]
-#[command(name = "warren-fleet", version, disable_help_subcommand = true)]
+#[command(
+    name = "warren-fleet",
+    bin_name = "warren fleet",
+    version,
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  warren fleet init --exit ams1 --store https://192.0.2.1:2379 --ca ca.pem --certificate root.pem --key root.key\n  \
+                  warren fleet ticket fra1\n  warren fleet status"
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     global: GlobalArguments,
@@ -57,25 +73,59 @@ enum Command {
     /// Begin a fleet with this host's exit and its clients.
     Init(InitArguments),
     /// Print a ticket, with which a further exit joins the fleet once.
+    #[command(after_help = "Example:\n  warren fleet ticket fra1 --certificate fra1.pem --key fra1.key")]
     Ticket(TicketArguments),
     /// Make this host an exit of a fleet, with a ticket. `warren exit init --fleet` does this too.
+    #[command(after_help = "Examples:\n  warren fleet join - < ticket\n  warren fleet join @ticket")]
     Join(JoinArguments),
     /// Put an exit into the roster, so that clients find it. Needs the fleet key.
+    #[command(
+        after_help = "Examples:\n  warren fleet admit fra1 --fleet-key fleet.key\n  warren fleet admit fra1 --fleet-key fleet.key --public-key KEY"
+    )]
     Admit(AdmitArguments),
+    /// Sign a roster in a file, on a machine without a network. Needs the fleet key and no store.
+    #[command(
+        after_help = "Examples:\n  warren fleet sign roster --fleet-key fleet.key --admit fra1 --public-key KEY --endpoint fra1.example.net:443\n  \
+                      warren fleet sign roster --fleet-key fleet.key --remove fra1"
+    )]
+    Sign(SignArguments),
+    /// Put a roster into the store that was signed elsewhere.
+    #[command(after_help = "Example:\n  warren fleet publish roster")]
+    Publish(PublishArguments),
     /// Show the exits of the fleet.
+    #[command(after_help = "Examples:\n  warren fleet status\n  warren fleet status --json")]
     Status(StatusArguments),
     /// Make an exit send its clients to other exits, or take clients again.
+    #[command(after_help = "Examples:\n  warren fleet drain fra1\n  warren fleet drain fra1 --end")]
     Drain(DrainArguments),
     /// Remove an exit from the fleet.
+    #[command(after_help = "Example:\n  warren fleet remove fra1 --fleet-key fleet.key")]
     Remove(RemoveArguments),
     /// Hand the fleet over to a new fleet key.
+    #[command(after_help = "Example:\n  warren fleet rotate-key --fleet-key fleet.key --new-key new.key")]
     RotateKey(RotateKeyArguments),
     /// Write all clients, invitations, removed keys, exits and the roster into a file.
+    #[command(after_help = "Example:\n  warren fleet backup /root/fleet.backup")]
     Backup(BackupArguments),
     /// Use the store again after it was restored from an old backup. No removed client comes back.
+    #[command(
+        after_help = "Examples:\n  warren fleet recover\n  warren fleet recover --from /root/fleet.backup"
+    )]
     Recover(RecoverArguments),
     /// Take this exit out of the fleet, and write the fleet's clients into a file.
+    #[command(after_help = "Example:\n  warren fleet leave --clients clients.toml")]
     Leave(LeaveArguments),
+    /// Write a shell's completions to standard output, for the package.
+    #[command(hide = true)]
+    Completions { shell: Shell },
+    /// Write the man pages into a directory, below `man1`, for the package.
+    #[command(hide = true)]
+    Man { directory: PathBuf },
+}
+
+/// Answers a shell that asks for completions, and ends the process. Returns if none does.
+pub(crate) fn answer_shell() {
+    CompleteEnv::with_factory(Arguments::command).var(COMPLETION_VARIABLE).bin("warren-fleet").complete();
 }
 
 impl Arguments {
@@ -97,6 +147,8 @@ impl Arguments {
             Command::Ticket(arguments) => commands::ticket(directories, arguments).await,
             Command::Join(arguments) => commands::join(directories, arguments).await,
             Command::Admit(arguments) => commands::admit(directories, arguments).await,
+            Command::Sign(arguments) => commands::sign(arguments),
+            Command::Publish(arguments) => commands::publish(directories, arguments).await,
             Command::RotateKey(arguments) => commands::rotate_key(directories, arguments).await,
             Command::Status(arguments) => commands::status(directories, arguments).await,
             Command::Drain(arguments) => commands::drain(directories, arguments).await,
@@ -104,6 +156,28 @@ impl Arguments {
             Command::Backup(arguments) => commands::backup(directories, arguments).await,
             Command::Recover(arguments) => commands::recover(directories, arguments).await,
             Command::Leave(arguments) => commands::leave(directories, arguments).await,
+            Command::Completions { shell } => {
+                print(&completions(*shell, COMPLETION_VARIABLE, "warren-fleet")?)
+            }
+            Command::Man { directory } => man_pages(directory),
         }
     }
+}
+
+/// Writes `man1/warren-fleet.1`, and a page for each command beside it.
+fn man_pages(directory: &Path) -> anyhow::Result<()> {
+    let origin = Origin::of(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref(), SystemTime::now());
+    let exit_status = [
+        ("0", "Done."),
+        ("1", "Failed. A sentence on standard error says what, where and what to do."),
+        ("2", "The command line is wrong."),
+    ];
+    let related: [(&str, &[&str]); 2] = [
+        ("warren-fleet", &["warren(1)", "warren-exit.toml(5)"]),
+        ("warren-fleet-join", &["warren-exit-init(1)"]),
+    ];
+    let manual = Manual { exit_status: &exit_status, related: &related, origin: &origin };
+    let written = manual.write(&directory.join("man1"), Arguments::command(), "warren-fleet", "warren fleet");
+    written
+        .with_context(|| format!("cannot write man pages into {}; check the directory", directory.display()))
 }

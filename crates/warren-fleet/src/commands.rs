@@ -5,6 +5,7 @@ mod begin;
 mod exits;
 mod files;
 mod leave;
+mod offline;
 mod roster;
 mod status;
 mod ticket;
@@ -12,14 +13,15 @@ mod ticket;
 use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
-use etcd_client::Client;
+use anyhow::{Context as _, bail};
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use serde::Serialize;
 
 pub(crate) use self::backup::{BackupArguments, RecoverArguments, backup, recover};
 pub(crate) use self::begin::{InitArguments, init};
 pub(crate) use self::exits::{DrainArguments, RemoveArguments, drain, remove};
 pub(crate) use self::leave::{LeaveArguments, leave};
+pub(crate) use self::offline::{PublishArguments, SignArguments, publish, sign};
 pub(crate) use self::roster::{AdmitArguments, RotateKeyArguments, admit, rotate_key};
 pub(crate) use self::status::{StatusArguments, status};
 pub(crate) use self::ticket::{JoinArguments, TicketArguments, join, ticket};
@@ -38,12 +40,36 @@ pub(crate) struct Connected {
 
 /// Connects to the fleet of `fleet.toml`.
 async fn connect(directory: &Path) -> anyhow::Result<Connected> {
+    connect_or_fill(directory, |name| {
+        bail!(
+            "the store has no fleet {name:?}; begin it with `warren fleet init`, or bring it back with `warren fleet recover --from FILE`"
+        )
+    })
+    .await
+}
+
+/// The same for a store that may have lost everything. Then it gets this agreement, with which the fleet begins again.
+async fn connect_or_fill(
+    directory: &Path,
+    fill: impl FnOnce(&str) -> anyhow::Result<Meta>,
+) -> anyhow::Result<Connected> {
     let config = FleetConfig::read(directory)?;
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
-    let meta = read_meta(&mut client, &keys).await?.with_context(|| {
-        format!("the store has no fleet {:?}; begin it with `warren fleet init`", config.fleet)
-    })?;
+    let meta = match read_meta(&mut client, &keys).await? {
+        Some(meta) => meta,
+        None => {
+            let meta = fill(&config.fleet)?;
+            let key = keys.name(&Key::Meta);
+            let absent = Compare::version(key.as_str(), CompareOp::Equal, 0);
+            let put = TxnOp::put(key, serde_json::to_vec(&meta)?, None);
+            let answer = in_words(client.txn(Txn::new().when([absent]).and_then([put])).await)?;
+            if !answer.succeeded() {
+                bail!("somebody else has just begun a fleet in the store; look at `warren fleet status`");
+            }
+            meta
+        }
+    };
     Ok(Connected { config, keys, client, meta })
 }
 
@@ -54,7 +80,7 @@ async fn read_meta(client: &mut Client, keys: &Keys) -> anyhow::Result<Option<Me
 }
 
 /// Writes text to standard output. A reader that went away is no error.
-fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => written.context("standard output cannot be written"),

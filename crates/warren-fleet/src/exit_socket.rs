@@ -1,7 +1,7 @@
 //! The connection to the exit: a Unix socket that the exit binds.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -23,17 +23,31 @@ pub(crate) enum FromExit {
     Gone,
 }
 
+/// A connection that ends sooner is no change, and the log does not tell of it.
+const LASTING: Duration = Duration::from_secs(5);
+
 /// Connects to the exit again and again, one connection after the other.
 pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
     let mut pause = PAUSES.0;
     let mut has_warned = false;
+    // Whether the latest connection ended at once.
+    let mut is_failing = false;
     loop {
         match UnixStream::connect(&path).await {
             Ok(stream) => {
-                (pause, has_warned) = (PAUSES.0, false);
-                tracing::info!("connected to the exit at {}", path.display());
-                if serve(stream, &report).await.is_none() {
-                    return;
+                has_warned = false;
+                if !is_failing {
+                    tracing::info!("connected to the exit at {}", path.display());
+                }
+                let since = Instant::now();
+                let Some(why) = serve(stream, &report).await else { return };
+                let has_lasted = since.elapsed() >= LASTING;
+                if has_lasted || !is_failing {
+                    tracing::warn!("the connection to the exit has ended: {why}; trying again");
+                }
+                is_failing = !has_lasted;
+                if has_lasted {
+                    pause = PAUSES.0;
                 }
             }
             Err(error) if !has_warned => {
@@ -50,38 +64,42 @@ pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
     }
 }
 
-/// Carries messages until the connection ends. `None` if the link has ended.
-async fn serve(stream: UnixStream, report: &mpsc::Sender<FromExit>) -> Option<()> {
+/// Carries messages until the connection ends, and says why. `None` if the link has ended.
+async fn serve(stream: UnixStream, report: &mpsc::Sender<FromExit>) -> Option<String> {
     let (from, mut to) = stream.into_split();
     let (sender, mut messages) = mpsc::channel::<FleetMessage>(MOST_WAITING);
     report.send(FromExit::Connected(sender)).await.ok()?;
-    let reading = tokio::spawn(read(from, report.clone()));
+    let mut reading = tokio::spawn(read(from, report.clone()));
     let writing = async {
         while let Some(message) = messages.recv().await {
             if let Err(error) = write_frame(&mut to, &message).await {
-                tracing::warn!("the exit cannot be told: {error}");
-                return;
+                return format!("the exit cannot be told: {error}");
             }
         }
+        "this program has ended it".to_owned()
     };
-    let abort = reading.abort_handle();
-    tokio::select! {
-        () = writing => abort.abort(),
-        _ = reading => {}
-    }
-    report.send(FromExit::Gone).await.ok()
+    let why = tokio::select! {
+        why = writing => {
+            reading.abort();
+            why
+        }
+        read = &mut reading => read.unwrap_or_else(|error| error.to_string()),
+    };
+    report.send(FromExit::Gone).await.ok()?;
+    Some(why)
 }
 
-async fn read(mut from: OwnedReadHalf, report: mpsc::Sender<FromExit>) {
+/// Reads until the connection ends. Returns why.
+async fn read(mut from: OwnedReadHalf, report: mpsc::Sender<FromExit>) -> String {
     loop {
         match read_frame::<ExitMessage>(&mut from).await {
             Ok(Some(message)) => {
                 if report.send(FromExit::Said(message)).await.is_err() {
-                    return;
+                    return "this program ends".to_owned();
                 }
             }
-            Ok(None) => return tracing::info!("the exit has closed the connection"),
-            Err(error) => return tracing::warn!("the exit's message is refused: {error}"),
+            Ok(None) => return "the exit has closed it".to_owned(),
+            Err(error) => return format!("the exit's message is refused: {error}"),
         }
     }
 }

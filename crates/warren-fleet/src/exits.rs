@@ -116,7 +116,6 @@ impl Exits {
                 applied: heartbeat.map_or(0, |heartbeat| heartbeat.applied),
                 is_alive: heartbeat.is_some(),
                 clock_offset_ms: seen.and_then(|seen| seen.clock_offset).unwrap_or(0),
-                address: None,
             })
         });
         exits.collect()

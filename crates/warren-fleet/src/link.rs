@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use warren_fleet_link::{
-    ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreLink,
+    ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreCertificate,
+    StoreLink,
 };
 use warren_session::clients::RowChange;
 
@@ -41,6 +42,7 @@ pub(crate) struct Link {
     exit: Option<Exit>,
     store: Store,
     meta: Option<Meta>,
+    certificates: Vec<StoreCertificate>,
     out: Vec<FleetMessage>,
 }
 
@@ -96,6 +98,7 @@ impl Link {
             exits: Exits::default(),
             exit: None,
             meta: None,
+            certificates: Vec::new(),
             out: Vec::new(),
             keys,
             me,
@@ -177,6 +180,7 @@ impl Link {
             is_news: true,
         });
         self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_certificates();
         self.send_whole();
         Ok(())
     }
@@ -194,6 +198,18 @@ impl Link {
         self.out.push(FleetMessage::Drain { on: self.copy.drains() });
         self.exits.take_changed();
         self.tell_exits();
+    }
+
+    /// The certificates around the store, as they are now.
+    pub(crate) fn set_certificates(&mut self, certificates: Vec<StoreCertificate>) {
+        self.certificates = certificates;
+        self.tell_certificates();
+    }
+
+    fn tell_certificates(&mut self) {
+        if !self.certificates.is_empty() {
+            self.out.push(FleetMessage::Certificates { certificates: self.certificates.clone() });
+        }
     }
 
     fn tell_exits(&mut self) {

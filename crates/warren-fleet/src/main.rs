@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod certificates;
 mod commands;
 mod config;
 mod exit_socket;
@@ -11,6 +12,7 @@ mod exits;
 mod keys;
 mod link;
 mod meta;
+mod once;
 mod planted;
 mod recovery;
 mod requests;
@@ -26,6 +28,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
+    args::answer_shell();
     let arguments = args::Arguments::parse();
     arguments.start_logging();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -10,11 +10,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
+use warren_fleet_link::ExitMessage;
 
+use crate::certificates;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
 use crate::link::Link;
 use crate::meta::{Meta, Position};
+use crate::once::Once;
 use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, Setup, ToStore};
 
@@ -36,6 +39,9 @@ const SAVING_SHARE: u32 = 20;
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// A connection to the store that ends sooner is no change.
+const LASTING: Duration = Duration::from_secs(10);
+
 /// How often a store that must not be used is looked at again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(2);
 
@@ -56,10 +62,13 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     config.store.options()?;
     let state = StateDirectory::new(directories.state);
     state.create()?;
+    let looked_at = config.store.clone();
     let mut runner = Runner::new(config, state)?;
     let socket = directories.runtime.join("fleet").join("fleet.sock");
     let (report, mut from_exit) = mpsc::channel(64);
     let connecting = tokio::spawn(exit_socket::run(socket, report));
+    let (seen, mut certificates) = mpsc::channel(1);
+    let looking = tokio::spawn(certificates::watch(looked_at, seen));
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -69,6 +78,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
         tokio::select! {
             Some(message) = from_exit.recv() => runner.exit_says(message),
             Some(message) = runner.store.recv() => runner.store_says(message),
+            Some(found) = certificates.recv() => runner.link.set_certificates(found),
             _ = ticks.tick() => runner.tick(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
@@ -76,6 +86,7 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
         runner.pump();
     }
     connecting.abort();
+    looking.abort();
     runner.stop().await;
     Ok(())
 }
@@ -96,6 +107,14 @@ struct Runner {
     due: Due,
     is_recording: bool,
     disk: Disk,
+    said: Said,
+}
+
+/// What the log has said. The link tries again and again, and the log shall say once why it fails.
+#[derive(Default)]
+struct Said {
+    of_exit: Once,
+    of_store: Once,
 }
 
 /// When something is due.
@@ -128,6 +147,8 @@ struct StoreConnection {
     member: usize,
     pause: Duration,
     next: Instant,
+    /// Since when a member answers.
+    up: Option<Instant>,
 }
 
 impl StoreConnection {
@@ -145,9 +166,14 @@ impl StoreConnection {
         self.commands.as_ref().is_some_and(|commands| commands.try_send(command).is_ok())
     }
 
+    /// Whether the member has answered for a while, so that the connection's end is news.
+    fn has_lasted(&self) -> bool {
+        self.up.is_some_and(|since| since.elapsed() >= LASTING)
+    }
+
     /// The connection has ended. Another member is next, after a pause that grows.
     fn end(&mut self, pause: Option<Duration>) {
-        (self.commands, self.reports) = (None, None);
+        (self.commands, self.reports, self.up) = (None, None, None);
         self.member += 1;
         self.next = Instant::now() + pause.unwrap_or(self.pause);
         self.pause = (self.pause * 2).min(PAUSES.1);
@@ -170,6 +196,7 @@ impl Runner {
             member: first_member(&config),
             pause: PAUSES.0,
             next: now,
+            up: None,
         };
         let disk = Disk {
             state,
@@ -194,6 +221,7 @@ impl Runner {
             due,
             is_recording: false,
             disk,
+            said: Said::default(),
         })
     }
 
@@ -203,9 +231,16 @@ impl Runner {
             // The connection is about to end. What the exit said before belongs to no session any more.
             FromExit::Said(_) if self.exit.is_none() => {}
             FromExit::Said(message) => {
-                if let Err(reason) = self.link.exit_said(message, Instant::now()) {
-                    tracing::error!("{reason}");
-                    self.exit_gone();
+                let is_hello = matches!(message, ExitMessage::Hello { .. });
+                match self.link.exit_said(message, Instant::now()) {
+                    Ok(()) if is_hello => self.said.of_exit.forget(),
+                    Ok(()) => {}
+                    Err(reason) => {
+                        if self.said.of_exit.is_news(&reason) {
+                            tracing::error!("{reason}");
+                        }
+                        self.exit_gone();
+                    }
                 }
             }
             FromExit::Gone => self.exit_gone(),
@@ -225,8 +260,11 @@ impl Runner {
         let now = Instant::now();
         match message {
             FromStore::Up { meta, cluster, revision } => {
-                tracing::info!("connected to the store at {}", self.endpoint());
-                self.store.pause = PAUSES.0;
+                let line = format!("connected to the store at {}", self.endpoint());
+                if self.said.of_store.is_news(&line) {
+                    tracing::info!("{line}");
+                }
+                (self.store.pause, self.store.up) = (PAUSES.0, Some(now));
                 self.known = Some((meta.clone(), cluster));
                 self.link.store_up(meta, revision, now);
                 self.due.heartbeat = now;
@@ -252,11 +290,18 @@ impl Runner {
                 self.lost("it has compacted its changes".to_owned(), Some(Duration::ZERO));
             }
             FromStore::Down { reason } => {
-                tracing::warn!("the connection to the store has failed: {reason}");
+                if self.store.has_lasted() {
+                    self.said.of_store.forget();
+                }
+                if self.said.of_store.is_news(&reason) {
+                    tracing::warn!("the connection to the store has failed: {reason}; trying again");
+                }
                 self.lost(reason, None);
             }
             FromStore::Refused { reason } => {
-                tracing::error!("the store is not used: {reason}");
+                if self.said.of_store.is_news(&reason) {
+                    tracing::error!("the store is not used: {reason}");
+                }
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
                 self.store.end(Some(REFUSED_PAUSE));

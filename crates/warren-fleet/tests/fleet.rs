@@ -13,6 +13,8 @@
 
 #[path = "fleet/churn.rs"]
 mod churn;
+#[path = "fleet/commands.rs"]
+mod commands;
 mod support;
 
 use std::path::Path;
@@ -611,6 +613,11 @@ fn a_store_with_certificates_and_users_lets_each_exit_write_its_own_fleet_only()
     let (certificate, key_file) = (text(&certificate), text(&key_file));
     let b = Exit::further(&a, &at("b"), "b", &["--certificate", &certificate, "--key", &key_file]).ready();
     b.store(&[client("anna", key(1)).into()]);
+    // The authority's certificate, this exit's own, and that of each member.
+    let status = fleet_ok(&at("b"), &["status"]);
+    let line = status.lines().find(|line| line.starts_with("Days left of the store's certificates: ca "));
+    let line = line.unwrap_or_else(|| panic!("no certificates: {status}"));
+    assert!(line.contains(", client ") && line.matches("server 127.0.0.1:").count() == 3, "{line}");
     wait_for("she is known", Duration::from_secs(5), || a.client(key(1)).map(drop));
     // b's user may write nothing else.
     let refused = etcdctl()

@@ -64,4 +64,9 @@ fn bash_knows_commands_profiles_clients_and_settings() {
     assert_eq!(offered("warren exit in"), ["init", "invite"]);
     assert_eq!(offered("warren exit client ren"), ["rename"]);
     assert_eq!(offered("warren up --k"), ["--kill-switch"]);
+    // The program of fleets answers for its own commands.
+    if Path::new(env!("CARGO_BIN_EXE_warren")).with_file_name("warren-fleet").exists() {
+        assert_eq!(offered("warren fleet sta"), ["status"]);
+        assert_eq!(offered("warren fleet ticket --ex"), ["--expires"]);
+    }
 }

@@ -1,15 +1,19 @@
 //! Two exits of a fleet share their clients, by the link to a store. The store is in the test's memory.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
-use warren_fleet_link::{ExitMessage, FleetMessage};
+use warren_fleet_link::{ExitMessage, FleetMessage, StoreCertificate};
 use warren_session::invite::Invite;
 
 use crate::support::daemon::Warren;
 use crate::support::fleet_store::{Behaviour, FleetStore};
-use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, flows, seconds};
+use crate::support::open_metrics::{OpenMetrics, assert_configs_name_what_a_fleet_has};
+use crate::support::{
+    Client, Exit, ExitOptions, Namespace, Net, Profile, eventually, finished, flows, seconds,
+};
 
 /// Two exits of one fleet, and their store.
 struct Fleet<'net> {
@@ -94,6 +98,86 @@ fn a_client_enrolled_at_one_exit_connects_at_the_other_and_is_cut_off_there() {
     assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
     assert_eq!(flows::echo_from_each(&net.client, 20_001..20_002), 0, "nothing of a removed client passes");
     assert!(other.warren.run("exit client list --removed").ok().contains("laptop"));
+}
+
+#[test]
+fn each_exit_shows_the_whole_fleet_and_its_metrics_are_those_of_rules_and_panels() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let fleet = Fleet::start(&net, &second, "1h");
+    let (exit, link) = (&fleet.exits[0], fleet.links[0]);
+    let certificate = |name: &str, days: i64| StoreCertificate {
+        name: name.to_owned(),
+        expires: i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
+            + days * 86_400
+            + 9,
+    };
+    let certificates =
+        vec![certificate("ca", 3_000), certificate("client", 13), certificate("server a.example:2379", -2)];
+    fleet.store.say(link, FleetMessage::Certificates { certificates });
+    let _profile = exit.enrol("laptop");
+
+    eventually(seconds(5), "the status names both exits", || {
+        let exits = exit.status().list("/fleet/exits").len();
+        exits == 2 && OpenMetrics::scrape(&net).value("warren_fleet_exits{state=\"serving\"}") == 2.0
+    });
+    let scraped = OpenMetrics::scrape(&net);
+    assert_configs_name_what_a_fleet_has(&scraped);
+    let days =
+        |name: &str| scraped.value(&format!("warren_fleet_certificate_days{{certificate=\"{name}\"}}"));
+    assert!((2_999.0..3_001.0).contains(&days("ca")) && (12.9..13.1).contains(&days("client")));
+    assert!(days("server a.example:2379") < -1.9);
+    assert_eq!(scraped.value("warren_fleet_operations_total{operation=\"change\"}"), 1.0);
+    assert!(scraped.value("warren_fleet_operation_seconds_total{operation=\"change\"}") > 0.0);
+    let status = exit.warren.run("status exit").ok();
+    assert!(status.contains("client of the fleet's store expires in 13 days"), "{status}");
+    assert!(status.contains("server a.example:2379 of the fleet's store has expired"), "{status}");
+
+    // A name that would break the metrics ends the link, and the exit goes on.
+    let before = fleet.store.connections(link);
+    let certificates = vec![certificate("a\"} 1\nwarren_x", 1)];
+    fleet.store.say(link, FleetMessage::Certificates { certificates });
+    eventually(seconds(5), "the link is given up", || fleet.store.connections(link) > before);
+    assert_eq!(
+        OpenMetrics::scrape(&net).value("warren_fleet_certificate_days{certificate=\"ca\"}").round(),
+        3_000.0
+    );
+}
+
+/// Needs Chromium and its driver.
+#[test]
+#[ignore = "needs Chromium"]
+fn a_browser_shows_the_whole_fleet_on_the_page_of_any_exit() {
+    let net = Net::new().expect("root can make a net");
+    let second = net.clients_beside(1).remove(0);
+    let fleet = Fleet::start(&net, &second, "1h");
+    let rows = |number: usize| {
+        let exit = &fleet.exits[number];
+        exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
+        exit.warren.run("reload exit").ok();
+        let token = exit.warren.state("exit/web.token");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/web/fleet.py");
+        let mut driver =
+            exit.warren.host.command(&["python3", script.to_str().unwrap(), "http://127.0.0.1:9467"]);
+        driver.env("WARREN_TOKEN", std::fs::read_to_string(token).unwrap().trim());
+        let shown = finished(&mut driver).ok();
+        serde_json::from_str::<Vec<[String; 6]>>(&shown).unwrap()
+    };
+
+    let [one, other] = [0, 1].map(|number| rows(number));
+    for shown in [&one, &other] {
+        let names: Vec<&str> = shown.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(names, ["ams1", "ams2"], "{shown:?}");
+        assert!(shown.iter().all(|row| row[2].starts_with("0 of ") && row[5] == "applied"), "{shown:?}");
+    }
+    assert_eq!((one[0][1].as_str(), one[1][1].as_str()), ("serves clients (this exit)", "serves clients"));
+    assert_eq!(other[1][1], "serves clients (this exit)");
+
+    fleet.store.set_behaviour(fleet.links[1], Behaviour::Dead);
+    eventually(seconds(10), "the other exit is gone", || {
+        fleet.exits[0].status().list("/fleet/exits").iter().any(|exit| exit["state"] == "gone")
+    });
+    assert_eq!(rows(0)[1][1], "not heard of for 10 s");
 }
 
 #[test]

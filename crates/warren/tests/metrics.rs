@@ -164,6 +164,8 @@ fn prometheus_takes_every_scrape_and_evaluates_every_panel_and_rule() {
         let shows_all =
             !["absent(", " > ", " < ", " >= ", " <= ", " == "].iter().any(|sign| expression.contains(sign));
         let found = answer["data"]["result"].as_array().map_or(0, Vec::len);
+        // This exit belongs to no fleet. `fleet.rs` has one that does.
+        let shows_all = shows_all && !expression.contains("warren_fleet_");
         assert!(found > 0 || !shows_all, "{expression} shows nothing: {answer}");
     }
     let groups = ask("rules", "")["data"]["groups"].clone();

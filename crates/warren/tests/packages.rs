@@ -3,6 +3,7 @@
 
 mod container;
 mod debian;
+mod fleet_guide;
 mod guide;
 mod lifecycle;
 mod recipes;
@@ -38,6 +39,31 @@ fn package_has_everything_that_belongs_on_a_host() {
 }
 
 #[test]
+fn the_package_of_a_fleet_has_its_unit_user_pages_and_completions_and_shares_no_file() {
+    let Some(package) = Package::of_fleet("1.0-1") else { return };
+    let listed = package.ask("--contents");
+    for file in FLEET_FILES {
+        assert!(listed.lines().any(|line| line.ends_with(file)), "{file} is not in\n{listed}");
+    }
+    assert_eq!(listed.lines().filter(|line| !line.contains(" root/root ")).count(), 0, "{listed}");
+    let control = package.ask("--field");
+    for field in
+        ["Package: warren-fleet", "Depends: libc6 (>= 2.", "warren (= 1.0-1)", "Breaks: warren (<< 1.0-1)"]
+    {
+        assert!(control.contains(field), "{field:?} is not in\n{control}");
+    }
+    // dpkg refuses a file that two packages have.
+    let files = |listed: &str| {
+        let files = listed.lines().filter(|line| !line.starts_with('d'));
+        let names = files.map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let (warren, fleet) = (files(&Package::of_this_build("1.0-1").ask("--contents")), files(&listed));
+    assert_eq!(warren.intersection(&fleet).next(), None);
+    assert!(fleet.len() > 20 && warren.contains("./usr/share/man/man1/warren.1.gz"), "{fleet:?}");
+}
+
+#[test]
 fn every_man_page_is_rendered_without_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let into = directory.path().to_str().unwrap();
@@ -54,6 +80,21 @@ fn every_man_page_is_rendered_without_a_warning() {
     let count: usize = text("count").trim().parse().unwrap();
     assert!(count > 30, "there are only {count} pages");
 }
+
+/// The same of the package `warren-fleet`.
+const FLEET_FILES: [&str; 11] = [
+    " ./usr/bin/warren-fleet",
+    " ./usr/lib/systemd/system/warren-fleet.service",
+    " ./usr/lib/sysusers.d/warren-fleet.conf",
+    " ./usr/share/bash-completion/completions/warren-fleet",
+    " ./usr/share/fish/vendor_completions.d/warren-fleet.fish",
+    " ./usr/share/zsh/vendor-completions/_warren-fleet",
+    " ./usr/share/man/man1/warren-fleet.1.gz",
+    " ./usr/share/man/man1/warren-fleet-status.1.gz",
+    " ./usr/share/man/man1/warren-fleet-rotate-key.1.gz",
+    " ./usr/share/doc/warren-fleet/copyright",
+    " ./usr/share/doc/warren-fleet/third-party.gz",
+];
 
 /// Expected line endings of `dpkg-deb --contents`.
 const FILES: [&str; 18] = [

@@ -33,6 +33,26 @@ ROWS = [
     ),
     Row(
         "packages",
+        "fleet guide",
+        "docs/fleet.md as written, on five Debian systems; all of etcd lost and filled again; the way back",
+        "15 minutes to a fleet of three; a client of before enrols nowhere; no removed key comes back",
+        3,
+        end_to_end("packages::fleet_guide::the_fleet_guide_makes_a_fleet_of_three_hosts_and_keeps_the_clients_through_a_lost_store_and_back"),
+        tier=2,
+    ),
+    Row(
+        "packages",
+        "fleet package",
+        "the package warren-fleet on a fresh Debian: installed, used, upgraded, removed, purged",
+        "nothing starts by itself; remove keeps the user's files; purge keeps neither a secret nor an enabled unit",
+        1,
+        end_to_end(
+            "packages::lifecycle::the_package_of_a_fleet_starts_nothing_by_itself_and_purge_leaves_neither_a_secret_nor_an_enabled_unit"
+        ),
+        tier=2,
+    ),
+    Row(
+        "packages",
         "cloud-init",
         "configs/cloud-init.yaml, run by cloud-init",
         "the invitation on the console enrols a client, whose traffic goes through the exit",

@@ -62,7 +62,7 @@ pub struct FleetStatus {
     pub revision: i64,
     /// How many revisions the most advanced exit is ahead.
     pub revision_lag: i64,
-    /// The exit's clock minus the store's.
+    /// The exit's clock minus the median of all exits' clocks.
     pub clock_offset_ms: i64,
     /// Whether that is so much that no invitation is redeemed at this exit.
     pub is_clock_wrong: bool,
@@ -74,6 +74,13 @@ pub struct FleetStatus {
     pub roster_bytes: usize,
     /// Every exit of the fleet, by name.
     pub exits: Vec<FleetExitStatus>,
+    /// Seconds that the answers to requests took since the start, and their number, by operation: `enrol`, `invite`, `change` or
+    /// `remove`.
+    #[serde(default)]
+    pub operations: BTreeMap<String, (f64, u64)>,
+    /// Days until the certificates around the store expire, by name: `ca`, `client`, and `server HOST:PORT`. Below 0 once one has.
+    #[serde(default)]
+    pub certificate_days: BTreeMap<String, f64>,
 }
 
 /// An exit of the fleet.

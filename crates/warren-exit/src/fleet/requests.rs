@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) rows: Vec<RowChange>,
+    since: Instant,
     /// When it is given up.
     until: Instant,
     /// Whether it was given up. If it is stored all the same, its rows come as a change.
@@ -43,6 +44,50 @@ pub(crate) struct Counts {
 pub(super) struct Requests {
     asked: BTreeMap<StoreRequestId, Asked>,
     watched: BTreeMap<StoreRequestId, Verdict>,
+    took: BTreeMap<Operation, Took>,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Operation {
+    /// A client redeems an invitation.
+    Enrol,
+    Invite,
+    /// Anything else about clients, such as a rate limit or an address.
+    Change,
+    Remove,
+}
+
+impl Operation {
+    fn of(rows: &[RowChange]) -> Self {
+        let has = |is: fn(&RowChange) -> bool| rows.iter().any(is);
+        let (client, invitation) = (
+            has(|row| matches!(row, RowChange::Client { .. })),
+            has(|row| matches!(row, RowChange::Invitation { .. })),
+        );
+        match (has(|row| matches!(row, RowChange::Removed { .. })), client, invitation) {
+            (true, ..) => Self::Remove,
+            (false, true, true) => Self::Enrol,
+            (false, false, true) => Self::Invite,
+            (false, _, false) => Self::Change,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Enrol => "enrol",
+            Self::Invite => "invite",
+            Self::Change => "change",
+            Self::Remove => "remove",
+        }
+    }
+}
+
+/// How long the answers to requests of one kind took, together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Took {
+    pub(super) time: Duration,
+    pub(super) count: u64,
 }
 
 impl Requests {
@@ -54,7 +99,7 @@ impl Requests {
     }
 
     pub(super) fn asked(&mut self, id: StoreRequestId, rows: Vec<RowChange>, now: Instant) {
-        self.asked.insert(id, Asked { rows, until: now + PATIENCE, is_late: false });
+        self.asked.insert(id, Asked { rows, since: now, until: now + PATIENCE, is_late: false });
     }
 
     /// Whether a request of this number is open.
@@ -63,10 +108,27 @@ impl Requests {
     }
 
     /// Takes out an answered request.
-    pub(super) fn answered(&mut self, id: u64, outcome: Outcome) -> (StoreRequestId, Option<Asked>) {
+    pub(super) fn answered(
+        &mut self,
+        id: u64,
+        outcome: Outcome,
+        now: Instant,
+    ) -> (StoreRequestId, Option<Asked>) {
         let id = StoreRequestId(id);
         self.tell(id, outcome);
-        (id, self.asked.remove(&id))
+        let asked = self.asked.remove(&id);
+        if let Some(asked) = &asked {
+            let took = self.took.entry(Operation::of(&asked.rows)).or_default();
+            took.time += now.saturating_duration_since(asked.since);
+            took.count += 1;
+        }
+        (id, asked)
+    }
+
+    /// How long answers took since the start.
+    pub(super) fn took(&self) -> impl Iterator<Item = (Operation, Took)> {
+        let of = |operation| (operation, self.took.get(&operation).copied().unwrap_or_default());
+        [Operation::Enrol, Operation::Invite, Operation::Change, Operation::Remove].into_iter().map(of)
     }
 
     /// Gives up the requests whose time is over. Each is given up once.

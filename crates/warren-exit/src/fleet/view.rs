@@ -1,9 +1,9 @@
 //! How the fleet is, for the status, the metrics, the page, and the answers to operators.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use warren_control::status::{FleetExitStatus, FleetStatus};
-use warren_fleet_link::{ExitState, FleetExit, StoreLink};
+use warren_fleet_link::{ExitState, FleetExit, StoreCertificate, StoreLink};
 use warren_session::exit::StoreRequestId;
 
 use super::{Fleet, Verdict};
@@ -91,10 +91,27 @@ impl Fleet {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             requests_open: self.requests.open(),
-            roster_bytes: self.roster_bytes,
+            roster_bytes: self.around.roster_bytes,
             exits: self.exits.iter().map(exit_status).collect(),
+            operations: self
+                .requests
+                .took()
+                .map(|(operation, took)| (operation.name().to_owned(), (took.time.as_secs_f64(), took.count)))
+                .collect(),
+            certificate_days: self
+                .around
+                .certificates
+                .iter()
+                .map(|certificate| (certificate.name.clone(), days_left(certificate, SystemTime::now())))
+                .collect(),
         }
     }
+}
+
+/// Days until a certificate expires.
+fn days_left(certificate: &StoreCertificate, now: SystemTime) -> f64 {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    (certificate.expires as f64 - now) / 86_400.0
 }
 
 fn exit_status(exit: &FleetExit) -> FleetExitStatus {

@@ -34,6 +34,19 @@ impl Families<'_> {
         })
     }
 
+    /// The same for sums that are no whole numbers.
+    pub(super) fn float_counters<Labels: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        values.into_iter().try_for_each(|(labels, value)| {
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)
+        })
+    }
+
     /// A gauge without labels.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;

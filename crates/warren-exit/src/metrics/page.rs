@@ -271,7 +271,11 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
             "Revisions of the store that the most advanced exit is ahead.",
             fleet.revision_lag as f64,
         ),
-        ("clock_offset_seconds", "This exit's clock minus the store's.", fleet.clock_offset_ms as f64 / 1e3),
+        (
+            "clock_offset_seconds",
+            "This exit's clock minus the median of all exits' clocks.",
+            fleet.clock_offset_ms as f64 / 1e3,
+        ),
         ("requests_open", "Requests to the store that have no answer yet.", fleet.requests_open as f64),
     ];
     for (name, help, value) in gauges {
@@ -281,6 +285,22 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
         "warren_fleet_requests",
         "Requests to the store.",
         fleet.requests.iter().map(|(outcome, count)| ([("outcome", outcome.as_str())], *count)),
+    )?;
+    let operation = |name: &str| [("operation", name.to_owned())];
+    families.counters(
+        "warren_fleet_operations",
+        "Requests that the store has answered.",
+        fleet.operations.iter().map(|(name, (_, count))| (operation(name), *count)),
+    )?;
+    families.float_counters(
+        "warren_fleet_operation_seconds",
+        "Time until the store answered requests.",
+        fleet.operations.iter().map(|(name, (seconds, _))| (operation(name), *seconds)),
+    )?;
+    families.gauges(
+        "warren_fleet_certificate_days",
+        "Days until a certificate around the store expires.",
+        fleet.certificate_days.iter().map(|(name, days)| ([("certificate", name.clone())], *days)),
     )?;
     let count = |state: &str| fleet.exits.iter().filter(|exit| exit.state == state).count() as f64;
     families.gauges(

@@ -7,7 +7,7 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_config::storage::create_new;
 
-use super::{Connected, connect, print};
+use super::{Connected, connect, connect_or_fill, print};
 use crate::exits::rejoin;
 use crate::keys::Key;
 use crate::link::rows_of;
@@ -67,7 +67,6 @@ pub(crate) async fn recover(
     directories: Directories<'_>,
     arguments: &RecoverArguments,
 ) -> anyhow::Result<()> {
-    let mut fleet = connect(directories.config).await?;
     let own = StateDirectory::new(directories.state).load()?;
     let mut latest = own.as_ref().map_or(0, |own| own.position.epoch);
     let snapshot = match &arguments.from {
@@ -78,8 +77,17 @@ pub(crate) async fn recover(
         None => own.context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
     latest = latest.max(snapshot.position.epoch);
+    let mut fleet = connect_or_fill(directories.config, |name| {
+        tracing::warn!("the store has no fleet {name:?} any more; it begins again with what the copy has");
+        // No fleet has this epoch before its recovery has ended, so that it goes on if it was interrupted.
+        Ok(Meta { epoch: 0, ..snapshot.meta.clone() })
+    })
+    .await?;
     if snapshot.meta.id != fleet.meta.id {
         bail!("the copy is of another fleet than the store's; run this where the store's fleet has an exit");
+    }
+    if fleet.meta.epoch == 0 {
+        bring_back_exits(&mut fleet, &snapshot).await?;
     }
     let copy = rows_of(&fleet.keys, &snapshot.pairs);
     let (_, pairs) = read_all(&fleet.client, &fleet.keys).await?;
@@ -102,6 +110,21 @@ pub(crate) async fn recover(
          replays the removed keys that it knows.\n",
         counts.0, counts.1
     ))
+}
+
+/// Brings exits and the roster back into a store that has lost everything. Without the roster, the next one would begin with a serial
+/// that clients refuse.
+async fn bring_back_exits(fleet: &mut Connected, snapshot: &Snapshot) -> anyhow::Result<()> {
+    for pair in &snapshot.pairs {
+        let (Some(Key::Member(_) | Key::Roster), Some(value)) = (fleet.keys.parse(&pair.key), &pair.value)
+        else {
+            continue;
+        };
+        let absent = Compare::version(pair.key.clone(), CompareOp::Equal, 0);
+        let put = TxnOp::put(pair.key.clone(), value.clone(), None);
+        in_words(fleet.client.txn(Txn::new().when([absent]).and_then([put])).await)?;
+    }
+    Ok(())
 }
 
 /// Tells all links that the store's history has a new beginning.

@@ -1,12 +1,13 @@
 //! `warren fleet init`: begins a fleet with the clients of this exit.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use ipnet::IpNet;
-use warren_config::{ClientsImport, counted, load_clients, load_exit};
+use warren_config::{ClientsImport, client_address, counted, ipv4_pool, ipv6_pool, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
 use warren_session::clients::ClientRegistry;
 
@@ -15,7 +16,7 @@ use super::print;
 use crate::config::{FleetConfig, StoreConfig};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
-use crate::link::rows_of;
+use crate::link::{pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
 use crate::recovery;
 use crate::run::{Directories, random_name};
@@ -113,20 +114,20 @@ fn own_clients(
     directories: &Directories<'_>,
     arguments: &InitArguments,
 ) -> anyhow::Result<(Pools, ClientRegistry)> {
-    let settings = match arguments.pool.is_empty() || arguments.clients.is_none() {
-        true => Some(load_exit(&exit_toml(directories.config))?),
-        false => None,
+    let path = exit_toml(directories.config);
+    let is_needed = arguments.pool.is_empty() || arguments.clients.is_none();
+    let settings = (is_needed || path.exists()).then(|| load_exit(&path)).transpose()?;
+    let own = settings.as_ref().map(|settings| Pools { ipv4: settings.ipv4, ipv6: settings.ipv6 });
+    let pools = match (given_pools(&arguments.pool)?, own) {
+        (Some(given), Some(own)) if given != own => bail!(
+            "--pool is {} and {} has {}: the exit would not fit its fleet; give both the same",
+            pools_text(&given),
+            path.display(),
+            pools_text(&own)
+        ),
+        (Some(pools), _) | (None, Some(pools)) => pools,
+        (None, None) => Pools { ipv4: None, ipv6: None },
     };
-    let mut pools = Pools { ipv4: None, ipv6: None };
-    if let Some(settings) = settings.as_ref().filter(|_| arguments.pool.is_empty()) {
-        (pools.ipv4, pools.ipv6) = (settings.ipv4, settings.ipv6);
-    }
-    for pool in &arguments.pool {
-        match pool {
-            IpNet::V4(pool) => pools.ipv4 = Some(*pool),
-            IpNet::V6(pool) => pools.ipv6 = Some(*pool),
-        }
-    }
     let registry = match (&arguments.clients, &settings) {
         (Some(file), _) => {
             let import = ClientsImport::read(file)?;
@@ -135,7 +136,34 @@ fn own_clients(
         (None, Some(settings)) => load_clients(&settings.clients_path(directories.state))?,
         (None, None) => ClientRegistry::new(),
     };
+    for client in registry.iter().filter(|_| !arguments.pool.is_empty()) {
+        let fixed = client.ipv4.map(IpAddr::V4).into_iter().chain(client.ipv6.map(IpAddr::V6));
+        for address in fixed {
+            client_address(address, pools.ipv4, pools.ipv6)
+                .map_err(|error| anyhow!("the client {} does not fit --pool: {error}", client.name))?;
+        }
+    }
     Ok((pools, registry))
+}
+
+/// The pools of `--pool`, under the rules of exit.toml.
+fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
+    let mut pools = Pools { ipv4: None, ipv6: None };
+    for pool in given {
+        let text = pool.to_string();
+        let is_second = match pool {
+            IpNet::V4(_) => {
+                pools.ipv4.replace(ipv4_pool(&text).map_err(|error| anyhow!("--pool {error}"))?).is_some()
+            }
+            IpNet::V6(_) => {
+                pools.ipv6.replace(ipv6_pool(&text).map_err(|error| anyhow!("--pool {error}"))?).is_some()
+            }
+        };
+        if is_second {
+            bail!("--pool {text} is the second one of its kind; give one for IPv4 and one for IPv6");
+        }
+    }
+    Ok((!given.is_empty()).then_some(pools))
 }
 
 /// Makes the fleet's agreement and this exit its first member, unless there is a fleet.
@@ -176,4 +204,31 @@ async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> 
 /// Where the exit's configuration is.
 pub(crate) fn exit_toml(directory: &Path) -> PathBuf {
     directory.join("exit.toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_on_the_command_line_has_the_rules_of_exit_toml() {
+        let given = |pools: &[&str]| {
+            let pools: Vec<IpNet> = pools.iter().map(|pool| pool.parse().unwrap()).collect();
+            given_pools(&pools).map_err(|error| error.to_string())
+        };
+        assert_eq!(given(&[]), Ok(None));
+        let both = given(&["10.66.0.0/16", "fd66::/64"]).unwrap().unwrap();
+        assert!(both.ipv4.is_some() && both.ipv6.is_some());
+        let cases: [(&[&str], &str); 5] = [
+            (&["10.66.0.1/16"], "host bits"),
+            (&["10.66.0.0/31"], "from 8 to 30"),
+            (&["224.0.0.0/8"], "unicast"),
+            (&["fd66::/127"], "from 32 to 126"),
+            (&["10.66.0.0/16", "10.67.0.0/16"], "second one"),
+        ];
+        for (wrong, part) in cases {
+            let error = given(wrong).unwrap_err();
+            assert!(error.contains(part) && error.contains("--pool"), "{error}");
+        }
+    }
 }

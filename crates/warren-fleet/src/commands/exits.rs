@@ -7,7 +7,7 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
-use super::ticket::user_name;
+use super::ticket::{revoke, user_name};
 use super::{connect, print, roster};
 use crate::keys::Key;
 use crate::run::Directories;
@@ -81,6 +81,9 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
             && roster::has(&mut fleet, &exit).await?
         {
             return print(&roster::expel(&mut fleet, &exit, key).await?);
+        }
+        if revoke(&mut fleet, &exit).await? {
+            return print(&format!("The tickets of {exit} are void. It has not joined the fleet.\n"));
         }
         bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
     }

@@ -1,12 +1,13 @@
 //! Files that commands write as root and the user `warren-fleet` reads.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use warren_config::storage::make_directory;
 use warren_host::durable_file::{Owner, Unfinished, replace};
 
-use crate::config::FleetConfig;
+use crate::config::{FleetConfig, StoreConfig};
 
 /// The group that `warren-fleet run` has as a unit.
 const GROUP: &str = "warren-fleet";
@@ -27,6 +28,38 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         .with_context(|| format!("{} cannot be written", path.display()))
 }
 
+/// Where `join` puts the store's credentials, and where an operator puts those for `init`.
+pub(crate) fn credentials_directory(configuration: &Path) -> PathBuf {
+    configuration.join("fleet")
+}
+
+/// Removes the store's credentials of an exit that has left its fleet. Returns the secret ones that are elsewhere, which stay.
+pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> anyhow::Result<Vec<PathBuf>> {
+    let own = std::path::absolute(credentials_directory(configuration))?;
+    let mut kept = Vec::new();
+    let secret = [&store.key, &store.password_file];
+    for (path, is_secret) in [&store.ca, &store.certificate]
+        .map(|path| (path, false))
+        .into_iter()
+        .chain(secret.map(|path| (path, true)))
+    {
+        let Some(path) = path else { continue };
+        if path.parent() == Some(&own) {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("{} cannot be removed", path.display()));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        } else if is_secret {
+            kept.push(path.clone());
+        }
+    }
+    // Fails if an operator has put something else there, which stays.
+    let _ = std::fs::remove_dir(own);
+    Ok(kept)
+}
+
 /// Writes `fleet.toml`.
 ///
 /// # Errors
@@ -41,4 +74,30 @@ fn group() -> Option<u32> {
     let groups = std::fs::read_to_string("/etc/group").ok()?;
     let line = groups.lines().find(|line| line.split(':').next() == Some(GROUP))?;
     line.split(':').nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_a_fleet_that_was_left_are_removed_and_others_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let (own, other) = (credentials_directory(directory.path()), directory.path().join("root.key"));
+        std::fs::create_dir(&own).unwrap();
+        for path in [&own.join("store-ca.pem"), &own.join("store.password"), &other] {
+            std::fs::write(path, "secret").unwrap();
+        }
+        let store = StoreConfig {
+            ca: Some(own.join("store-ca.pem")),
+            certificate: Some(directory.path().join("root.pem")),
+            key: Some(other.clone()),
+            password_file: Some(own.join("store.password")),
+            ..StoreConfig::default()
+        };
+        assert_eq!(forget_credentials(directory.path(), &store).unwrap(), [other.clone()]);
+        assert!(other.exists() && !own.exists());
+        // Once more, as after a failure.
+        assert_eq!(forget_credentials(directory.path(), &store).unwrap(), [other]);
+    }
 }

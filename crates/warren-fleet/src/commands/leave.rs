@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use etcd_client::{Txn, TxnOp};
-use warren_config::clients_text;
 use warren_config::storage::create_new;
+use warren_config::{clients_text, counted};
 use warren_session::clients::ClientRegistry;
 
 use super::begin::exit_toml;
+use super::files::forget_credentials;
+use super::ticket::user_name;
 use super::{Connected, connect, print};
 use crate::config::FleetConfig;
 use crate::link::{Pair, rows_of};
@@ -52,12 +54,9 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         format!("{} cannot be written; name another file with --clients", arguments.clients.display())
     })?;
     let note = match fleet {
-        Some(fleet) => {
-            take_out(fleet, &config).await.with_context(|| {
-                format!("the clients are in {}, and nothing else was changed", arguments.clients.display())
-            })?;
-            String::new()
-        }
+        Some(fleet) => take_out(fleet, &config).await.with_context(|| {
+            format!("the clients are in {}, and nothing else was changed", arguments.clients.display())
+        })?,
         None => format!(" Run `warren fleet remove {}` at another exit.", config.exit),
     };
     let path = FleetConfig::path(directories.config);
@@ -65,12 +64,15 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     warren_host::durable_file::rename(&path, &left)
         .with_context(|| format!("{} cannot be renamed", path.display()))?;
     state.clear()?;
+    let kept = forget_credentials(directories.config, &config.store)?;
+    let kept: String =
+        kept.iter().map(|path| format!("{} still opens the store: delete it.\n", path.display())).collect();
     print(&format!(
-        "{} has left fleet {:?}.{note} {} clients are in {}.\nNext: take `[fleet]` out of {}, stop warren-fleet.service, run \
+        "{} has left fleet {:?}.{note} {} are in {}.\n{kept}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
          `systemctl restart warren-exit`, then `warren exit client import {}`.\n",
         config.exit,
         config.fleet,
-        registry.len(),
+        counted(registry.len(), "client"),
         arguments.clients.display(),
         exit_toml(directories.config).display(),
         arguments.clients.display(),
@@ -84,9 +86,19 @@ async fn from_store(directories: &Directories<'_>) -> anyhow::Result<(Vec<Pair>,
     Ok((pairs, fleet))
 }
 
-/// Takes this exit out of the fleet.
-async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<()> {
+/// Takes this exit out of the fleet, with its user of the store. Returns what is left to do.
+async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<String> {
     let deletes = fleet.keys.of_exit(&config.exit).map(|key| TxnOp::delete(key, None));
     in_words(fleet.client.txn(Txn::new().and_then(deletes)).await)?;
-    Ok(())
+    let user = user_name(&config.fleet, &config.exit);
+    let mut auth = fleet.client.auth_client();
+    let note = match in_words(auth.user_delete(&user).await) {
+        // A user may not delete itself, and only the store's root may delete users.
+        Err(error) if error.to_string().contains("permission denied") => {
+            format!(" Its user of the store stays: run `etcdctl user delete {user}`.")
+        }
+        Ok(_) | Err(_) => String::new(),
+    };
+    let _ = auth.role_delete(&user).await;
+    Ok(note)
 }

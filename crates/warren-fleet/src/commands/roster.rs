@@ -27,15 +27,47 @@ pub(crate) struct AdmitArguments {
     /// The file of the fleet key. For a fleet's first exit it is made if it does not exist.
     #[arg(long, value_name = "FILE")]
     fleet_key: PathBuf,
-    /// The exit's public key, as `warren status exit` shows it there. Without it, nothing is signed.
+    /// The exit's public key, as `warren status exit` shows it there. Without it, nothing is signed. While the exit's key is being
+    /// rotated, give it twice: the new key and the old one.
     #[arg(long, value_name = "KEY")]
-    public_key: Option<PublicKey>,
-    /// Where the exit is, for people.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    region: String,
-    /// Its share of clients, compared with the weights of other exits.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    weight: u32,
+    public_key: Vec<PublicKey>,
+    #[command(flatten)]
+    listing: Listing,
+}
+
+/// What the roster says of an exit, beside its name, keys and endpoints.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Listing {
+    /// Where the exit is, for people [default: as before].
+    #[arg(long, value_name = "TEXT")]
+    region: Option<String>,
+    /// Its share of clients, compared with the weights of other exits [default: as before, or 1].
+    #[arg(long, value_name = "NUMBER")]
+    weight: Option<u32>,
+    /// Let clients use it only if no other exit answers. Without this option, they use it as any other.
+    #[arg(long)]
+    draining: bool,
+}
+
+impl Listing {
+    /// The roster's entry, with what an earlier one has said unless it is said anew.
+    pub(super) fn of(
+        &self,
+        name: &ExitId,
+        (public_keys, endpoints): (Vec<PublicKey>, Vec<RosterEndpoint>),
+        before: Option<&RosterExit>,
+    ) -> RosterExit {
+        let region = self.region.clone().or(before.map(|exit| exit.region.clone()));
+        let weight = self.weight.or(before.map(|exit| exit.weight));
+        RosterExit {
+            name: name.to_string(),
+            public_keys,
+            endpoints,
+            region: region.unwrap_or_default(),
+            weight: weight.unwrap_or(1),
+            state: if self.draining { ExitState::Draining } else { ExitState::Serving },
+        }
+    }
 }
 
 /// `warren fleet rotate-key`.
@@ -50,8 +82,8 @@ pub(crate) struct RotateKeyArguments {
 }
 
 /// The roster in the store, and the revision of its latest change.
-struct Stored {
-    roster: Option<SignedRoster>,
+pub(super) struct Stored {
+    pub(super) roster: Option<SignedRoster>,
     modified: i64,
 }
 
@@ -69,26 +101,13 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let key = member.key.with_context(|| {
         format!("the exit {id} has not been linked yet, so its key is not known; start warren-fleet there")
     })?;
-    match arguments.public_key {
-        Some(expected) if expected == key => {}
-        Some(expected) => bail!(
-            "the store has the key {key} for {id}, and not {expected}: somebody may have put it there; nothing was signed"
-        ),
-        None => bail!(
-            "the store has the key {key} for {id}. Compare it with `warren status exit` there; if it is the same, run this again with \
-             --public-key {key}"
-        ),
-    }
-    let endpoints = member.endpoints.iter().map(|endpoint| endpoint.parse::<RosterEndpoint>());
-    let exit = RosterExit {
-        name: id.to_string(),
-        public_keys: vec![key],
-        endpoints: endpoints.collect::<Result<_, _>>()?,
-        region: arguments.region.clone(),
-        weight: arguments.weight,
-        state: ExitState::Serving,
-    };
     let stored = read(&mut fleet).await?;
+    let before = stored.roster.as_ref().and_then(|roster| roster.content().exit(id.as_str()));
+    let known = before.map(|exit| exit.public_keys.as_slice()).unwrap_or_default();
+    check_keys(&id, key, known, &arguments.public_key)?;
+    let endpoints = member.endpoints.iter().map(|endpoint| endpoint.parse::<RosterEndpoint>());
+    let endpoints = endpoints.collect::<Result<_, _>>()?;
+    let exit = arguments.listing.of(&id, (arguments.public_key.clone(), endpoints), before);
     let now = SystemTime::now();
     let (signed, note) = match &stored.roster {
         Some(old) => {
@@ -101,6 +120,38 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     };
     store(&mut fleet, &stored, &signed).await?;
     print(&format!("{note}{id} is in the roster. {}", summary(&signed)))
+}
+
+/// Checks the keys that an operator has given: the exit's key in the store, and one that the roster has for it.
+fn check_keys(
+    exit: &ExitId,
+    stored: PublicKey,
+    in_roster: &[PublicKey],
+    given: &[PublicKey],
+) -> anyhow::Result<()> {
+    if given.is_empty() {
+        let old: String = in_roster
+            .iter()
+            .filter(|key| **key != stored)
+            .map(|key| format!("\nClients that know the old key {key} stay at the exit until it is retired if you add --public-key {key}"))
+            .collect();
+        bail!(
+            "the store has the key {stored} for {exit}. Compare it with `warren status exit` there; if it is the same, run this again with \
+             --public-key {stored}{old}"
+        );
+    }
+    if let Some(key) = given.iter().find(|key| **key != stored && !in_roster.contains(key)) {
+        bail!(
+            "the store has the key {stored} for {exit}, and not {key}, which the roster does not have either: somebody may have put the \
+             store's key there; nothing was signed"
+        );
+    }
+    if !given.contains(&stored) {
+        bail!(
+            "{exit} uses the key {stored}, and clients would not find it without; add --public-key {stored}"
+        );
+    }
+    Ok(())
 }
 
 /// Signs a roster without the exit, if it is in the roster.
@@ -155,13 +206,13 @@ pub(crate) async fn rotate_key(
     ))
 }
 
-fn summary(signed: &SignedRoster) -> String {
+pub(super) fn summary(signed: &SignedRoster) -> String {
     let roster = signed.content();
     let names: Vec<&str> = roster.exits.iter().map(|exit| exit.name.as_str()).collect();
     format!("Roster {} has {}; clients learn it from the exits.\n", roster.serial, names.join(", "))
 }
 
-async fn read(fleet: &mut Connected) -> anyhow::Result<Stored> {
+pub(super) async fn read(fleet: &mut Connected) -> anyhow::Result<Stored> {
     let answer = in_words(fleet.client.get(fleet.keys.name(&Key::Roster), None).await)?;
     let Some(pair) = pairs_of(&answer).into_iter().next() else {
         return Ok(Stored { roster: None, modified: 0 });
@@ -171,7 +222,11 @@ async fn read(fleet: &mut Connected) -> anyhow::Result<Stored> {
     Ok(Stored { roster: Some(roster), modified: pair.modified })
 }
 
-async fn store(fleet: &mut Connected, stored: &Stored, signed: &SignedRoster) -> anyhow::Result<()> {
+pub(super) async fn store(
+    fleet: &mut Connected,
+    stored: &Stored,
+    signed: &SignedRoster,
+) -> anyhow::Result<()> {
     let key = fleet.keys.name(&Key::Roster);
     let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, stored.modified);
     let put = TxnOp::put(key, signed.as_bytes(), None);
@@ -182,13 +237,13 @@ async fn store(fleet: &mut Connected, stored: &Stored, signed: &SignedRoster) ->
     Ok(())
 }
 
-fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
+pub(super) fn read_key(path: &Path) -> anyhow::Result<FleetKey> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     FleetKey::from_file_text(&text).with_context(|| format!("{} has no fleet key", path.display()))
 }
 
 /// Reads the fleet key, or makes the first one and says so.
-fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)> {
+pub(super) fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)> {
     if path.exists() {
         return Ok((read_key(path)?, String::new()));
     }
@@ -202,4 +257,31 @@ fn make_key(path: &Path) -> anyhow::Result<FleetKey> {
     create_new(path, key.to_line().as_bytes(), 0o600)
         .with_context(|| format!("{} cannot be made", path.display()))?;
     Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rotation_has_both_keys_and_no_unknown_key_is_signed() {
+        let [new, old, other] = [1, 2, 3].map(|byte| PublicKey([byte; 32]));
+        let exit = ExitId::try_from("ams1".to_owned()).unwrap();
+        let checked =
+            |given: &[PublicKey]| check_keys(&exit, new, &[old], given).map_err(|error| error.to_string());
+        assert_eq!(checked(&[new]), Ok(()));
+        assert_eq!(checked(&[new, old]), Ok(()));
+        let old_text = old.to_string();
+        let cases: [(&[PublicKey], &str); 5] = [
+            (&[], "Compare it"),
+            (&[], &old_text),
+            (&[other], "nothing was signed"),
+            (&[new, other], "nothing was signed"),
+            (&[old], "would not find it"),
+        ];
+        for (given, part) in cases {
+            let error = checked(given).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! `warren fleet status`.
 
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
 use warren_config::counted;
-use warren_fleet_link::{ExitId, FleetExit, Pools};
+use warren_fleet_link::{ExitId, FleetExit, Pools, StoreCertificate};
 
 use super::{connect, print, print_json};
+use crate::certificates::{self, days_left, warning};
 use crate::exits::Exits;
 use crate::keys::RowId;
 use crate::link::read;
@@ -35,6 +37,8 @@ struct Report {
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
+    /// The certificates around the store, as this host sees them.
+    certificates: Vec<StoreCertificate>,
 }
 
 #[derive(Serialize)]
@@ -77,6 +81,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         invitations: count(|id| matches!(id, RowId::Invitation(_))),
         removed_keys: count(|id| matches!(id, RowId::Removed(_))),
         exits: lines.collect(),
+        certificates: certificates::look(&fleet.config.store.options()?).await,
     };
     if arguments.json { print_json(&report) } else { print(&text(&report, &waiting)) }
 }
@@ -94,7 +99,7 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
     let _ = writeln!(text, "{:width$}  STATE     SESSIONS  MBIT/S  CORES  LATEST CHANGE", "EXIT");
     for Line { exit, is_drained, has_heard } in &report.exits {
         let state = match (exit.is_alive, is_drained) {
-            (false, _) => "away",
+            (false, _) => "gone",
             (true, true) => "draining",
             (true, false) => "serving",
         };
@@ -112,5 +117,40 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
         let _ =
             writeln!(text, "{:width$}  has a place in the fleet, and has never been linked", exit.as_str());
     }
-    text
+    text + &certificate_lines(&report.certificates, SystemTime::now())
+}
+
+/// How long each certificate lasts, in one line, and a line for each that ends soon.
+fn certificate_lines(certificates: &[StoreCertificate], now: SystemTime) -> String {
+    if certificates.is_empty() {
+        return String::new();
+    }
+    let days =
+        |certificate: &StoreCertificate| format!("{} {}", certificate.name, days_left(certificate, now));
+    let all: Vec<String> = certificates.iter().map(days).collect();
+    let soon = certificates.iter().filter_map(|certificate| warning(certificate, now));
+    let soon: String = soon.map(|line| format!("WARNING: {line}\n")).collect();
+    format!("Days left of the store's certificates: {}\n{soon}", all.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn days_left_are_one_line_and_each_certificate_that_ends_soon_has_another() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let lasting = |name: &str, days: i64| StoreCertificate {
+            name: name.to_owned(),
+            expires: 1_000_000 + days * 86_400,
+        };
+        let text = certificate_lines(&[lasting("ca", 3_650), lasting("client", 13)], now);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!(lines.first().copied(), Some("Days left of the store's certificates: ca 3650, client 13"));
+        assert!(text.contains("WARNING: the store's certificate \"client\" expires in 13 days"), "{text}");
+        assert_eq!(certificate_lines(&[], now), "");
+    }
 }

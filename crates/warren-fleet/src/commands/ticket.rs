@@ -1,6 +1,8 @@
 //! `warren fleet ticket` and `warren fleet join`: how a further exit gets into the fleet.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -8,12 +10,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 use etcd_client::{
-    AuthClient, Client, Compare, CompareOp, Permission, RoleAddResponse, Txn, TxnOp, UserAddOptions,
+    AuthClient, Client, Compare, CompareOp, GetOptions, Permission, PutOptions, RoleAddResponse, Txn, TxnOp,
+    UserAddOptions,
 };
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::{ExitId, Pools};
 
-use super::files::{write, write_config};
+use super::files::{credentials_directory, write, write_config};
 use super::{Connected, connect, print, print_json, read_meta};
 use crate::config::{FleetConfig, StoreConfig};
 use crate::exits::Member;
@@ -41,12 +44,29 @@ pub(crate) struct TicketArguments {
     /// A file with that user's password.
     #[arg(long, value_name = "FILE", requires = "admin")]
     admin_password_file: Option<PathBuf>,
+    /// How long the ticket works.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = validity)]
+    expires: Duration,
+}
+
+/// A time from a minute to 30 days.
+fn validity(text: &str) -> Result<Duration, String> {
+    const MINUTE: Duration = Duration::from_secs(60);
+    const MONTH: Duration = Duration::from_secs(30 * 86_400);
+    let time =
+        humantime::parse_duration(text).map_err(|_| "must be a time such as 24h or 30min".to_owned())?;
+    if !(MINUTE..=MONTH).contains(&time) {
+        return Err("must be from 1min to 30d".to_owned());
+    }
+    Ok(time)
 }
 
 /// `warren fleet join`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JoinArguments {
-    /// What `warren fleet ticket` has printed.
+    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Each user of
+    /// this host sees what stands on a command line.
+    #[arg(value_name = "TICKET|-|@FILE")]
     ticket: String,
     /// Print the exit's name and the fleet's inner prefixes as JSON.
     #[arg(long)]
@@ -70,6 +90,8 @@ struct Ticket {
     user: Option<(String, String)>,
     /// Makes the ticket one that can be used once.
     secret: String,
+    /// In seconds since 1970. The store keeps to it too.
+    expires: u64,
 }
 
 impl Ticket {
@@ -121,7 +143,10 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
     let user = make_user(&fleet, &exit, arguments, identity.is_some()).await?;
     // A certificate that this exit shares with the new one proves no user; a password does.
     let identity = identity.or(own.identity.filter(|_| user.is_some()));
+    let lifetime = i64::try_from(arguments.expires.as_secs())?;
+    let lease = in_words(fleet.client.lease_grant(lifetime, None).await)?;
     let ticket = Ticket {
+        expires: seconds(SystemTime::now()) + arguments.expires.as_secs(),
         fleet: fleet.config.fleet.clone(),
         exit: exit.clone(),
         endpoints: fleet.config.store.endpoints.clone(),
@@ -131,12 +156,33 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         secret: random_name()?,
     };
     let is_free = Compare::version(member, CompareOp::Equal, 0);
-    let put = TxnOp::put(ticket.key(&fleet.keys), exit.as_str(), None);
+    let until = PutOptions::new().with_lease(lease.id());
+    let put = TxnOp::put(ticket.key(&fleet.keys), exit.as_str(), Some(until));
     let answer = in_words(fleet.client.txn(Txn::new().when([is_free]).and_then([put])).await)?;
     if !answer.succeeded() {
         bail!("{taken}");
     }
     print(&format!("{}\n", ticket.text()?))
+}
+
+/// Voids the tickets of an exit that has not joined: the keys in the store, and the user. Returns whether there was any.
+pub(super) async fn revoke(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<bool> {
+    let all = GetOptions::new().with_prefix();
+    let tickets = in_words(fleet.client.get(fleet.keys.ticket(""), Some(all)).await)?;
+    let mut is_found = false;
+    for ticket in tickets.kvs().iter().filter(|ticket| ticket.value() == exit.as_str().as_bytes()) {
+        in_words(fleet.client.delete(ticket.key(), None).await)?;
+        is_found = true;
+    }
+    let user = user_name(&fleet.config.fleet, exit);
+    let mut auth = fleet.client.auth_client();
+    is_found |= auth.user_delete(&user).await.is_ok();
+    let _ = auth.role_delete(&user).await;
+    Ok(is_found)
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The new exit's certificate.
@@ -234,18 +280,26 @@ struct Joined<'a> {
 /// If the ticket is used or damaged, or the store cannot be reached.
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let path = FleetConfig::free_path(directories.config)?;
-    let ticket = Ticket::parse(&arguments.ticket)?;
+    let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
+    if ticket.expires <= seconds(SystemTime::now()) {
+        bail!("this ticket has expired; get another one with `warren fleet ticket {}`", ticket.exit);
+    }
+    let files = Files::of(directories.config, &ticket)?;
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
     let mut client = StoreOptions { endpoints, ca, identity, user }.connect_any().await?;
     let keys = Keys::new(&ticket.fleet);
     let meta = read_meta(&mut client, &keys).await?;
     let meta = meta.with_context(|| format!("the store has no fleet {:?} any more", ticket.fleet))?;
-    let config = write_files(directories.config, &ticket)?;
-    if let Err(error) = use_up(&mut client, &keys, &ticket).await {
-        // Without them the exit belongs to no fleet.
-        let _ = std::fs::remove_file(&path);
+    let written = match files.write(directories.config) {
+        Ok(()) => use_up(&mut client, &keys, &ticket).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = written {
+        // Without them the exit belongs to no fleet, and the ticket still has the secrets.
+        files.remove(directories.config);
         return Err(error);
     }
+    let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
     }
@@ -278,26 +332,75 @@ async fn use_up(client: &mut Client, keys: &Keys, ticket: &Ticket) -> anyhow::Re
     if is_unused {
         bail!("the fleet has an exit {} already; get a ticket with another name", ticket.exit);
     }
-    bail!("this ticket was used already; get another one with `warren fleet ticket {}`", ticket.exit)
+    bail!(
+        "this ticket was used already, has expired or is void; get another one with `warren fleet ticket {}`",
+        ticket.exit
+    )
 }
 
-fn write_files(directory: &Path, ticket: &Ticket) -> anyhow::Result<FleetConfig> {
-    let file = |name: &str, content: Option<&String>| {
-        let path = std::path::absolute(directory.join("fleet").join(name))?;
-        content.map(|content| write(&path, content.as_bytes()).map(|()| path)).transpose()
-    };
-    let identity = ticket.identity.as_ref();
-    let store = StoreConfig {
-        endpoints: ticket.endpoints.clone(),
-        ca: file("store-ca.pem", ticket.ca.as_ref())?,
-        certificate: file("store.pem", identity.map(|(certificate, _)| certificate))?,
-        key: file("store.key", identity.map(|(_, key)| key))?,
-        user: ticket.user.as_ref().map(|(user, _)| user.clone()),
-        password_file: file("store.password", ticket.user.as_ref().map(|(_, password)| password))?,
-    };
-    let config = FleetConfig { fleet: ticket.fleet.clone(), exit: ticket.exit.clone(), store };
-    write_config(directory, &config)?;
-    Ok(config)
+/// The ticket itself, or what standard input or a file has.
+fn text_of(argument: &str) -> anyhow::Result<String> {
+    /// Longer than any ticket.
+    const MOST: u64 = 256 * 1024;
+    let mut text = String::new();
+    if argument == "-" {
+        std::io::stdin().take(MOST).read_to_string(&mut text).context("standard input cannot be read")?;
+        return Ok(text);
+    }
+    let Some(path) = argument.strip_prefix('@') else { return Ok(argument.to_owned()) };
+    let file = std::fs::File::open(path).with_context(|| format!("{path} cannot be opened"))?;
+    file.take(MOST).read_to_string(&mut text).with_context(|| format!("{path} cannot be read"))?;
+    Ok(text)
+}
+
+/// What joining writes: the ticket's credentials, and the `fleet.toml` that names them.
+struct Files {
+    config: FleetConfig,
+    credentials: Vec<(PathBuf, String)>,
+}
+
+impl Files {
+    /// # Errors
+    /// If one of them exists.
+    fn of(directory: &Path, ticket: &Ticket) -> anyhow::Result<Self> {
+        let mut credentials = Vec::new();
+        let mut file = |name: &str, content: Option<&String>| {
+            let Some(content) = content else { return Ok(None) };
+            let path = std::path::absolute(credentials_directory(directory).join(name))?;
+            // Unlike `exists`, this also finds a link that leads nowhere.
+            if std::fs::symlink_metadata(&path).is_ok() {
+                bail!("{} exists and stays as it is; move it away, then run this again", path.display());
+            }
+            credentials.push((path.clone(), content.clone()));
+            Ok(Some(path))
+        };
+        let identity = ticket.identity.as_ref();
+        let store = StoreConfig {
+            endpoints: ticket.endpoints.clone(),
+            ca: file("store-ca.pem", ticket.ca.as_ref())?,
+            certificate: file("store.pem", identity.map(|(certificate, _)| certificate))?,
+            key: file("store.key", identity.map(|(_, key)| key))?,
+            user: ticket.user.as_ref().map(|(user, _)| user.clone()),
+            password_file: file("store.password", ticket.user.as_ref().map(|(_, password)| password))?,
+        };
+        let config = FleetConfig { fleet: ticket.fleet.clone(), exit: ticket.exit.clone(), store };
+        Ok(Self { config, credentials })
+    }
+
+    fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        for (path, content) in &self.credentials {
+            write(path, content.as_bytes())?;
+        }
+        write_config(directory, &self.config)
+    }
+
+    fn remove(&self, directory: &Path) {
+        for (path, _) in &self.credentials {
+            let _ = std::fs::remove_file(path);
+        }
+        let _ = std::fs::remove_dir(credentials_directory(directory));
+        let _ = std::fs::remove_file(FleetConfig::path(directory));
+    }
 }
 
 #[cfg(test)]
@@ -315,12 +418,48 @@ mod tests {
             identity: None,
             user: Some(("warren-home-ams2".to_owned(), "secret".to_owned())),
             secret: "x".to_owned(),
+            expires: 2_000_000_000,
         }
     }
 
     #[test]
     fn a_ticket_comes_back() {
         assert_eq!(Ticket::parse(&format!(" {}\n", a_ticket().text().unwrap())).unwrap(), a_ticket());
+    }
+
+    #[test]
+    fn a_refused_join_leaves_no_secret_and_touches_no_file_that_was_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::of(directory.path(), &a_ticket()).unwrap();
+        files.write(directory.path()).unwrap();
+        assert!(directory.path().join("fleet/store.password").exists());
+        files.remove(directory.path());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+
+        let own = directory.path().join("fleet/store.password");
+        std::fs::create_dir(own.parent().unwrap()).unwrap();
+        std::fs::write(&own, "mine").unwrap();
+        let refused = Files::of(directory.path(), &a_ticket()).map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("store.password exists"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "mine");
+    }
+
+    #[test]
+    fn a_ticket_is_read_from_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ticket");
+        std::fs::write(&path, a_ticket().text().unwrap() + "\n").unwrap();
+        let text = text_of(&format!("@{}", path.display())).unwrap();
+        assert_eq!(Ticket::parse(&text).unwrap(), a_ticket());
+        assert!(text_of("@/nonexistent").unwrap_err().to_string().contains("/nonexistent"));
+    }
+
+    #[test]
+    fn a_ticket_lives_from_a_minute_to_a_month() {
+        assert_eq!(validity("24h"), Ok(Duration::from_secs(86_400)));
+        for wrong in ["0", "59s", "31d", "never", "24"] {
+            assert!(validity(wrong).is_err(), "{wrong}");
+        }
     }
 
     proptest! {

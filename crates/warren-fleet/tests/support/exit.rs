@@ -360,6 +360,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
+        FleetMessage::Certificates { .. } => {}
     }
     None
 }

@@ -11,6 +11,7 @@ use clap_complete::env::CompleteEnv;
 
 use super::args::{COMPLETION_VARIABLE as VARIABLE, Cli, GlobalArgs};
 use super::exit_client;
+use super::fleet;
 use warren_client as client;
 use warren_config::{find_profile, load_exit, load_profile, profile_names};
 use warren_control::{Change, PageQuery};
@@ -22,6 +23,7 @@ const MOST_CLIENTS: usize = 200;
 
 /// Answers a shell that asks for completions, and ends the process. Returns if none does.
 pub(crate) fn answer_shell() {
+    fleet::answer_shell(VARIABLE);
     CompleteEnv::with_factory(command).var(VARIABLE).bin("warren").complete();
 }
 

@@ -135,16 +135,19 @@ fn told(
          inner addresses      {prefixes}\n  \
          clients' resolvers   {resolvers}\n\
          Public key: {key}\n\
-         Next: open UDP port {port} in the provider's firewall and this host's own, start the exit with \"{start}\", \
-         then invite a client with \"{invite} NAME\".\n",
+         Next: open UDP port {port} in the provider's firewall and this host's own, {start}, \
+         then {then}.\n",
         config = files.config.display(),
         key_file = files.key.display(),
         endpoint = setup.endpoint,
         egress = egress.unwrap_or("no device yet"),
         prefixes = list(&prefixes),
         resolvers = list(&resolvers),
-        start = start(directories),
-        invite = directories.command("exit invite"),
+        start = start(directories, setup.fleet.is_some()),
+        then = match setup.fleet {
+            Some(_) => format!("see with \"{}\" that the store answers", directories.command("fleet status")),
+            None => format!("invite a client with \"{} NAME\"", directories.command("exit invite")),
+        },
     )
 }
 
@@ -259,17 +262,28 @@ fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     }
 }
 
-/// The command that starts the exit. If the exit's unit is installed, this is a command of systemd.
-fn start(directories: &Directories) -> String {
-    let has_unit = ["/usr/lib", "/lib", "/etc"]
-        .iter()
-        .any(|place| Path::new(place).join("systemd/system/warren-exit.service").exists());
+/// How to start the exit, and its link if it belongs to a fleet. If the units are installed, these are commands of systemd.
+fn start(directories: &Directories, is_in_fleet: bool) -> String {
+    let has_unit = |unit: &str| {
+        let mut places = ["/usr/lib", "/lib", "/etc"].iter();
+        places.any(|place| Path::new(place).join("systemd/system").join(unit).exists())
+    };
     let run = directories.command("exit run");
-    // The unit uses the default directories, so it is no help if others were given.
-    if has_unit && run == "warren exit run" && sd_notify::booted().unwrap_or(false) {
-        return "systemctl enable --now warren-exit".to_owned();
+    // The units use the default directories, so they are no help if others were given.
+    let is_service = run == "warren exit run" && sd_notify::booted().unwrap_or(false);
+    let (exit, link) =
+        (is_service && has_unit("warren-exit.service"), is_service && has_unit("warren-fleet.service"));
+    match (is_in_fleet, exit, link) {
+        (false, true, _) => "start the exit with \"systemctl enable --now warren-exit\"".to_owned(),
+        (false, false, _) => format!("start the exit with \"{run}\""),
+        (true, true, true) => {
+            "start the exit and its link to the fleet with \"systemctl enable --now warren-exit warren-fleet\"".to_owned()
+        }
+        (true, ..) => format!(
+            "start the exit with \"{run}\" and its link to the fleet with \"{}\" as the user warren-fleet",
+            directories.command("fleet run")
+        ),
     }
-    run
 }
 
 fn random() -> anyhow::Result<u64> {

@@ -1,10 +1,10 @@
 //! `warren fleet`, which is a program of its own: `warren-fleet`, with a link to the fleet's store that single exits do not need.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -43,14 +43,43 @@ pub(crate) fn run(directories: &Directories, arguments: &[OsString]) -> anyhow::
     Err(failed(&command.args(arguments).exec()))
 }
 
+/// Lets `warren-fleet` answer a shell that asks for words behind `warren fleet`, and ends the process. Returns if the shell asks for
+/// others, or the program is not there.
+pub(crate) fn answer_shell(variable: &str) {
+    let Some(shell) = std::env::var_os(variable) else { return };
+    // `warren -- warren fleet WORDS`, as clap's scripts call it.
+    let words: Vec<OsString> = std::env::args_os().skip(2).collect();
+    if words.get(1).is_none_or(|word| word != "fleet") || words.len() < 3 {
+        return;
+    }
+    let mut command = Command::new(program());
+    command.env_remove(variable).env("WARREN_FLEET_COMPLETE", shell);
+    // The place of the word that is completed. Some shells do not name it.
+    if let Some(place) =
+        std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse::<usize>().ok())
+    {
+        command.env("_CLAP_COMPLETE_INDEX", place.saturating_sub(1).to_string());
+    }
+    let _ = command.arg("--").arg(PROGRAM).args(words.into_iter().skip(2)).exec();
+}
+
 /// Makes this host a member of the fleet that has made the ticket. `warren-fleet` then has a configuration, too.
 ///
 /// # Errors
 /// When `warren-fleet` is not installed or refuses the ticket. It has said why then.
 pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
+    // `-` and `@FILE` are the program's to read. A ticket is a secret, and each user of this host sees a command line.
+    let is_elsewhere = ticket == "-" || ticket.starts_with('@');
     let mut command = Command::new(program());
-    command.args(["join", ticket, "--json", "--config-dir"]).arg(config);
-    let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| failed(&error))?;
+    command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]).arg(config);
+    command.stdin(if is_elsewhere { Stdio::inherit() } else { Stdio::piped() });
+    command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut joining = command.spawn().map_err(|error| failed(&error))?;
+    if let Some(mut stdin) = joining.stdin.take() {
+        // If the program has ended already, it has said why.
+        let _ = stdin.write_all(ticket.as_bytes());
+    }
+    let output = joining.wait_with_output().map_err(|error| failed(&error))?;
     if !output.status.success() {
         bail!("this host did not join the fleet, and no exit was set up; correct that and run this again");
     }
@@ -68,7 +97,9 @@ fn program() -> PathBuf {
 
 fn failed(error: &std::io::Error) -> anyhow::Error {
     if error.kind() == ErrorKind::NotFound {
-        return anyhow!("{PROGRAM} is not installed; put the program beside warren (docs/fleet.md says how)");
+        return anyhow!(
+            "{PROGRAM} is not installed; install the package warren-fleet (docs/fleet.md says how)"
+        );
     }
     anyhow!("{PROGRAM} cannot be run: {error}")
 }

@@ -16,9 +16,25 @@ pub(super) struct Package {
 
 impl Package {
     pub(super) fn of_this_build(version: &str) -> Self {
+        Self::made(version, Path::new(env!("CARGO_BIN_EXE_warren")), &[])
+    }
+
+    /// The package of the link to a fleet. `None` if its program is not built.
+    pub(super) fn of_fleet(version: &str) -> Option<Self> {
+        let program = Path::new(env!("CARGO_BIN_EXE_warren")).with_file_name("warren-fleet");
+        if !program.exists() {
+            println!(
+                "skipped: this test needs target/debug/warren-fleet; cargo build -p warren-fleet makes it"
+            );
+            return None;
+        }
+        Some(Self::made(version, &program, &["--fleet"]))
+    }
+
+    fn made(version: &str, binary: &Path, more: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         let mut make = Command::new(repository().join("scripts/package"));
-        make.args(["--quick", "--version", version, "--binary", env!("CARGO_BIN_EXE_warren"), "--output"]);
+        make.args(more).args(["--quick", "--version", version, "--binary"]).arg(binary).arg("--output");
         let path = PathBuf::from(finished(make.arg(directory.path())).ok());
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         Self { directory, name }

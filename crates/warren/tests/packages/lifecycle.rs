@@ -55,6 +55,61 @@ fn purge_leaves_what_was_before_and_remove_only_what_is_the_users() {
 }
 
 #[test]
+#[ignore = "takes a minute and a download of Debian"]
+fn the_package_of_a_fleet_starts_nothing_by_itself_and_purge_leaves_neither_a_secret_nor_an_enabled_unit() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let Some(fleet) = Package::of_fleet("1.0-1") else { return };
+    let warren = Package::of_this_build("1.0-1");
+    let host = debian::boot(&net.exit, &[&warren, &fleet]);
+    typed(&host, "apt-get -q install -y nftables").ok();
+    host.sh("touch /usr/lib/systemd/system/sysinit.target.wants/.keep").ok();
+    let before = files_of(&host);
+    typed(&host, &format!("apt-get -q install -y ./{}", warren.name())).ok();
+    let with_warren = files_of(&host);
+
+    install(&host, &fleet);
+    assert_eq!(host.sh("systemctl is-enabled warren-fleet || true").ok(), "disabled");
+    assert_eq!(host.sh("id -nG warren").ok(), "warren warren-fleet", "the exit gives its socket to the link");
+    assert!(
+        host.sh("warren fleet --help").ok().contains("Usage: warren fleet"),
+        "the command finds the program"
+    );
+
+    // A store that is not there: the link runs all the same, and tries again.
+    let config = "fleet = \"fleet\"\nexit = \"ams1\"\n[store]\nendpoints = [\"http://127.0.0.1:1\"]\n";
+    let set_up = format!(
+        "mkdir /etc/warren/fleet && echo secret >/etc/warren/fleet/store.key && printf '{config}' >/etc/warren/fleet.toml && \
+         systemctl enable --now warren-fleet"
+    );
+    typed(&host, &set_up).ok();
+    let first = host.main_pid("warren-fleet").expect("the link runs");
+    install(&host, &fleet);
+    assert_ne!(host.main_pid("warren-fleet"), Some(first), "an upgrade restarts the link");
+
+    typed(&host, "apt-get -q remove -y warren-fleet").ok();
+    assert_eq!(host.main_pid("warren-fleet"), None);
+    assert!(
+        host.sh("ls /etc/warren/fleet/store.key /etc/warren/fleet.toml").succeeded(),
+        "remove keeps what is the user's"
+    );
+    typed(&host, "apt-get -q purge -y warren-fleet").ok();
+    assert_same(&with_warren, &files_of(&host), "the link is purged");
+
+    // The other way round: warren is purged after the link was removed only.
+    install(&host, &fleet);
+    typed(&host, &set_up).ok();
+    typed(&host, "apt-get -q remove -y warren-fleet && apt-get -q purge -y warren").ok();
+    let left =
+        host.sh("find /etc/systemd /etc/warren /var/lib/warren -name '*fleet*' 2>/dev/null || true").ok();
+    assert_eq!(left, "", "purging warren leaves neither a secret nor an enabled unit");
+    typed(&host, "dpkg --purge warren-fleet").ok();
+    assert_same(&before, &files_of(&host), "both are purged");
+}
+
+#[test]
 #[ignore = "takes minutes and a download of Debian"]
 fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
     let Some(net) = Net::new() else { return };

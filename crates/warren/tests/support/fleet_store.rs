@@ -201,7 +201,6 @@ impl Shared {
                 applied: link.applied,
                 is_alive: link.to_exit.is_some(),
                 clock_offset_ms: link.clock_offset_ms,
-                address: None,
             })
         };
         self.links.iter().filter_map(exit).collect()

@@ -218,6 +218,21 @@ pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     }
 }
 
+/// The same for the metrics of a fleet, in the scrape of an exit that belongs to one.
+#[track_caller]
+pub fn assert_configs_name_what_a_fleet_has(scraped: &OpenMetrics) {
+    let names = scraped.names();
+    let of_fleet = |name: &&str| name.starts_with("warren_fleet_");
+    let expressions = expressions();
+    let used: BTreeSet<&str> =
+        expressions.iter().flat_map(|text| metrics_in(text)).filter(of_fleet).collect();
+    assert!(used.len() > 8, "{used:?}");
+    assert!(used.is_subset(&names), "not in the scrape: {:?}", used.difference(&names));
+    for family in scraped.families.keys().filter(|family| of_fleet(&family.as_str())) {
+        assert!(DOCUMENTATION.contains(&format!("`{family}`")), "docs/metrics.md lacks {family}");
+    }
+}
+
 /// The Prometheus expressions of the dashboard's panels and of the rules.
 pub fn expressions() -> Vec<String> {
     let targets = panels().into_iter().flat_map(|panel| list(&panel, "targets"));

@@ -8,7 +8,7 @@ import { draw } from "/chart.js";
 import { drawClient, fetchClient, forgetClient, openConfirm, showClient } from "/client.js";
 import { onDecision } from "/decide.js";
 import { at, clientLink, pager, reasons, rows, text } from "/dom.js";
-import { bits, bytes, capital, clientState, fleetLine, fleetTrouble, milliseconds, moment, perSecond, time } from "/words.js";
+import { bits, bytes, capital, clientState, exitLag, exitState, fleetLine, fleetTrouble, milliseconds, moment, perSecond, time } from "/words.js";
 
 const EVERY = 2000;
 const ALL_CLIENTS = { search: "", state: "all", sort: "name", page: 0 };
@@ -167,6 +167,7 @@ function showOverview(overview, clients) {
   text("process", `${Math.max(cpu, 0).toFixed(cpu < 10 ? 1 : 0)} %, ${bytes(overview.process.rss_kib * 1024)}`);
 
   showClients(clients, enrolled);
+  showFleet(overview.fleet);
   const { open, first } = overview.invitations;
   rows("invitations", first, invitationCells);
   at("invitations-card").hidden = open === 0;
@@ -180,6 +181,19 @@ function showOverview(overview, clients) {
   if (at("zero-drops").childElementCount !== never.length) {
     at("zero-drops").replaceChildren(...never.map((row) => Object.assign(document.createElement("li"), { textContent: row.what })));
   }
+}
+
+function showFleet(fleet) {
+  at("fleet-card").hidden = !fleet;
+  const newest = Math.max(0, ...(fleet?.exits ?? []).map((exit) => exit.revision));
+  rows("fleet-exits", fleet?.exits ?? [], (exit) => [
+    { class: "name", text: exit.name },
+    { class: "wide", dot: true, text: exitState(exit, fleet.name)[1] },
+    { class: "number", label: "Clients", text: `${exit.sessions.toLocaleString("en")} of ${exit.max_sessions.toLocaleString("en")}` },
+    { class: "number", label: "Traffic", text: bits(exit.bits_per_second) },
+    { class: "number", label: "Cores", text: exit.cores.toFixed(1) },
+    { label: "Latest change", text: exitLag(exit, newest) },
+  ], (exit) => exitState(exit)[0]);
 }
 
 function showClients(clients, enrolled) {

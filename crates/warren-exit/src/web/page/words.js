@@ -36,12 +36,27 @@ export function fleetLine(fleet) {
   return `${fleet.name}, one of a fleet: ${serving} of ${fleet.exits.length} exits serve`;
 }
 
+// An exit of the fleet: its state with a look, and whether it acts by the latest change of `newest`.
+export function exitState(exit, own) {
+  const looks = { serving: ["connected", "serves clients"], draining: ["disabled", "sends its clients away"], gone: ["offline", "not heard of for 10 s"] };
+  const [look, words] = looks[exit.state] ?? ["offline", exit.state];
+  return [look, exit.name === own ? `${words} (this exit)` : words];
+}
+
+export function exitLag(exit, newest) {
+  const behind = newest - exit.revision;
+  if (behind <= 0) return "applied";
+  return `${behind.toLocaleString("en")} ${behind === 1 ? "change" : "changes"} behind`;
+}
+
 // What is wrong with it, and what follows for clients. Nothing for an exit without a fleet.
 export function fleetTrouble(fleet) {
   if (!fleet) return "";
   if (fleet.is_stale) return `The fleet's store has not answered for ${time(fleet.silent_seconds)}: clients are sent away until it does.`;
   if (fleet.store !== "reachable") return `The fleet's store does not answer: ${fleet.reason ?? "no reason is known"}. Clients are served, and nobody can be enrolled.`;
   if (fleet.is_clock_wrong) return "This host's clock is wrong, so no invitation is redeemed at this exit.";
+  const ending = Object.entries(fleet.certificate_days ?? {}).find(([, days]) => days < 14);
+  if (ending) return `The certificate ${ending[0]} of the fleet's store ${ending[1] < 0 ? "has expired" : `expires in ${Math.floor(ending[1])} days`}.`;
   return fleet.is_draining ? "Clients are sent to other exits of the fleet." : "";
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum ExitCommand {
     #[command(
         after_help = "Examples:\n  warren exit init\n  warren exit init --endpoint exit.example.net\n  \
                             warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16\n  \
-                            warren exit init --endpoint ams2.example.net --fleet warrenfleet1:..."
+                            warren exit init --endpoint ams2.example.net --fleet @ticket"
     )]
     Init(ExitInitArgs),
     /// Run the exit daemon in the foreground, as systemd does.
@@ -81,7 +81,8 @@ pub(crate) struct ExitInitArgs {
     /// The inner IPv6 prefix, from which clients get addresses [default: a random one].
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
-    /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's.
+    /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's. `-` reads the ticket
+    /// from standard input, and @FILE from a file: each user of this host sees what stands on a command line.
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["ipv4", "ipv6"])]
     pub(crate) fleet: Option<String>,
 }

@@ -1,20 +1,15 @@
 //! Completions and man pages, generated from the definition of the arguments and the examples in `configs/`.
 
-mod command_page;
-mod page;
-
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use clap::{Command, CommandFactory};
+use clap::CommandFactory;
 use clap_complete::Shell;
-use clap_complete::env::Shells;
+use warren_manual::{Manual, Origin, escaped};
 
-use self::command_page::{CommandPage, visible};
-use self::page::{Origin, escaped};
 use super::Cli;
 
 /// The variable with which a shell's completions ask this program for words.
@@ -25,15 +20,7 @@ pub(crate) const COMPLETION_VARIABLE: &str = "WARREN_COMPLETE";
 /// # Errors
 /// If there are no completions for this shell.
 pub(crate) fn completions(shell: Shell) -> anyhow::Result<String> {
-    let shells = Shells::builtins();
-    let name = shell.to_string();
-    let completer = shells.completer(&name).with_context(|| {
-        let known: Vec<&str> = shells.names().collect();
-        format!("there are no completions for {name}; name one of {}", known.join(", "))
-    })?;
-    let mut text = Vec::new();
-    completer.write_registration(COMPLETION_VARIABLE, "warren", "warren", "warren", &mut text)?;
-    Ok(String::from_utf8(text)?)
+    warren_manual::completions(shell, COMPLETION_VARIABLE, "warren")
 }
 
 /// Writes `man1/warren.1`, a page for each command beside it, and `man5/` with a page for each configuration file.
@@ -45,11 +32,8 @@ pub(crate) fn man_pages(directory: &Path) -> anyhow::Result<()> {
 fn write_man_pages(directory: &Path) -> io::Result<()> {
     let (commands, files) = (directory.join("man1"), directory.join("man5"));
     let origin = Origin::of(std::env::var("SOURCE_DATE_EPOCH").ok().as_deref(), SystemTime::now());
-    fs::create_dir_all(&commands)?;
-    let mut warren = Cli::command().disable_help_subcommand(true);
-    // Gives each subcommand its global options, which clap otherwise does only when it parses.
-    warren.build();
-    write_command_pages(&commands, &origin, &warren, None)?;
+    let manual = Manual { exit_status: &EXIT_STATUS, related: RELATED, origin: &origin };
+    manual.write(&commands, Cli::command(), "warren", "warren")?;
     fs::create_dir_all(&files)?;
     for page in &CONFIGURATION_PAGES {
         fs::write(files.join(format!("{}.5", page.name)), page.to_roff(&origin))?;
@@ -57,22 +41,52 @@ fn write_man_pages(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the page of a command, and the pages of its subcommands.
-fn write_command_pages(
-    directory: &Path,
-    origin: &Origin,
-    command: &Command,
-    parent: Option<&CommandPage<'_>>,
-) -> io::Result<()> {
-    let own = command.get_name();
-    let (name, line) = parent.map_or_else(
-        || (own.to_owned(), own.to_owned()),
-        |parent| (format!("{}-{own}", parent.name), format!("{} {own}", parent.line)),
-    );
-    let page = CommandPage { command, name: &name, line: &line, parent: parent.map(|parent| parent.name) };
-    fs::write(directory.join(format!("{name}.1")), page.to_roff(origin)?)?;
-    visible(command).try_for_each(|below| write_command_pages(directory, origin, below, Some(&page)))
-}
+/// Exit codes as `warren --help` names them.
+const EXIT_STATUS: [(&str, &str); 7] = [
+    ("0", "Done."),
+    ("1", "Failed. A sentence on standard error says what, where and what to do."),
+    ("2", "The command line is wrong, or the command needs a name."),
+    ("3", "No daemon is running."),
+    ("4", "The exit has refused this client."),
+    ("5", "The command took too long."),
+    ("126, 127", "`warren exec` cannot start the program (126), or does not find it (127)."),
+];
+
+/// Pages that belong together though neither is below the other.
+const RELATED: &[(&str, &[&str])] = &[
+    ("warren", &["warren.toml(5)", "warren-exit.toml(5)"]),
+    ("warren-up", &["warren-down(1)", "warren-status(1)", "warren-doctor(1)", "warren.toml(5)"]),
+    ("warren-down", &["warren-up(1)", "warren-cleanup(1)"]),
+    ("warren-join", &["warren-exit-invite(1)", "warren-up(1)", "warren.toml(5)"]),
+    (
+        "warren-import-wireguard",
+        &["warren-join(1)", "warren-exit-invite(1)", "warren-exit-import-wireguard(1)", "warren.toml(5)"],
+    ),
+    ("warren-status", &["warren-set(1)", "warren-doctor(1)"]),
+    ("warren-set", &["warren-status(1)", "warren-reload(1)", "warren.toml(5)", "warren-exit.toml(5)"]),
+    ("warren-reload", &["warren-set(1)", "warren.toml(5)", "warren-exit.toml(5)"]),
+    ("warren-list", &["warren-status(1)", "warren-exits(1)"]),
+    ("warren-logs", &["warren-status(1)"]),
+    ("warren-exits", &["warren-status(1)", "warren-list(1)", "warren.toml(5)"]),
+    ("warren-portal", &["warren-up(1)", "warren-exec(1)", "warren-network(1)", "warren.toml(5)"]),
+    ("warren-network", &["warren-portal(1)", "warren.toml(5)"]),
+    ("warren-doctor", &["warren-status(1)"]),
+    ("warren-cleanup", &["warren-down(1)"]),
+    ("warren-keygen", &["warren-pubkey(1)"]),
+    ("warren-pubkey", &["warren-keygen(1)"]),
+    ("warren-client-run", &["warren-up(1)", "warren.toml(5)"]),
+    ("warren-client-close", &["warren-up(1)", "warren-down(1)"]),
+    ("warren-exit", &["warren-exit.toml(5)"]),
+    ("warren-exit-init", &["warren-exit-run(1)", "warren-exit.toml(5)"]),
+    ("warren-exit-run", &["warren-status(1)", "warren-reload(1)", "warren-exit.toml(5)"]),
+    ("warren-exit-invite", &["warren-join(1)", "warren-exit-client-add(1)"]),
+    ("warren-exit-drain", &["warren-status(1)"]),
+    ("warren-exit-client-add", &["warren-exit-invite(1)", "warren-exit-client-set(1)"]),
+    ("warren-exit-client-set", &["warren-exit-client-show(1)"]),
+    ("warren-exit-client-forward-add", &["warren-exit-client-show(1)", "warren.toml(5)"]),
+    ("warren-exit-client-export", &["warren-exit-client-import(1)"]),
+    ("warren-exit-client-import", &["warren-exit-client-export(1)"]),
+];
 
 /// The page of a configuration file. It shows the example, which has every setting.
 struct ConfigurationPage {

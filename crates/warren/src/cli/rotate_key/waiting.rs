@@ -72,11 +72,19 @@ impl Waiting {
         let listing: anyhow::Result<Listing> = listing.await.context("cannot list the clients")?;
         let (clients, invitations) = listing?;
         let invitations = invitations.into_iter().map(|invitation| invitation.name).collect();
-        Ok(Self { invitations, ..Self::of(&clients, new) })
+        // Other clients of the fleet have the new key from its roster.
+        let only_of = config.fleet.as_ref().and(config.keys.old.as_ref()).map(|old| old.public());
+        Ok(Self { invitations, ..Self::of(&clients, new, only_of) })
     }
 
-    fn of(clients: &[ClientView], new: PublicKey) -> Self {
-        let pinning = clients.iter().filter(|client| !client.wireguard);
+    /// `only_of`: the old key, at an exit of a fleet. Clients that were last at another exit pin that one's key.
+    fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
+        let is_own = |client: &ClientView| match (only_of, client.exit_key) {
+            (Some(old), Some(key)) => key == old || key == new,
+            // A client that has never connected may have a profile of this exit.
+            (Some(_), None) | (None, _) => true,
+        };
+        let pinning = clients.iter().filter(|client| !client.wireguard && is_own(client));
         let waiting = pinning.clone().filter(|client| client.exit_key != Some(new));
         Self {
             clients: pinning.count(),
@@ -185,7 +193,7 @@ mod tests {
             connected("unknown", None),
             view("phone", |client| client.wireguard = true),
         ];
-        let waiting = Waiting::of(&clients, NEW);
+        let waiting = Waiting::of(&clients, NEW, None);
 
         let needs: Vec<_> =
             waiting.waiting.iter().map(|client| (client.name.as_str(), client.needs)).collect();
@@ -208,16 +216,31 @@ mod tests {
     #[test]
     fn a_crowd_is_counted_beyond_the_first_names() {
         let crowd: Vec<_> = (10..110).map(|number| view(&format!("c{number}"), |_| {})).collect();
-        let text = Waiting::of(&crowd, NEW).text();
+        let text = Waiting::of(&crowd, NEW, None).text();
         assert!(text.contains("c29") && !text.contains("c30") && text.ends_with("and 80 more\n"), "{text}");
     }
 
     #[test]
     fn a_rotation_is_over_once_everybody_has_the_key() {
         let all = [view("a", |client| client.exit_key = Some(NEW))];
-        assert!(Waiting::of(&all, NEW).is_over());
-        assert_eq!(Waiting::of(&all, NEW).text(), "The only client has connected with the new key.\n");
-        assert!(Waiting::of(&[], NEW).is_over());
+        assert!(Waiting::of(&all, NEW, None).is_over());
+        assert_eq!(Waiting::of(&all, NEW, None).text(), "The only client has connected with the new key.\n");
+        assert!(Waiting::of(&[], NEW, None).is_over());
+    }
+
+    #[test]
+    fn in_a_fleet_nobody_waits_for_clients_of_other_exits() {
+        const OLD: PublicKey = PublicKey([6; 32]);
+        let clients = [
+            view("mine", |client| client.exit_key = Some(OLD)),
+            view("moved", |client| client.exit_key = Some(NEW)),
+            view("elsewhere", |client| client.exit_key = Some(PublicKey([5; 32]))),
+            view("unseen", |_| {}),
+        ];
+        let names =
+            |waiting: Waiting| waiting.waiting.into_iter().map(|client| client.name).collect::<Vec<_>>();
+        assert_eq!(names(Waiting::of(&clients, NEW, Some(OLD))), ["mine", "unseen"]);
+        assert_eq!(names(Waiting::of(&clients, NEW, None)), ["mine", "elsewhere", "unseen"]);
     }
 
     fn view(name: &str, change: impl FnOnce(&mut ClientView)) -> ClientView {

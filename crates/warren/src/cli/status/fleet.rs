@@ -37,12 +37,26 @@ pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
     if fleet.is_draining && !fleet.is_stale {
         fields.add("draining", "clients are sent to other exits of the fleet".to_owned());
     }
+    add_certificates(fields, fleet);
     if fleet.is_clock_wrong {
         let seconds = fleet.clock_offset_ms / 1_000;
         fields.add(
             "clock",
             format!("it differs from the fleet's by {seconds} s, so no invitation is redeemed here; check this host's time service"),
         );
+    }
+}
+
+/// Certificates around the store that end within two weeks.
+fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
+    for (name, days) in fleet.certificate_days.iter().filter(|(_, days)| **days < 14.0) {
+        let text = match *days < 0.0 {
+            true => format!("{name} of the fleet's store has expired, so the store is away; replace it"),
+            false => {
+                format!("{name} of the fleet's store expires in {} days; replace it before", days.floor())
+            }
+        };
+        fields.add("certificate", text);
     }
 }
 
@@ -108,12 +122,24 @@ mod tests {
             stale_in_seconds: Some(120.0),
             clock_offset_ms: -90_000,
             is_clock_wrong: true,
+            certificate_days: [
+                ("ca".to_owned(), 20.0),
+                ("client".to_owned(), 3.5),
+                ("server a:1".to_owned(), -0.5),
+            ]
+            .into(),
             ..fleet()
         };
         let said = text(&away);
-        for part in
-            ["has not answered for", "no route", "served for another", "differs from the fleet's by -90 s"]
-        {
+        assert!(!said.contains("ca of the"), "{said}");
+        for part in [
+            "client of the fleet's store expires in 3 days",
+            "server a:1 of the fleet's store has expired",
+            "has not answered for",
+            "no route",
+            "served for another",
+            "differs from the fleet's by -90 s",
+        ] {
             assert!(said.contains(part), "{part}: {said}");
         }
         let stale = FleetStatus { is_stale: true, is_draining: true, stale_in_seconds: Some(0.0), ..away };

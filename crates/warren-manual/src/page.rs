@@ -4,28 +4,41 @@ use std::time::{Duration, SystemTime};
 
 use warren_control::timestamp;
 
+/// What the pages of one program share, beside its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Manual<'a> {
+    /// Exit codes and their meaning.
+    pub exit_status: &'a [(&'a str, &'a str)],
+    /// Pages that belong together though neither is below the other: a page's name, and the others with their sections.
+    pub related: &'a [(&'a str, &'a [&'a str])],
+    /// Version and date.
+    pub origin: &'a Origin,
+}
+
 /// The date and version in a page's footer.
-pub(super) struct Origin {
+#[derive(Clone, Debug)]
+pub struct Origin {
     /// YYYY-MM-DD.
-    pub(super) date: String,
+    pub date: String,
 }
 
 impl Origin {
     /// Takes the date from `epoch`, in seconds since 1970 (`SOURCE_DATE_EPOCH`), which makes builds repeatable. Without it, takes
     /// the date of `now`.
-    pub(super) fn of(epoch: Option<&str>, now: SystemTime) -> Self {
+    pub fn of(epoch: Option<&str>, now: SystemTime) -> Self {
         let epoch = epoch.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
         let made = epoch.and_then(|epoch| SystemTime::UNIX_EPOCH.checked_add(epoch)).unwrap_or(now);
         Self { date: timestamp(made).chars().take("YYYY-MM-DD".len()).collect() }
     }
 
-    pub(super) fn source(&self) -> String {
+    /// The version of Warren.
+    pub fn source(&self) -> String {
         format!("warren {}", env!("CARGO_PKG_VERSION"))
     }
 }
 
 /// Escapes a line of text, so that roff sees no macro in it.
-pub(super) fn escaped(line: &str) -> String {
+pub fn escaped(line: &str) -> String {
     // roff may print an unescaped `-` as a hyphen (U+2010). An option that is copied from the page would then not work.
     let text = line.replace('\\', "\\e").replace('-', "\\-");
     // A dot or quote at the start of a line begins a macro. `\&` has no width, and moves it from the start.

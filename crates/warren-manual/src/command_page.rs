@@ -6,54 +6,7 @@ use std::io;
 use clap::{Arg, Command};
 use clap_mangen::Man;
 
-use super::page::{Origin, escaped};
-
-/// Exit codes as `warren --help` names them.
-const EXIT_STATUS: [(&str, &str); 7] = [
-    ("0", "Done."),
-    ("1", "Failed. A sentence on standard error says what, where and what to do."),
-    ("2", "The command line is wrong, or the command needs a name."),
-    ("3", "No daemon is running."),
-    ("4", "The exit has refused this client."),
-    ("5", "The command took too long."),
-    ("126, 127", "`warren exec` cannot start the program (126), or does not find it (127)."),
-];
-
-/// Pages that belong together though neither is below the other.
-const RELATED: &[(&str, &[&str])] = &[
-    ("warren", &["warren.toml(5)", "warren-exit.toml(5)"]),
-    ("warren-up", &["warren-down(1)", "warren-status(1)", "warren-doctor(1)", "warren.toml(5)"]),
-    ("warren-down", &["warren-up(1)", "warren-cleanup(1)"]),
-    ("warren-join", &["warren-exit-invite(1)", "warren-up(1)", "warren.toml(5)"]),
-    (
-        "warren-import-wireguard",
-        &["warren-join(1)", "warren-exit-invite(1)", "warren-exit-import-wireguard(1)", "warren.toml(5)"],
-    ),
-    ("warren-status", &["warren-set(1)", "warren-doctor(1)"]),
-    ("warren-set", &["warren-status(1)", "warren-reload(1)", "warren.toml(5)", "warren-exit.toml(5)"]),
-    ("warren-reload", &["warren-set(1)", "warren.toml(5)", "warren-exit.toml(5)"]),
-    ("warren-list", &["warren-status(1)", "warren-exits(1)"]),
-    ("warren-logs", &["warren-status(1)"]),
-    ("warren-exits", &["warren-status(1)", "warren-list(1)", "warren.toml(5)"]),
-    ("warren-portal", &["warren-up(1)", "warren-exec(1)", "warren-network(1)", "warren.toml(5)"]),
-    ("warren-network", &["warren-portal(1)", "warren.toml(5)"]),
-    ("warren-doctor", &["warren-status(1)"]),
-    ("warren-cleanup", &["warren-down(1)"]),
-    ("warren-keygen", &["warren-pubkey(1)"]),
-    ("warren-pubkey", &["warren-keygen(1)"]),
-    ("warren-client-run", &["warren-up(1)", "warren.toml(5)"]),
-    ("warren-client-close", &["warren-up(1)", "warren-down(1)"]),
-    ("warren-exit", &["warren-exit.toml(5)"]),
-    ("warren-exit-init", &["warren-exit-run(1)", "warren-exit.toml(5)"]),
-    ("warren-exit-run", &["warren-status(1)", "warren-reload(1)", "warren-exit.toml(5)"]),
-    ("warren-exit-invite", &["warren-join(1)", "warren-exit-client-add(1)"]),
-    ("warren-exit-drain", &["warren-status(1)"]),
-    ("warren-exit-client-add", &["warren-exit-invite(1)", "warren-exit-client-set(1)"]),
-    ("warren-exit-client-set", &["warren-exit-client-show(1)"]),
-    ("warren-exit-client-forward-add", &["warren-exit-client-show(1)", "warren.toml(5)"]),
-    ("warren-exit-client-export", &["warren-exit-client-import(1)"]),
-    ("warren-exit-client-import", &["warren-exit-client-export(1)"]),
-];
+use super::page::{Manual, escaped};
 
 /// A command with its page's name, such as `warren-exit-init`, and that of the page above.
 pub(super) struct CommandPage<'a> {
@@ -66,9 +19,9 @@ pub(super) struct CommandPage<'a> {
 
 impl CommandPage<'_> {
     /// The page in man(7)'s macros.
-    pub(super) fn to_roff(&self, origin: &Origin) -> io::Result<Vec<u8>> {
+    pub(super) fn to_roff(&self, manual: &Manual<'_>) -> io::Result<Vec<u8>> {
         let Self { command, name, line, .. } = self;
-        let usage = synopsis(command, line);
+        let (usage, origin) = (synopsis(command, line), manual.origin);
         let command = (*command)
             .clone()
             .override_usage(usage)
@@ -89,8 +42,8 @@ impl CommandPage<'_> {
             man.render_subcommands_section(&mut page)?;
         }
         page.extend(self.examples().into_bytes());
-        page.extend(exit_status().into_bytes());
-        page.extend(self.see_also().into_bytes());
+        page.extend(exit_status(manual.exit_status).into_bytes());
+        page.extend(self.see_also(manual.related).into_bytes());
         page.extend(format!(".SH VERSION\n{}\n", escaped(&origin.source())).into_bytes());
         Ok(page)
     }
@@ -105,9 +58,9 @@ impl CommandPage<'_> {
         if lines.is_empty() { lines } else { format!(".SH EXAMPLES\n.nf\n{lines}.fi\n") }
     }
 
-    fn see_also(&self) -> String {
+    fn see_also(&self, related: &[(&str, &[&str])]) -> String {
         let parent = self.parent.map(|parent| format!("{parent}(1)"));
-        let related = RELATED.iter().find(|(name, _)| *name == self.name).map(|(_, pages)| *pages);
+        let related = related.iter().find(|(name, _)| *name == self.name).map(|(_, pages)| *pages);
         let below = visible(self.command).map(|below| format!("{}-{}(1)", self.name, below.get_name()));
         let related = related.unwrap_or_default().iter().map(|page| (*page).to_owned());
         let mut pages: Vec<String> = parent.into_iter().chain(below).chain(related).collect();
@@ -128,9 +81,9 @@ pub(super) fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
 }
 
-fn exit_status() -> String {
+fn exit_status(codes: &[(&str, &str)]) -> String {
     let mut text = ".SH \"EXIT STATUS\"\n".to_owned();
-    for (code, meaning) in EXIT_STATUS {
+    for (code, meaning) in codes {
         // Writing to a string cannot fail.
         let _ = write!(text, ".TP\n.B {code}\n{}\n", escaped(meaning));
     }

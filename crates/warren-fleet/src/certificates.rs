@@ -1,0 +1,265 @@
+//! How long the certificates around the store last: the authority's, this exit's own, and those that the store's members show.
+//!
+//! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log tell of it before.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, anyhow};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use warren_fleet_link::StoreCertificate;
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
+
+use crate::config::StoreConfig;
+use crate::once::Once;
+use crate::store::{ANSWER_TIMEOUT, StoreOptions};
+
+/// How often to look, once every certificate was seen, and before.
+const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(60));
+
+/// A certificate that lasts less long is warned of.
+const WARNED: i64 = 14;
+
+/// Looks at the certificates again and again. Says what it has found, and warns of those that end soon.
+pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCertificate>>) {
+    // Members that are away now keep what was seen of them.
+    let mut seen = BTreeMap::new();
+    let mut warned = Once::default();
+    loop {
+        // An operator may have replaced the files. Without them, the connection to the store says what is wrong.
+        let (found, is_complete) = match store.options() {
+            Ok(options) => {
+                let found = look(&options).await;
+                let is_complete = found.len() >= expected(&options);
+                (found, is_complete)
+            }
+            Err(_) => (Vec::new(), false),
+        };
+        seen.extend(found.into_iter().map(|one| (one.name, one.expires)));
+        let all: Vec<_> = seen
+            .iter()
+            .map(|(name, expires)| StoreCertificate { name: name.clone(), expires: *expires })
+            .collect();
+        for certificate in &all {
+            // The number of days is in the line, so there is one line a day.
+            if let Some(line) = warning(certificate, SystemTime::now()).filter(|line| warned.is_news(line)) {
+                tracing::warn!("{line}");
+            }
+        }
+        if report.send(all).await.is_err() {
+            return;
+        }
+        sleep(if is_complete { EVERY.0 } else { EVERY.1 }).await;
+    }
+}
+
+/// Looks at all certificates once. Leaves out members that do not answer.
+pub(crate) async fn look(options: &StoreOptions) -> Vec<StoreCertificate> {
+    let mut found = Vec::new();
+    let own = options.identity.as_ref().map(|(certificate, _)| certificate);
+    for (name, pem) in [("ca", options.ca.as_ref()), ("client", own)] {
+        match pem.map(|pem| end_of_pem(pem)).transpose() {
+            Ok(expires) => {
+                found.extend(expires.map(|expires| StoreCertificate { name: name.to_owned(), expires }))
+            }
+            Err(error) => tracing::warn!("the store's certificate {name:?} cannot be read: {error:#}"),
+        }
+    }
+    let mut asked = JoinSet::new();
+    for endpoint in options.endpoints.iter().filter(|endpoint| endpoint.starts_with("https://")) {
+        let (endpoint, identity) = (endpoint.clone(), options.identity.clone());
+        asked.spawn(async move {
+            let address = address_of(&endpoint).to_owned();
+            let shown = timeout(ANSWER_TIMEOUT * 2, shown_by(&address, identity)).await;
+            let expires = shown.map_err(|_| anyhow!("it does not answer")).and_then(|shown| shown);
+            (address, expires)
+        });
+    }
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok((address, Ok(expires))) => {
+                found.push(StoreCertificate { name: format!("server {address}"), expires });
+            }
+            Ok((address, Err(error))) => {
+                tracing::debug!("the certificate of {address} cannot be seen: {error:#}");
+            }
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    found
+}
+
+/// How many certificates there are.
+fn expected(options: &StoreOptions) -> usize {
+    let members = options.endpoints.iter().filter(|endpoint| endpoint.starts_with("https://")).count();
+    members + usize::from(options.ca.is_some()) + usize::from(options.identity.is_some())
+}
+
+/// Whole days until a certificate expires, rounded down. Below 0 once it has.
+pub(crate) fn days_left(certificate: &StoreCertificate, now: SystemTime) -> i64 {
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let left = certificate.expires.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX));
+    left.div_euclid(86_400)
+}
+
+/// What is wrong with a certificate, if it ends soon.
+pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option<String> {
+    let (name, days) = (&certificate.name, days_left(certificate, now));
+    if days < 0 {
+        return Some(format!(
+            "the store's certificate {name:?} has expired; replace it (docs/fleet.md says how)"
+        ));
+    }
+    let left = format!(
+        "the store's certificate {name:?} expires in {days} days; replace it before (docs/fleet.md says how)"
+    );
+    (days < WARNED).then_some(left)
+}
+
+/// When the first certificate of a file expires, in seconds since 1970.
+fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
+    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    first_end(&chain.map_err(|error| anyhow!("it is no PEM: {error:?}"))?)
+}
+
+fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
+    let ends = chain.iter().map(|der| {
+        let certificate =
+            Certificate::from_der(der).map_err(|error| anyhow!("it is no certificate: {error}"))?;
+        let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+        Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
+    });
+    let ends = ends.collect::<anyhow::Result<Vec<i64>>>()?;
+    ends.into_iter().min().context("there is no certificate in it")
+}
+
+/// The host and port of `https://HOST:PORT/`.
+fn address_of(endpoint: &str) -> &str {
+    let rest = endpoint.trim_start_matches("https://");
+    rest.split('/').next().unwrap_or(rest)
+}
+
+/// When the certificate expires that a member shows. Nothing is sent to the member.
+async fn shown_by(address: &str, identity: Option<(String, String)>) -> anyhow::Result<i64> {
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().context("it has no port")?),
+        Some(_) | None => (address, 443),
+    };
+    let host = host.trim_matches(['[', ']']);
+    let name = ServerName::try_from(host.to_owned())?;
+    let connection = TcpStream::connect((host, port)).await?;
+    let connector = TlsConnector::from(Arc::new(seeing(identity)?));
+    let stream = connector.connect(name, connection).await?;
+    let (_, session) = stream.get_ref();
+    first_end(session.peer_certificates().context("it shows none")?)
+}
+
+/// A TLS client that looks at certificates, also at an expired one.
+fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)));
+    let mut config = match identity {
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+            let chain = chain.map_err(|error| anyhow!("the certificate is no PEM: {error:?}"))?;
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+            builder
+                .with_client_auth_cert(chain, key.map_err(|error| anyhow!("the key is no PEM: {error:?}"))?)?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// Takes each certificate, because only its end is of interest, and nothing is sent to its holder. The link to the store has a
+/// TLS client of its own, which checks everything.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made by `openssl req -x509 -newkey ec ... -days 1`.
+    const PEM: &str = include_str!("certificates/test.pem");
+    const ENDS: i64 = 1_795_832_275;
+
+    fn certificate(expires: i64) -> StoreCertificate {
+        StoreCertificate { name: "client".to_owned(), expires }
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read_and_a_file_ends_with_its_first() {
+        assert_eq!(end_of_pem(PEM).unwrap(), ENDS);
+        assert_eq!(end_of_pem(&PEM.repeat(2)).unwrap(), ENDS);
+        assert!(end_of_pem("").is_err());
+        assert!(end_of_pem(&PEM.replace("MII", "MIM")).is_err());
+    }
+
+    #[test]
+    fn a_certificate_is_warned_of_fourteen_days_before_its_end() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let after = |seconds: i64| certificate(1_000_000 + seconds);
+        assert_eq!(warning(&after(14 * 86_400), now), None);
+        assert!(warning(&after(14 * 86_400 - 1), now).unwrap().contains("expires in 13 days"));
+        assert!(warning(&after(-1), now).unwrap().contains("has expired"));
+        assert_eq!(days_left(&after(-1), now), -1);
+        assert!(warning(&certificate(i64::MIN), now).is_some());
+    }
+
+    #[test]
+    fn a_member_is_named_by_host_and_port() {
+        assert_eq!(address_of("https://a.example.net:2379"), "a.example.net:2379");
+        assert_eq!(address_of("https://[2001:db8::1]:2379/"), "[2001:db8::1]:2379");
+    }
+}

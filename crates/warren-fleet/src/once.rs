@@ -1,0 +1,46 @@
+//! Lines of the log that are written once, until what they are about has changed.
+
+use std::collections::BTreeSet;
+
+/// Most different lines that are kept in mind. Above that, all of them are news again.
+const MOST: usize = 100;
+
+/// The lines that the log has.
+#[derive(Debug, Default)]
+pub(crate) struct Once(BTreeSet<String>);
+
+impl Once {
+    /// Whether the log lacks a line. Has it from then on.
+    pub(crate) fn is_news(&mut self, line: &str) -> bool {
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        self.0.insert(line.to_owned())
+    }
+
+    /// Something has changed, so each line is news again.
+    pub(crate) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_news_once_until_something_has_changed() {
+        let mut once = Once::default();
+        let first: Vec<bool> = ["a", "a", "b", "a"].into_iter().map(|line| once.is_news(line)).collect();
+        assert_eq!(first, [true, false, true, false]);
+        once.forget();
+        assert!(once.is_news("a"));
+    }
+
+    #[test]
+    fn lines_without_end_take_no_memory_without_end() {
+        let mut once = Once::default();
+        assert!((0..10_000).all(|number| once.is_news(&number.to_string())));
+        assert!(once.0.len() <= MOST);
+    }
+}
