@@ -8,23 +8,28 @@ use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
 use crate::support::crowd::{Crowd, Habits, LISTENING, SENDING, exit_with};
 use crate::support::preload::Preload;
-use crate::support::{Exit, Net, eventually, seconds};
+use crate::support::{Exit, Net, eventually, seconds, signal};
 
 /// Hosts of clients. Each has a network namespace of its own.
 const HOSTS: usize = 4;
 
-/// Packets that a session sends at once, bytes in each, and how often: the same for each exit, so that batches are as large and an
-/// acknowledgement is for as many packets.
+/// Packets that a session sends at once, and bytes in each: the same for each exit, so that batches are as large and an acknowledgement
+/// is for as many packets.
 const BURST: usize = 16;
 const PAYLOAD: usize = 1_200;
-const EVERY: Duration = Duration::from_millis(800);
 
-/// How long instructions are counted.
-const COUNTED: Duration = seconds(20);
+/// Bursts of each session that are counted, and bursts before them that find the paths' MTUs and fill windows.
+const BURSTS: u32 = 16;
+const FIRST_BURSTS: u32 = 8;
+
+/// How long the exit stands still while every session sends a burst, and how long it has for them afterwards.
+const SENDING_TAKES: Duration = Duration::from_millis(300);
+const SERVING_TAKES: Duration = Duration::from_millis(1_200);
 
 /// One exit, and how many clients it has.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +92,9 @@ fn instructions_of_a_packet(case: Case) -> f64 {
     ]);
     let counts = &mut Counts { pid: exit.daemon().pid().to_string(), ..counts };
     let exit_key = exit.status().text("/public_key").parse().unwrap();
-    let habits = Habits { connections: case.connections, burst: BURST, payload: PAYLOAD, every: EVERY };
+    // One burst each time that they are told to send.
+    let habits =
+        Habits { connections: case.connections, burst: BURST, payload: PAYLOAD, every: 2 * SENDING_TAKES };
     let hosts = net.clients_beside(u8::try_from(HOSTS).unwrap());
     let mut keys = keys.into_iter();
     let crowds: Vec<Crowd> = hosts
@@ -98,12 +105,19 @@ fn instructions_of_a_packet(case: Case) -> f64 {
     eventually(seconds(120), "every client has all of its connections", || {
         attached() == case.sessions * case.connections
     });
-    let all = |phase| crowds.iter().for_each(|crowd| crowd.shared.phase.store(phase, SeqCst));
-    // The paths' MTUs are found, and the code is warm.
-    all(SENDING);
-    std::thread::sleep(seconds(8));
-    all(LISTENING);
-    std::thread::sleep(seconds(2));
+    let pid = exit.daemon().pid();
+    let send = |bursts: u32| {
+        for _ in 0..bursts {
+            // All bursts wait in the sockets when the exit goes on, so it handles whole batches, however busy the machine is.
+            signal(pid, Signal::STOP);
+            crowds.iter().for_each(|crowd| crowd.shared.phase.store(SENDING, SeqCst));
+            std::thread::sleep(SENDING_TAKES);
+            crowds.iter().for_each(|crowd| crowd.shared.phase.store(LISTENING, SeqCst));
+            signal(pid, Signal::CONT);
+            std::thread::sleep(SERVING_TAKES);
+        }
+    };
+    send(FIRST_BURSTS);
 
     let passed = |exit: &Exit<'_>| {
         let status = exit.status();
@@ -111,17 +125,13 @@ fn instructions_of_a_packet(case: Case) -> f64 {
     };
     let before = passed(&exit);
     counts.take();
-    std::thread::sleep(COUNTED);
+    std::thread::sleep((SENDING_TAKES + SERVING_TAKES) * BURSTS);
     let idle = counts.take();
-    all(SENDING);
-    std::thread::sleep(COUNTED);
-    all(LISTENING);
-    std::thread::sleep(seconds(2));
+    send(BURSTS);
     let busy = counts.take();
     let packets = passed(&exit) - before;
     crowds.into_iter().for_each(Crowd::end);
-    assert!(packets > 2_000, "{case:?}: only {packets} packets crossed the exit");
-    let idle = idle * (COUNTED + seconds(2)).as_secs_f64() / COUNTED.as_secs_f64();
+    assert!(packets > 1_000, "{case:?}: only {packets} packets crossed the exit");
     println!("{case:?}: {packets} packets, {busy:.3e} instructions, {idle:.3e} of them idle");
     (busy - idle) / packets as f64
 }
