@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clock;
 mod commands;
 mod config;
 mod exit_socket;

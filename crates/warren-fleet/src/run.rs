@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::clock;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
 use crate::link::Link;
@@ -236,7 +237,7 @@ impl Runner {
                 self.is_live = true;
                 self.due.save = now;
             }
-            FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, SystemTime::now()),
+            FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, clock::now()),
             FromStore::NewLease => self.link.has_new_lease(),
             FromStore::Sessions { batch, is_stored } => {
                 self.is_recording = false;
@@ -310,7 +311,7 @@ impl Runner {
         if !self.link.is_up() {
             return;
         }
-        if let Some((transaction, leased)) = self.link.heartbeat(SystemTime::now()) {
+        if let Some((transaction, leased)) = self.link.heartbeat(clock::now()) {
             self.store.send(ToStore::Heartbeat(transaction, leased));
         }
     }

@@ -11,9 +11,21 @@
     reason = "helpers of tests"
 )]
 
-#[path = "fleet/churn.rs"]
-mod churn;
+#[path = "fleet/check.rs"]
+mod check;
+#[path = "fleet/endures.rs"]
+mod endures;
+#[path = "fleet/faults.rs"]
+mod faults;
+#[path = "fleet/history.rs"]
+mod history;
+#[path = "fleet/many.rs"]
+mod many;
+#[path = "fleet/store_log.rs"]
+mod store_log;
 mod support;
+#[path = "fleet/workload.rs"]
+mod workload;
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -63,7 +75,7 @@ struct Fleet {
     exits: Vec<Exit>,
     store: Store,
     directory: tempfile::TempDir,
-    _turn: std::sync::MutexGuard<'static, ()>,
+    _turn: support::Turn,
 }
 
 /// Three exits at one store.
