@@ -35,7 +35,7 @@ const SAVE_POSITION: Duration = Duration::from_secs(10);
 const SAVING_SHARE: u32 = 20;
 
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// How often a store that must not be used is looked at again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(2);
@@ -260,6 +260,8 @@ impl Runner {
                 tracing::error!("the store is not used: {reason}");
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
+                // `warren fleet recover` reads the disk, which has to have what this link was told last.
+                self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
         }
@@ -295,7 +297,8 @@ impl Runner {
         {
             self.is_recording = self.store.send(ToStore::Sessions(batch));
         }
-        if now >= self.due.save {
+        let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        if now >= self.due.save && !is_saving {
             let took = Duration::from_millis(self.disk.took.load(Ordering::Relaxed));
             self.due.save = now + SAVE.max(took * SAVING_SHARE);
             let has_changed = self.disk.changes != self.link.changes();

@@ -2,6 +2,7 @@
 #![allow(
     missing_docs,
     clippy::unwrap_used,
+    clippy::unwrap_in_result,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,

@@ -57,6 +57,7 @@ impl<'a> Faults<'a> {
     }
 
     /// Makes each fault once, and goes on until there were enough operations. Returns what the store has done.
+    #[allow(clippy::readonly_write_lock, reason = "it keeps all others from working")]
     pub(crate) fn disturb(mut self, operations: usize, faults: &[Fault]) -> Result<Vec<Epoch>, String> {
         for round in 0.. {
             let ended: usize = self.epochs.iter().map(|epoch| epoch.done.len()).sum();
@@ -167,6 +168,8 @@ impl<'a> Faults<'a> {
         for exit in &fleet.exits {
             exit.wait("the backup is noticed", |seen| is_refused(&seen.store).then_some(()));
         }
+        // As an operator does, who takes longer. The links save what they have when they notice the backup.
+        std::thread::sleep(Duration::from_secs(1));
         fleet_ok(&fleet.exits[0].directory, &["recover"]);
         for exit in &fleet.exits {
             exit.wait("the store is used again", |seen| {
