@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use warren_config::{ClientStore, FleetSettings};
 use warren_daemon::output;
 use warren_fleet_link::{
-    ExitMessage, FleetExit, FleetMessage, Load, MAX_ROWS, Outcome, StoreCertificate, StoreLink,
+    ExitMessage, FleetExit, FleetMessage, Load, MAX_EXITS, MAX_ROWS, Outcome, StoreCertificate, StoreLink,
 };
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
@@ -36,9 +36,6 @@ pub(crate) use self::socket::FleetSocket;
 
 /// Changes that others make may wait this long until the exit's copy on disk has them.
 const COPY_WITHIN: Duration = Duration::from_millis(200);
-
-/// Most exits of a fleet that this exit keeps in mind.
-const MOST_EXITS: usize = 1_000;
 
 /// Most certificates around the store.
 const MOST_CERTIFICATES: usize = 100;
@@ -226,6 +223,9 @@ impl Fleet {
             return;
         }
         self.requests.asked(id, rows.clone(), now);
+        if self.requests.are_too_many() {
+            return self.lose("it does not answer requests", sessions);
+        }
         self.say(ExitMessage::Request { id: id.0, rows }, sessions);
     }
 
@@ -272,7 +272,7 @@ impl Fleet {
                 sessions.elsewhere(now, key, &nonce);
             }
             FleetMessage::Exits { own_clock_offset_ms, exits } => {
-                check_count(exits.len(), MOST_EXITS, "exits")?;
+                check_count(exits.len(), MAX_EXITS, "exits")?;
                 sessions.set_loads(exits.iter().filter(|exit| exit.is_alive).map(load_of).collect());
                 self.exits = exits;
                 self.look_at_clock(own_clock_offset_ms, sessions);

@@ -2,6 +2,7 @@
 
 pub(crate) mod forwards;
 pub(crate) mod hold;
+mod prefixes;
 mod service_ports;
 mod upkeep;
 
@@ -9,13 +10,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use ipnet::IpNet;
 use warren_host::exit_hold::{HeldRules, Hold};
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
 use warren_session::clients::{ClientRegistry, Forward};
 
 pub(crate) use self::forwards::Waiting;
+use self::prefixes::Withheld;
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
 use warren_config::{ExitSettings, NatInterface};
@@ -80,6 +81,7 @@ impl FoundHost {
             prefix_routes: Applied::default(),
             forwards: None,
             waiting: Vec::new(),
+            withheld: Vec::new(),
         };
         Ok((setup, hold))
     }
@@ -104,6 +106,8 @@ pub(crate) struct HostSetup {
     forwards: Option<Vec<ForwardedPorts>>,
     /// Forwards that are not in force, as they were logged.
     waiting: Vec<Waiting>,
+    /// Networks behind clients that are not in force, as they were logged.
+    withheld: Vec<Withheld>,
 }
 
 impl HostSetup {
@@ -130,6 +134,7 @@ impl HostSetup {
         registry: &ClientRegistry,
     ) -> anyhow::Result<Plan> {
         let mut facts = facts_of(config, registry, &self.host, &self.services).await?;
+        self.log_withheld(prefixes::in_force(registry, &facts.surroundings).1);
         self.services.follow(&mut facts, Instant::now()).await;
         self.log_waiting(forwards::in_force(registry, &self.services.host_ports(config)).1);
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
@@ -175,6 +180,12 @@ impl HostSetup {
     fn log_waiting(&mut self, waiting: Vec<Waiting>) {
         waiting.iter().filter(|one| !self.waiting.contains(one)).for_each(|one| tracing::warn!("{one}"));
         self.waiting = waiting;
+    }
+
+    /// Logs each network once that is not routed to its client.
+    fn log_withheld(&mut self, withheld: Vec<Withheld>) {
+        withheld.iter().filter(|one| !self.withheld.contains(one)).for_each(|one| tracing::warn!("{one}"));
+        self.withheld = withheld;
     }
 
     fn log_who_forwards(&mut self, for_others: bool) {
@@ -243,8 +254,8 @@ async fn facts_of(
         NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
     };
     let device = DeviceName::new(DEVICE)?;
+    let surroundings = host.surroundings(&device).await?;
     Ok(ExitHost {
-        surroundings: host.surroundings(&device).await?,
         device,
         mtu: INNER_MTU,
         ipv4: config.ipv4,
@@ -255,15 +266,11 @@ async fn facts_of(
         listen_ports: config.ports(),
         service_ports: services.kept(),
         allow: config.allow.clone(),
-        prefixes: prefixes_of(registry),
+        prefixes: prefixes::in_force(registry, &surroundings).0,
+        surroundings,
         forwards: forwards::in_force(registry, &services.host_ports(config)).0,
         isolation: config.isolation,
         resolvers: config.dns.clone(),
         router_advertisements: facts::devices_taking_router_advertisements()?,
     })
-}
-
-/// The networks behind clients that are not disabled, in order.
-fn prefixes_of(registry: &ClientRegistry) -> Vec<IpNet> {
-    registry.prefixes().filter(|(_, client)| !client.disabled).map(|(prefix, _)| prefix).collect()
 }

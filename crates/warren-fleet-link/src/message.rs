@@ -13,6 +13,12 @@ pub const LINK_VERSION: u32 = 1;
 /// Most rows of one message.
 pub const MAX_ROWS: usize = 1000;
 
+/// Most exits of a fleet.
+pub const MAX_EXITS: usize = 1000;
+
+/// Most bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
+pub const MAX_VALUE: usize = 16_000;
+
 /// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as a client's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use serde::{Deserialize, Serialize};
-use warren_fleet_link::{ExitId, ExitState, FleetExit, Load};
+use warren_fleet_link::{ExitId, ExitState, FleetExit, Load, MAX_EXITS};
 use warren_session::PublicKey;
 
 use crate::keys::{Key, Keys};
@@ -17,6 +17,19 @@ pub(crate) struct Member {
     pub(crate) key: Option<PublicKey>,
     #[serde(default)]
     pub(crate) endpoints: Vec<String>,
+}
+
+/// Most endpoints of an exit, and most bytes of one: a host name and a port.
+const MOST_ENDPOINTS: usize = 16;
+const MOST_ENDPOINT: usize = 262;
+
+impl Member {
+    /// The member without what no exit has. Otherwise one exit could write more than others can pass on.
+    pub(crate) fn bounded(mut self) -> Self {
+        self.endpoints.retain(|endpoint| endpoint.len() <= MOST_ENDPOINT);
+        self.endpoints.truncate(MOST_ENDPOINTS);
+        self
+    }
 }
 
 /// An exit's heartbeat, `ex/ID`.
@@ -53,7 +66,7 @@ impl Exits {
         members: BTreeMap<ExitId, Member>,
         heartbeats: BTreeMap<ExitId, Heartbeat>,
     ) {
-        self.members = members;
+        self.members = members.into_iter().map(|(exit, member)| (exit, member.bounded())).collect();
         let mut before = std::mem::take(&mut self.heartbeats);
         self.heartbeats = heartbeats
             .into_iter()
@@ -68,7 +81,7 @@ impl Exits {
     pub(crate) fn member(&mut self, exit: ExitId, member: Option<Member>) {
         self.has_changed = true;
         match member {
-            Some(member) => drop(self.members.insert(exit, member)),
+            Some(member) => drop(self.members.insert(exit, member.bounded())),
             None => drop(self.members.remove(&exit)),
         }
     }
@@ -118,7 +131,8 @@ impl Exits {
                 clock_offset_ms: seen.and_then(|seen| seen.clock_offset).unwrap_or(0),
             })
         });
-        exits.collect()
+        // The exit refuses more.
+        exits.take(MAX_EXITS).collect()
     }
 
     /// This exit's clock minus the median of all live exits' clocks. etcd does not tell its own clock.
@@ -199,6 +213,22 @@ mod tests {
         assert_eq!(exits.own_clock_offset(&id("a")), i64::MAX / 2 + 1);
         exits.heartbeat(id("c"), Some(heartbeat(i64::MAX)), true, SystemTime::now());
         assert_eq!(exits.own_clock_offset(&id("a")), 0);
+    }
+
+    #[test]
+    fn what_another_exit_writes_is_bounded() {
+        let mut exits = Exits::default();
+        let endpoints: Vec<_> = (0..1000).map(|number| format!("a{number}.example.net:443")).collect();
+        let long = vec!["x".repeat(10_000), "a.example.net:443".to_owned()];
+        let key = Some(PublicKey([7; 32]));
+        exits.member(id("b"), Some(Member { key, endpoints }));
+        exits.member(id("c"), Some(Member { key, endpoints: long }));
+        (0..2000).for_each(|number| {
+            exits.member(id(&format!("n{number}")), Some(Member { key, endpoints: Vec::new() }))
+        });
+        let listed = exits.list();
+        assert_eq!((listed.len(), listed[0].endpoints.len()), (MAX_EXITS, MOST_ENDPOINTS));
+        assert_eq!(listed[1].endpoints, ["a.example.net:443"]);
     }
 
     #[test]

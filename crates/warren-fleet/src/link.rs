@@ -166,7 +166,7 @@ impl Link {
             ));
         }
         self.exit_gone();
-        let member = Member { key: Some(key), endpoints };
+        let member = Member { key: Some(key), endpoints }.bounded();
         let (load, state) = (Load::default(), ExitState::Serving);
         self.exit = Some(Exit {
             member,
@@ -404,8 +404,9 @@ impl Link {
                 self.out.push(FleetMessage::Drain { on: pair.value.is_some() });
             }
             Key::Roster => {
-                self.copy.set_roster(pair.value.clone());
-                self.out.extend(pair.value.clone().map(|bytes| FleetMessage::Roster { bytes }));
+                let roster = pair.roster();
+                self.copy.set_roster(roster.clone());
+                self.out.extend(roster.map(|bytes| FleetMessage::Roster { bytes }));
             }
             Key::Meta => self.meta = pair.parse("agreement").or(self.meta.take()),
             Key::Written(_) | Key::Position(_) | Key::Drain(_) => {}

@@ -5,6 +5,7 @@
 
 mod args;
 mod certificates;
+mod clock;
 mod commands;
 mod config;
 mod exit_socket;

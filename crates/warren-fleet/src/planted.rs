@@ -1,4 +1,7 @@
 //! Bugs planted on purpose. The tests must find each one, which shows that they can find real ones.
+//!
+//! Unit tests plant a bug in their thread. A link of its own process has the bug that `WARREN_FLEET_PLANTED` names, but only in a
+//! build with debug assertions, which no release has.
 
 /// A bug that a test plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +20,18 @@ pub(crate) enum Bug {
     TombstoneForgotten,
 }
 
-/// Whether the running test has planted the bug.
-#[cfg(not(test))]
+/// Whether the test that runs this link has planted the bug.
+#[cfg(all(not(test), debug_assertions))]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    use std::sync::OnceLock;
+
+    static PLANTED: OnceLock<Option<String>> = OnceLock::new();
+    let planted = PLANTED.get_or_init(|| std::env::var("WARREN_FLEET_PLANTED").ok());
+    planted.as_deref().is_some_and(|planted| planted == format!("{bug:?}"))
+}
+
+/// No release has a bug on purpose.
+#[cfg(all(not(test), not(debug_assertions)))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }

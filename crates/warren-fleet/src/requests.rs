@@ -24,6 +24,9 @@ const TRIES: u32 = 12;
 /// Most requests that wait. An exit has far fewer under way.
 const MAX_WAITING: usize = 4096;
 
+/// Most rows that wait, in all requests together. Half of the largest registry.
+const MAX_WAITING_ROWS: usize = 65_536;
+
 /// The value of `wr/EXIT`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Written {
@@ -95,7 +98,8 @@ impl Requests {
         basis: i64,
         now: Instant,
     ) -> Result<(), Outcome> {
-        if self.waiting.len() >= MAX_WAITING {
+        let waiting_rows: usize = self.waiting.iter().map(|request| request.rows.len()).sum();
+        if self.waiting.len() >= MAX_WAITING || waiting_rows + rows.len() > MAX_WAITING_ROWS {
             return Err(Outcome::Unavailable);
         }
         rows.sort_by_key(is_set);

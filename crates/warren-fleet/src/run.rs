@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use warren_fleet_link::ExitMessage;
 
 use crate::certificates;
+use crate::clock;
 use crate::config::FleetConfig;
 use crate::exit_socket::{self, FromExit};
 use crate::link::Link;
@@ -37,7 +38,7 @@ const SAVE_POSITION: Duration = Duration::from_secs(10);
 const SAVING_SHARE: u32 = 20;
 
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// A connection to the store that ends sooner is no change.
 const LASTING: Duration = Duration::from_secs(10);
@@ -274,7 +275,7 @@ impl Runner {
                 self.is_live = true;
                 self.due.save = now;
             }
-            FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, SystemTime::now()),
+            FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, clock::now()),
             FromStore::NewLease => self.link.has_new_lease(),
             FromStore::Sessions { batch, is_stored } => {
                 self.is_recording = false;
@@ -304,6 +305,8 @@ impl Runner {
                 }
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
+                // `warren fleet recover` reads the disk, which has to have what this link was told last.
+                self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
         }
@@ -339,7 +342,8 @@ impl Runner {
         {
             self.is_recording = self.store.send(ToStore::Sessions(batch));
         }
-        if now >= self.due.save {
+        let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
+        if now >= self.due.save && !is_saving {
             let took = Duration::from_millis(self.disk.took.load(Ordering::Relaxed));
             self.due.save = now + SAVE.max(took * SAVING_SHARE);
             let has_changed = self.disk.changes != self.link.changes();
@@ -355,7 +359,7 @@ impl Runner {
         if !self.link.is_up() {
             return;
         }
-        if let Some((transaction, leased)) = self.link.heartbeat(SystemTime::now()) {
+        if let Some((transaction, leased)) = self.link.heartbeat(clock::now()) {
             self.store.send(ToStore::Heartbeat(transaction, leased));
         }
     }

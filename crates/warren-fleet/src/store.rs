@@ -29,6 +29,9 @@ const PAGE: i64 = 2000;
 /// Largest message from etcd: a page of the largest rows, or the events of many transactions.
 const MOST_BYTES: usize = 256 << 20;
 
+/// Most bytes of a fleet's keys and values. A full registry takes a quarter of it.
+const MOST_READ: usize = 1 << 30;
+
 /// How to reach etcd.
 #[derive(Clone)]
 pub(crate) struct StoreOptions {
@@ -146,7 +149,7 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
 /// Reads everything that a link follows, as it is at one revision.
 pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
     let mut kv = client.kv_client().max_decoding_message_size(MOST_BYTES);
-    let mut revision = 0;
+    let (mut revision, mut bytes) = (0, 0);
     let mut pairs = Vec::new();
     for kind in ["cl/", "in/", "rv/", "se/", "ex/", "mb/", "dr/", "wr/", "po/", "px", "fw", "ro", "meta"] {
         let first = format!("{}{kind}", keys.prefix());
@@ -158,6 +161,13 @@ pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i6
             let page = in_words(answer.context("it does not answer")?)?;
             if revision == 0 {
                 revision = page.header().context("etcd's answer has no header")?.revision();
+            }
+            bytes += page.kvs().iter().map(|kv| kv.key().len() + kv.value().len()).sum::<usize>();
+            if bytes > MOST_READ {
+                anyhow::bail!(
+                    "its keys below {} take more than {MOST_READ} bytes; find out which exit writes them",
+                    keys.prefix()
+                );
             }
             pairs.extend(pairs_of(&page));
             match page.kvs().last() {

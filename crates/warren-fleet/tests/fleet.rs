@@ -2,6 +2,7 @@
 #![allow(
     missing_docs,
     clippy::unwrap_used,
+    clippy::unwrap_in_result,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,11 +12,23 @@
     reason = "helpers of tests"
 )]
 
-#[path = "fleet/churn.rs"]
-mod churn;
+#[path = "fleet/check.rs"]
+mod check;
 #[path = "fleet/commands.rs"]
 mod commands;
+#[path = "fleet/endures.rs"]
+mod endures;
+#[path = "fleet/faults.rs"]
+mod faults;
+#[path = "fleet/history.rs"]
+mod history;
+#[path = "fleet/many.rs"]
+mod many;
+#[path = "fleet/store_log.rs"]
+mod store_log;
 mod support;
+#[path = "fleet/workload.rs"]
+mod workload;
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -65,7 +78,7 @@ struct Fleet {
     exits: Vec<Exit>,
     store: Store,
     directory: tempfile::TempDir,
-    _turn: std::sync::MutexGuard<'static, ()>,
+    _turn: support::Turn,
 }
 
 /// Three exits at one store.

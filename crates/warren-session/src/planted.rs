@@ -85,6 +85,8 @@ warren_simulation::planted_bugs! {
     HeldRowForgotten,
     /// A change that the store lacks is forgotten in a restart of the exit.
     UnsentForgotten,
+    /// A lease that only this exit has given wins over one that the store has.
+    OwnLeaseWins,
     /// What a whole copy of the store does not have stays at the exit.
     GoneRowsKept,
     /// A session goes on although another host has one with the same key at another exit.

@@ -10,6 +10,9 @@ use warren_session::exit::StoreRequestId;
 /// How long the exit waits for the answer to a request. `warren-fleet` answers within 2.5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Most requests that have no answer. `warren-fleet` answers each in time, so more mean that it is broken.
+pub(super) const MOST_OPEN: usize = 4_096;
+
 /// A request without an answer.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -100,6 +103,11 @@ impl Requests {
 
     pub(super) fn asked(&mut self, id: StoreRequestId, rows: Vec<RowChange>, now: Instant) {
         self.asked.insert(id, Asked { rows, since: now, until: now + PATIENCE, is_late: false });
+    }
+
+    /// Whether so many requests have no answer that none is to be expected.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.asked.len() > MOST_OPEN
     }
 
     /// Whether a request of this number is open.

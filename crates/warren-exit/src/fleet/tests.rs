@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use tokio::sync::mpsc::Receiver;
 use warren_fleet_link::{ExitId, ExitState, LINK_VERSION, Pools};
 use warren_session::clients::{Client, RemovedKey};
-use warren_session::exit::{ExitAction, SessionConfig};
+use warren_session::exit::{ExitAction, SessionConfig, StoreRequestId};
 
 use super::*;
 
@@ -220,6 +220,24 @@ fn requests_without_an_answer_are_unavailable_once_when_the_link_is_lost() {
     let requests = exit.requests();
     assert_eq!(requests.len(), 1);
     assert!(requests[0].1.contains(&RowChange::Client { key: ALICE, client: None }));
+}
+
+#[test]
+fn a_link_that_answers_nothing_is_given_up_before_its_requests_fill_the_memory() {
+    let mut exit = Member::start();
+    exit.link(rows());
+    let now = Instant::now();
+    for number in 0..requests::MOST_OPEN as u64 {
+        exit.fleet.requests.asked(StoreRequestId(1_000_000 + number), Vec::new(), now);
+    }
+    // Also those that were given up, because their answers could still come.
+    exit.fleet.requests.give_up(now + Duration::from_secs(4));
+    assert!(exit.fleet.link.is_some());
+    exit.add("carol", PublicKey([3; 32]));
+    assert!(exit.fleet.link.is_none() && exit.fleet.requests.open() == 0);
+    // The control: the next link is used.
+    exit.link(rows());
+    assert_eq!(exit.add("carol", PublicKey([3; 32])), Verdict::Open);
 }
 
 #[test]

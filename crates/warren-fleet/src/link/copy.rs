@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS};
+use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
+use warren_session::roster::MAX_ROSTER_LENGTH;
 
 use crate::exits::{Heartbeat, Member};
 use crate::keys::{Key, Keys, RowId, SessionRecord, is_set};
@@ -26,9 +27,15 @@ impl Pair {
         Self { key: key.into(), value: Some(value.into()), modified }
     }
 
-    /// The value as what it should be. `None` if it was deleted, or is damaged.
+    /// The value as what it should be. `None` if it was deleted, is damaged, or is too long to be passed on: any exit of the fleet can
+    /// write it.
     pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
-        let parsed = serde_json::from_slice(self.value.as_ref()?);
+        let value = self.value.as_ref()?;
+        if value.len() > MAX_VALUE {
+            self.warn(what, &format!("it has {} bytes, and may have {MAX_VALUE}", value.len()));
+            return None;
+        }
+        let parsed = serde_json::from_slice(value);
         parsed.inspect_err(|error| self.warn(what, &error.to_string())).ok()
     }
 
@@ -37,6 +44,16 @@ impl Pair {
         tracing::warn!(
             "the store's {what} at {key} cannot be read and is ignored: {error}; delete the key, or restore a backup"
         );
+    }
+
+    /// The value as a signed roster. `None` if it was deleted, or no roster is so long.
+    pub(crate) fn roster(&self) -> Option<Vec<u8>> {
+        let value = self.value.as_ref()?;
+        if value.len() > MAX_ROSTER_LENGTH {
+            self.warn("roster", &format!("it has {} bytes, and may have {MAX_ROSTER_LENGTH}", value.len()));
+            return None;
+        }
+        Some(value.clone())
     }
 
     fn row(&self, id: RowId) -> Option<RowChange> {
@@ -113,7 +130,7 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
                 contents.others.drains |= Some(&exit) == me;
                 contents.drained.push(exit);
             }
-            Some(Key::Roster) => contents.others.roster.clone_from(&pair.value),
+            Some(Key::Roster) => contents.others.roster = pair.roster(),
             Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
         }
     }

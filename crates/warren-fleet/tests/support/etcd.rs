@@ -35,7 +35,7 @@ impl Store {
         let directory = tempfile::tempdir().unwrap();
         if is_secure {
             make_authority(directory.path());
-            make_certificate(directory.path(), "server", "server");
+            make_certificate(directory.path(), "server", "server", 2);
         }
         let ports = free_ports(6);
         let members = (0..3).map(|index| Member {
@@ -79,7 +79,7 @@ impl Store {
         self.directory.path().join(&self.members[index].name)
     }
 
-    fn start_member(&mut self, index: usize) {
+    pub(crate) fn start_member(&mut self, index: usize) {
         let url = self.url(index);
         let peer = format!("http://127.0.0.1:{}", self.members[index].peer);
         let log = std::fs::File::create(self.directory.path().join(format!("m{index}.log"))).unwrap();
@@ -102,7 +102,7 @@ impl Store {
             Some(command.spawn().expect("etcd is not installed: run scripts/setup"));
     }
 
-    fn wait_until_ready(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         wait_for("the store answers", Duration::from_secs(30), || {
             self.etcdctl(&["put", "ready", "1"]).status.success().then_some(())
         });
@@ -171,7 +171,7 @@ impl Store {
             self.stop_member(index);
             std::fs::remove_dir_all(self.data(index)).unwrap();
             let peer = format!("http://127.0.0.1:{}", self.members[index].peer);
-            let restored = etcdctl()
+            let restored = restoring()
                 .args(["snapshot", "restore"])
                 .arg(backup)
                 .args(["--name", &self.members[index].name, "--initial-cluster", &self.cluster()])
@@ -185,16 +185,27 @@ impl Store {
         self.wait_until_ready();
     }
 
-    fn stop_member(&mut self, index: usize) {
+    /// Kills a member.
+    pub(crate) fn stop_member(&mut self, index: usize) {
         if let Some(mut process) = self.members[index].process.take() {
             let _ = process.kill();
             process.wait().unwrap();
         }
     }
 
+    /// Gives all members a certificate that is valid for this many days from now, and starts them again. A negative number makes it
+    /// expired.
+    pub(crate) fn renew(&mut self, days: i32) {
+        make_certificate(self.directory.path(), "server", "server", days);
+        for index in 0..3 {
+            self.stop_member(index);
+            self.start_member(index);
+        }
+    }
+
     /// A certificate whose common name is a user of the store.
     pub(crate) fn certificate(&self, user: &str) -> (PathBuf, PathBuf) {
-        make_certificate(self.directory.path(), user, user);
+        make_certificate(self.directory.path(), user, user, 2);
         (self.directory.path().join(format!("{user}.pem")), self.directory.path().join(format!("{user}.key")))
     }
 
@@ -216,8 +227,17 @@ pub(crate) fn etcdctl() -> Command {
     command
 }
 
-/// A program of this machine, or of a package that scripts/setup has unpacked.
+/// What restores backups. Release 3.6 of etcd has a program of its own for it.
+fn restoring() -> Command {
+    let own = std::env::var_os("WARREN_ETCD").map(|directory| Path::new(&directory).join("etcdutl"));
+    own.filter(|program| program.exists()).map_or_else(etcdctl, Command::new)
+}
+
+/// A program of the directory that `WARREN_ETCD` names, of this machine, or of a package that scripts/setup has unpacked.
 fn program(name: &str, package: &str) -> PathBuf {
+    if let Some(directory) = std::env::var_os("WARREN_ETCD") {
+        return Path::new(&directory).join(name);
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed =
         std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.exists());
@@ -246,7 +266,8 @@ fn make_authority(directory: &Path) {
     openssl(directory, &arguments.concat());
 }
 
-fn make_certificate(directory: &Path, name: &str, common_name: &str) {
+fn make_certificate(directory: &Path, name: &str, common_name: &str, days: i32) {
+    let days = days.to_string();
     let (key, request, certificate) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
     let subject = format!("/CN={common_name}");
     let arguments = [&["req"], &KEY[..], &["-nodes", "-keyout", &key, "-out", &request, "-subj", &subject]];
@@ -267,7 +288,7 @@ fn make_certificate(directory: &Path, name: &str, common_name: &str) {
             "ca.key",
             "-CAcreateserial",
             "-days",
-            "2",
+            &days,
             "-extfile",
             "extensions",
             "-out",

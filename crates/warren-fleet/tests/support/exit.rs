@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, RowChange};
 
 use super::proxy::Ways;
-use super::{directories, fleet_ok, wait_for};
+use super::{directories, fleet_ok, wait_for, warren_fleet};
 
 /// An exit with its link.
 pub(crate) struct Exit {
@@ -42,6 +42,8 @@ pub(crate) struct Seen {
     pub(crate) own_clock_offset_ms: i64,
     pub(crate) drain: Option<bool>,
     pub(crate) roster: Option<Vec<u8>>,
+    /// When the exit has lost a client.
+    pub(crate) gone: HashMap<PublicKey, Instant>,
     /// Everything in order, for tests of the order.
     pub(crate) order: Vec<FleetMessage>,
     answers: HashMap<u64, Sender<(Outcome, Instant)>>,
@@ -89,6 +91,30 @@ fn put(rows: &mut BTreeMap<String, RowChange>, row: RowChange) {
         rows.insert(id(&row), row);
     } else {
         rows.remove(&id(&row));
+    }
+}
+
+impl Seen {
+    fn change(&mut self, row: RowChange) {
+        if let RowChange::Client { key, client: None } = &row {
+            self.gone.entry(*key).or_insert_with(Instant::now);
+        }
+        put(&mut self.rows, row);
+    }
+
+    /// Takes a whole copy.
+    fn replace(&mut self, rows: BTreeMap<String, RowChange>) {
+        let gone = self.rows.iter().filter(|(id, _)| !rows.contains_key(*id));
+        let keys: Vec<_> = gone
+            .filter_map(|(_, row)| match row {
+                RowChange::Client { key, .. } => Some(*key),
+                _ => None,
+            })
+            .collect();
+        for key in keys {
+            self.gone.entry(key).or_insert_with(Instant::now);
+        }
+        self.rows = rows;
     }
 }
 
@@ -160,7 +186,7 @@ impl Exit {
     pub(crate) fn start_link(&mut self) {
         self.log += 1;
         let log = std::fs::File::create(self.directory.join(format!("link{}.log", self.log))).unwrap();
-        let link = Command::new(env!("CARGO_BIN_EXE_warren-fleet"))
+        let link = warren_fleet(&self.directory)
             .arg("run")
             .args(directories(&self.directory))
             .args(["--log", "debug,h2=info,hyper_util=info,tower=info"])
@@ -170,6 +196,11 @@ impl Exit {
             .spawn()
             .unwrap();
         self.link = Some(link);
+    }
+
+    /// The number of the link's process.
+    pub(crate) fn process(&self) -> u32 {
+        self.link.as_ref().unwrap().id()
     }
 
     pub(crate) fn stop_link(&mut self, signal: &str) {
@@ -334,20 +365,21 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
             if !is_last {
                 return None;
             }
-            seen.rows = std::mem::take(&mut seen.parts);
+            let rows = std::mem::take(&mut seen.parts);
+            seen.replace(rows);
             seen.wholes += 1;
             seen.revision = revision;
             return Some(revision);
         }
         FleetMessage::Changes { revision, rows } => {
-            rows.into_iter().for_each(|row| put(&mut seen.rows, row));
+            rows.into_iter().for_each(|row| seen.change(row));
             seen.revision = revision;
             return Some(revision);
         }
         FleetMessage::Answer { id, outcome } => {
             let rows = seen.proposed.remove(&id).unwrap_or_default();
             if let Outcome::Stored { .. } = outcome {
-                rows.into_iter().for_each(|row| put(&mut seen.rows, row));
+                rows.into_iter().for_each(|row| seen.change(row));
             }
             if let Some(answer) = seen.answers.remove(&id) {
                 let _ = answer.send((outcome, Instant::now()));

@@ -6,23 +6,51 @@ pub(crate) mod proxy;
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One test at a time has etcd processes.
-static TURN: Mutex<()> = Mutex::new(());
+/// Whether a test has etcd processes. One at a time has them.
+static IS_TAKEN: Mutex<bool> = Mutex::new(false);
+static IS_FREE: Condvar = Condvar::new();
 
-pub(crate) fn my_turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// The right to have etcd processes, until it is dropped. Threads of the test may share it.
+pub(crate) struct Turn(());
+
+pub(crate) fn my_turn() -> Turn {
+    let taken = IS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = IS_FREE.wait_while(taken, |is_taken| *is_taken);
+    *free.unwrap_or_else(PoisonError::into_inner) = true;
+    Turn(())
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *IS_TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        IS_FREE.notify_one();
+    }
+}
+
+/// The bug that links and commands have, one of `planted.rs`.
+static PLANTED: Mutex<Option<&'static str>> = Mutex::new(None);
+
+/// Plants a bug in every link and command that starts from now on, or in none.
+pub(crate) fn plant(bug: Option<&'static str>) {
+    *PLANTED.lock().unwrap_or_else(PoisonError::into_inner) = bug;
+}
+
+/// A command of `warren-fleet`. The file `clock` in the directory steps its clock.
+fn warren_fleet(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warren-fleet"));
+    command.env("WARREN_FLEET_CLOCK", directory.join("clock"));
+    if let Some(bug) = *PLANTED.lock().unwrap_or_else(PoisonError::into_inner) {
+        command.env("WARREN_FLEET_PLANTED", bug);
+    }
+    command
 }
 
 /// Runs a command of `warren-fleet`. Returns what it printed.
 pub(crate) fn fleet(directory: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_warren-fleet"))
-        .args(arguments)
-        .args(directories(directory))
-        .output()
-        .unwrap()
+    warren_fleet(directory).args(arguments).args(directories(directory)).output().unwrap()
 }
 
 /// As [`fleet`], for a command that has to succeed.

@@ -1,15 +1,21 @@
-//! The way from one link to the store, which can be cut, also in one direction only.
+//! The way from one link to the store, which can be cut, also in one direction only, and which can be slow.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Proxies for all members of a store.
 pub(crate) struct Ways {
     pub(crate) urls: Vec<String>,
-    cut: Arc<AtomicU8>,
+    state: Arc<State>,
+}
+
+struct State {
+    cut: AtomicU8,
+    /// In milliseconds, each way.
+    delay: AtomicU64,
 }
 
 pub(crate) const OPEN: u8 = 0;
@@ -20,39 +26,46 @@ pub(crate) const CUT: u8 = 3;
 impl Ways {
     /// Proxies for members at `http://` URLs.
     pub(crate) fn to(urls: &[String]) -> Self {
-        let cut = Arc::new(AtomicU8::new(OPEN));
+        let state = Arc::new(State { cut: AtomicU8::new(OPEN), delay: AtomicU64::new(0) });
         let urls = urls.iter().map(|url| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();
-            let (target, cut) = (url.trim_start_matches("http://").to_owned(), Arc::clone(&cut));
-            std::thread::spawn(move || accept(&listener, &target, &cut));
+            let (target, state) = (url.trim_start_matches("http://").to_owned(), Arc::clone(&state));
+            std::thread::spawn(move || accept(&listener, &target, &state));
             format!("http://127.0.0.1:{port}")
         });
-        Self { urls: urls.collect(), cut }
+        Self { urls: urls.collect(), state }
     }
 
     pub(crate) fn set(&self, cut: u8) {
-        self.cut.store(cut, Ordering::SeqCst);
+        self.state.cut.store(cut, Ordering::SeqCst);
+    }
+
+    /// Makes an operation take this much longer: half of it on each way.
+    pub(crate) fn slow(&self, operation: Duration) {
+        let half = u64::try_from(operation.as_millis()).unwrap() / 2;
+        self.state.delay.store(half, Ordering::SeqCst);
     }
 }
 
-fn accept(listener: &TcpListener, target: &str, cut: &Arc<AtomicU8>) {
+fn accept(listener: &TcpListener, target: &str, state: &Arc<State>) {
     for accepted in listener.incoming() {
         let Ok(link) = accepted else { return };
         let Ok(store) = TcpStream::connect(target) else { continue };
         let (link_too, store_too) = (link.try_clone().unwrap(), store.try_clone().unwrap());
-        let (one, other) = (Arc::clone(cut), Arc::clone(cut));
+        let (one, other) = (Arc::clone(state), Arc::clone(state));
         std::thread::spawn(move || carry(link, store, &one, CUT_TO_STORE));
         std::thread::spawn(move || carry(store_too, link_too, &other, CUT_TO_EXIT));
     }
 }
 
 /// Carries bytes one way. While that way is cut, they wait, as they do while packets are lost.
-fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicU8, direction: u8) {
+fn carry(mut from: TcpStream, mut to: TcpStream, state: &State, direction: u8) {
     let mut bytes = [0; 16 * 1024];
     loop {
         let read = from.read(&mut bytes).unwrap_or(0);
-        while cut.load(Ordering::SeqCst) & direction != 0 {
+        std::thread::sleep(Duration::from_millis(state.delay.load(Ordering::SeqCst)));
+        while state.cut.load(Ordering::SeqCst) & direction != 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
         if read == 0 || to.write_all(&bytes[..read]).is_err() {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::session::Nonce;
 use super::{AdminError, Deadline, EndReason, ExitSessions, StoreRequestId};
 use crate::PublicKey;
-use crate::clients::{RowChange, RowId};
+use crate::clients::{MAX_CLIENTS, RowChange, RowId};
 use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
 
@@ -37,12 +37,18 @@ pub struct WholeCopy {
     differing: Vec<RowChange>,
 }
 
+/// Most rows of a whole copy: the clients, and as many invitations and removed keys as an exit has memory for.
+const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
+
 /// Why a part does not belong into a whole copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadWhole {
     /// A row is there a second time.
     #[error("a whole copy has a row twice")]
     Twice,
+    /// It never ends.
+    #[error("a whole copy has more than {MAX_WHOLE} rows")]
+    TooLong,
     /// A row is deleted. Rows that do not exist are in no part.
     #[error("a whole copy deletes a row")]
     Deletion,
@@ -53,7 +59,7 @@ impl WholeCopy {
     ///
     /// # Errors
     ///
-    /// If the part has a row a second time, or deletes a row.
+    /// If the part has a row a second time, deletes a row, or makes the copy too long.
     pub fn add(&mut self, sessions: &ExitSessions, rows: Vec<RowChange>) -> Result<(), BadWhole> {
         for row in rows {
             let id = row.id();
@@ -62,6 +68,9 @@ impl WholeCopy {
             }
             if !self.seen.insert(id) {
                 return Err(BadWhole::Twice);
+            }
+            if self.seen.len() > MAX_WHOLE {
+                return Err(BadWhole::TooLong);
             }
             if sessions.registry.row(id) != row {
                 self.differing.push(row);

@@ -61,14 +61,20 @@ impl ExitSessions {
 
     fn take_over(&mut self, now: Instant, changes: Vec<RowChange>, writer: Writer) -> Vec<AdminError> {
         let mut errors = Vec::new();
-        let mut rows = Vec::new();
+        let (mut own, mut stored) = (Vec::new(), Vec::new());
         for row in changes {
+            // Asked first, because merging makes more rows owed.
+            let is_own = self.store.owes(row.id());
             let Some(row) = self.merged(row, writer) else { continue };
-            rows.push(fitting(row, &self.pool).unwrap_or_else(|(key, error)| {
+            let row = fitting(row, &self.pool).unwrap_or_else(|(key, error)| {
                 errors.push(error.into());
                 RowChange::Client { key, client: None }
-            }));
+            });
+            if is_own { own.push(row) } else { stored.push(row) }
         }
+        // Of two leases of one address the later one wins. So a lease that only this exit has given loses against one that the store
+        // has: another exit has given that one meanwhile, and its client may be there. The row of the loser is owed already.
+        let rows = if is_planted(Bug::OwnLeaseWins) { [stored, own] } else { [own, stored] }.concat();
         let taken = self.registry.transact(|registry| Ok::<_, Infallible>(registry.take_over(rows)));
         let Ok((refused, before)) = taken;
         self.registry.rows_changed_since(&before).into_iter().for_each(|row| self.store.note(row));

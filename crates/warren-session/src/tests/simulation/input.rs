@@ -86,7 +86,9 @@ impl Input<'_> {
     }
 
     fn elsewhere(&mut self) -> Elsewhere {
-        match self.byte() % 6 {
+        let byte = self.byte();
+        match byte % 6 {
+            _ if byte >= 0xe0 => Elsewhere::Lease,
             0 => Elsewhere::Add,
             1 => Elsewhere::Remove,
             2 => Elsewhere::Disable,

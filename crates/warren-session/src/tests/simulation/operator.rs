@@ -1,12 +1,13 @@
 //! The operator's changes while the exit runs, the requests of machines besides sessions, and the wall clock.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::clients::{Client, ClientChange, Invitation, RateLimit, RegistryError};
+use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RateLimit, RegistryError};
 use crate::exit::{AdminError, Announced};
 use crate::invite::InviteToken;
 use crate::message::{Attach, Enrol, Hello, Message, encode};
+use crate::pool::Lease;
 use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, ClientsModel, GUESTS, KEYS, client_of, key_of, name_of, network_behind};
@@ -40,6 +41,8 @@ pub(super) enum Elsewhere {
     Enrol,
     /// A static address, which another client has as a sticky one.
     TakeAddress,
+    /// Addresses from the other exit's pool, because the client connects there.
+    Lease,
 }
 
 impl World {
@@ -260,10 +263,11 @@ impl World {
         if !self.store.is_shared {
             return;
         }
-        let number = which.index(if change == Elsewhere::TakeAddress { CLIENTS } else { CLIENTS + GUESTS });
+        let is_about_addresses = matches!(change, Elsewhere::TakeAddress | Elsewhere::Lease);
+        let number = which.index(if is_about_addresses { CLIENTS } else { CLIENTS + GUESTS });
         let (name, wall, neighbour) = (name_of(number), self.wall(), name_of((number + 1) % CLIENTS));
         let key = if number < CLIENTS { self.hosts[number].key } else { key_of(number, 0) };
-        if change != Elsewhere::TakeAddress {
+        if !is_about_addresses {
             self.gone.remove(&key);
             self.shut.remove(&name);
         }
@@ -284,6 +288,7 @@ impl World {
                 let client = client.ok_or(RegistryError::NoSuchClient { name })?;
                 registry.replace(Client { ipv4: taken.or(client.ipv4), ..client })
             }
+            Elsewhere::Lease => lease(registry, name),
         });
         if self.store.mood == Mood::Prompt {
             while self.store_works() {}
@@ -349,4 +354,18 @@ impl World {
         }
         Some(number)
     }
+}
+
+/// Gives a client the first free addresses, as the pool of another exit does.
+fn lease(registry: &mut ClientRegistry, name: String) -> Result<(), RegistryError> {
+    let client = registry.by_name(&name).filter(|client| !client.disabled).cloned();
+    let client = client.ok_or(RegistryError::NoSuchClient { name })?;
+    let is_free = |address: &IpAddr| registry.iter().all(|client| !client.lease().contains(*address));
+    let ipv4 = (2..=6).map(|last| Ipv4Addr::new(10, 66, 0, last)).find(|ipv4| is_free(&(*ipv4).into()));
+    let ipv6 = (2..=9)
+        .map(|last| Ipv6Addr::new(0xfd66, 0, 0, 0, 0, 0, 0, last))
+        .find(|ipv6| is_free(&(*ipv6).into()));
+    let Lease { ipv4: had_ipv4, ipv6: had_ipv6 } = client.lease();
+    registry.record_lease(client.public_key, Lease { ipv4: had_ipv4.or(ipv4), ipv6: had_ipv6.or(ipv6) });
+    Ok(())
 }

@@ -19,12 +19,25 @@ mod replayed;
 /// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: std::ops::Range<u64> = 0..1_500;
 
+/// Number of seeds that a release has passed. `--ignored` runs them, in some minutes.
+const MANY_SEEDS: std::ops::Range<u64> = 0..10_000;
+
 /// Most seeds that may pass before a planted bug is found.
 const SEEDS_FOR_A_BUG: u64 = 1_000;
 
 #[test]
 fn sessions_keep_their_promises_whatever_happens() {
-    for seed in seeds(SEEDS) {
+    run_all(seeds(SEEDS));
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn sessions_keep_their_promises_from_many_seeds() {
+    run_all(MANY_SEEDS);
+}
+
+fn run_all(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
         assert!(outcome(|| run(seed)).is_kept, "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
     }
 }
@@ -113,7 +126,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn elsewhere() -> impl Strategy<Value = Elsewhere> {
     use Elsewhere::*;
-    prop::sample::select(vec![Add, Add, Remove, Disable, Enable, Enrol, Enrol, TakeAddress])
+    prop::sample::select(vec![Add, Add, Remove, Disable, Enable, Enrol, Enrol, TakeAddress, Lease, Lease])
 }
 
 fn change() -> impl Strategy<Value = Change> {

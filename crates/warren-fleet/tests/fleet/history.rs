@@ -1,0 +1,146 @@
+//! Three exits enrol, invite and remove at once while the store has faults, and everything that happened is checked.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use super::check::{Figures, check};
+use super::faults::{Fault, Faults};
+use super::store_log::StoreLog;
+use super::support::plant;
+use super::workload::{Done, Workload};
+use super::{Fleet, client, number_key, three_exits_one_behind_a_way};
+
+/// Everything that happened between two restores of the store.
+pub(crate) struct Epoch {
+    pub(crate) done: Vec<Done>,
+    pub(crate) log: StoreLog,
+}
+
+/// How long a removal may take to reach an exit, if it is acknowledged within some time.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    /// `None` for all exits.
+    pub(crate) exit: Option<usize>,
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+}
+
+/// What the threads of a run share.
+pub(crate) struct Run {
+    pub(crate) fleet: RwLock<Fleet>,
+    pub(crate) done: Mutex<Vec<Done>>,
+    pub(crate) is_over: AtomicBool,
+    pub(crate) allowances: Mutex<Vec<Allowance>>,
+    /// Whether an exit knows that its clock is wrong, so that it redeems nothing.
+    pub(crate) is_clock_wrong: [AtomicBool; 3],
+}
+
+/// Runs this many operations and these faults in turn, then checks everything.
+fn history(operations: usize, faults: &[Fault]) -> Result<Figures, String> {
+    let (fleet, ways) = three_exits_one_behind_a_way();
+    let run = Run {
+        fleet: RwLock::new(fleet),
+        done: Mutex::new(Vec::new()),
+        is_over: AtomicBool::new(false),
+        allowances: Mutex::new(Vec::new()),
+        is_clock_wrong: Default::default(),
+    };
+    let workload = Workload::new();
+    let disturbing = Faults::new(&run, ways)?;
+    let epochs = std::thread::scope(|scope| {
+        for number in 0..3 * workload.workers {
+            let (run, workload) = (&run, &workload);
+            scope.spawn(move || workload.work(run, number % 3, number));
+        }
+        let _ending = Ending(&run);
+        disturbing.disturb(operations, faults)
+    })?;
+    check(&run, &epochs)
+}
+
+/// Ends the run, also if a fault fails. Nobody would end otherwise.
+struct Ending<'a>(&'a Run);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Run {
+    /// Waits until every exit has all that was stored. Nobody may ask for anything meanwhile.
+    pub(crate) fn level(fleet: &Fleet, number: usize) -> Result<(), String> {
+        let last = number_key(50_000_000 + number);
+        let since = Instant::now();
+        let is_late = || since.elapsed() > Duration::from_secs(30);
+        fleet.exits[1].store(&[client(&format!("level{number}"), last).into()]);
+        while fleet.exits.iter().any(|exit| exit.client(last).is_none()) {
+            if is_late() {
+                return Err("an exit does not hear of changes".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        while fleet.exits[1..].iter().any(|exit| {
+            let rows = fleet.exits[0].seen(|seen| seen.rows.clone());
+            exit.seen(|seen| seen.rows != rows)
+        }) {
+            if is_late() {
+                return Err("the exits do not agree".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+}
+
+const ALL_FAULTS: [Fault; 8] = [
+    Fault::CutToStore,
+    Fault::CutToExit,
+    Fault::StopLeader,
+    Fault::CompactBehind,
+    Fault::KillLeader,
+    Fault::Cut,
+    Fault::StepClock,
+    Fault::Restore,
+];
+
+#[test]
+fn a_history_with_faults_has_nothing_twice_and_loses_nothing() {
+    let figures = history(4_000, &ALL_FAULTS).unwrap();
+    println!("{figures}");
+    assert!(figures.tests_something(), "the test does not test: {figures}");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_long_history_with_faults_has_nothing_twice_and_loses_nothing() {
+    let figures = history(100_000, &ALL_FAULTS).unwrap();
+    println!("{figures}");
+    assert!(figures.operations >= 100_000 && figures.tests_something(), "{figures}");
+}
+
+#[test]
+fn the_checker_finds_planted_bugs() {
+    if !cfg!(debug_assertions) {
+        return println!("skipped: only a build with debug assertions has planted bugs");
+    }
+    let bugs: [(&str, &[Fault]); 5] = [
+        ("ReadThenPut", &[]),
+        ("NewestBasis", &[]),
+        ("CompactionIgnored", &[Fault::CompactBehind]),
+        ("LateTransactionMissed", &[Fault::CutToExit, Fault::StopLeader]),
+        ("TombstoneForgotten", &[Fault::Restore]),
+    ];
+    for (bug, faults) in bugs {
+        plant(Some(bug));
+        let found = std::panic::catch_unwind(|| history(1_500, faults));
+        plant(None);
+        match found {
+            Ok(Ok(figures)) => panic!("{bug} was not found: {figures}"),
+            Ok(Err(found)) => println!("{bug}: {found}"),
+            // An exit waits in vain.
+            Err(_) => println!("{bug}: the run failed"),
+        }
+    }
+}
