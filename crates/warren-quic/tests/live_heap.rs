@@ -308,6 +308,7 @@ impl Client {
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
                 | ClientAction::Roster { .. }
+                | ClientAction::AskedToLeave
                 | ClientAction::Stopped { .. } => {}
             }
         }

@@ -106,7 +106,7 @@ impl Moves {
             from: from.clone(),
             to: to.clone(),
             has_switched,
-            flows_at_old_exit: has_switched.then(|| rules.flows_at_old(now)).unwrap_or_default(),
+            flows_at_old_exit: if has_switched { rules.flows_at_old(now) } else { 0 },
             flows_without_room: rules.without_room(),
         })
     }

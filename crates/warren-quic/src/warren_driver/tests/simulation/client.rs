@@ -252,7 +252,10 @@ impl Client {
             ClientAction::Attach { index } => assert!(self.attached.insert(index)),
             ClientAction::Detach { index } => assert!(self.attached.remove(&index)),
             ClientAction::Welcome(_) | ClientAction::Down { .. } => {}
-            ClientAction::Changed(_) | ClientAction::ExitKeys { .. } | ClientAction::Roster { .. } => {}
+            ClientAction::Changed(_)
+            | ClientAction::ExitKeys { .. }
+            | ClientAction::Roster { .. }
+            | ClientAction::AskedToLeave => {}
             ClientAction::Stopped { reason } => panic!("it stopped: {reason}"),
         }
     }
