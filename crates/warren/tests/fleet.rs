@@ -164,7 +164,7 @@ fn a_browser_shows_the_whole_fleet_on_the_page_of_any_exit() {
         serde_json::from_str::<Vec<[String; 6]>>(&shown).unwrap()
     };
 
-    let [one, other] = [0, 1].map(|number| rows(number));
+    let [one, other] = [0, 1].map(&rows);
     for shown in [&one, &other] {
         let names: Vec<&str> = shown.iter().map(|row| row[0].as_str()).collect();
         assert_eq!(names, ["ams1", "ams2"], "{shown:?}");

@@ -95,7 +95,7 @@ mod tests {
             password_file: Some(own.join("store.password")),
             ..StoreConfig::default()
         };
-        assert_eq!(forget_credentials(directory.path(), &store).unwrap(), [other.clone()]);
+        assert_eq!(forget_credentials(directory.path(), &store).unwrap(), std::slice::from_ref(&other));
         assert!(other.exists() && !own.exists());
         // Once more, as after a failure.
         assert_eq!(forget_credentials(directory.path(), &store).unwrap(), [other]);

@@ -68,10 +68,10 @@ fn a_roster_that_was_signed_elsewhere_is_published_if_clients_would_follow_it() 
     let a = &fleet.exits[0].directory;
     let path = |name: &str| fleet.directory.path().join(name).display().to_string();
     let (roster, old) = (path("roster"), path("old"));
-    let sign = |file: &str, fleet_key: &str, name: &str| {
+    let sign = |file: &str, key_file: &str, name: &str| {
         let (public_key, endpoint) = (key(name.as_bytes()[0]).to_string(), format!("{name}.example.net:443"));
         let exit = ["--public-key", &public_key, "--endpoint", &endpoint];
-        fleet_ok(a, &[&["sign", file, "--fleet-key", fleet_key, "--admit", name], &exit[..]].concat());
+        fleet_ok(a, &[&["sign", file, "--fleet-key", key_file, "--admit", name], &exit[..]].concat());
     };
     sign(&roster, &path("fleet.key"), "a");
     assert!(fleet_ok(a, &["publish", &roster]).contains("Roster 1 has a"));
