@@ -365,7 +365,7 @@ fn check_removals(run: &Run, epochs: &[Epoch], figures: &mut Figures) -> Result<
                     && allowance.from < due
                     && done.answered < allowance.until
             });
-            let due = later.map(|allowance| allowance.until).max();
+            let due = later.map(|allowance| allowance.until.max(due)).max();
             let took = gone.saturating_duration_since(done.answered);
             if gone > due.unwrap_or(done.answered + REMOVED_WITHIN) {
                 return Err(format!(
