@@ -302,6 +302,12 @@ fn check_order(done: &[Done], state: &State) -> Result<(), String> {
         latest = latest.max(*revision);
         *revision = latest;
     });
+    let mut removals: HashMap<PublicKey, usize> = HashMap::new();
+    for done in done.iter().filter(|done| done.outcome != Outcome::Conflict) {
+        if let What::Remove { key } = done.what {
+            *removals.entry(key).or_default() += 1;
+        }
+    }
     for done in done {
         let before = answers.partition_point(|(answered, _)| *answered < done.asked);
         let known = before.checked_sub(1).map_or(0, |last| answers[last].1);
@@ -315,10 +321,7 @@ fn check_order(done: &[Done], state: &State) -> Result<(), String> {
             ));
         }
         // A client that somebody else has removed already stays removed, whatever the exit has heard of since.
-        let is_done_before = matches!(
-            (done.what, done.outcome),
-            (What::Remove { key }, Outcome::Stored { revision }) if state.went.get(&key) != Some(&revision)
-        );
+        let is_done_before = matches!(done.what, What::Remove { key } if removals.get(&key) != Some(&1));
         if let Outcome::Stored { revision } = done.outcome
             && revision < known
             && !is_done_before
@@ -362,7 +365,7 @@ fn check_removals(run: &Run, epochs: &[Epoch], figures: &mut Figures) -> Result<
                     && allowance.from < due
                     && done.answered < allowance.until
             });
-            let due = later.map(|allowance| allowance.until).max();
+            let due = later.map(|allowance| allowance.until.max(due)).max();
             let took = gone.saturating_duration_since(done.answered);
             if gone > due.unwrap_or(done.answered + REMOVED_WITHIN) {
                 return Err(format!(
