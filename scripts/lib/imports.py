@@ -7,6 +7,7 @@ belongs to the file that defines it, through any number of `pub use`. A `pub use
 calls are not seen.
 """
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -44,8 +45,18 @@ def imports(crate):
     """Maps each module of a crate, as `a::b`, to the modules that it uses, and each of those to the names."""
     graph = {}
     for root in roots(crate):
-        Crate(root).add_to(graph)
+        crate_at(root).add_to(graph)
     return graph
+
+
+def crate_at(root):
+    """Reads a crate. Several tests look at the same crates, so each is read again only after a change of its files."""
+    return read_crate(root, tuple(sorted((file, file.stat().st_mtime_ns) for file in root.parent.rglob("*.rs"))))
+
+
+@functools.cache
+def read_crate(root, _changes):
+    return Crate(root)
 
 
 def roots(crate):

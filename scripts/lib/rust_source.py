@@ -1,5 +1,6 @@
 """Tells code from comments and strings in Rust sources, and product code from tests."""
 
+import functools
 import re
 
 # Comments, characters and strings. Of a block comment only the start: they nest, so no pattern finds the end.
@@ -15,6 +16,9 @@ ITEM = re.compile(
     r"(?:fn|struct|enum|union|trait|impl|mod|use|const|static|type|macro_rules|extern)\b"
 )
 OPENING, CLOSING = "([{", ")]}"
+SPACE = re.compile(r"\s*")
+BRACKET = re.compile(r"[(\[{)\]}]")
+BRACKET_OR_END = re.compile(r"[(\[{)\]};,]")
 
 
 def blank(text):
@@ -30,6 +34,8 @@ def comments_blanked(text):
     return without(text, keeps_texts=True)
 
 
+# Several tests read the same files.
+@functools.cache
 def without(text, keeps_texts):
     parts, at = [], 0
     while found := NOT_CODE.search(text, at):
@@ -51,14 +57,15 @@ def end_of_comment(text, at):
     return len(text)
 
 
+@functools.cache
 def product(source):
     """Blanks tests too, in what `code` returned."""
-    at = 0
+    parts, at = [], 0
     while found := TEST_ATTRIBUTE.search(source, at):
-        end = end_of_item(source, found.start())
-        source = source[: found.start()] + blank(source[found.start() : end]) + source[end:]
-        at = found.end()
-    return source
+        end = max(end_of_item(source, found.start()), found.end())
+        parts += [source[at : found.start()], blank(source[found.start() : end])]
+        at = end
+    return "".join(parts) + source[at:]
 
 
 def end_of_item(source, at):
@@ -66,8 +73,8 @@ def end_of_item(source, at):
     at = after_attributes(source, at)
     # A comma ends a field or an arm. Items have commas in their generics.
     ends = ";" if ITEM.match(source, at) else ";,"
-    while at < len(source):
-        letter = source[at]
+    while found := BRACKET_OR_END.search(source, at):
+        letter, at = found[0], found.start()
         if letter in OPENING:
             at = closing(source, at) + 1
             if letter == "{":
@@ -78,12 +85,12 @@ def end_of_item(source, at):
             return at
         else:
             at += 1
-    return at
+    return len(source)
 
 
 def after_attributes(source, at):
     while True:
-        at += len(source[at:]) - len(source[at:].lstrip())
+        at = SPACE.match(source, at).end()
         found = ATTRIBUTE.match(source, at)
         if not found:
             return at
@@ -93,7 +100,7 @@ def after_attributes(source, at):
 def closing(source, at):
     """Finds the bracket that closes the one at `at`."""
     depth = 0
-    for found in re.compile(r"[(\[{)\]}]").finditer(source, at):
+    for found in BRACKET.finditer(source, at):
         depth += 1 if found[0] in OPENING else -1
         if depth == 0:
             return found.start()
