@@ -64,7 +64,7 @@ pub(crate) struct Way {
 pub(crate) struct Exits {
     entries: Vec<Entry>,
     current: usize,
-    avoided: Option<(usize, Instant)>,
+    avoided: Vec<(usize, Instant)>,
     /// The exit of the roster that the user has asked for.
     asked_for: Option<String>,
     /// Whether the user has asked for an exit.
@@ -96,7 +96,7 @@ impl Exits {
 
     fn listed(exits: impl Iterator<Item = RemoteExit>) -> Self {
         let entries = exits.zip(0..).map(|(exit, place)| Entry::new(exit, place)).collect();
-        Self { entries, current: 0, avoided: None, asked_for: None, is_asked: false, chooses: false }
+        Self { entries, current: 0, avoided: Vec::new(), asked_for: None, is_asked: false, chooses: false }
     }
 
     /// Exits without keys, each at one address.
@@ -199,7 +199,13 @@ impl Exits {
 
     /// Tries the exit in use last for a while, because it restarts or drains.
     pub(crate) fn avoid_current(&mut self, now: Instant) {
-        self.avoided = Some((self.current, now + AVOIDED_FOR));
+        self.avoid(self.current, now);
+    }
+
+    /// Tries an exit last for a while.
+    pub(crate) fn avoid(&mut self, place: usize, now: Instant) {
+        self.avoided.retain(|(avoided, until)| *avoided != place && *until > now);
+        self.avoided.push((place, now + AVOIDED_FOR));
     }
 
     /// Notes that the exit in use refuses this client for good, and uses the first exit that may accept it. Returns false if every
@@ -236,11 +242,12 @@ impl Exits {
 
     /// The places of the exits to try, in order: the exit in use, then the others.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
-        let avoided = self.avoided.filter(|(_, until)| *until > now).map(|(place, _)| place);
         let mut order: Vec<usize> = (0..self.entries.len())
             .filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept))
             .collect();
-        let is_avoided = |place| avoided.is_some_and(|avoided| self.is_same_exit(avoided, place));
+        let is_avoided = |place| {
+            self.avoided.iter().any(|(avoided, until)| *until > now && self.is_same_exit(*avoided, place))
+        };
         // The sort is stable, so endpoints of one exit stay in the roster's order.
         order.sort_by_key(|place| {
             (is_avoided(*place), !self.is_same_exit(*place, self.current), self.rank_of(*place))

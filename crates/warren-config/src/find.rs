@@ -44,6 +44,9 @@ impl FromStr for ProfileName {
         } else if ["exit", "exit_hold"].contains(&name) {
             // A profile's firewall table is `warren_NAME`. With these names it would be one of the exit's tables.
             Err("is the exit's own")
+        } else if name == "fleet" {
+            // `fleet.toml` is the configuration of `warren-fleet`.
+            Err("is the fleet's own")
         } else if name.len() > Self::LONGEST {
             // A name has only ASCII, as the next check makes sure, so its bytes are characters.
             Err("is longer than 32 characters")

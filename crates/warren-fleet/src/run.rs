@@ -266,6 +266,12 @@ impl Runner {
                     tracing::info!("{line}");
                 }
                 (self.store.pause, self.store.up) = (PAUSES.0, Some(now));
+                let is_other = |(known, of): &(Meta, u64)| known.epoch != meta.epoch || *of != cluster;
+                if self.known.as_ref().is_some_and(is_other) {
+                    // A new history. Until all of it is read, the link's place is the one in the old history.
+                    self.position = self.current_position();
+                    self.is_live = false;
+                }
                 self.known = Some((meta.clone(), cluster));
                 self.link.store_up(meta, revision, now);
                 self.due.heartbeat = now;
@@ -287,6 +293,7 @@ impl Runner {
                 tracing::info!(
                     "the store has compacted changes that this link has not seen; reading everything again"
                 );
+                self.position = self.current_position();
                 self.is_live = false;
                 self.lost("it has compacted its changes".to_owned(), Some(Duration::ZERO));
             }

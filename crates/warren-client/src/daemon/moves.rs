@@ -45,6 +45,18 @@ impl Move {
     pub(super) fn is_building(&self) -> bool {
         matches!(self.stage, Stage::Building { .. })
     }
+
+    /// Keeps what the new exit says until the switch. Newer news of a kind replaces older, so an exit that talks without end fills
+    /// nothing.
+    pub(super) fn take_news(&mut self, action: ClientAction) {
+        self.news.retain(|earlier| match (earlier, &action) {
+            (ClientAction::ExitKeys { index: one, .. }, ClientAction::ExitKeys { index: other, .. }) => {
+                one != other
+            }
+            (earlier, later) => std::mem::discriminant(earlier) != std::mem::discriminant(later),
+        });
+        self.news.push_back(action);
+    }
 }
 
 /// How far a move is.
@@ -63,7 +75,7 @@ impl Moves {
             None => self.leave_at,
             Some(Stage::Building { proven: Some(proven), .. }) => Some(proven + ATTACH_WITHIN),
             Some(Stage::Building { until, .. }) => Some(until),
-            Some(Stage::Leaving { look_at, .. }) => Some(look_at),
+            Some(Stage::Leaving { look_at, .. }) => Some(self.leave_at.map_or(look_at, |at| at.min(look_at))),
         }
     }
 

@@ -28,7 +28,7 @@ const BUILD_WITHIN: Duration = Duration::from_secs(10);
 /// When to look again whether the old session has flows left.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The old session is kept for this long even if no flow uses it: a program may be silent for a while.
-const KEPT_FOR: Duration = Duration::from_secs(15);
+const KEPT_FOR: Duration = Duration::from_secs(30);
 /// The old session is kept no longer than this. Its exit may end it earlier.
 const LONGEST: Duration = Duration::from_secs(600);
 /// Clients that are asked to leave do so within this time, each at a random moment. A stale exit waits for two seconds.
@@ -41,16 +41,19 @@ const PAUSE: Duration = Duration::from_secs(600);
 impl Daemon {
     /// The exit in use sends its clients to other exits of the fleet.
     pub(super) async fn asked_to_leave(&mut self, now: Instant) {
-        if self.moves.is_building() || self.moves.leave_at.is_some() {
+        if self.moves.leave_at.is_some() {
             return;
         }
-        // The exit to which the client has just moved is being drained as well.
-        self.end_move().await;
         tracing::info!(
             "{} asks its clients to move to another exit",
             self.exit_name(self.connections.exits.current())
         );
         self.connections.exits.avoid_current(now);
+        if let Some(moved) = self.moves.under_way.as_mut().filter(|moved| moved.is_building()) {
+            // It is leaving already. If that fails, it tries again.
+            moved.is_asked = true;
+            return;
+        }
         // So many clients leave at once that the other exits should not get all of them in the same moment.
         self.moves.leave_at = Some(now + random_part(SPREAD));
     }
@@ -74,10 +77,12 @@ impl Daemon {
         key: PublicKey,
     ) {
         let old = self.session.welcome().map(|welcome| SessionId(welcome.session));
-        let (Some(old), None) = (old, &self.moves.under_way) else {
+        let (Some(old), false) = (old, self.moves.is_building()) else {
             close_quietly(&self.worker, connection).await;
             return;
         };
+        // The exit to which the client has moved last is being drained as well, and there is an exit to go on to.
+        self.end_move().await;
         let from = self.exit_name(self.connections.exits.current());
         let to = self.exit_name(way.exit);
         tracing::info!("moving from {from} to {to}");
@@ -94,14 +99,14 @@ impl Daemon {
 
     /// Does what a move has to do now.
     pub(super) async fn handle_move(&mut self, now: Instant) -> anyhow::Result<()> {
-        match self.moves.under_way.as_ref().map(|moved| moved.stage) {
-            None if self.moves.leave_at.is_some_and(|at| at <= now) => {
-                self.moves.leave_at = Some(now + RETRY_AFTER);
-                if self.health.state() == State::Up {
-                    self.connections.exits.avoid_current(now);
-                    self.start_race(Purpose::Leave).await?;
-                }
+        if !self.moves.is_building() && self.moves.leave_at.is_some_and(|at| at <= now) {
+            self.moves.leave_at = Some(now + RETRY_AFTER);
+            if self.health.state() == State::Up {
+                self.connections.exits.avoid_current(now);
+                self.start_race(Purpose::Leave).await?;
             }
+        }
+        match self.moves.under_way.as_ref().map(|moved| moved.stage) {
             None => {}
             Some(Stage::Building { .. }) => {
                 let is_late = self.moves.due().is_some_and(|due| due <= now);
@@ -179,8 +184,7 @@ impl Daemon {
 
     /// Ends the session beside if its exit may no longer be used.
     pub(super) async fn check_beside(&mut self) {
-        let place = self.connections.way_of(Which::Beside).map(|way| way.exit);
-        if place.is_some_and(|place| !self.connections.exits.has(place)) {
+        if !self.connections.is_beside_accepted() {
             self.end_move().await;
         }
     }
@@ -197,6 +201,9 @@ impl Daemon {
         tracing::warn!("cannot move to {to}: {why}; the session at {} goes on", moved.from);
         let place = self.connections.way_of(Which::Beside).map(|way| way.exit);
         self.moves.failed = place.map(|place| (place, now + PAUSE));
+        if let Some(place) = place {
+            self.connections.exits.avoid(place, now);
+        }
         self.end_move().await;
         self.moves.leave_at = is_asked.then(|| now + RETRY_AFTER);
     }
@@ -215,8 +222,11 @@ impl Daemon {
             ClientAction::Stopped { reason } => self.lose_beside(&reason.to_string()).await,
             ClientAction::Changed(_) | ClientAction::ExitKeys { .. } | ClientAction::Roster { .. } => {
                 if let Some(moved) = self.moves.under_way.as_mut().filter(|moved| moved.is_building()) {
-                    moved.news.push_back(action);
+                    moved.take_news(action);
                 }
+            }
+            ClientAction::AskedToLeave if self.moves.is_building() => {
+                self.give_move_up(Instant::now(), "it asks its clients to leave, too").await;
             }
             ClientAction::AskedToLeave => {}
             ClientAction::Send { .. } | ClientAction::Close { .. } | ClientAction::Detach { .. } => {

@@ -32,6 +32,7 @@ impl Daemon {
         let (when_refused, state) = (self.start.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
         self.connections.abort_race(&self.worker).await;
+        self.end_move().await;
         let is_told = self.health.refused(Instant::now(), reason, self.connections.refusal_of(reason));
         self.host.forget_unapplied();
         self.look_after_host().await;

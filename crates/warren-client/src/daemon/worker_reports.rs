@@ -148,6 +148,7 @@ impl Daemon {
 
     /// Leaves the exit in use for another. The old session ends, and a new one begins, whose connection 0 exists already.
     async fn change_exit(&mut self, now: Instant, place: usize) {
+        self.end_move().await;
         let from = self.connections.endpoint().to_string();
         self.session.machine.stop(now);
         self.close_unwanted().await;

@@ -90,7 +90,9 @@ impl Exits {
 
     /// Whether the exit in use and another one belong to the fleet, so that this client has the same addresses at both.
     pub(crate) fn has_sibling(&self) -> bool {
-        let is_other = |place: &usize| self.member(*place).is_some() && self.has(*place);
+        let is_other = |place: &usize| {
+            self.member(*place).is_some() && self.entries.get(*place).is_some_and(Entry::may_accept)
+        };
         self.member(self.current).is_some()
             && (0..self.entries.len())
                 .any(|place| is_other(&place) && !self.is_same_exit(place, self.current))

@@ -354,8 +354,8 @@ fn broken_exit_gives_one_line_with_its_place_and_reason() {
         ),
         ("[fleet]\nmax_staleness = \"1h\"\n", "6: max_staleness in [fleet] has no effect without name"),
         (
-            "[fleet]\nname = \"ams1\"\nmax_staleness = \"1 hour\"\n",
-            "7: max_staleness in [fleet] is \"1 hour\", but must be a time such as \"1h\"",
+            "[fleet]\nname = \"ams1\"\nmax_staleness = \"an hour\"\n",
+            "7: max_staleness in [fleet] is \"an hour\", but must be a time up to a year such as \"1h\"",
         ),
         (
             "[fleet]\nname = \"ams1\"\nmax_staleness = 60\n",

@@ -69,6 +69,7 @@ pub(crate) async fn recover(
 ) -> anyhow::Result<()> {
     let own = StateDirectory::new(directories.state).load()?;
     let mut latest = own.as_ref().map_or(0, |own| own.position.epoch);
+    let own_fleet = own.as_ref().map(|own| own.meta.id.clone());
     let snapshot = match &arguments.from {
         Some(path) => {
             let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
@@ -76,6 +77,10 @@ pub(crate) async fn recover(
         }
         None => own.context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
+    // Before anything is written: an empty store would take any fleet.
+    if own_fleet.is_some_and(|own| own != snapshot.meta.id) {
+        bail!("the backup is of another fleet than this exit's; nothing was changed");
+    }
     latest = latest.max(snapshot.position.epoch);
     let mut fleet = connect_or_fill(directories.config, |name| {
         tracing::warn!("the store has no fleet {name:?} any more; it begins again with what the copy has");

@@ -59,6 +59,8 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// # Errors
 /// If the fleet has no such exit, or it is alive and nobody insists.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
+    // A key that cannot be read must not leave the exit half removed.
+    arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let member = fleet.keys.name(&Key::Member(exit.clone()));

@@ -59,12 +59,13 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         })?,
         None => format!(" Run `warren fleet remove {}` at another exit.", config.exit),
     };
+    state.clear()?;
+    let kept = forget_credentials(directories.config, &config.store)?;
+    // Last, so that the command can be run again if something above fails.
     let path = FleetConfig::path(directories.config);
     let left = path.with_extension("toml.left");
     warren_host::durable_file::rename(&path, &left)
         .with_context(|| format!("{} cannot be renamed", path.display()))?;
-    state.clear()?;
-    let kept = forget_credentials(directories.config, &config.store)?;
     let kept: String =
         kept.iter().map(|path| format!("{} still opens the store: delete it.\n", path.display())).collect();
     print(&format!(

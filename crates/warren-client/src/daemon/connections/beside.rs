@@ -56,6 +56,15 @@ impl Connections {
         self.of(which)?.with_index(index)
     }
 
+    /// Whether the exit beside is still one that a session may use, by the key that it has proven.
+    pub(in crate::daemon) fn is_beside_accepted(&self) -> bool {
+        let Some((beside, way)) = self.beside.as_ref().and_then(|beside| Some((beside, beside.way?))) else {
+            return true;
+        };
+        let key = beside.proven.get(&0);
+        key.map_or(self.exits.has(way.exit), |key| self.exits.accepts(way.exit, *key))
+    }
+
     pub(super) fn of(&self, which: Which) -> Option<&SessionConnections> {
         match which {
             Which::InUse => Some(&self.own),

@@ -39,7 +39,7 @@ impl Connections {
         // A scout looks for a way other than the silent one. The connections on the silent way stay.
         let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
         // The look-ups may bring further addresses, so the race does not end before they do.
-        let mut race = Race::new(true);
+        let mut race = Race::new(!places.is_empty());
         for (place, rank) in &places {
             self.exits.enter(&mut race, *place, *rank, now, excluded);
             self.lookups.start(*place, &self.exits.exit(*place).endpoint, lockdown);
