@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
@@ -164,10 +165,13 @@ proptest! {
                     model.apply(&changes);
                 }
                 Step::Die(changes, at, zeros) => {
-                    let before = fs::read(&place.path).unwrap_or_default();
+                    let file = || fs::metadata(&place.path).ok().map(|file| file.ino());
+                    let (before, file_before) = (fs::read(&place.path).unwrap_or_default(), file());
                     store.save(&changes, || model.rows().into_iter()).unwrap();
                     let after = place.bytes();
-                    if let Some(line) = after.strip_prefix(&*before).filter(|_| !before.is_empty()) {
+                    // A snapshot is another file, even if it begins as the old one did.
+                    let is_appended = file_before.is_some() && file() == file_before;
+                    if let Some(line) = after.strip_prefix(&*before).filter(|_| is_appended) {
                         let kept = at.index(line.len());
                         let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
                         file.set_len((before.len() + kept) as u64).unwrap();
