@@ -55,7 +55,7 @@ const CASES: [Case; 7] = [
 ];
 
 #[test]
-#[ignore = "takes minutes; `scripts/torture instructions --release` runs it"]
+#[ignore = "takes ten minutes, and needs valgrind; run it by name"]
 fn a_packet_costs_an_exit_as_much_with_more_workers_connections_and_sessions() {
     let counts = CASES.map(|case| (case, instructions_of_a_packet(case)));
     let (_, first) = counts[0];

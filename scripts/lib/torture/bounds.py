@@ -23,15 +23,6 @@ ROWS = [
         tier=2,
     ),
     Row(
-        "instructions",
-        "cost",
-        "an exit with 1 to 4 workers, 1 or 4 connections and 4 or 64 sessions; needs valgrind",
-        "at most 1.25 times the instructions of a packet with 1 worker and 4 sessions of 1 connection",
-        8,
-        end_to_end("instructions::a_packet_costs_an_exit_as_much_with_more_workers_connections_and_sessions"),
-        tier=2,
-    ),
-    Row(
         "crowd",
         "L6",
         "three clients at 10 Mbit/s beside one that sends as fast as it can",

@@ -1,10 +1,10 @@
 //! Traffic that tests make themselves: UDP flows to the internet host's echo, and TCP flows that stay open.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::{Namespace, Net};
+use super::{Namespace, Net, seconds};
 
 const ECHO: u16 = 7;
 
@@ -95,10 +95,23 @@ pub fn seen_from(host: &Namespace, internet: &'static str, port: u16) -> Option<
     host.enter(inside).join().unwrap()
 }
 
+/// Binds a UDP socket. A child of another test that has not begun its own program yet may still have a socket that was just closed.
+pub fn bound(address: impl ToSocketAddrs + Copy) -> UdpSocket {
+    let start = Instant::now();
+    loop {
+        match UdpSocket::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && start.elapsed() < seconds(5) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            socket => return socket.unwrap(),
+        }
+    }
+}
+
 fn echo_socket(internet: &str, port: u16) -> UdpSocket {
     let internet: IpAddr = internet.parse().unwrap();
     let any: IpAddr = if internet.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
-    let socket = UdpSocket::bind((any, port)).unwrap();
+    let socket = bound((any, port));
     socket.connect((internet, ECHO)).unwrap();
     socket
 }

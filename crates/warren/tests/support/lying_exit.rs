@@ -1,7 +1,7 @@
 //! An exit with the key that a client has pinned. It sends whatever a test wants.
 
 use std::future::poll_fn;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use warren_quic::key::PrivateKey;
 use warren_quic::settings::TransportSettings;
 use warren_session::message::{Attached, Enrolled, Message, MessageDecoder, Network, Welcome, encode};
 
-use super::Net;
 use super::library_client::runtime;
+use super::{Net, flows};
 
 /// The inner addresses that the lying exit uses: it assigns the first one to the client, and has the second one itself.
 pub const LEASE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
@@ -53,7 +53,7 @@ impl LyingExit {
         let ((lie, lies), (told, done), (bound, ready)) = (channel(), channel(), channel());
         net.exit.enter(move || {
             runtime().block_on(async move {
-                let socket = UdpSocket::bind((Net::EXIT_V4, 443)).unwrap();
+                let socket = flows::bound((Net::EXIT_V4, 443));
                 socket.set_nonblocking(true).unwrap();
                 let settings = TransportSettings::default();
                 let endpoint = Endpoint::exit(settings, vec![key], vec![socket], [7; 64]).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Net, seconds};
+use super::{Net, flows, seconds};
 
 /// The properties of each direction.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,7 @@ fn relay(here: &Arc<UdpSocket>, wire: Wire, over: &Arc<AtomicBool>) {
 }
 
 fn bound(address: &str) -> UdpSocket {
-    let socket = UdpSocket::bind(address).unwrap();
+    let socket = flows::bound(address);
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
     socket
