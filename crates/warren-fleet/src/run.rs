@@ -268,9 +268,7 @@ impl Runner {
                 (self.store.pause, self.store.up) = (PAUSES.0, Some(now));
                 let is_other = |(known, of): &(Meta, u64)| known.epoch != meta.epoch || *of != cluster;
                 if self.known.as_ref().is_some_and(is_other) {
-                    // A new history. Until all of it is read, the link's place is the one in the old history.
-                    self.position = self.current_position();
-                    self.is_live = false;
+                    self.must_read_all();
                 }
                 self.known = Some((meta.clone(), cluster));
                 self.link.store_up(meta, revision, now);
@@ -293,8 +291,7 @@ impl Runner {
                 tracing::info!(
                     "the store has compacted changes that this link has not seen; reading everything again"
                 );
-                self.position = self.current_position();
-                self.is_live = false;
+                self.must_read_all();
                 self.lost("it has compacted its changes".to_owned(), Some(Duration::ZERO));
             }
             FromStore::Down { reason } => {
@@ -393,6 +390,13 @@ impl Runner {
         };
         (self.store.commands, self.store.reports) = (Some(commands), Some(reports));
         tokio::spawn(session::run(setup, report, receiver));
+    }
+
+    /// The changes since the last one are not to be had, or belong to a new history. Until everything is read, the link's place is
+    /// where it was.
+    fn must_read_all(&mut self) {
+        self.position = self.current_position();
+        self.is_live = false;
     }
 
     /// Where the link is in the store's history.

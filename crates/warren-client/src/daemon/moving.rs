@@ -171,7 +171,7 @@ impl Daemon {
         if let Some(mut beside) = self.session.beside.take() {
             beside.machine.stop(Instant::now());
             while let Some(action) = beside.machine.poll_action() {
-                self.carry_out_last(action).await;
+                self.carry_out_last(Which::Beside, action).await;
             }
             self.connections.end_beside(&self.worker).await;
             if let Some(welcome) = beside.welcome {
@@ -230,34 +230,10 @@ impl Daemon {
             }
             ClientAction::AskedToLeave => {}
             ClientAction::Send { .. } | ClientAction::Close { .. } | ClientAction::Detach { .. } => {
-                self.carry_out_last(action).await;
+                self.carry_out_last(Which::Beside, action).await;
             }
         }
         Ok(())
-    }
-
-    /// What a session that ends still has to send and to close.
-    async fn carry_out_last(&mut self, action: ClientAction) {
-        match action {
-            ClientAction::Send { index, bytes } => {
-                self.connections.send(&self.worker, Which::Beside, index, bytes).await;
-            }
-            ClientAction::Close { index, reason } => {
-                self.connections.close(&self.worker, Which::Beside, index, reason).await;
-            }
-            ClientAction::Detach { index } => {
-                self.connections.detach(&self.worker, Which::Beside, index).await;
-            }
-            ClientAction::Connect { .. }
-            | ClientAction::Welcome(_)
-            | ClientAction::Changed(_)
-            | ClientAction::ExitKeys { .. }
-            | ClientAction::Roster { .. }
-            | ClientAction::AskedToLeave
-            | ClientAction::Attach { .. }
-            | ClientAction::Down { .. }
-            | ClientAction::Stopped { .. } => {}
-        }
     }
 
     /// Takes what the new exit grants.

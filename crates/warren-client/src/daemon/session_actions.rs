@@ -42,30 +42,35 @@ impl Daemon {
         Ok(None)
     }
 
-    /// Carries out what a session that ends or moves still has to send and to close. Drops its other actions, because the
-    /// connections and traffic that they ask for are no longer wanted.
+    /// Carries out what a session that ends or moves still has to send and to close.
     pub(super) async fn close_unwanted(&mut self) {
         while let Some(action) = self.session.machine.poll_action() {
-            match action {
-                ClientAction::Send { index, bytes } => {
-                    self.connections.send(&self.worker, Which::InUse, index, bytes).await
-                }
-                ClientAction::Close { index, reason } => {
-                    self.connections.close(&self.worker, Which::InUse, index, reason).await;
-                }
-                ClientAction::Detach { index } => {
-                    self.connections.detach(&self.worker, Which::InUse, index).await;
-                }
-                ClientAction::Connect { .. }
-                | ClientAction::Welcome(_)
-                | ClientAction::Changed(_)
-                | ClientAction::ExitKeys { .. }
-                | ClientAction::Roster { .. }
-                | ClientAction::AskedToLeave
-                | ClientAction::Attach { .. }
-                | ClientAction::Down { .. }
-                | ClientAction::Stopped { .. } => {}
+            self.carry_out_last(Which::InUse, action).await;
+        }
+    }
+
+    /// Sends and closes what a session that ends or moves asks for. Drops its other actions, because the connections and traffic
+    /// that they ask for are no longer wanted.
+    pub(super) async fn carry_out_last(&mut self, which: Which, action: ClientAction) {
+        match action {
+            ClientAction::Send { index, bytes } => {
+                self.connections.send(&self.worker, which, index, bytes).await;
             }
+            ClientAction::Close { index, reason } => {
+                self.connections.close(&self.worker, which, index, reason).await;
+            }
+            ClientAction::Detach { index } => {
+                self.connections.detach(&self.worker, which, index).await;
+            }
+            ClientAction::Connect { .. }
+            | ClientAction::Welcome(_)
+            | ClientAction::Changed(_)
+            | ClientAction::ExitKeys { .. }
+            | ClientAction::Roster { .. }
+            | ClientAction::AskedToLeave
+            | ClientAction::Attach { .. }
+            | ClientAction::Down { .. }
+            | ClientAction::Stopped { .. } => {}
         }
     }
 

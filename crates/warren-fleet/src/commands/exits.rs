@@ -60,7 +60,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// If the fleet has no such exit, or it is alive and nobody insists.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     // A key that cannot be read must not leave the exit half removed.
-    arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
+    let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let member = fleet.keys.name(&Key::Member(exit.clone()));
@@ -79,7 +79,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
             bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
         }
         // It was removed before, without the fleet key.
-        if let Some(key) = &arguments.fleet_key
+        if let Some(key) = &fleet_key
             && roster::has(&mut fleet, &exit).await?
         {
             return print(&roster::expel(&mut fleet, &exit, key).await?);
@@ -97,7 +97,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         Err(_) => format!(" Delete its user of the store too: etcdctl user delete {user}"),
     };
     let _ = auth.role_delete(&user).await;
-    let roster = match &arguments.fleet_key {
+    let roster = match &fleet_key {
         Some(key) => roster::expel(&mut fleet, &exit, key).await?,
         None if roster::has(&mut fleet, &exit).await? => {
             format!(

@@ -158,13 +158,13 @@ fn check_keys(
 ///
 /// # Errors
 /// If the roster cannot be signed or stored.
-pub(super) async fn expel(fleet: &mut Connected, exit: &ExitId, key: &Path) -> anyhow::Result<String> {
+pub(super) async fn expel(fleet: &mut Connected, exit: &ExitId, key: &FleetKey) -> anyhow::Result<String> {
     let stored = read(fleet).await?;
     let Some(old) = stored.roster.as_ref().filter(|old| old.content().exit(exit.as_str()).is_some()) else {
         return Ok(String::new());
     };
     let removal = RosterChange::Remove { name: exit.to_string() };
-    let signed = change(old, removal, &read_key(key)?, SystemTime::now())?;
+    let signed = change(old, removal, key, SystemTime::now())?;
     store(fleet, &stored, &signed).await?;
     Ok(format!("{exit} is no longer in the roster. {}", summary(&signed)))
 }
