@@ -3,7 +3,8 @@
 //! FQ-CoDel (RFC 8290). Flows are separated by the hash of their 5-tuple and served by deficit round robin. The quantum is about
 //! one send, which keeps a train of packets together. A flow that becomes active goes before those with a backlog, so that a ping
 //! does not wait behind a bulk transfer. CoDel keeps each flow's standing queue short. The total of bytes is bounded: overflow
-//! drops from the flow with the most bytes. Packets of a flow stay in order.
+//! drops from the flow with the most bytes. Before that, a queue that is two thirds full drops single packets, because one lost
+//! packet slows a flow down, and a burst of them costs it seconds. Packets of a flow stay in order.
 
 pub mod codel;
 mod waits;
@@ -33,6 +34,8 @@ const SHORT: usize = 64 * 1024;
 pub struct FlowQueue {
     limit: usize,
     patience: Patience,
+    /// Whether the window that empties the queue still doubles every round trip.
+    is_starting: bool,
     flows: Box<[Flow]>,
     /// Buckets of the flows that have just become active. `old` has those of the other flows with a backlog (RFC 8290 section
     /// 4.1).
@@ -41,6 +44,8 @@ pub struct FlowQueue {
     bytes: usize,
     packets: usize,
     longest_wait: Duration,
+    /// When a queue that is nearly full may next drop a packet.
+    next_warning: Option<Instant>,
 }
 
 /// Counts of CoDel's drops and marks, and the waits of the packets that left.
@@ -77,18 +82,26 @@ impl FlowQueue {
         Self {
             limit,
             patience: Patience::default(),
+            is_starting: false,
             flows: Box::default(),
             new: VecDeque::new(),
             old: VecDeque::new(),
             bytes: 0,
             packets: 0,
             longest_wait: Duration::ZERO,
+            next_warning: None,
         }
     }
 
-    /// Sets the path's round-trip time. CoDel derives from it how long a burst may last.
+    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         self.patience = Patience::for_path(round_trip);
+    }
+
+    /// Sets whether the window that empties the queue still doubles every round trip. The queue then goes away by itself, so
+    /// CoDel drops and marks nothing.
+    pub fn set_starting(&mut self, is_starting: bool) {
+        self.is_starting = is_starting;
     }
 
     /// Sets the most bytes in the queue. If the limit is lowered, packets above it stay until the next push.
@@ -124,6 +137,9 @@ impl FlowQueue {
         // A packet that is larger than the limit is taken if the queue is empty.
         while self.bytes + framed.len() > self.limit && !self.is_empty() {
             self.drop_from_longest();
+            dropped += 1;
+        }
+        if self.bytes > self.limit / 3 * 2 && self.warn_longest(now) {
             dropped += 1;
         }
         // Allocated with the first packet, because an exit may have thousands of connections that carry nothing.
@@ -163,7 +179,8 @@ impl FlowQueue {
             let taken = if is_spent {
                 None
             } else {
-                flow.take((now, self.patience), signals, &mut self.bytes, &mut self.packets)
+                let codel = (now, self.patience, self.is_starting);
+                flow.take(codel, signals, &mut self.bytes, &mut self.packets)
             };
             if let Some((packet, wait)) = taken {
                 self.longest_wait = self.longest_wait.max(wait);
@@ -186,12 +203,22 @@ impl FlowQueue {
     pub fn clear(&mut self) -> u64 {
         let packets = self.packets;
         // Frees the flows' memory too.
-        *self = Self { patience: self.patience, ..Self::new(self.limit) };
+        *self = Self { patience: self.patience, is_starting: self.is_starting, ..Self::new(self.limit) };
         packets as u64
     }
 
+    /// Drops a packet of the longest flow, at most one each round trip. Returns whether it did.
+    fn warn_longest(&mut self, now: Instant) -> bool {
+        if self.next_warning.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.next_warning = Some(now + self.patience.interval / 2);
+        self.drop_from_longest();
+        true
+    }
+
     fn drop_from_longest(&mut self) {
-        // A scan over all flows, because it is needed only when the queue is full.
+        // A scan over all flows, because it is needed only when the queue is nearly full.
         let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.bytes) else { return };
         if let Some(waiting) = flow.remove() {
             self.bytes -= waiting.framed.len();
@@ -204,7 +231,7 @@ impl Flow {
     /// Takes the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
-        (now, patience): (Instant, Patience),
+        (now, patience, is_starting): (Instant, Patience, bool),
         signals: &mut Signals,
         bytes: &mut usize,
         packets: &mut usize,
@@ -215,7 +242,7 @@ impl Flow {
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
             // CoDel comes before the check of the limit. It must see every packet that leaves, or its state becomes wrong.
-            let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT);
+            let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT || is_starting);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;
                 continue;

@@ -127,7 +127,11 @@ pub(crate) fn connection_stats(
 }
 
 /// Returns what a connection's path has lost. MTU probes do not count, because they are expected to be lost.
-pub(crate) fn loss_counts(stats: &noq_proto::ConnectionStats, path: &PathStats) -> LossCounts {
+pub(crate) fn loss_counts(
+    stats: &noq_proto::ConnectionStats,
+    path: &PathStats,
+    controller: Option<ControllerState>,
+) -> LossCounts {
     let kept = stats.kept_datagrams;
     LossCounts {
         sent_packets: path.sent_packets.saturating_sub(path.sent_plpmtud_probes),
@@ -140,6 +144,7 @@ pub(crate) fn loss_counts(stats: &noq_proto::ConnectionStats, path: &PathStats) 
         window: path.cwnd,
         rtt: path.rtt,
         reordering: path.reordering_window,
+        is_starting: controller == Some(ControllerState::Starting),
     }
 }
 

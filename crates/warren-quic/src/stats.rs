@@ -169,6 +169,8 @@ pub struct LossCounts {
     pub rtt: Duration,
     /// How much longer than the round-trip time a packet may take before it counts as lost. Zero if the path keeps the order.
     pub reordering: Duration,
+    /// Whether the controller `adaptive` still looks for the path's rate, and doubles the window every round trip.
+    pub is_starting: bool,
 }
 
 /// The sums of the counters of an endpoint's sockets.

@@ -21,13 +21,14 @@ use super::counters::{Drops, RepairSnapshot, Totals};
 use super::repair::{Outgoing, Repair, RepairCounts, lane_of};
 use super::traffic::Traffic;
 
-/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. The limit is twice the
-/// congestion window, within these bounds. An inner flow's slow start has that much in flight when it learns that the
+/// Bytes in a queue beyond which the longest flow loses packets, counted as `queue_full`. The limit is three times the
+/// congestion window, within these bounds. An inner flow's slow start has two windows in flight when it learns that the
 /// path is full. Losing all of it in one burst costs the flow seconds.
 // With 512 KiB always, an inner flow lost 162 packets in one burst beside a native flow at a queue of 100 ms. It had 44
-// to 65 Mbit/s, and has 93 now (bench/LOG.md, "A queue as long as two windows").
-const LEAST_QUEUE_LIMIT: usize = 512 * 1024;
-const MOST_QUEUE_LIMIT: usize = 4 * 1024 * 1024;
+// to 65 Mbit/s, and 93 with two windows (bench/LOG.md, "A queue as long as two windows").
+const WINDOWS_IN_QUEUE: u64 = 3;
+const LEAST_QUEUE_LIMIT: usize = 1536 * 1024;
+const MOST_QUEUE_LIMIT: usize = 6 * 1024 * 1024;
 /// A client stops reading its TUN from this many bytes on, so that the kernel holds back the senders.
 const QUEUE_HIGH_WATER: usize = 256 * 1024;
 /// Senders learn a connection's datagram size only after it has been the same for this long, because MTU discovery
@@ -174,9 +175,15 @@ impl Pump {
         self.hold = hold(counts.rtt);
         // CoDel's 5 ms are too short for a long path: at 30 ms, an inner flow had 176 Mbit/s with them, and has 179 to
         // 182 with two thirds of the round trip (bench/LOG.md).
-        self.queue.set_round_trip(counts.rtt);
-        let twice = usize::try_from(2 * counts.window).unwrap_or(usize::MAX);
-        self.queue.set_limit(twice.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
+        let mut round_trip = counts.rtt;
+        if self.repair.is_on() {
+            // What is behind a lost packet waits for its repair. An inner flow needs a window for both.
+            round_trip += time_of_repair(counts.rtt);
+        }
+        self.queue.set_round_trip(round_trip);
+        self.queue.set_starting(counts.is_starting);
+        let limit = usize::try_from(WINDOWS_IN_QUEUE * counts.window).unwrap_or(usize::MAX);
+        self.queue.set_limit(limit.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
     }
 
     /// Brings this pump's share of what all pumps hold for order up to date.
@@ -380,8 +387,12 @@ impl Pump {
 
 /// How long a missing datagram holds back its lane on a path with this round-trip time.
 pub(crate) fn hold(round_trip: Duration) -> Duration {
+    2 * time_of_repair(round_trip) + HOLD
+}
+
+fn time_of_repair(round_trip: Duration) -> Duration {
     // 9/8 of a round trip is QUIC's time threshold, after which it declares a packet lost (RFC 9002 section 6.1.2).
-    2 * (round_trip / 8 * 9 + REPAIR_DELAY) + HOLD
+    round_trip / 8 * 9 + REPAIR_DELAY
 }
 
 /// Takes a datagram out of an arena's buffer, with room for a trailer behind it.

@@ -19,7 +19,7 @@ use super::{
     outbox::{BATCH, Outbox},
 };
 use crate::{
-    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, LossCounts, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, ControllerState, Event, LossCounts, SendError},
     outcome::{Tally, connection_stats, loss_counts},
     quic_config::state_of_original,
 };
@@ -196,14 +196,16 @@ impl Open {
         // Without multipath, path 0 is the only one.
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
         let remote = self.connection.path(PathId::ZERO).and_then(|path| path.remote_address().ok());
-        let controller = self.connection.congestion_state(PathId::ZERO);
-        let controller = controller.and_then(state_of_original);
-        connection_stats(remote.unwrap_or(self.remote), &stats, &path, controller, self.tally, last)
+        connection_stats(remote.unwrap_or(self.remote), &stats, &path, self.controller_state(), self.tally, last)
     }
 
     pub(super) fn loss_counts(&self) -> LossCounts {
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
-        loss_counts(&self.connection.stats(), &path)
+        loss_counts(&self.connection.stats(), &path, self.controller_state())
+    }
+
+    fn controller_state(&self) -> Option<ControllerState> {
+        self.connection.congestion_state(PathId::ZERO).and_then(state_of_original)
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) use self::delivery::{Left, MAX_EVENTS};
 use self::news::News;
 use super::{control::Control, intake::Sender, room::Room, silence::Silence, work::Listed};
 use crate::{
-    boundary::{CloseReason, ConnectionId, ConnectionStats, LossCounts, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, ControllerState, LossCounts, SendError},
     key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, loss_counts, peer_key},
     planted::{Bug, is_planted},
@@ -470,7 +470,7 @@ impl WarrenConnection {
         }
         let mut quic = self.quic.borrow_mut();
         let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
-        Some(loss_counts(&quic.stats(), &path))
+        Some(loss_counts(&quic.stats(), &path, controller_state(&quic)))
     }
 
     fn read_stats(&self, last: bool) -> ConnectionStats {
@@ -478,9 +478,12 @@ impl WarrenConnection {
         let remote = quic.network_path(PathId::ZERO).map_or(self.remote, |path| path.remote());
         // Without multipath, path 0 is the only one.
         let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
-        // A copy, because only that can be turned into its concrete type.
-        let controller = quic.congestion_state(PathId::ZERO).map(|controller| controller.clone_box());
-        let controller = controller.and_then(state_of_original);
-        connection_stats(remote, &quic.stats(), &path, controller, self.tally, last)
+        connection_stats(remote, &quic.stats(), &path, controller_state(&quic), self.tally, last)
     }
+}
+
+fn controller_state(quic: &noq_proto::Connection) -> Option<ControllerState> {
+    // A copy, because only that can be turned into its concrete type.
+    let controller = quic.congestion_state(PathId::ZERO).map(|controller| controller.clone_box());
+    controller.and_then(state_of_original)
 }
