@@ -102,7 +102,7 @@ impl Ticket {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let rest = text.trim().strip_prefix(MARK);
         let rest = rest.with_context(|| {
-            format!("this is no ticket; it begins with {MARK}, as `warren fleet ticket` prints it")
+            format!("this is not a ticket; a ticket begins with {MARK}, as `warren fleet ticket` prints it")
         })?;
         let damaged = "the ticket is damaged; copy all of what `warren fleet ticket` has printed";
         let json = URL_SAFE_NO_PAD.decode(rest).context(damaged)?;
@@ -220,7 +220,7 @@ async fn make_user(
     let password = random_name()? + &random_name()?;
     let made = add_user(&mut auth, &fleet.keys, &name, (!has_certificate).then_some(password.as_str())).await;
     made.with_context(|| {
-        format!("the store's user {name} cannot be made; name a user who may make users with --admin, such as root")
+        format!("the store's user {name} cannot be made; use --admin to name a user who may make users, such as root")
     })?;
     if has_certificate {
         return Ok(None);
@@ -305,7 +305,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     }
     let pools = crate::link::pools_text(&meta.pools);
     print(&format!(
-        "This exit is {} of fleet {:?}. {} is written.\nNext: give exit.toml the pools {pools} and `[fleet]` with `name = \"{}\"`, \
+        "This exit is {} of fleet {:?}. {} is written.\nNext: write the pools {pools} into [addresses] of exit.toml, and `[fleet]` with `name = \"{}\"`, \
          then start warren-fleet.service and the exit.\n",
         config.exit,
         config.fleet,
