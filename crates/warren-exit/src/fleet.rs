@@ -232,7 +232,7 @@ impl Fleet {
     /// Takes a message of `warren-fleet`.
     ///
     /// # Errors
-    /// Why the message cannot be meant. The link must be given up then, and a new one begins with a whole copy.
+    /// Why the message is invalid. The link must be given up then, and a new one begins with a whole copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -254,7 +254,7 @@ impl Fleet {
             }
             FleetMessage::Answer { id, outcome } => {
                 if !self.requests.is_asked(id) {
-                    return Err(format!("request {id} is answered, which is not open"));
+                    return Err(format!("it answers request {id}, which is not open"));
                 }
                 if let Outcome::Stored { revision } = outcome {
                     self.check_order(revision)?;
@@ -539,7 +539,7 @@ fn load_of(exit: &FleetExit) -> ExitLoad {
 
 fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
     if count > most {
-        return Err(format!("a message has {count} {what}, and may have {most}"));
+        return Err(format!("a message has {count} {what}, but may have at most {most}"));
     }
     Ok(())
 }

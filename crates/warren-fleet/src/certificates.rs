@@ -123,7 +123,7 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
         ));
     }
     let left = format!(
-        "the store's certificate {name:?} expires in {days} days; replace it before (docs/fleet.md says how)"
+        "the store's certificate {name:?} expires in {days} days; replace it before then (docs/fleet.md says how)"
     );
     (days < WARNED).then_some(left)
 }
@@ -131,13 +131,13 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
 /// When the first certificate of a file expires, in seconds since 1970.
 fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
     let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    first_end(&chain.map_err(|error| anyhow!("it is no PEM: {error:?}"))?)
+    first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
 }
 
 fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
     let ends = chain.iter().map(|der| {
         let certificate =
-            Certificate::from_der(der).map_err(|error| anyhow!("it is no certificate: {error}"))?;
+            Certificate::from_der(der).map_err(|error| anyhow!("it is not a certificate: {error}"))?;
         let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
         Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
     });
@@ -175,10 +175,12 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     let mut config = match identity {
         Some((certificate, key)) => {
             let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-            let chain = chain.map_err(|error| anyhow!("the certificate is no PEM: {error:?}"))?;
+            let chain = chain.map_err(|error| anyhow!("the certificate is not PEM: {error:?}"))?;
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-            builder
-                .with_client_auth_cert(chain, key.map_err(|error| anyhow!("the key is no PEM: {error:?}"))?)?
+            builder.with_client_auth_cert(
+                chain,
+                key.map_err(|error| anyhow!("the key is not PEM: {error:?}"))?,
+            )?
         }
         None => builder.with_no_client_auth(),
     };

@@ -53,7 +53,7 @@ pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
             Err(error) if !has_warned => {
                 has_warned = true;
                 tracing::warn!(
-                    "cannot connect to the exit at {}: {error}; it has to run with [fleet] in exit.toml; trying again",
+                    "cannot connect to the exit at {}: {error}; it must run with [fleet] in exit.toml; trying again",
                     path.display()
                 );
             }
@@ -73,7 +73,7 @@ async fn serve(stream: UnixStream, report: &mpsc::Sender<FromExit>) -> Option<St
     let writing = async {
         while let Some(message) = messages.recv().await {
             if let Err(error) = write_frame(&mut to, &message).await {
-                return format!("the exit cannot be told: {error}");
+                return format!("cannot write to the exit: {error}");
             }
         }
         "this program has ended it".to_owned()

@@ -156,7 +156,7 @@ impl Link {
         };
         if version != LINK_VERSION {
             return Err(format!(
-                "the exit's release {release} is another one than this program's; install the same release of both"
+                "the exit's release {release} differs from this program's; install the same release of both"
             ));
         }
         if exit != self.me {

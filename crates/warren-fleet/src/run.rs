@@ -418,7 +418,7 @@ impl Runner {
         let Some(exit) = &self.exit else { return };
         for message in messages {
             if exit.try_send(message).is_err() {
-                tracing::warn!("the exit does not read what it is told, so it is connected anew");
+                tracing::warn!("the exit does not read its messages; connecting again");
                 return self.exit_gone();
             }
         }
@@ -481,6 +481,6 @@ fn first_member(config: &FleetConfig) -> usize {
 /// A random text that nobody else has.
 pub(crate) fn random_name() -> anyhow::Result<String> {
     let mut bytes = [0; 12];
-    getrandom::fill(&mut bytes).context("no random bytes can be had")?;
+    getrandom::fill(&mut bytes).context("the operating system gave no random bytes")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -68,7 +68,7 @@ impl Clients {
                     self.take_roster(&signed);
                 }
             }
-            Err(why) => fleet.lose(&format!("it said what cannot be meant: {why}"), sessions),
+            Err(why) => fleet.lose(&format!("it sent an invalid message: {why}"), sessions),
         }
     }
 
@@ -76,7 +76,7 @@ impl Clients {
     fn take_roster(&mut self, signed: &[u8]) {
         let Some(directory) = self.path.parent().map(Path::to_owned) else { return };
         if let Err(why) = roster::take(self, &directory, signed) {
-            tracing::error!("the roster in the fleet's store is not taken: {why:#}");
+            tracing::error!("the roster in the fleet's store is not accepted: {why:#}");
         }
     }
 

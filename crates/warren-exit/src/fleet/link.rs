@@ -116,7 +116,7 @@ fn is_allowed(stream: &UnixStream, users: &[u32]) -> bool {
             false
         }
         Err(error) => {
-            tracing::warn!("who connects to the fleet's socket is unknown: {error}");
+            tracing::warn!("cannot tell who connects to the fleet's socket: {error}");
             false
         }
     }

@@ -96,7 +96,7 @@ async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<
     let note = match in_words(auth.user_delete(&user).await) {
         // A user may not delete itself, and only the store's root may delete users.
         Err(error) if error.to_string().contains("permission denied") => {
-            format!(" Its user of the store stays: run `etcdctl user delete {user}`.")
+            format!(" Its user in the store remains: run `etcdctl user delete {user}`.")
         }
         Ok(_) | Err(_) => String::new(),
     };

@@ -148,7 +148,7 @@ fn check_keys(
     }
     if !given.contains(&stored) {
         bail!(
-            "{exit} uses the key {stored}, and clients would not find it without; add --public-key {stored}"
+            "{exit} uses the key {stored}, and clients could not connect to it without that key; add --public-key {stored}"
         );
     }
     Ok(())
@@ -190,7 +190,7 @@ pub(crate) async fn rotate_key(
     let old_key = read_key(&arguments.fleet_key)?;
     if old_key.public() != old.content().signer {
         bail!(
-            "{} has another key than the roster's signer {}",
+            "{} is not the key that signed the roster, {}",
             arguments.fleet_key.display(),
             old.content().signer
         );
