@@ -54,7 +54,7 @@ impl Daemon {
             moved.is_asked = true;
             return;
         }
-        // So many clients leave at once that the other exits should not get all of them in the same moment.
+        // All clients of the exit leave now. A random delay keeps them from reaching the other exits at the same moment.
         self.moves.leave_at = Some(now + random_part(SPREAD));
     }
 
