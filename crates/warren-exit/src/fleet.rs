@@ -149,7 +149,7 @@ impl Fleet {
         opened.into_iter().for_each(|opened| self.say(opened, sessions));
     }
 
-    /// Whether an event is of the connection that counts.
+    /// Whether an event belongs to the connection in use.
     pub(crate) fn is_current(&self, number: u64) -> bool {
         self.link.as_ref().is_some_and(|link| link.number == number)
     }

@@ -278,7 +278,7 @@ pub enum FleetMessage {
     },
     /// An operator at another exit drains this one, or ends its draining.
     Drain {
-        /// Whether it shall send its clients away.
+        /// Whether it should send its clients away.
         on: bool,
     },
 }

@@ -23,7 +23,7 @@ pub(crate) enum FromExit {
     Gone,
 }
 
-/// A connection that ends sooner is no change, and the log does not tell of it.
+/// A connection that ends sooner than this is not logged.
 const LASTING: Duration = Duration::from_secs(5);
 
 /// Connects to the exit again and again, one connection after the other.

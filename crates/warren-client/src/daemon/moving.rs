@@ -149,7 +149,7 @@ impl Daemon {
         if !self.moves.is_building() {
             return false;
         }
-        // What is lost already needs no proof of the other.
+        // The session in use is lost, so the other one needs no proof.
         self.moves.prove(Instant::now());
         let beside = self.session.beside.as_ref().map(|beside| beside.machine.state());
         let is_up = matches!(beside, Some(ClientState::Up { .. }));

@@ -72,7 +72,7 @@ impl Clients {
         }
     }
 
-    /// Hands the fleet's roster to clients. What the store has is checked like what anybody else says.
+    /// Hands the fleet's roster to clients. A roster from the store is checked like one from anybody else.
     fn take_roster(&mut self, signed: &[u8]) {
         let Some(directory) = self.path.parent().map(Path::to_owned) else { return };
         if let Err(why) = roster::take(self, &directory, signed) {

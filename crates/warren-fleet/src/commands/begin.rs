@@ -166,7 +166,7 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
     Ok((!given.is_empty()).then_some(pools))
 }
 
-/// Makes the fleet's agreement and this exit its first member, unless there is a fleet.
+/// Writes the fleet's agreement and makes this exit its first member, unless there is a fleet already.
 async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Pools) -> anyhow::Result<()> {
     let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
     let (name, own) = (keys.name(&Key::Meta), keys.name(&Key::Member(config.exit.clone())));

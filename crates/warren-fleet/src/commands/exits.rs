@@ -57,7 +57,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// Removes an exit from the fleet. Its link stops using the store at once.
 ///
 /// # Errors
-/// If the fleet has no such exit, or it is alive and nobody insists.
+/// If the fleet has no such exit, or it is alive and `--force` is missing.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     // A key that cannot be read must not leave the exit half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;

@@ -30,7 +30,7 @@ pub(crate) struct LeaveArguments {
 /// Leaves the fleet.
 ///
 /// # Errors
-/// If the clients cannot be read from anywhere or written.
+/// If no copy of the clients can be read, or the file cannot be written.
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     let state = StateDirectory::new(directories.state);

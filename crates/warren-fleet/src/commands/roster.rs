@@ -35,7 +35,7 @@ pub(crate) struct AdmitArguments {
     listing: Listing,
 }
 
-/// What the roster says of an exit, beside its name, keys and endpoints.
+/// What the roster says of an exit, besides its name, keys and endpoints.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Listing {
     /// Where the exit is, for people [default: as before].
@@ -50,7 +50,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// The roster's entry, with what an earlier one has said unless it is said anew.
+    /// The exit's entry in the roster. Region and weight stay as in its earlier entry unless the command names others.
     pub(super) fn of(
         &self,
         name: &ExitId,

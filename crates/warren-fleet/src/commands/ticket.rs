@@ -64,8 +64,8 @@ fn validity(text: &str) -> Result<Duration, String> {
 /// `warren fleet join`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JoinArguments {
-    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Each user of
-    /// this host sees what stands on a command line.
+    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Every user of
+    /// this host can see command lines.
     #[arg(value_name = "TICKET|-|@FILE")]
     ticket: String,
     /// Print the exit's name and the fleet's inner prefixes as JSON.
@@ -88,9 +88,9 @@ struct Ticket {
     /// Name and password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<(String, String)>,
-    /// Makes the ticket one that can be used once.
+    /// A random text, by which the store knows whether the ticket was used.
     secret: String,
-    /// In seconds since 1970. The store keeps to it too.
+    /// In seconds since 1970. The store deletes its record of the ticket at that time.
     expires: u64,
 }
 

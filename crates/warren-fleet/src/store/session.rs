@@ -362,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection if the member does not answer, or its watch stands still.
+    /// Ends the connection if the member does not answer, or its watch has stalled.
     fn look_after(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.since.values().any(|since| now.duration_since(*since) > ANSWER_TIMEOUT) {
