@@ -463,7 +463,7 @@ impl Fleet {
         self.serving.end();
     }
 
-    /// Lets the exit serve or leave, as the store and the operators have it.
+    /// Lets the exit serve, or send its clients away, as the store's silence and the operators require.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
         let is_back = self.is_reachable();
         self.serving.follow(now, is_back, sessions)
