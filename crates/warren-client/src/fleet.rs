@@ -83,7 +83,7 @@ impl Fleet {
         exits.any(|exit| exit.endpoints.iter().any(|endpoint| endpoint.address().is_none()))
     }
 
-    /// The exit of the roster that is called so: by its name, an endpoint, or the host of one.
+    /// The exit of the roster that a text names: by its name, an endpoint, or the host of one.
     pub(crate) fn find(&self, called: &str) -> Option<&RosterExit> {
         self.roster()?.exits.iter().find(|exit| exit.name == called || has_endpoint(exit, called))
     }

@@ -116,7 +116,7 @@ fn take_notes(
         && !profile.put_first(exit)
         && fleet.find(exit).is_none()
     {
-        tracing::warn!("{exit} is no exit of {} any more; the profile's order counts", profile.name);
+        tracing::warn!("{exit} is no longer an exit of {}; the profile's order counts", profile.name);
     }
     let host_outside = directory.take_host_outside();
     if host_outside {

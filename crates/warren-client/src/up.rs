@@ -129,7 +129,7 @@ fn put_first(profile: &mut ClientProfile, fleet: &Fleet, exit: &str) -> anyhow::
     }
     let members = fleet.roster().into_iter().flat_map(|roster| &roster.exits).map(|exit| exit.name.clone());
     let known: Vec<String> = profile.exits().map(|exit| exit.endpoint.to_string()).chain(members).collect();
-    let sentence = format!("{exit:?} is no exit of {}; name one of {}", profile.name, known.join(", "));
+    let sentence = format!("{exit:?} is not an exit of {}; name one of {}", profile.name, known.join(", "));
     Err(Failure::new(ExitCode::Usage, sentence).into())
 }
 

@@ -149,7 +149,7 @@ impl Fleet {
         opened.into_iter().for_each(|opened| self.say(opened, sessions));
     }
 
-    /// Whether an event is of the connection that counts.
+    /// Whether an event belongs to the connection in use.
     pub(crate) fn is_current(&self, number: u64) -> bool {
         self.link.as_ref().is_some_and(|link| link.number == number)
     }
@@ -232,7 +232,7 @@ impl Fleet {
     /// Takes a message of `warren-fleet`.
     ///
     /// # Errors
-    /// Why the message cannot be meant. The link must be given up then, and a new one begins with a whole copy.
+    /// Why the message is invalid. The link must be given up then, and a new one begins with a whole copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -254,7 +254,7 @@ impl Fleet {
             }
             FleetMessage::Answer { id, outcome } => {
                 if !self.requests.is_asked(id) {
-                    return Err(format!("request {id} is answered, which is not open"));
+                    return Err(format!("it answers request {id}, which is not open"));
                 }
                 if let Outcome::Stored { revision } = outcome {
                     self.check_order(revision)?;
@@ -463,7 +463,7 @@ impl Fleet {
         self.serving.end();
     }
 
-    /// Lets the exit serve or leave, as the store and the operators have it.
+    /// Lets the exit serve, or send its clients away, as the store's silence and the operators require.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
         let is_back = self.is_reachable();
         self.serving.follow(now, is_back, sessions)
@@ -539,7 +539,7 @@ fn load_of(exit: &FleetExit) -> ExitLoad {
 
 fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {
     if count > most {
-        return Err(format!("a message has {count} {what}, and may have {most}"));
+        return Err(format!("a message has {count} {what}, but may have at most {most}"));
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ pub struct ExitId(String);
 
 /// A name that no exit can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name for an exit; use up to 63 lower-case letters, digits, `-`, `_` and `.`")]
+#[error("{0:?} is not a name for an exit; use up to 63 lower-case letters, digits, `-`, `_` and `.`")]
 pub struct InvalidExitId(String);
 
 impl ExitId {
@@ -276,9 +276,9 @@ pub enum FleetMessage {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
-    /// An operator drains this exit, or ends that, from another exit.
+    /// An operator at another exit drains this one, or ends its draining.
     Drain {
-        /// Whether it shall send its clients away.
+        /// Whether it should send its clients away.
         on: bool,
     },
 }

@@ -89,7 +89,7 @@ enum Command {
                       warren fleet sign roster --fleet-key fleet.key --remove fra1"
     )]
     Sign(SignArguments),
-    /// Put a roster into the store that was signed elsewhere.
+    /// Put a roster that was signed elsewhere into the store.
     #[command(after_help = "Example:\n  warren fleet publish roster")]
     Publish(PublishArguments),
     /// Show the exits of the fleet.

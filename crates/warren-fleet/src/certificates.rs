@@ -1,6 +1,6 @@
 //! How long the certificates around the store last: the authority's, this exit's own, and those that the store's members show.
 //!
-//! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log tell of it before.
+//! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log warn in advance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::config::StoreConfig;
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions};
 
-/// How often to look, once every certificate was seen, and before.
+/// How often to look: once every certificate was seen, and before that.
 const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(60));
 
-/// A certificate that lasts less long is warned of.
+/// Operators are warned of a certificate that expires sooner than this.
 const WARNED: i64 = 14;
 
-/// Looks at the certificates again and again. Says what it has found, and warns of those that end soon.
+/// Looks at the certificates again and again. Reports what it has found, and warns of those that expire soon.
 pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCertificate>>) {
     // Members that are away now keep what was seen of them.
     let mut seen = BTreeMap::new();
@@ -114,7 +114,7 @@ pub(crate) fn days_left(certificate: &StoreCertificate, now: SystemTime) -> i64 
     left.div_euclid(86_400)
 }
 
-/// What is wrong with a certificate, if it ends soon.
+/// What is wrong with a certificate, if it expires soon.
 pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option<String> {
     let (name, days) = (&certificate.name, days_left(certificate, now));
     if days < 0 {
@@ -123,7 +123,7 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
         ));
     }
     let left = format!(
-        "the store's certificate {name:?} expires in {days} days; replace it before (docs/fleet.md says how)"
+        "the store's certificate {name:?} expires in {days} days; replace it before then (docs/fleet.md says how)"
     );
     (days < WARNED).then_some(left)
 }
@@ -131,13 +131,13 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
 /// When the first certificate of a file expires, in seconds since 1970.
 fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
     let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    first_end(&chain.map_err(|error| anyhow!("it is no PEM: {error:?}"))?)
+    first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
 }
 
 fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
     let ends = chain.iter().map(|der| {
         let certificate =
-            Certificate::from_der(der).map_err(|error| anyhow!("it is no certificate: {error}"))?;
+            Certificate::from_der(der).map_err(|error| anyhow!("it is not a certificate: {error}"))?;
         let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
         Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
     });
@@ -151,7 +151,7 @@ fn address_of(endpoint: &str) -> &str {
     rest.split('/').next().unwrap_or(rest)
 }
 
-/// When the certificate expires that a member shows. Nothing is sent to the member.
+/// When the certificate that a member shows expires. Nothing is sent to the member.
 async fn shown_by(address: &str, identity: Option<(String, String)>) -> anyhow::Result<i64> {
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().context("it has no port")?),
@@ -166,7 +166,7 @@ async fn shown_by(address: &str, identity: Option<(String, String)>) -> anyhow::
     first_end(session.peer_certificates().context("it shows none")?)
 }
 
-/// A TLS client that looks at certificates, also at an expired one.
+/// A TLS client that looks at certificates, even at expired ones.
 fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder =
@@ -175,10 +175,12 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     let mut config = match identity {
         Some((certificate, key)) => {
             let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-            let chain = chain.map_err(|error| anyhow!("the certificate is no PEM: {error:?}"))?;
+            let chain = chain.map_err(|error| anyhow!("the certificate is not PEM: {error:?}"))?;
             let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-            builder
-                .with_client_auth_cert(chain, key.map_err(|error| anyhow!("the key is no PEM: {error:?}"))?)?
+            builder.with_client_auth_cert(
+                chain,
+                key.map_err(|error| anyhow!("the key is not PEM: {error:?}"))?,
+            )?
         }
         None => builder.with_no_client_auth(),
     };

@@ -1,4 +1,4 @@
-//! The commands of a fleet, beside `run`.
+//! The commands of a fleet, besides `run`.
 
 mod backup;
 mod begin;

@@ -23,7 +23,7 @@ pub(crate) enum FromExit {
     Gone,
 }
 
-/// A connection that ends sooner is no change, and the log does not tell of it.
+/// A connection that ends sooner than this is not logged.
 const LASTING: Duration = Duration::from_secs(5);
 
 /// Connects to the exit again and again, one connection after the other.
@@ -53,7 +53,7 @@ pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
             Err(error) if !has_warned => {
                 has_warned = true;
                 tracing::warn!(
-                    "cannot connect to the exit at {}: {error}; it has to run with [fleet] in exit.toml; trying again",
+                    "cannot connect to the exit at {}: {error}; it must run with [fleet] in exit.toml; trying again",
                     path.display()
                 );
             }
@@ -73,7 +73,7 @@ async fn serve(stream: UnixStream, report: &mpsc::Sender<FromExit>) -> Option<St
     let writing = async {
         while let Some(message) = messages.recv().await {
             if let Err(error) = write_frame(&mut to, &message).await {
-                return format!("the exit cannot be told: {error}");
+                return format!("cannot write to the exit: {error}");
             }
         }
         "this program has ended it".to_owned()

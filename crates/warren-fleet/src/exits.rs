@@ -24,7 +24,7 @@ const MOST_ENDPOINTS: usize = 16;
 const MOST_ENDPOINT: usize = 262;
 
 impl Member {
-    /// The member without what no exit has. Otherwise one exit could write more than others can pass on.
+    /// The member without endpoints that no exit can have. Otherwise one exit could write more than others can pass on.
     pub(crate) fn bounded(mut self) -> Self {
         self.endpoints.retain(|endpoint| endpoint.len() <= MOST_ENDPOINT);
         self.endpoints.truncate(MOST_ENDPOINTS);

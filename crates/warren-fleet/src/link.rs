@@ -60,7 +60,7 @@ struct Exit {
     whole: Option<i64>,
     /// The revision of the latest change that it got.
     told: i64,
-    /// Whether the other exits shall learn soon what it has applied, or how it is.
+    /// Whether the other exits should soon hear what it has applied, or its load and state.
     is_news: bool,
 }
 
@@ -156,7 +156,7 @@ impl Link {
         };
         if version != LINK_VERSION {
             return Err(format!(
-                "the exit's release {release} is another one than this program's; install the same release of both"
+                "the exit's release {release} differs from this program's; install the same release of both"
             ));
         }
         if exit != self.me {

@@ -60,7 +60,7 @@ pub(crate) enum Mismatch {
     )]
     Removed,
     #[error(
-        "this exit's pools are {own} and the fleet's are {fleet}; give `[pool]` in exit.toml the fleet's"
+        "this exit's pools are {own} and the fleet's are {fleet}; write the fleet's into [addresses] of exit.toml"
     )]
     Pools { own: String, fleet: String },
 }

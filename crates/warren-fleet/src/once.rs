@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Most different lines that are kept in mind. Above that, all of them are news again.
+/// How many different lines are remembered. Beyond that, all of them count as news again.
 const MOST: usize = 100;
 
 /// The lines that the log has.
@@ -10,7 +10,7 @@ const MOST: usize = 100;
 pub(crate) struct Once(BTreeSet<String>);
 
 impl Once {
-    /// Whether the log lacks a line. Has it from then on.
+    /// Whether the log lacks a line. From then on, the line counts as logged.
     pub(crate) fn is_news(&mut self, line: &str) -> bool {
         if self.0.len() >= MOST {
             self.0.clear();

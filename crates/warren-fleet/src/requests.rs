@@ -65,7 +65,7 @@ struct Waiting {
     tries: u32,
 }
 
-/// What a transaction has of a request.
+/// The part of a request that a transaction contains.
 #[derive(Debug)]
 struct Part {
     id: u64,
@@ -74,7 +74,7 @@ struct Part {
     corrected: Vec<RowChange>,
 }
 
-/// What the watch says of a transaction that held.
+/// What the watch says about a transaction that held.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Held {
     /// Rows of requests that were given up, which the exit has to learn.

@@ -36,7 +36,7 @@ pub(crate) struct Rows {
     forwards: i64,
 }
 
-/// Which client has what, by what it is.
+/// The client that holds each name, address and next key.
 #[derive(Clone, Debug, Default)]
 struct Holders {
     names: HashMap<String, PublicKey>,

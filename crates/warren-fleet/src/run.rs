@@ -28,10 +28,10 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// The shortest time between two heartbeats.
 const SOONEST_HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// How soon the disk gets rows that have changed, unless writing them takes long.
+/// How soon changed rows are written to disk, unless writing takes long.
 const SAVE: Duration = Duration::from_secs(1);
 
-/// How often the disk gets where the link is, if nothing else has changed.
+/// How often the link's position is written to disk if nothing else has changed.
 const SAVE_POSITION: Duration = Duration::from_secs(10);
 
 /// Saving may take one part in this many of the time.
@@ -40,7 +40,7 @@ const SAVING_SHARE: u32 = 20;
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// A connection to the store that ends sooner is no change.
+/// The end of a connection to the store is news only if the connection has lasted this long.
 const LASTING: Duration = Duration::from_secs(10);
 
 /// How often a store that must not be used is looked at again.
@@ -418,13 +418,13 @@ impl Runner {
         let Some(exit) = &self.exit else { return };
         for message in messages {
             if exit.try_send(message).is_err() {
-                tracing::warn!("the exit does not read what it is told, so it is connected anew");
+                tracing::warn!("the exit does not read its messages; connecting again");
                 return self.exit_gone();
             }
         }
     }
 
-    /// Saves the copy if rows have changed, and else where it is.
+    /// Saves the copy if rows have changed, and otherwise only the link's position.
     fn save(&mut self) {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
@@ -481,6 +481,6 @@ fn first_member(config: &FleetConfig) -> usize {
 /// A random text that nobody else has.
 pub(crate) fn random_name() -> anyhow::Result<String> {
     let mut bytes = [0; 12];
-    getrandom::fill(&mut bytes).context("no random bytes can be had")?;
+    getrandom::fill(&mut bytes).context("the operating system gave no random bytes")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

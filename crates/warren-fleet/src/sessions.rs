@@ -13,7 +13,7 @@ use crate::keys::{Key, Keys, SessionRecord};
 use crate::planted::{Bug, is_planted};
 use crate::transaction::{Expected, MAX_OPERATIONS};
 
-/// A session that is older takes no record from another exit.
+/// A session that is older than this takes no record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Records, and this exit's own sessions.

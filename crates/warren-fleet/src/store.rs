@@ -188,7 +188,7 @@ pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
     matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
 }
 
-/// The first key after all that begin with a prefix.
+/// The first key after all keys that begin with a prefix.
 fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
@@ -255,7 +255,7 @@ pub(crate) async fn apply(
         } else if count == 1 {
             refused.extend(waiting.pop_front());
         } else {
-            // One of them is in the way of the others.
+            // One of them conflicts, so each is tried by itself.
             is_alone = true;
         }
     }
@@ -284,7 +284,7 @@ fn join_first(
     (joined, count)
 }
 
-/// Sends a transaction. Returns the store's revision, or `None` if others stand in its way.
+/// Sends a transaction. Returns the store's revision, or `None` if it conflicts with what others have stored.
 async fn carry_out(client: &mut Client, draft: &Draft) -> anyhow::Result<Option<i64>> {
     let (expected, then) = (draft.expected.clone(), draft.operations.clone());
     let transaction = Transaction { expected, then, otherwise: BTreeMap::new() };

@@ -115,7 +115,7 @@ impl Drafting<'_> {
         }
         let current = self.known.rows.content(id);
         if row == current {
-            // Beside other requests' rows, its answer comes later, and must not come after somebody else's change.
+            // In a transaction with other requests, the answer comes later. Nobody else may change the row before it.
             self.expect(Subject::Row(id));
             return Ok(());
         }

@@ -209,7 +209,7 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     let anna = client("anna", key(1));
     a.store(&[anna.into()]);
     wait_for("she is known", Duration::from_secs(5), || b.client(key(1)).map(drop));
-    // Both change what they know of her at once, so neither has heard of the other's change.
+    // Both exits change the client at the same time, so neither has heard of the other's change.
     for round in 0..20 {
         let limited = Client { disabled: round % 2 == 0, ..a.client(key(1)).unwrap() };
         let last_seen = Some(now() + Duration::from_secs(1000 + round));

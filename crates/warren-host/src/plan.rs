@@ -51,7 +51,7 @@ pub enum Step {
         value: String,
     },
     /// Turns on IPv6 forwarding for every device, and leaves each device's own setting as it is. So a device that
-    /// takes router advertisements as a host continues to.
+    /// takes router advertisements keeps taking them.
     ForwardIpv6,
     /// Makes an nftables table of Warren's own, which must not exist yet. A kernel without family `arp` skips such a
     /// table.

@@ -52,7 +52,7 @@ pub fn completions(shell: Shell, variable: &str, program: &str) -> anyhow::Resul
     let name = shell.to_string();
     let completer = shells.completer(&name).with_context(|| {
         let known: Vec<&str> = shells.names().collect();
-        format!("there are no completions for {name}; name one of {}", known.join(", "))
+        format!("there are no completions for {name}; choose one of {}", known.join(", "))
     })?;
     let mut text = Vec::new();
     completer.write_registration(variable, program, program, program, &mut text)?;

@@ -1,4 +1,4 @@
-//! Wishes for programs inside or outside of the tunnel, by root on the control socket and by other users on theirs.
+//! Requests to put programs inside or outside the tunnel: from root on the control socket, from other users on a socket of their own.
 
 use std::net::IpAddr;
 

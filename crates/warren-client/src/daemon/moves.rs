@@ -21,9 +21,9 @@ pub(super) struct Moves {
     pub(super) leave_at: Option<Instant>,
     /// Until when no move for a better exit begins.
     pub(super) rests_until: Option<Instant>,
-    /// The place of an exit that gave no session, and until when no move there begins that the exit in use has not asked for.
+    /// The place of an exit that gave no session. Until this time, no move goes there unless the exit in use asks for one.
     pub(super) failed: Option<(usize, Instant)>,
-    /// What the new exit has said that concerns the session in use, which it is now.
+    /// What the new exit has said before the switch and that has not been taken yet. Its session is the one in use now.
     pub(super) news: VecDeque<ClientAction>,
 }
 

@@ -54,7 +54,7 @@ impl Daemon {
             moved.is_asked = true;
             return;
         }
-        // So many clients leave at once that the other exits should not get all of them in the same moment.
+        // All clients of the exit leave now. A random delay keeps them from reaching the other exits at the same moment.
         self.moves.leave_at = Some(now + random_part(SPREAD));
     }
 
@@ -149,7 +149,7 @@ impl Daemon {
         if !self.moves.is_building() {
             return false;
         }
-        // What is lost already needs no proof of the other.
+        // The session in use is lost, so the other one needs no proof.
         self.moves.prove(Instant::now());
         let beside = self.session.beside.as_ref().map(|beside| beside.machine.state());
         let is_up = matches!(beside, Some(ClientState::Up { .. }));

@@ -231,7 +231,7 @@ mod tests {
         let now = Instant::now();
         let mut one = on_demand(false, now);
         let mut rests = 0;
-        // Trusted for 10 s, another for one, for ten minutes.
+        // For ten minutes: 10 s on the trusted network, then 1 s on another one.
         for second in 0..600 {
             let at = now + seconds(second);
             let seen = if second % 11 == 10 { Seen::Other } else { HOME };

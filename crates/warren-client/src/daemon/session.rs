@@ -40,7 +40,7 @@ impl CurrentSession {
         Ok(Self { machine: new_machine(&config), config, welcome: None, beside: None, probe: None })
     }
 
-    /// Lets the next session be one of another client process, because an exit has replaced those of this one.
+    /// Makes the next session look like that of another client process, because an exit has replaced this client's session.
     pub(super) fn renew_nonce(&mut self) -> anyhow::Result<()> {
         self.config.nonce = Some(entropy::bytes()?);
         Ok(())

@@ -32,7 +32,7 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
-/// The warning that names below the profile's domains are asked outside the tunnel, or of nobody in it. None if a resolver inside is
+/// The warning that names below the profile's domains are looked up outside the tunnel, or nowhere in it. None if a resolver inside is
 /// asked.
 pub(super) fn without_resolver_of(
     domains: &[String],
@@ -46,7 +46,7 @@ pub(super) fn without_resolver_of(
         chosen.iter().copied().filter(|resolver| !facts.is_inside(*resolver)).collect();
     if !outside.is_empty() {
         return Some(format!(
-            "names below {} are asked outside the tunnel, of {}: add the resolver's address to include in [routes] of the profile and \
+            "names below {} are looked up outside the tunnel, at {}: add the resolver's address to include in [routes] of the profile and \
              run `warren reload`",
             domains.join(", "),
             listed(&outside)
@@ -65,7 +65,7 @@ pub(super) fn without_resolver_of(
             "list others and run `warren reload`",
         ),
     };
-    Some(format!("names below {} are not asked of the tunnel: {why}; {advice}", domains.join(", ")))
+    Some(format!("names below {} are not looked up through the tunnel: {why}; {advice}", domains.join(", ")))
 }
 
 /// The warning that the exit's resolvers are on this host's own networks, where no query may go. None if the tunnel reaches one.
@@ -205,7 +205,7 @@ mod tests {
         let said = |chosen: &[&str]| without_resolver_of(&domains, &facts, &addresses(chosen));
 
         assert!(said(&["10.0.0.53", "11.0.0.54"]).unwrap().contains("outside the tunnel, of 11.0.0.54:"));
-        assert!(said(&[]).unwrap().contains("are not asked of the tunnel"));
+        assert!(said(&[]).unwrap().contains("are not looked up through the tunnel"));
         assert_eq!(said(&["10.0.0.53"]), None);
         assert_eq!(without_resolver_of(&[], &facts, &addresses(&["11.0.0.54"])), None);
     }

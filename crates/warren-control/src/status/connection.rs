@@ -10,7 +10,7 @@ use warren_tunnel::{ConnectionSnapshot, RepairSnapshot};
 
 /// One QUIC connection. Sizes are in bytes; counters start with the connection.
 ///
-/// Has 26 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
+/// Has 27 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// The connection's number, unique in this daemon.
@@ -44,7 +44,7 @@ pub struct ConnectionStatus {
     /// QUIC packets that were declared lost and acknowledged after all.
     #[serde(default)]
     pub spurious_losses: u64,
-    /// Probes of the path's MTU among the lost packets, which are meant to be lost.
+    /// Probes of the path's MTU among the lost packets. A probe that the path cannot carry is lost as a matter of course.
     #[serde(default)]
     pub lost_mtu_probes: u64,
     /// UDP datagrams received.

@@ -37,7 +37,7 @@ pub struct ExitStatus {
     pub fleet: Option<FleetStatus>,
 }
 
-/// How an exit's fleet is, as the exit sees it. It has 17 fields because each is a key that `warren status exit --json` promises.
+/// How an exit's fleet is, as the exit sees it. It has 19 fields because each is a key that `warren status exit --json` promises.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The exit's name in the fleet.

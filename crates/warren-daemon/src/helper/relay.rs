@@ -109,7 +109,7 @@ fn pass_on(channel: &OwnedFd) {
         }
     }
     if any && let Err(error) = wait_until_heard() {
-        tracing::debug!("the starter did not hear all: {error}");
+        tracing::debug!("the starter did not get every notice: {error}");
     }
 }
 

@@ -68,15 +68,15 @@ impl Clients {
                     self.take_roster(&signed);
                 }
             }
-            Err(why) => fleet.lose(&format!("it said what cannot be meant: {why}"), sessions),
+            Err(why) => fleet.lose(&format!("it sent an invalid message: {why}"), sessions),
         }
     }
 
-    /// Hands the fleet's roster to clients. What the store has is checked like what anybody else says.
+    /// Hands the fleet's roster to clients. A roster from the store is checked like one from anybody else.
     fn take_roster(&mut self, signed: &[u8]) {
         let Some(directory) = self.path.parent().map(Path::to_owned) else { return };
         if let Err(why) = roster::take(self, &directory, signed) {
-            tracing::error!("the roster in the fleet's store is not taken: {why:#}");
+            tracing::error!("the roster in the fleet's store is not accepted: {why:#}");
         }
     }
 

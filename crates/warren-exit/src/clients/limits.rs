@@ -37,7 +37,7 @@ impl ClientLimits {
         keys.into_iter().for_each(|key| self.follow(registry, key));
     }
 
-    /// What was dropped of a client's packets, by reason.
+    /// A client's dropped packets, by reason.
     pub(super) fn drops(&self, key: PublicKey) -> DropCounters {
         self.0.get(&key).map(|limit| limit.drops()).unwrap_or_default()
     }

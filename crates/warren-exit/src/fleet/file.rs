@@ -12,7 +12,7 @@ use warren_session::exit::UnsentRow;
 /// How much the written time of the store's last answer may lag behind.
 const LAG: Duration = Duration::from_secs(300);
 
-/// The file's longest content that is read.
+/// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The content of the file.
@@ -41,9 +41,9 @@ impl Kept {
 pub(super) struct FleetFile {
     path: PathBuf,
     written: Kept,
-    /// Up to this revision the copy is, whatever the link says.
+    /// The copy is at least at this revision, whatever the link says.
     floor: i64,
-    /// At most this long ago is the written answer, if the store answers.
+    /// While the store answers, the written time of its answer is at most this old.
     lag: Duration,
 }
 

@@ -15,7 +15,7 @@ use super::socket::FleetSocket;
 /// `warren-fleet` says something every second. A connection that is silent for longer hangs.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// A message that takes longer to write meets nobody who reads.
+/// If writing a message takes longer than this, nobody reads it.
 const WRITING: Duration = Duration::from_secs(5);
 
 /// The wait after a connection could not be accepted.
@@ -116,7 +116,7 @@ fn is_allowed(stream: &UnixStream, users: &[u32]) -> bool {
             false
         }
         Err(error) => {
-            tracing::warn!("who connects to the fleet's socket is unknown: {error}");
+            tracing::warn!("cannot tell who connects to the fleet's socket: {error}");
             false
         }
     }

@@ -105,7 +105,7 @@ impl Requests {
         self.asked.insert(id, Asked { rows, since: now, until: now + PATIENCE, is_late: false });
     }
 
-    /// Whether so many requests have no answer that none is to be expected.
+    /// Whether so many requests have no answer that none can be expected.
     pub(super) fn are_too_many(&self) -> bool {
         self.asked.len() > MOST_OPEN
     }

@@ -8,7 +8,7 @@ use warren_session::exit::StoreRequestId;
 
 use super::{Fleet, Verdict};
 
-/// Which other exits act by a revision.
+/// Which other exits have applied a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// How many, with this one.
@@ -40,7 +40,7 @@ impl Fleet {
         self.revision
     }
 
-    /// Which exits act by a revision.
+    /// Which exits have applied a revision.
     pub(crate) fn heard(&self, revision: i64) -> Heard {
         let mut heard = Heard { heard: 1, ..Heard::default() };
         for exit in self.others() {

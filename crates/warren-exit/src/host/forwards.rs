@@ -160,8 +160,8 @@ fn of_client(forward: Forward, client: &Client) -> ForwardedPorts {
     ForwardedPorts { ports: ports_of(forward.ports()), to: forward.to(), ipv4: lease.ipv4, ipv6: lease.ipv6 }
 }
 
-/// Removes the connections of forwards that are no longer in force from connection tracking: those that lead to clients in
-/// another way than these forwards.
+/// Removes connections from connection tracking if they lead to a client and none of these forwards covers them. Their forwards
+/// are no longer in force.
 pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPorts>) {
     let (ipv4, ipv6) = (config.ipv4, config.ipv6);
     let is_over = move |flow: &SentOn| {

@@ -35,7 +35,7 @@ pub(crate) struct RecoverArguments {
 /// Writes all clients, invitations, removed keys, exits and the roster into a file.
 ///
 /// # Errors
-/// If the store cannot be read or the file not be written.
+/// If the store cannot be read, or the file cannot be written.
 pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArguments) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
     let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
@@ -73,23 +73,23 @@ pub(crate) async fn recover(
     let snapshot = match &arguments.from {
         Some(path) => {
             let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
-            decode(&bytes).with_context(|| format!("{} is no backup", path.display()))?
+            decode(&bytes).with_context(|| format!("{} is not a backup", path.display()))?
         }
         None => own.context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
     // Before anything is written: an empty store would take any fleet.
     if own_fleet.is_some_and(|own| own != snapshot.meta.id) {
-        bail!("the backup is of another fleet than this exit's; nothing was changed");
+        bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }
     latest = latest.max(snapshot.position.epoch);
     let mut fleet = connect_or_fill(directories.config, |name| {
         tracing::warn!("the store has no fleet {name:?} any more; it begins again with what the copy has");
-        // No fleet has this epoch before its recovery has ended, so that it goes on if it was interrupted.
+        // A fleet has epoch 0 only until its recovery has ended, so an interrupted recovery can go on.
         Ok(Meta { epoch: 0, ..snapshot.meta.clone() })
     })
     .await?;
     if snapshot.meta.id != fleet.meta.id {
-        bail!("the copy is of another fleet than the store's; run this where the store's fleet has an exit");
+        bail!("the copy is of a fleet other than the store's; run this where the store's fleet has an exit");
     }
     if fleet.meta.epoch == 0 {
         bring_back_exits(&mut fleet, &snapshot).await?;
@@ -106,7 +106,9 @@ pub(crate) async fn recover(
     let missing = clients(&copy, &rows);
     let refused = apply(&mut fleet.client, &fleet.keys, &mut rows, missing).await?;
     for group in &refused {
-        tracing::warn!("this is not brought back, because others have its name or address now: {group:?}");
+        tracing::warn!(
+            "this is not brought back, because other clients have its name or address now: {group:?}"
+        );
     }
     rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
     begin_epoch(&mut fleet, latest).await?;
@@ -142,7 +144,7 @@ async fn begin_epoch(fleet: &mut Connected, latest: u64) -> anyhow::Result<()> {
     let put = TxnOp::put(key, serde_json::to_vec(&after)?, None);
     let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then([put])).await)?;
     if !answer.succeeded() {
-        bail!("somebody else recovers the store right now; look at `warren fleet status`");
+        bail!("somebody else is recovering the store right now; look at `warren fleet status`");
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ impl StoreArguments {
 pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments) -> anyhow::Result<()> {
     if !is_fleet_name(&arguments.fleet) {
         bail!(
-            "{:?} is no name for a fleet; use up to 63 lower-case letters, digits, `-`, `_` and `.`",
+            "{:?} is not a name for a fleet; use up to 63 lower-case letters, digits, `-`, `_` and `.`",
             arguments.fleet
         );
     }
@@ -166,7 +166,7 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
     Ok((!given.is_empty()).then_some(pools))
 }
 
-/// Makes the fleet's agreement and this exit its first member, unless there is a fleet.
+/// Writes the fleet's agreement and makes this exit its first member, unless there is a fleet already.
 async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Pools) -> anyhow::Result<()> {
     let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
     let (name, own) = (keys.name(&Key::Meta), keys.name(&Key::Member(config.exit.clone())));
@@ -176,7 +176,7 @@ async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Po
         TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
     ];
     let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts)).await)
-        .context("the store cannot be written; its user needs the rights for the fleet's keys")?;
+        .context("cannot write to the store; its user needs rights to the fleet's keys")?;
     if !answer.succeeded() {
         bail!(
             "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
@@ -194,7 +194,7 @@ async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> 
     let refused = apply(client, keys, &mut rows, recovery::all(registry.rows())).await?;
     if let Some(first) = refused.first() {
         bail!(
-            "{} rows are not stored, because others stand in their way; the first is {first:?}",
+            "{} rows are not stored, because other rows conflict with them; the first is {first:?}",
             refused.len()
         );
     }

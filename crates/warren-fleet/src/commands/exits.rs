@@ -57,7 +57,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
 /// Removes an exit from the fleet. Its link stops using the store at once.
 ///
 /// # Errors
-/// If the fleet has no such exit, or it is alive and nobody insists.
+/// If the fleet has no such exit, or it is alive and `--force` is missing.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     // A key that cannot be read must not leave the exit half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
@@ -76,7 +76,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     if !answer.succeeded() {
         let is_there = answer.op_responses().iter().any(has_found);
         if is_there {
-            bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
+            bail!("{exit} serves clients now; drain and stop it first, or use --force");
         }
         // It was removed before, without the fleet key.
         if let Some(key) = &fleet_key
@@ -94,7 +94,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let mut auth = fleet.client.auth_client();
     let note = match auth.user_delete(&user).await {
         Ok(_) => String::new(),
-        Err(_) => format!(" Delete its user of the store too: etcdctl user delete {user}"),
+        Err(_) => format!(" Delete its user in the store too: etcdctl user delete {user}"),
     };
     let _ = auth.role_delete(&user).await;
     let roster = match &fleet_key {

@@ -30,7 +30,7 @@ pub(crate) struct LeaveArguments {
 /// Leaves the fleet.
 ///
 /// # Errors
-/// If the clients cannot be read from anywhere or written.
+/// If no copy of the clients can be read, or the file cannot be written.
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     let state = StateDirectory::new(directories.state);
@@ -96,7 +96,7 @@ async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<
     let note = match in_words(auth.user_delete(&user).await) {
         // A user may not delete itself, and only the store's root may delete users.
         Err(error) if error.to_string().contains("permission denied") => {
-            format!(" Its user of the store stays: run `etcdctl user delete {user}`.")
+            format!(" Its user in the store remains: run `etcdctl user delete {user}`.")
         }
         Ok(_) | Err(_) => String::new(),
     };

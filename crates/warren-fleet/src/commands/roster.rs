@@ -35,7 +35,7 @@ pub(crate) struct AdmitArguments {
     listing: Listing,
 }
 
-/// What the roster says of an exit, beside its name, keys and endpoints.
+/// What the roster says of an exit, besides its name, keys and endpoints.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Listing {
     /// Where the exit is, for people [default: as before].
@@ -50,7 +50,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// The roster's entry, with what an earlier one has said unless it is said anew.
+    /// The exit's entry in the roster. Region and weight stay as in its earlier entry unless the command names others.
     pub(super) fn of(
         &self,
         name: &ExitId,
@@ -148,7 +148,7 @@ fn check_keys(
     }
     if !given.contains(&stored) {
         bail!(
-            "{exit} uses the key {stored}, and clients would not find it without; add --public-key {stored}"
+            "{exit} uses the key {stored}, and clients could not connect to it without that key; add --public-key {stored}"
         );
     }
     Ok(())
@@ -190,7 +190,7 @@ pub(crate) async fn rotate_key(
     let old_key = read_key(&arguments.fleet_key)?;
     if old_key.public() != old.content().signer {
         bail!(
-            "{} has another key than the roster's signer {}",
+            "{} is not the key that signed the roster, {}",
             arguments.fleet_key.display(),
             old.content().signer
         );

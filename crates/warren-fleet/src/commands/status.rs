@@ -120,7 +120,7 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
     text + &certificate_lines(&report.certificates, SystemTime::now())
 }
 
-/// How long each certificate lasts, in one line, and a line for each that ends soon.
+/// How long each certificate lasts, in one line, and a line for each that expires soon.
 fn certificate_lines(certificates: &[StoreCertificate], now: SystemTime) -> String {
     if certificates.is_empty() {
         return String::new();

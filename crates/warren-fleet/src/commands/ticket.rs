@@ -64,8 +64,8 @@ fn validity(text: &str) -> Result<Duration, String> {
 /// `warren fleet join`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JoinArguments {
-    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Each user of
-    /// this host sees what stands on a command line.
+    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Every user of
+    /// this host can see command lines.
     #[arg(value_name = "TICKET|-|@FILE")]
     ticket: String,
     /// Print the exit's name and the fleet's inner prefixes as JSON.
@@ -88,9 +88,9 @@ struct Ticket {
     /// Name and password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<(String, String)>,
-    /// Makes the ticket one that can be used once.
+    /// A random text, by which the store knows whether the ticket was used.
     secret: String,
-    /// In seconds since 1970. The store keeps to it too.
+    /// In seconds since 1970. The store deletes its record of the ticket at that time.
     expires: u64,
 }
 
@@ -102,7 +102,7 @@ impl Ticket {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let rest = text.trim().strip_prefix(MARK);
         let rest = rest.with_context(|| {
-            format!("this is no ticket; it begins with {MARK}, as `warren fleet ticket` prints it")
+            format!("this is not a ticket; a ticket begins with {MARK}, as `warren fleet ticket` prints it")
         })?;
         let damaged = "the ticket is damaged; copy all of what `warren fleet ticket` has printed";
         let json = URL_SAFE_NO_PAD.decode(rest).context(damaged)?;
@@ -220,7 +220,7 @@ async fn make_user(
     let password = random_name()? + &random_name()?;
     let made = add_user(&mut auth, &fleet.keys, &name, (!has_certificate).then_some(password.as_str())).await;
     made.with_context(|| {
-        format!("the store's user {name} cannot be made; name a user who may make users with --admin, such as root")
+        format!("the store's user {name} cannot be made; use --admin to name a user who may make users, such as root")
     })?;
     if has_certificate {
         return Ok(None);
@@ -305,7 +305,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     }
     let pools = crate::link::pools_text(&meta.pools);
     print(&format!(
-        "This exit is {} of fleet {:?}. {} is written.\nNext: give exit.toml the pools {pools} and `[fleet]` with `name = \"{}\"`, \
+        "This exit is {} of fleet {:?}. {} is written.\nNext: write the pools {pools} into [addresses] of exit.toml, and `[fleet]` with `name = \"{}\"`, \
          then start warren-fleet.service and the exit.\n",
         config.exit,
         config.fleet,

@@ -32,7 +32,7 @@ impl Pair {
     pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_VALUE {
-            self.warn(what, &format!("it has {} bytes, and may have {MAX_VALUE}", value.len()));
+            self.warn(what, &format!("it has {} bytes, but may have at most {MAX_VALUE}", value.len()));
             return None;
         }
         let parsed = serde_json::from_slice(value);
@@ -50,7 +50,10 @@ impl Pair {
     pub(crate) fn roster(&self) -> Option<Vec<u8>> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_ROSTER_LENGTH {
-            self.warn("roster", &format!("it has {} bytes, and may have {MAX_ROSTER_LENGTH}", value.len()));
+            self.warn(
+                "roster",
+                &format!("it has {} bytes, but may have at most {MAX_ROSTER_LENGTH}", value.len()),
+            );
             return None;
         }
         Some(value.clone())

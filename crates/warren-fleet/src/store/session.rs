@@ -362,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection if the member does not answer, or its watch stands still.
+    /// Ends the connection if the member does not answer, or its watch has stalled.
     fn look_after(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.since.values().any(|since| now.duration_since(*since) > ANSWER_TIMEOUT) {
@@ -371,7 +371,7 @@ impl Connection {
         let stands_still =
             |(written, at): (i64, Instant)| written > self.seen && now.duration_since(at) > WATCH_TIMEOUT;
         if self.written.is_some_and(stands_still) {
-            bail!("its watch stands still");
+            bail!("its watch has stalled");
         }
         if self.since.is_empty() && now.duration_since(self.answered) > PROBE {
             let (mut client, key) = (self.client.clone(), self.probe.clone());
@@ -394,5 +394,5 @@ async fn send(client: &mut Client, txn: etcd_client::Txn) -> anyhow::Result<(i64
 async fn kept_alive(keeper: &mut Option<(LeaseKeeper, LeaseKeepAliveStream)>) -> anyhow::Result<i64> {
     let Some((_, stream)) = keeper else { return std::future::pending().await };
     let kept = in_words(stream.message().await).context("its lease cannot be kept")?;
-    Ok(kept.context("its lease is kept no longer")?.ttl())
+    Ok(kept.context("its lease is no longer renewed")?.ttl())
 }

@@ -150,7 +150,7 @@ impl SeenRule {
             Some(picked) => narrower(picked, route.destination)?,
             None => route.destination,
         };
-        // A rule for one destination is not everybody's: somebody chose that network.
+        // A rule for one destination does not concern all traffic: somebody chose that network.
         let is_anybodys = self.table == MAIN_TABLE && picked.is_none();
         let is_taken = tunnel.include.iter().any(|network| {
             narrower(*network, reach).is_some() && (is_anybodys || is_wide(&reach) || reach.contains(network))

@@ -327,7 +327,7 @@ pub(crate) struct DownArgs {
     /// Stop every profile that is up.
     #[arg(long)]
     pub(crate) all: bool,
-    /// For a member of the group warren, whom the profile may not let open the kill switch. For warren-down@.service.
+    /// Run for a member of the group warren. The profile decides whether members may open the kill switch. For warren-down@.service.
     #[arg(long, hide = true, requires = "profile")]
     pub(crate) for_member: bool,
 }

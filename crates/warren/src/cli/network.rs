@@ -24,7 +24,7 @@ pub(crate) async fn run(directories: &Directories, name: &str) -> anyhow::Result
         );
     };
     if let Err(()) = setting.parse::<TrustedNetwork>() {
-        let sentence = format!("{name:?} is no name for a network; use letters, digits, `-`, `_` and `.`");
+        let sentence = format!("{name:?} is not a name for a network; use letters, digits, `-`, `_` and `.`");
         return Err(Failure::new(ExitCode::Usage, sentence).into());
     }
     let mut text = String::new();

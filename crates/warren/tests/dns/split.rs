@@ -122,7 +122,7 @@ fn domains_follow_a_reload_and_a_profile_whose_exit_names_no_resolver_says_so() 
     assert!(refused.stderr.contains("domains in [dns] changed, which needs `warren down`"), "{refused:?}");
     reload(&profile.clone().with("routes", "include", vec!["198.18.5.0/24"])).ok();
     let status = || client.warren.run("status home").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = "names below internet.test are not asked of the tunnel: the exit names no resolver";
+    let said = "names below internet.test are not looked up through the tunnel: the exit names no resolver";
     eventually(seconds(5), "status says so", || status().contains(said));
     reload(&profile).ok();
     assert!(asks(host, "www.internet.test") && !status().contains(said));

@@ -82,7 +82,7 @@ pub(crate) struct ExitInitArgs {
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
     /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's. `-` reads the ticket
-    /// from standard input, and @FILE from a file: each user of this host sees what stands on a command line.
+    /// from standard input, and @FILE from a file: every user of this host can see command lines.
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["ipv4", "ipv6"])]
     pub(crate) fleet: Option<String>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct InviteArgs {
 /// `warren exit audit`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExitAuditArgs {
-    /// Only what was done to the client of this name, also under its earlier names.
+    /// Only what was done to the client of this name, including under its earlier names.
     #[arg(long, value_name = "NAME")]
     pub(crate) client: Option<String>,
     /// Only the newest ones, at most this many.

@@ -36,7 +36,7 @@ pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// A key of Warren or of WireGuard. What it is shows by the other arguments.
+/// A key of Warren or of WireGuard. The other arguments say which.
 pub(super) fn any_public_key(text: &str) -> Result<PublicKey, String> {
     // Every key that is one of Warren's is 32 bytes, as those of WireGuard are.
     warren_wireguard::parse_public_key(text).or_else(|_| public_key(text))

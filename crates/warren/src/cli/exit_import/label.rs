@@ -12,7 +12,7 @@ pub(super) struct Label {
 }
 
 impl Label {
-    /// The name that a comment gives. `comment` is the text behind the first `#`.
+    /// The name that a comment gives. `comment` is the text after the first `#`.
     pub(super) fn of(comment: &str) -> Option<Self> {
         const MARKERS: [&str; 7] =
             ["begin_peer ", "begin ", "client ", "peer ", "user ", "name ", "friendly_name "];

@@ -137,7 +137,7 @@ fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -
         (domains, false) => {
             let _ = writeln!(
                 section,
-                "domains = {}   # only names below them are asked of the tunnel",
+                "domains = {}   # only names below them are looked up through the tunnel",
                 list(domains)
             );
         }

@@ -53,7 +53,10 @@ fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
         let text = match *days < 0.0 {
             true => format!("{name} of the fleet's store has expired, so the store is away; replace it"),
             false => {
-                format!("{name} of the fleet's store expires in {} days; replace it before", days.floor())
+                format!(
+                    "{name} of the fleet's store expires in {} days; replace it before then",
+                    days.floor()
+                )
             }
         };
         fields.add("certificate", text);
