@@ -16,7 +16,7 @@ const PACKETS_PER_SECOND: u64 = 10_000;
 const LENGTH: usize = 1_200;
 const CONNECTIONS: u64 = 4;
 /// How much a connection may hold: its queue, and the datagrams for the next drive in QUIC.
-const BUFFER_KIB: u64 = 512 + 128;
+const BUFFER_KIB: u64 = 1_536 + 128;
 
 /// Scorecard R5: at most 4 MiB besides the buffers, and at most 1 % of the delivered packets are older than a second.
 #[test]

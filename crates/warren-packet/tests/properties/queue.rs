@@ -168,3 +168,43 @@ fn a_full_queue_drops_from_the_flow_that_holds_most() {
     assert!(flows.contains(&1));
     assert_eq!((signals.dropped, signals.marked), (0, 0));
 }
+
+/// Pushes a packet each millisecond, and returns how many were lost at each push because the queue was full.
+fn overfill(queue: &mut FlowQueue, milliseconds: u32) -> Vec<u64> {
+    let start = Instant::now();
+    let push = |number: u32| {
+        let now = start + Duration::from_millis(1) * number;
+        queue.push(1, framed(1, number, 500, 0), now)
+    };
+    (0..milliseconds).map(push).collect()
+}
+
+#[test]
+fn a_queue_that_is_nearly_full_drops_one_packet_a_round_trip_and_a_full_one_each_packet() {
+    let mut queue = FlowQueue::new(LIMIT);
+    // 501 bytes each, so two thirds of the limit are exceeded after 134 packets, and all of it after some 200.
+    let dropped = overfill(&mut queue, 300);
+    let (nearly_full, full) = (&dropped[..195], &dropped[210..]);
+    assert_eq!(nearly_full.iter().sum::<u64>(), 2, "{nearly_full:?}");
+    let first = nearly_full.iter().position(|count| *count > 0).unwrap();
+    assert!((133..136).contains(&first), "{first}");
+    assert!(full.iter().all(|count| *count >= 1), "{full:?}");
+}
+
+#[test]
+fn nothing_is_dropped_or_marked_before_a_window_that_still_doubles() {
+    for (is_starting, ecn) in [(true, 0), (true, 2), (false, 0), (false, 2)] {
+        let mut queue = FlowQueue::new(usize::MAX);
+        queue.set_starting(is_starting);
+        let start = Instant::now();
+        let mut signals = Signals::default();
+        for number in 0..300 {
+            let now = start + Duration::from_millis(1) * number;
+            for half in 0..2 {
+                queue.push(1, framed(1, 2 * number + half, 1_380, ecn), now);
+            }
+            queue.pop(now, &mut signals);
+        }
+        assert_eq!((signals.dropped, signals.marked) == (0, 0), is_starting, "{signals:?}");
+    }
+}

@@ -196,7 +196,14 @@ impl Open {
         // Without multipath, path 0 is the only one.
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
         let remote = self.connection.path(PathId::ZERO).and_then(|path| path.remote_address().ok());
-        connection_stats(remote.unwrap_or(self.remote), &stats, &path, self.controller_state(), self.tally, last)
+        connection_stats(
+            remote.unwrap_or(self.remote),
+            &stats,
+            &path,
+            self.controller_state(),
+            self.tally,
+            last,
+        )
     }
 
     pub(super) fn loss_counts(&self) -> LossCounts {
