@@ -63,17 +63,17 @@ impl<'net> RealFleet<'net> {
     /// Signs a roster with all exits, and waits until each of them has it.
     pub fn sign(&self) {
         let key = self.directory.path().join("fleet.key");
+        let length = |exit: &Exit<'_>| exit.status().number("/fleet/roster_bytes");
         for (exit, name) in self.exits.iter().zip(NAMES) {
+            let before = length(&self.exits[0]);
             let public = exit.status().text("/public_key").to_owned();
             let line = format!("fleet admit {name} --fleet-key {} --public-key {public}", key.display());
             self.exits[0].warren.run(&line).ok();
+            eventually(seconds(10), "every exit has the roster", || {
+                let lengths: Vec<u64> = self.exits.iter().map(length).collect();
+                lengths.iter().all(|length| *length > before && *length == lengths[0])
+            });
         }
-        let length = |exit: &Exit<'_>| exit.status().number("/fleet/roster_bytes");
-        let newest = || length(&self.exits[0]);
-        eventually(seconds(10), "every exit has the roster", || {
-            let newest = newest();
-            newest > 300 && self.exits.iter().all(|exit| length(exit) == newest)
-        });
     }
 
     /// Kills an exit. Nothing of it says goodbye.
@@ -132,6 +132,8 @@ fn member(
         &cluster,
         "--initial-cluster-state",
         "new",
+        "--logger",
+        "zap",
         "--log-level",
         "error",
     ])
