@@ -131,8 +131,11 @@ impl World {
         let addresses = std::mem::take(&mut self.addresses);
         let order = |number: &usize| {
             let loads = self.told[below(&mut self.random, self.told.len())];
-            let round_trips = [10_000, 10_000, 10_000, 30_000]
-                .map(|microseconds: u64| Duration::from_micros(microseconds + self.random.below(1_500)));
+            let round_trips = [10_000, 10_000, 10_000, 60_000].map(|microseconds: u64| {
+                // One measurement in 32 is far off: the host was busy.
+                let off = if below(&mut self.random, 32) == 0 { 10_000 } else { 1_500 };
+                Duration::from_micros(microseconds + self.random.below(off))
+            });
             let candidates: Vec<_> = round_trips
                 .into_iter()
                 .zip(loads)
@@ -205,9 +208,7 @@ fn clients_with_random_lots_would_often_not_be_even() {
     let uneven = (0..SEEDS).filter(|seed| {
         let mut random = Random::new(*seed);
         let orders: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                order(&[at(10, 0), at(10, 0), at(10, 0), at(90, 0)], Lot::random(random.below(u64::MAX)))
-            })
+            .map(|_| order(&[at(10, 0), at(10, 0), at(10, 0), at(90, 0)], Lot::random(random.draw())))
             .collect();
         !is_even(shares(&orders, None), None)
     });
