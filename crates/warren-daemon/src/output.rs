@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn json_text_is_laid_out_as_a_value_is() {
         for text in [
-            r#"{"a":[1,-2.5e3,{"b":[]},{}],"c":"x: {\"[,\\\\","d":null,"e":[[],[true]]}"#,
+            r#"{"a":[1,-2.5,{"b":[]},{}],"c":"x: {\"[,\\\\","d":null,"e":[[],[true]]}"#,
             "[]",
             "{}",
             r#""one""#,
