@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use warren_host::read_plain;
-use warren_session::client::KeptFleet;
-use warren_session::client::choice::{self, Candidate};
+use warren_session::client::choice::{self, Candidate, Lot};
+use warren_session::client::{KeptFleet, SessionGrant};
 use warren_session::message::ExitLoad;
 use warren_session::roster::{
     ExitState, FleetName, FollowedFleet, MAX_ROSTER_EXITS, MAX_ROSTER_LENGTH, Roster, RosterExit, RosterNews,
@@ -39,6 +39,8 @@ pub(crate) struct Fleet {
     is_wanted: bool,
     known: Option<KeptFleet>,
     is_unsaved: bool,
+    /// Which of several equally good exits this client takes.
+    lot: Lot,
     /// How busy exits say that they are, by name.
     loads: BTreeMap<String, u32>,
     /// Why the latest roster was refused.
@@ -52,7 +54,8 @@ impl Fleet {
     /// Reads what is kept.
     pub(crate) fn load(state_dir: &Path, profile: &ClientProfile) -> Self {
         let known = if profile.follows_fleet { load(state_dir, profile) } else { None };
-        Self { is_wanted: profile.follows_fleet, known, ..Self::default() }
+        let lot = known.as_ref().and_then(|known| known.lot).unwrap_or_else(random_lot);
+        Self { is_wanted: profile.follows_fleet, known, lot, ..Self::default() }
     }
 
     /// Whether the profile wants to follow a fleet.
@@ -120,6 +123,19 @@ impl Fleet {
         }
     }
 
+    /// Takes over the addresses that an exit has granted. No other client of the fleet has them, so they make this client's lot.
+    pub(crate) fn take_addresses(&mut self, welcome: &SessionGrant) {
+        let address = |(ipv4, _)| ipv4;
+        let Some(lot) = Lot::of(welcome.ipv4.map(address), welcome.ipv6.map(|(ipv6, _)| ipv6)) else {
+            return;
+        };
+        self.lot = lot;
+        if let Some(known) = &mut self.known {
+            self.is_unsaved |= known.lot != Some(lot);
+            known.lot = Some(lot);
+        }
+    }
+
     /// Takes over how busy exits are. Nobody has signed that, so it only helps to choose among the roster's exits.
     pub(crate) fn take_loads(&mut self, loads: &[ExitLoad]) {
         if !loads.is_empty() {
@@ -157,7 +173,7 @@ impl Fleet {
     }
 
     /// The names of the roster's exits in the order in which to use them.
-    pub(crate) fn order(&self, random: impl FnMut(u32) -> u32) -> Vec<String> {
+    pub(crate) fn order(&self) -> Vec<String> {
         let exits = self.roster().map_or(&[][..], |roster| roster.exits.as_slice());
         let candidate = |exit: &RosterExit| Candidate {
             round_trip: self.round_trip(&exit.name),
@@ -166,7 +182,7 @@ impl Fleet {
             is_draining: exit.state == ExitState::Draining,
         };
         let candidates: Vec<Candidate> = exits.iter().map(candidate).collect();
-        let order = choice::order(&candidates, random);
+        let order = choice::order(&candidates, self.lot);
         order.into_iter().filter_map(|place| exits.get(place)).map(|exit| exit.name.clone()).collect()
     }
 
@@ -223,6 +239,7 @@ impl Fleet {
             serial: roster.roster().serial,
             vouched_by: by.public_keys.clone(),
             round_trips: BTreeMap::new(),
+            lot: Some(self.lot),
             roster,
         });
         Ok(RosterNews::NewKey)
@@ -249,6 +266,14 @@ impl Fleet {
         }
         count < MOST_READ
     }
+}
+
+/// A lot for a client that has had no address yet. Predictable ones would only make clients less evenly spread, so a failing source is no
+/// error.
+fn random_lot() -> Lot {
+    let mut bytes = [0; 8];
+    let _ = getrandom::fill(&mut bytes);
+    Lot::random(u64::from_ne_bytes(bytes))
 }
 
 /// What a refusal means for the user.

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::operator::login;
-use super::protocol::{Asking, Request, RequestRefused, Response};
+use super::protocol::{Answer, Asking, Request, RequestRefused};
 use super::status::Status;
 
 /// A daemon that takes longer is stuck.
@@ -46,12 +47,35 @@ pub enum AskError {
 }
 
 /// Sends one request and returns its answer.
+///
+/// # Errors
+/// See [`AskError`].
 pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, AskError> {
-    let mut pid = None;
-    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request, &mut pid)).await {
-        Ok(answer) => Ok(answer??),
-        Err(_) => Err(AskError::TimedOut { pid: pid.map_or("PID".to_owned(), |pid| pid.to_string()) }),
-    }
+    ask_as(path, request).await
+}
+
+/// Sends one request and reads its answer as a `T`.
+///
+/// # Errors
+/// As [`ask`]. [`AskError::Io`] also if the answer is no `T`: the daemon has another version.
+pub async fn ask_as<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
+    read(&answer_to(path, request).await?)
+}
+
+/// Sends one request and returns its answer as the JSON that the daemon wrote, which is valid.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn ask_text(path: &Path, request: &Request) -> Result<String, AskError> {
+    let line = String::from_utf8(answer_to(path, request).await?).map_err(io::Error::other)?;
+    read::<IgnoredAny>(line.as_bytes())?;
+    let text = Answer::text_in(&line).ok_or_else(|| io::Error::other("the answer has another form"))?;
+    Ok(text.to_owned())
+}
+
+fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T, AskError> {
+    let response: Result<T, RequestRefused> = serde_json::from_slice(line).map_err(io::Error::other)?;
+    Ok(response?)
 }
 
 /// Asks a daemon for its status.
@@ -59,11 +83,19 @@ pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, As
 /// # Errors
 /// As [`ask`]. [`AskError::Io`] also if the daemon's version has another form of status.
 pub async fn ask_status(path: &Path) -> Result<Status, AskError> {
-    let value = ask(path, &Request::Status).await?;
-    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
+    ask_as(path, &Request::Status).await
 }
 
-async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {
+/// The line with which the daemon answers.
+async fn answer_to(path: &Path, request: &Request) -> Result<Vec<u8>, AskError> {
+    let mut pid = None;
+    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request, &mut pid)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(AskError::TimedOut { pid: pid.map_or("PID".to_owned(), |pid| pid.to_string()) }),
+    }
+}
+
+async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Vec<u8>, AskError> {
     let socket = socket_at(path)?;
     // Connects to the socket that was checked, even if another file has its name by now.
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
@@ -81,7 +113,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     if answer.is_empty() {
         return Err(AskError::NotRunning);
     }
-    Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
+    Ok(answer)
 }
 
 /// Opens the socket without following a link. With a link, another user's daemon could make root ask a third daemon.

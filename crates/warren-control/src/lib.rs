@@ -26,7 +26,7 @@ mod serializable_key;
 mod server;
 pub mod status;
 
-pub use ask::{AskError, ask, ask_status};
+pub use ask::{AskError, ask, ask_as, ask_status, ask_text};
 pub use change::{Change, UncheckedChange};
 pub use clients::{
     AddressChoice, ClientChange, ClientSettings, ClientView, Forward, ForwardNotInForce, ImportSummary,
@@ -37,7 +37,7 @@ pub use operator::{Users, login};
 pub use page::{Page, PageQuery};
 #[cfg(debug_assertions)]
 pub use protocol::Part;
-pub use protocol::{Request, RequestRefused};
+pub use protocol::{Answer, Request, RequestRefused};
 pub use reloaded::Reloaded;
 pub use serializable_key::SerializableKey;
 pub use server::{ControlSocket, Peer, PendingRequest};

@@ -153,11 +153,21 @@ async fn serve(
             Err(refusal) => Err(refusal),
         }
     };
-    let mut line = serde_json::to_vec(&response)?;
-    line.push(b'\n');
-    stream.write_all(&line).await?;
+    stream.write_all(&line_of(response)?).await?;
     stream.shutdown().await?;
     Ok(())
+}
+
+/// The line that answers a request.
+fn line_of(response: Response) -> serde_json::Result<Vec<u8>> {
+    match response {
+        Ok(answer) => Ok(answer.into_line()),
+        Err(refusal) => {
+            let mut line = serde_json::to_vec(&Result::<(), _>::Err(refusal))?;
+            line.push(b'\n');
+            Ok(line)
+        }
+    }
 }
 
 /// The request, and who has logged in before sending it.
@@ -200,11 +210,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::{AskError, ask};
+    use crate::{Answer, AskError, ask, ask_text};
 
     async fn answering(socket: &mut ControlSocket, value: serde_json::Value) {
         let asked = socket.next().await.unwrap();
-        asked.answer.send(Ok(value)).unwrap();
+        asked.answer.send(Ok(value.into())).unwrap();
     }
 
     #[tokio::test]
@@ -214,6 +224,24 @@ mod tests {
         let mut socket = ControlSocket::bind(&path).unwrap();
         let (answer, ()) = tokio::join!(ask(&path, &Request::Status), answering(&mut socket, 7.into()));
         assert_eq!(answer.unwrap(), serde_json::Value::from(7));
+    }
+
+    #[tokio::test]
+    async fn answer_arrives_as_it_was_written_and_a_refusal_as_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let mut socket = ControlSocket::bind(&path).unwrap();
+        let answers = [Answer::of(["a}", "\n"]), Err(RequestRefused::new("no"))];
+        for answer in answers {
+            let expected = answer.clone();
+            let answering = async { socket.next().await.unwrap().answer.send(answer).unwrap() };
+            let (text, ()) = tokio::join!(ask_text(&path, &Request::Status), answering);
+            match (text, expected) {
+                (Ok(text), Ok(_)) => assert_eq!(text, r#"["a}","\n"]"#),
+                (Err(AskError::Refused(refused)), Err(_)) => assert_eq!(refused.message, "no"),
+                (text, _) => panic!("{text:?}"),
+            }
+        }
     }
 
     #[tokio::test]

@@ -55,6 +55,44 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
+/// Writes valid JSON, laid out for people, and a line break to standard output. A long text is not read for that.
+pub fn print_json_text(text: &str) -> anyhow::Result<()> {
+    print(&format!("{}\n", laid_out(text)))
+}
+
+/// Lays valid JSON out as `serde_json` does: a line for each entry, and two spaces for each level.
+fn laid_out(text: &str) -> String {
+    let mut out = String::with_capacity(2 * text.len());
+    let (mut depth, mut is_in_string, mut is_escaped) = (0_usize, false, false);
+    let mut before = ' ';
+    for next in text.chars() {
+        if is_in_string {
+            out.push(next);
+            (is_in_string, is_escaped) = (is_escaped || next != '"', !is_escaped && next == '\\');
+            continue;
+        }
+        if next.is_ascii_whitespace() {
+            continue;
+        }
+        let closes = matches!(next, '}' | ']');
+        depth = if closes { depth.saturating_sub(1) } else { depth };
+        let is_first = matches!(before, '{' | '[');
+        if before == ',' || is_first != closes {
+            out.push('\n');
+            out.extend(std::iter::repeat_n("  ", depth));
+        }
+        out.push(next);
+        match next {
+            '"' => is_in_string = true,
+            ':' => out.push(' '),
+            '{' | '[' => depth += 1,
+            _ => {}
+        }
+        before = next;
+    }
+    out
+}
+
 /// Writes a warning to standard error in one line.
 pub fn warn(sentence: impl Display) {
     write_stderr(&format!("warren: warning: {sentence}"));
@@ -134,6 +172,20 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_text_is_laid_out_as_a_value_is() {
+        for text in [
+            r#"{"a":[1,-2.5,{"b":[]},{}],"c":"x: {\"[,\\\\","d":null,"e":[[],[true]]}"#,
+            "[]",
+            "{}",
+            r#""one""#,
+            r#" [ 1 , { "a" : "b" } ] "#,
+        ] {
+            let value: serde_json::Value = serde_json::from_str(text).unwrap();
+            assert_eq!(laid_out(text), serde_json::to_string_pretty(&value).unwrap());
+        }
+    }
 
     #[test]
     fn table_columns_are_aligned_and_lines_have_no_trailing_spaces() {

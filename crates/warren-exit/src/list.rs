@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use warren_session::PublicKey;
 use warren_session::clients::{Client, ClientRegistry};
 
 use warren_control::{ClientView, InvitationView, Page, PageQuery, RemovedView};
@@ -19,23 +20,19 @@ pub fn clients(
 /// A page of the invitations that nobody has used yet, ordered by name.
 pub fn invitations(registry: &ClientRegistry, query: &PageQuery) -> Page<InvitationView> {
     let after = query.after.as_deref().unwrap_or_default();
-    let open = registry.open_invitations(SystemTime::now()).into_iter();
-    let rows = open.filter(|open| open.name.as_str() > after && query.has(&open.name));
+    let rows = registry.open_after(after, SystemTime::now()).filter(|open| query.has(&open.name));
     query.page(rows, |open| open.name.clone(), InvitationView::of)
 }
 
 /// Whether an unused invitation has this name.
 pub fn is_invited(registry: &ClientRegistry, name: &str) -> bool {
-    registry.open_invitations(SystemTime::now()).into_iter().any(|open| open.name == name)
+    registry.is_invited(name, SystemTime::now())
 }
 
-/// A page of removed keys, ordered by key.
+/// A page of the removed keys, ordered by key. `after` is a key as text; another text begins with the first page.
 pub fn removed(registry: &ClientRegistry, query: &PageQuery) -> Page<RemovedView> {
-    let after = query.after.as_deref().unwrap_or_default();
-    let keys = registry.removed_keys().into_iter().filter(|removed| query.has(&removed.name));
-    let mut rows: Vec<_> = keys.map(|removed| (removed.public_key.to_string(), removed)).collect();
-    // In the order of the keys' texts, because a page begins after a text.
-    rows.retain(|(key, _)| key.as_str() > after);
-    rows.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-    query.page(rows.into_iter(), |(key, _)| key.clone(), |(_, removed)| RemovedView::of(removed))
+    // A registry may have keys that are no points of the curve.
+    let after = query.after.as_deref().and_then(|text| PublicKey::unchecked(text).ok());
+    let rows = registry.removed_after(after).filter(|removed| query.has(&removed.name));
+    query.page(rows, |removed| removed.public_key.to_string(), RemovedView::of)
 }

@@ -51,8 +51,12 @@ impl PublicKey {
         (key.is_on_curve() && !key.is_of_small_order()).then_some(key)
     }
 
-    /// Reads any 32 bytes without checking that they are a point.
-    fn unchecked(text: &str) -> Result<Self, PublicKeyError> {
+    /// Reads any 32 bytes without checking that they are a point, as a registry may have them.
+    ///
+    /// # Errors
+    ///
+    /// If the text is not 32 bytes in base64.
+    pub fn unchecked(text: &str) -> Result<Self, PublicKeyError> {
         let bytes = STANDARD
             .decode(text)
             .map_err(|_| PublicKeyError::NotBase64 { characters: text.chars().count() })?;

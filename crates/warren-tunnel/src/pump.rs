@@ -43,6 +43,8 @@ const ANSWER_EVERY: Duration = Duration::from_millis(50);
 const SLOW: Duration = Duration::from_millis(10);
 /// A queue without progress for this long no longer holds back the TUN, because its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
+/// A queue that has been empty for this long gives up its memory. What CoDel knows of flows is old by then.
+const SPARED_AFTER: Duration = Duration::from_secs(10);
 /// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once it is known, the
 /// hold is the time of two repairs plus this much, because round-trip times change.
 const HOLD: Duration = Duration::from_millis(100);
@@ -184,6 +186,13 @@ impl Pump {
         self.queue.set_starting(counts.is_starting);
         let limit = usize::try_from(WINDOWS_IN_QUEUE * counts.window).unwrap_or(usize::MAX);
         self.queue.set_limit(limit.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
+    }
+
+    /// Gives up the memory of the queue if the connection has sent nothing for a while: an exit may have thousands of idle ones.
+    pub(crate) fn spare_memory(&mut self, now: Instant) {
+        if self.is_idle() && now.duration_since(self.last_progress) >= SPARED_AFTER {
+            self.queue.release();
+        }
     }
 
     /// Brings this pump's share of what all pumps hold for order up to date.

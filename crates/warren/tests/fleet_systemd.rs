@@ -1,9 +1,9 @@
 //! An exit of a fleet and its link under systemd, each as a user of its own, with a real etcd on the same host.
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::support::daemon::repository;
+use crate::support::real_fleet::etcd;
 use crate::support::{Net, Systemd, eventually, seconds};
 use crate::systemd::{repository_file, units};
 
@@ -50,14 +50,4 @@ fn the_units_link_an_exit_to_etcd_and_the_link_comes_back_when_killed() {
         let now = exit.property("warren-fleet", "MainPID");
         now != before && exit.is_active("warren-fleet") && exit.sh("warren exit invite tablet").succeeded()
     });
-}
-
-/// The real etcd: installed, or unpacked by `scripts/setup`.
-fn etcd() -> Option<PathBuf> {
-    let unpacked = repository().join("target/packages/etcd-server/usr/bin/etcd");
-    let found = [unpacked, "/usr/bin/etcd".into()].into_iter().find(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: this test needs etcd; scripts/setup unpacks it");
-    }
-    found
 }

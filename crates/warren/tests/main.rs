@@ -30,6 +30,7 @@ mod faults;
 mod first_packet;
 mod flaps;
 mod fleet;
+mod fleet_crowd;
 mod fleet_moves;
 mod fleet_systemd;
 mod flood;

@@ -47,7 +47,7 @@ impl Daemon {
             | Request::Drain { .. } => Err(RequestRefused::new("this is a client; run it on the exit")),
         };
         // The command may have been interrupted meanwhile.
-        drop(asked.answer.send(response));
+        drop(asked.answer.send(response.map(Into::into)));
     }
 
     /// Takes a sample of the traffic, from which rates are calculated. Called once a second.

@@ -328,6 +328,7 @@ impl Daemon {
         self.session.abort_probe();
         self.session.swap();
         self.connections.swap(now);
+        self.start.fleet.take_addresses(&welcome);
         self.name_fleet();
         self.follow_grant(&welcome).await;
         let old = self.session.beside.as_ref().map(|beside| beside.machine.state());

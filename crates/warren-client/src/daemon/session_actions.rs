@@ -128,6 +128,7 @@ impl Daemon {
         if let Some(queues) = queues {
             self.worker.open_device(queues, &Forwarding::Client).await;
         }
+        self.start.fleet.take_addresses(&welcome);
         self.session.set_welcome(welcome);
         Ok(())
     }

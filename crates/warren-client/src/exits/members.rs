@@ -44,7 +44,7 @@ impl Exits {
             }
         }
         self.chooses = of_profile == 1 && fleet.roster().is_some() && !self.is_asked;
-        self.rank(of_profile, &fleet.order(random_below));
+        self.rank(of_profile, &fleet.order());
     }
 
     /// Does not choose, because the user has asked for an exit: for this one of the roster, or for one of the profile.
@@ -126,12 +126,4 @@ impl Exits {
             |place: &usize| self.has(*place) && self.member(*place).is_some() && !known.contains(place);
         (0..self.entries.len()).filter(is_unknown).collect()
     }
-}
-
-/// A random number below a bound. Predictable numbers would only make clients less evenly spread, so a failing source is no error.
-fn random_below(bound: u32) -> u32 {
-    let mut bytes = [0; 8];
-    let _ = getrandom::fill(&mut bytes);
-    // The remainder prefers small numbers by less than one part in four thousand million.
-    u32::try_from(u64::from_ne_bytes(bytes) % u64::from(bound.max(1))).unwrap_or_default()
 }

@@ -210,6 +210,7 @@ impl World {
             roster: FollowedFleet::begin(roster),
             vouched_by: vec![self.pinned],
             round_trips: BTreeMap::new(),
+            lot: None,
         };
         let file = followed_fleet(self.state.path(), "home");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -15,7 +15,7 @@ use crate::web::{
     self, ApiCall, Change, ForwardedPorts, Named, NewForward, NewInvitation, NewLimit, Question, Typed,
 };
 use crate::wireguard::NewKey;
-use crate::{invitation, wireguard};
+use crate::{invitation, list, wireguard};
 use warren_config::proposed_name;
 use warren_control::{ClientChange, ClientSettings, InvitationView, RateChoice};
 
@@ -117,14 +117,12 @@ impl Daemon<'_> {
             return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));
         }
         let registry = self.clients.registry();
-        let invitations = registry.open_invitations(SystemTime::now());
-        let invited: HashSet<&str> = invitations.iter().map(|open| open.name.as_str()).collect();
+        let is_invited = |name: &str| list::is_invited(registry, name);
         let own = typed.of.as_deref();
         let is_taken =
-            |name: &str| own != Some(name) && (registry.by_name(name).is_some() || invited.contains(name));
+            |name: &str| own != Some(name) && (registry.by_name(name).is_some() || is_invited(name));
         let wanted = proposed_name(&typed.text, |_| false);
-        let holder = is_taken(&wanted)
-            .then(|| if invited.contains(wanted.as_str()) { "invitation" } else { "client" });
+        let holder = is_taken(&wanted).then(|| if is_invited(&wanted) { "invitation" } else { "client" });
         Ok(json!({ "name": proposed_name(&typed.text, is_taken), "wanted": wanted, "holder": holder }))
     }
 

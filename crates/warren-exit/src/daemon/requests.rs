@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde_json::Value;
 
 use super::{Daemon, Propose, Then};
@@ -11,7 +10,7 @@ use crate::ending::Ending;
 use crate::list;
 use crate::metrics::Scrape;
 use crate::session_settings::session_settings;
-use warren_control::{ClientChange, Peer, PendingRequest, Request, RequestRefused};
+use warren_control::{Answer, ClientChange, Peer, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
 
@@ -31,14 +30,17 @@ impl Daemon<'_> {
         self.clients.look_at_clock();
         let PendingRequest { request, peer, answer } = asked;
         let (change, by) = (Change::of(&request), peer.clone());
-        let then: Then = Box::new(move |daemon, response| {
+        let then = move |daemon: &mut Daemon<'_>, response: Result<Answer, RequestRefused>| {
             if let (Some(change), Ok(_)) = (change, &response) {
                 daemon.audit.note_command(&by, change);
             }
             drop(answer.send(response));
-        });
+        };
         match self.sort(request).await {
-            Ok(Asked::Change { propose, follows_host }) => self.change(propose, follows_host, then).await,
+            Ok(Asked::Change { propose, follows_host }) => {
+                let then: Then = Box::new(move |daemon, response| then(daemon, response.map(Into::into)));
+                self.change(propose, follows_host, then).await;
+            }
             Ok(Asked::Other(request)) => {
                 let response = self.carry_out(*request, &peer).await;
                 // Reloads and drains have led to decisions, too.
@@ -69,46 +71,46 @@ impl Daemon<'_> {
         }
     }
 
-    async fn carry_out(&mut self, request: Request, peer: &Peer) -> Result<Value, RequestRefused> {
+    async fn carry_out(&mut self, request: Request, peer: &Peer) -> Result<Answer, RequestRefused> {
         match request {
             Request::Status => self.status().await,
             Request::Stop => {
                 self.stopping = Some(Ending::Stop);
-                Ok(Value::Null)
+                Ok(Value::Null.into())
             }
-            Request::Set { change } => Ok(change.apply(&self.tuning).into()),
-            Request::Reload => self.reload().await,
+            Request::Set { change } => Answer::of(change.apply(&self.tuning)),
+            Request::Reload => self.reload().await.map(Into::into),
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
                 panics::cause(part, &self.worker).await;
-                Ok(Value::Null)
+                Ok(Value::Null.into())
             }
-            Request::PublicKeys => value(self.config.public_keys()),
+            Request::PublicKeys => Answer::of(self.config.public_keys()),
             Request::SetKeys { keys, end_sessions } => {
                 let set = self.set_keys(keys, end_sessions).await;
-                set.map(Into::into).map_err(|error| RequestRefused::new(format!("{error:#}")))
+                set.map_err(|error| RequestRefused::new(format!("{error:#}"))).and_then(Answer::of)
             }
             Request::Drain { milliseconds } => {
                 tracing::info!("draining: clients are told to move to another exit");
                 self.clients.drain();
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
-                Ok(Value::Null)
+                Ok(Value::Null.into())
             }
             Request::ClientImport { dry_run } => self.import(dry_run, peer).await,
             Request::ClientList { page } => {
                 let snapshot = self.worker.snapshot().await.unwrap_or_default();
-                value(self.clients.list(&page, &snapshot, self.host.waiting()))
+                Answer::of(self.clients.list(&page, &snapshot, self.host.waiting()))
             }
             Request::ClientShow { name } => {
                 let snapshot = self.worker.snapshot().await.unwrap_or_default();
                 self.clients
                     .show(&name, &snapshot, self.host.waiting())
                     .map_err(RequestRefused::new)
-                    .and_then(value)
+                    .and_then(Answer::of)
             }
-            Request::InvitationList { page } => value(list::invitations(self.clients.registry(), &page)),
-            Request::IsInvited { name } => value(list::is_invited(self.clients.registry(), &name)),
-            Request::RemovedList { page } => value(list::removed(self.clients.registry(), &page)),
+            Request::InvitationList { page } => Answer::of(list::invitations(self.clients.registry(), &page)),
+            Request::IsInvited { name } => Answer::of(list::is_invited(self.clients.registry(), &name)),
+            Request::RemovedList { page } => Answer::of(list::removed(self.clients.registry(), &page)),
             // `sort` has taken out the changes of clients.
             Request::Retry
             | Request::Exec { .. }
@@ -128,7 +130,7 @@ impl Daemon<'_> {
         refused.map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
-    async fn import(&mut self, dry_run: bool, peer: &Peer) -> Result<Value, RequestRefused> {
+    async fn import(&mut self, dry_run: bool, peer: &Peer) -> Result<Answer, RequestRefused> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
         let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
@@ -137,14 +139,13 @@ impl Daemon<'_> {
             self.audit.note_command(peer, Change::imported(&summary));
         }
         self.follow_clients().await?;
-        value(summary)
+        Answer::of(summary)
     }
 
-    async fn status(&self) -> Result<Value, RequestRefused> {
+    async fn status(&self) -> Result<Answer, RequestRefused> {
         let device = format!("TUN device {}", self.reporting.device_name());
         let host_changes = [vec![device], self.host.changes()].concat();
-        let status = self.reporting.status(&self.observe().await, host_changes);
-        value(status)
+        Answer::of(self.reporting.status(&self.observe().await, host_changes))
     }
 
     /// Makes the host follow a change of clients that is in force.
@@ -166,8 +167,4 @@ impl Daemon<'_> {
             self.reporting.answer_scrape(scrape, &self.observe().await);
         }
     }
-}
-
-fn value(answer: impl Serialize) -> Result<Value, RequestRefused> {
-    serde_json::to_value(answer).map_err(RequestRefused::new)
 }

@@ -208,3 +208,23 @@ fn nothing_is_dropped_or_marked_before_a_window_that_still_doubles() {
         assert_eq!((signals.dropped, signals.marked) == (0, 0), is_starting, "{signals:?}");
     }
 }
+
+#[test]
+fn an_empty_queue_gives_up_its_memory_and_goes_on_as_a_new_one() {
+    let mut queue = FlowQueue::new(LIMIT);
+    let now = Instant::now();
+    let mut signals = Signals::default();
+    queue.push(1, framed(1, 0, 84, 0), now);
+    queue.release();
+    assert_eq!(queue.packets(), 1, "it is not empty");
+    assert_eq!(queue.pop(now, &mut signals).map(|packet| read(&packet)), Some((1, 0)));
+    // The flow is on a list until the next look at it.
+    queue.release();
+    for number in 1..=2 {
+        queue.push(1, framed(1, number, 84, 0), now);
+    }
+    let left: Vec<_> =
+        std::iter::from_fn(|| queue.pop(now, &mut signals)).map(|packet| read(&packet)).collect();
+    assert_eq!(left, [(1, 1), (1, 2)]);
+    assert_eq!((queue.packets(), queue.bytes()), (0, 0));
+}

@@ -1,12 +1,27 @@
-//! Chooses among the exits of a fleet, by round-trip time and load.
+//! Chooses among the exits of a fleet, by round-trip time, weight and load.
 //!
-//! Of two random exits that are about as near as the nearest, the one with less load is taken. So clients spread over near exits
-//! without all of them running to the one that was idle a moment ago.
+//! Exits that are about as near as the nearest share the clients by chance, each in proportion to its weight and to the part of it that
+//! is free. What a client knows of loads may be hours old, and clients that lose an exit at the same moment know the same. So a lower
+//! load only makes an exit more likely: if it decided, all of them would run to one exit.
+//!
+//! The chance is the client's [`Lot`], which follows from its inner address. Neighbouring addresses have lots that lie evenly. So a
+//! thousand clients share three exits almost exactly, where a thousand throws of dice would often leave a tenth too many at one.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// Round-trip times that differ by less than this are taken as equal: a busy host alone makes such a difference.
 const NOISE: Duration = Duration::from_millis(2);
+
+/// A load that leaves no room, in thousandths.
+const FULL: u32 = 1_000;
+
+/// A client's chance: its place on a line of 2^64 points that the exits share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lot(u64);
 
 /// An exit that a client may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +36,13 @@ pub struct Candidate {
     pub is_draining: bool,
 }
 
-/// Puts exits in the order in which to use them. Returns their places in `candidates`. `random` gives a number below its argument.
-pub fn order(candidates: &[Candidate], mut random: impl FnMut(u32) -> u32) -> Vec<usize> {
+/// Puts exits in the order in which to use them. Returns their places in `candidates`.
+///
+/// All clients must have the candidates in the same order, such as the roster's. Otherwise their lots do not spread evenly.
+pub fn order(candidates: &[Candidate], mut lot: Lot) -> Vec<usize> {
     let mut left: Vec<(usize, Candidate)> = candidates.iter().copied().enumerate().collect();
     let mut order = Vec::with_capacity(left.len());
-    while let Some(place) = choose(&left, &mut random) {
+    while let Some(place) = choose(&left, &mut lot) {
         order.push(place);
         left.retain(|(other, _)| *other != place);
     }
@@ -38,7 +55,7 @@ pub fn is_worth_moving(current: Duration, other: Duration) -> bool {
 }
 
 /// The best of the exits that are left.
-fn choose(left: &[(usize, Candidate)], random: &mut impl FnMut(u32) -> u32) -> Option<usize> {
+fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     // Exits that take clients come first, then those that have answered.
     let class = |candidate: &Candidate| (candidate.is_draining, candidate.round_trip.is_none());
     let best_class = left.iter().map(|(_, candidate)| class(candidate)).min()?;
@@ -49,106 +66,68 @@ fn choose(left: &[(usize, Candidate)], random: &mut impl FnMut(u32) -> u32) -> O
     let is_near =
         |candidate: &Candidate| candidate.round_trip.is_none_or(|round_trip| round_trip <= farthest);
     let near: Vec<_> = of_class().filter(|(_, candidate)| is_near(candidate)).copied().collect();
-    let first = draw(&near, random)?;
-    let others: Vec<_> = near.into_iter().filter(|(place, _)| *place != first.0).collect();
-    let second = draw(&others, random).unwrap_or(first);
-    // An exit of unknown load counts as idle, or it would never be tried.
-    let load = |(_, candidate): (usize, Candidate)| candidate.load.unwrap_or_default();
-    Some(if load(second) < load(first) { second.0 } else { first.0 })
+    let part = |(place, candidate): &(usize, Candidate)| (*place, candidate.part());
+    let parts: Vec<_> = near.iter().map(part).filter(|(_, part)| *part > 0).collect();
+    lot.draw(&parts).or_else(|| {
+        // All of them are full, or say so.
+        let weights: Vec<_> = near.iter().map(|(place, candidate)| (*place, candidate.weight())).collect();
+        lot.draw(&weights)
+    })
 }
 
-/// Draws one, each with the probability of its weight.
-fn draw(from: &[(usize, Candidate)], random: &mut impl FnMut(u32) -> u32) -> Option<(usize, Candidate)> {
-    let total: u32 = from.iter().map(|(_, candidate)| candidate.weight.max(1)).sum();
-    let mut drawn = if total == 0 { return None } else { random(total) };
-    for each in from {
-        let weight = each.1.weight.max(1);
-        if drawn < weight {
-            return Some(*each);
-        }
-        drawn -= weight;
+impl Candidate {
+    fn weight(&self) -> u64 {
+        self.weight.max(1).into()
     }
-    from.last().copied()
+
+    /// What it is to get, compared with others. An exit of unknown load counts as idle, or it would never be tried.
+    fn part(&self) -> u64 {
+        self.weight() * u64::from(FULL.saturating_sub(self.load.unwrap_or_default()))
+    }
+}
+
+impl Lot {
+    /// The lot of a client with these addresses, which no other client of its fleet has. `None` if it has none.
+    pub fn of(ipv4: Option<Ipv4Addr>, ipv6: Option<Ipv6Addr>) -> Option<Self> {
+        let of_ipv6 = |address: Ipv6Addr| {
+            let [.., a, b, c, d, e, f, g, h] = address.octets();
+            u64::from_be_bytes([a, b, c, d, e, f, g, h])
+        };
+        let number = ipv4.map(|address| u32::from(address).into()).or(ipv6.map(of_ipv6))?;
+        // Multiples of the golden ratio lie evenly on the line, however many follow one another (Knuth, volume 3, section 6.4).
+        Some(Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// The lot of a client that has had no address yet, from a random number.
+    pub fn random(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Draws one of several, each with the probability of its part. The rest of the lot decides the next draw.
+    fn draw(&mut self, parts: &[(usize, u64)]) -> Option<usize> {
+        let total: u64 = parts.iter().map(|(_, part)| part).sum();
+        let mut point = u128::from(self.0) * u128::from(total);
+        for (place, part) in parts {
+            let end = u128::from(*part) << 64;
+            if point < end {
+                // Where the lot lies within this part, on a line of its own: those who drew this one spread evenly over the next.
+                let rest = u64::try_from(point / u128::from(*part)).unwrap_or_default();
+                // That line has fewer points. Its last digits are filled up, or the lots of a long list would all end at one point.
+                self.0 = rest ^ (mixed(rest) >> 24);
+                return Some(*place);
+            }
+            point -= end;
+        }
+        None
+    }
+}
+
+/// Every bit of the result depends on every bit of the number (the finalizer of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use warren_simulation::Random;
-
-    fn at(milliseconds: u64, load: u32) -> Candidate {
-        let round_trip = Some(Duration::from_millis(milliseconds));
-        Candidate { round_trip, load: Some(load), weight: 1, is_draining: false }
-    }
-
-    /// How often each exit comes first in a thousand choices.
-    fn firsts(candidates: &[Candidate]) -> Vec<u32> {
-        let mut random = Random::new(1);
-        let mut counts = vec![0; candidates.len()];
-        for _ in 0..1_000 {
-            let order = order(candidates, |below| u32::try_from(random.below(u64::from(below))).unwrap());
-            counts[order[0]] += 1;
-        }
-        counts
-    }
-
-    #[test]
-    fn near_exits_share_clients_and_far_ones_get_none() {
-        let counts = firsts(&[at(10, 0), at(12, 0), at(13, 0), at(90, 0)]);
-        assert!(counts[0].abs_diff(500) < 60 && counts[1].abs_diff(500) < 60, "{counts:?}");
-        assert_eq!(counts[2..], [0, 0]);
-    }
-
-    #[test]
-    fn of_two_exits_the_one_with_less_load_is_taken() {
-        assert_eq!(firsts(&[at(10, 500), at(10, 400)]), [0, 1_000]);
-        // Of three, the busiest is taken only if both draws are unlucky, which cannot be.
-        let counts = firsts(&[at(10, 100), at(10, 500), at(10, 900)]);
-        assert!(counts[2] == 0 && counts[0] > counts[1] && counts[1] > 200, "{counts:?}");
-    }
-
-    #[test]
-    fn exits_get_clients_by_their_weights() {
-        let heavy = Candidate { weight: 3, load: None, ..at(10, 0) };
-        let counts = firsts(&[heavy, Candidate { load: None, ..at(10, 0) }]);
-        assert!(counts[0].abs_diff(750) < 60, "{counts:?}");
-    }
-
-    #[test]
-    fn exits_that_drain_or_have_not_answered_come_last() {
-        let draining = Candidate { is_draining: true, ..at(1, 0) };
-        let unknown = Candidate { round_trip: None, ..at(1, 0) };
-        let mut random = Random::new(1);
-        let order = order(&[draining, unknown, at(90, 900)], |below| {
-            u32::try_from(random.below(u64::from(below))).unwrap()
-        });
-        assert_eq!(order, [2, 1, 0]);
-    }
-
-    #[test]
-    fn a_fifth_is_worth_moving_and_less_is_not() {
-        let milliseconds = Duration::from_millis;
-        assert!(is_worth_moving(milliseconds(10), milliseconds(8)));
-        assert!(!is_worth_moving(milliseconds(10), milliseconds(9)));
-        assert!(!is_worth_moving(milliseconds(10), milliseconds(10)));
-        assert!(!is_worth_moving(milliseconds(2), milliseconds(1)), "noise");
-    }
-
-    proptest! {
-        #[test]
-        fn each_exit_is_in_the_order_once(
-            candidates in prop::collection::vec((any::<bool>(), prop::option::of(0..200_u64), 0..1_000_u32, 0..1_001_u32), 0..65),
-            seed: u64,
-        ) {
-            let candidate = |(is_draining, round_trip, load, weight): (bool, Option<u64>, u32, u32)| Candidate {
-                round_trip: round_trip.map(Duration::from_millis), load: Some(load), weight, is_draining,
-            };
-            let candidates: Vec<_> = candidates.into_iter().map(candidate).collect();
-            let mut random = Random::new(seed);
-            let mut order = order(&candidates, |below| u32::try_from(random.below(u64::from(below))).unwrap());
-            order.sort_unstable();
-            prop_assert_eq!(order, (0..candidates.len()).collect::<Vec<_>>());
-        }
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::choice::Lot;
 use crate::PublicKey;
 use crate::roster::FollowedFleet;
 
@@ -21,4 +22,7 @@ pub struct KeptFleet {
     /// The latest round-trip times in microseconds, by the exits' names.
     #[serde(default)]
     pub round_trips: BTreeMap<String, u32>,
+    /// The client's lot, once it has had an address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lot: Option<Lot>,
 }

@@ -60,6 +60,13 @@ impl Invitations {
         self.unused.iter().filter_map(|(_, token)| self.by_token.get(token))
     }
 
+    /// The unused invitations whose names come after one, sorted by name.
+    pub(super) fn unused_after(&self, name: &str) -> impl Iterator<Item = &Invitation> {
+        let from = (name.to_owned(), TokenDigest::LOWEST);
+        let after = self.unused.range(from..).skip_while(move |(other, _)| other == name);
+        after.filter_map(|(_, token)| self.by_token.get(token))
+    }
+
     /// The tokens of a name's unused invitations.
     pub(super) fn unused_of(&self, name: &str) -> Vec<TokenDigest> {
         // The set is sorted by name, then by token. This is the first place that the name can have.

@@ -146,6 +146,11 @@ impl ClientRegistry {
         self.removed.list()
     }
 
+    /// The removed keys after one, in the order of keys; all if `after` is `None`. This is how to read them in pages.
+    pub fn removed_after(&self, after: Option<PublicKey>) -> impl Iterator<Item = &RemovedKey> {
+        self.removed.after(after)
+    }
+
     /// Adds an invitation. It replaces an open one of the same name. Invitations that have expired by `now` are deleted. With the
     /// name of a WireGuard client, it turns that client into a Warren client, even if the client has another name by then.
     ///
@@ -233,6 +238,18 @@ impl ClientRegistry {
     /// The invitations that are open at `now`, sorted by name.
     pub fn open_invitations(&self, now: SystemTime) -> Vec<&Invitation> {
         self.invitations.unused().filter(|invitation| invitation.is_open(now)).collect()
+    }
+
+    /// The open invitations whose names come after one, sorted by name. This is how to read them in pages.
+    pub fn open_after(&self, name: &str, now: SystemTime) -> impl Iterator<Item = &Invitation> {
+        self.invitations.unused_after(name).filter(move |invitation| invitation.is_open(now))
+    }
+
+    /// Whether an open invitation has this name.
+    pub fn is_invited(&self, name: &str, now: SystemTime) -> bool {
+        let mut invitations = self.invitations.unused_of(name).into_iter();
+        invitations
+            .any(|token| self.invitations.get(&token).is_some_and(|invitation| invitation.is_open(now)))
     }
 
     /// Gives a client another name.

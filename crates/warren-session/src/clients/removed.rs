@@ -1,6 +1,7 @@
 //! Removed keys, remembered for good: one `[[removed]]` table of `clients.toml` each.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,12 @@ impl RemovedKeys {
         let mut all: Vec<_> = self.0.values().collect();
         all.sort_by(|one, other| (&one.name, one.removed).cmp(&(&other.name, other.removed)));
         all
+    }
+
+    /// The removed keys after one, in the order of keys.
+    pub(super) fn after(&self, key: Option<PublicKey>) -> impl Iterator<Item = &RemovedKey> {
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        self.0.range((from, Bound::Unbounded)).map(|(_, removed)| removed)
     }
 
     pub(super) fn into_list(self) -> Vec<RemovedKey> {

@@ -364,6 +364,38 @@ fn times_that_rfc_3339_cannot_write_are_written_as_the_nearest_it_can() {
     assert!(text.contains("1970-01-01T00:00:00Z") && text.contains("9999-12-31T23:59:59Z"), "{text}");
 }
 
+#[test]
+fn removed_keys_and_open_invitations_are_read_in_pages() {
+    let mut registry = ClientRegistry::new();
+    let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    for number in [3, 1, 2] {
+        registry.add(client(&format!("client{number}"), number)).unwrap();
+        registry.remove(&format!("client{number}"), now).unwrap();
+    }
+    let removed = |after| registry.removed_after(after).map(|removed| removed.public_key).collect::<Vec<_>>();
+    assert_eq!(removed(None), [key(1), key(2), key(3)]);
+    assert_eq!(removed(Some(key(1))), [key(2), key(3)]);
+    // A page goes on behind a key that has been allowed meanwhile.
+    assert_eq!(removed(Some(key(0))), removed(None));
+    assert!(removed(Some(key(3))).is_empty());
+
+    for (number, name, expires) in [(1, "b", 60), (2, "a", 60), (3, "c", 60), (4, "gone", 0)] {
+        let token_sha256 = InviteToken::new([number; InviteToken::LENGTH]).digest();
+        let expires = now + Duration::from_secs(expires);
+        let invitation =
+            Invitation { name: name.into(), token_sha256, expires, used_by: None, upgrades: None };
+        registry.invite(invitation, UNIX_EPOCH).unwrap();
+    }
+    let open =
+        |after: &str| registry.open_after(after, now).map(|open| open.name.clone()).collect::<Vec<_>>();
+    assert_eq!((open(""), open("a"), open("aa")), (names("abc"), names("bc"), names("bc")));
+    assert_eq!(["b", "gone", "d"].map(|name| registry.is_invited(name, now)), [true, false, false]);
+}
+
+fn names(letters: &str) -> Vec<String> {
+    letters.chars().map(String::from).collect()
+}
+
 fn client(name: &str, number: u8) -> Client {
     Client::new(name, key(number), UNIX_EPOCH)
 }

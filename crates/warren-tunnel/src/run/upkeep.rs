@@ -8,7 +8,7 @@ use super::Worker;
 use crate::upkeep::CONNECTIONS_PER_TURN;
 
 impl Worker {
-    /// Looks after the connections whose turn it is: gives up their old assemblies, and reads sizes and losses.
+    /// Looks after the connections whose turn it is: gives up their old assemblies and the memory of idle queues, and reads sizes and losses.
     pub(super) fn look_after_connections(&mut self, now: Instant) {
         let Some(first) = self.upkeep.first(now) else { return };
         let next = first + CONNECTIONS_PER_TURN;
@@ -22,6 +22,7 @@ impl Worker {
             expired += given_up;
             pump.note_datagram_size(&self.endpoint, now);
             pump.note_losses(&self.endpoint, now);
+            pump.spare_memory(now);
             if pump.assembler.pending() > 0 {
                 self.upkeep.note_assembly();
             }

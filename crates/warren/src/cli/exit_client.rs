@@ -12,11 +12,14 @@ mod wireguard;
 
 use std::time::SystemTime;
 
+use warren_session::PublicKey;
+
 use super::args::{ClientListArgs, ClientSetArgs, ExitClientCommand, InviteArgs};
 use super::host_networks;
 use warren_config::{ExitSettings, load_exit};
 use warren_control::{ClientChange, ClientSettings, CutOff, PageQuery};
 use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
 pub(crate) use forward::command as forward_command;
@@ -134,6 +137,10 @@ fn list(directories: &Directories, args: &ClientListArgs, store: &mut dyn Client
 }
 
 fn list_removed(args: &ClientListArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    if let Some(after) = &args.after {
+        PublicKey::unchecked(after)
+            .map_err(|error| Failure::new(ExitCode::Usage, format!("--after with --removed: {error}")))?;
+    }
     let mut page = all(&query(args), |page| store.removed(page))?;
     page.rows.sort_by(|one, other| (&one.name, &one.removed).cmp(&(&other.name, &other.removed)));
     if args.json {

@@ -1,12 +1,14 @@
 //! The daemon that a command speaks to: the one named, or the only one that runs. Says why none answers.
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use warren_host::kill_switch::{Standing, look};
 
 use crate::lost_kill_switch;
 use warren_config::ProfileName;
-use warren_control::{AskError, Request, ask};
+use warren_control::status::Status;
+use warren_control::{AskError, Request, ask, ask_status, ask_text};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, refuse_unknown};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -20,6 +22,31 @@ pub(crate) async fn ask_one(
     name: Option<&str>,
     request: &Request,
 ) -> anyhow::Result<(String, serde_json::Value)> {
+    answer_of(directories, name, async |socket| ask(socket, request).await).await
+}
+
+/// The status of the named daemon, or of the only one that runs.
+///
+/// # Errors
+/// As [`ask_one`].
+pub(crate) async fn status_of(directories: &Directories, name: Option<&str>) -> anyhow::Result<Status> {
+    answer_of(directories, name, async |socket| ask_status(socket).await).await.map(|(_, status)| status)
+}
+
+/// The same as JSON, as the daemon wrote it.
+///
+/// # Errors
+/// As [`ask_one`].
+pub(crate) async fn status_text_of(directories: &Directories, name: Option<&str>) -> anyhow::Result<String> {
+    let text = async |socket: &Path| ask_text(socket, &Request::Status).await;
+    answer_of(directories, name, text).await.map(|(_, text)| text)
+}
+
+async fn answer_of<T>(
+    directories: &Directories,
+    name: Option<&str>,
+    asking: impl AsyncFnOnce(&Path) -> Result<T, AskError>,
+) -> anyhow::Result<(String, T)> {
     let name = match name {
         Some(name) => {
             refuse_invalid_name(name)?;
@@ -28,8 +55,8 @@ pub(crate) async fn ask_one(
         None => only_running(directories).await?,
     };
     let directory = DaemonDirectory::new(&directories.runtime, &name);
-    match ask(&directory.socket(), request).await {
-        Ok(value) => Ok((name, value)),
+    match asking(&directory.socket()).await {
+        Ok(answer) => Ok((name, answer)),
         Err(AskError::NotRunning) => {
             refuse_unknown(directories, &directory, &name)?;
             // A daemon holds its lock before it has a socket, and after it has closed the socket.

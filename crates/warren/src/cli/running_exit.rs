@@ -42,7 +42,7 @@ mod tests {
     use crate::cli::args::{ExitInitArgs, RotateKeyArgs};
     use crate::cli::{exit_init, rotate_key};
     use warren_config::load_exit;
-    use warren_control::ControlSocket;
+    use warren_control::{Answer, ControlSocket};
     use warren_daemon::output;
 
     fn initialized(directory: &Path) -> (Directories, ExitSettings) {
@@ -67,7 +67,7 @@ mod tests {
             loop {
                 let asked = socket.next().await.unwrap();
                 assert!(matches!(asked.request, Request::PublicKeys), "{:?}", asked.request);
-                asked.answer.send(Ok(serde_json::to_value(&keys).unwrap())).unwrap();
+                asked.answer.send(Answer::of(&keys)).unwrap();
             }
         };
         tokio::select! {

@@ -12,9 +12,7 @@ mod watch;
 pub(crate) use watch::example;
 
 use crate::cli::args::StatusArgs;
-use crate::cli::one_daemon::{ask_one, only_running, refuse_invalid_name};
-use warren_control::Request;
-use warren_control::status::Status;
+use crate::cli::one_daemon::{only_running, refuse_invalid_name, status_of, status_text_of};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -35,11 +33,10 @@ pub(crate) async fn run(directories: &Directories, arguments: StatusArgs) -> any
         };
         return watch::watch(directories, &name).await;
     }
-    let (_, value) = ask_one(directories, name, &Request::Status).await?;
     if json {
-        return output::print_json(&value);
+        return output::print_json_text(&status_text_of(directories, name).await?);
     }
-    let status: Status = serde_json::from_value(value)?;
+    let status = status_of(directories, name).await?;
     output::print(&match (all, changes) {
         (true, _) => report::report(&status),
         (false, true) => report::changes(&status),

@@ -207,6 +207,15 @@ impl<'net> Exit<'net> {
         Self { warren, daemon: None }
     }
 
+    /// Creates an exit that joins a fleet with a ticket.
+    pub fn join(host: &'net Namespace, endpoint: &str, ticket: &str) -> Self {
+        let warren = Warren::on(host);
+        warren.run(&format!("exit init --endpoint {endpoint} --fleet {ticket}")).ok();
+        let config = warren.config("exit.toml");
+        std::fs::write(&config, std::fs::read_to_string(&config).unwrap() + Net::ALLOW_INTERNET).unwrap();
+        Self { warren, daemon: None }
+    }
+
     /// Starts the daemon and waits until it listens.
     pub fn run(&mut self) {
         self.daemon = Some(self.warren.start("--log info exit run"));

@@ -10,8 +10,12 @@ use warren_packet::datagram::{Datagram, Flags, write_packet};
 use warren_quic::driver::{CloseReason, ConnectionId, ConnectionStats, Endpoint, Event, Inbox, SocketStats};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::{Driver, TransportSettings};
-use warren_session::client::{ClientAction, ClientConfig, ClientSession, ConnectionEnd, SessionGrant};
+use warren_session::ROSTER;
+use warren_session::client::{
+    ClientAction, ClientConfig, ClientSession, ConnectionEnd, SessionGrant, Vigil, VigilAction,
+};
 use warren_session::goodbye::Goodbye;
+use warren_session::message::Roster;
 
 use super::Net;
 
@@ -26,6 +30,9 @@ pub struct LibraryClient {
     inbox: Inbox,
     packets: VecDeque<Bytes>,
     attempts: usize,
+    silence: Vigil,
+    /// What the exit has said of its fleet last.
+    roster: Option<Roster>,
 }
 
 impl LibraryClient {
@@ -43,20 +50,39 @@ impl LibraryClient {
         connections: u32,
         settings: TransportSettings,
     ) -> Self {
-        let config = ClientConfig { connections, name: "library".into(), ..ClientConfig::default() };
+        let exit = (SocketAddr::new(Net::EXIT_V4.parse().unwrap(), 443), exit_key);
+        Self::start_at(exit, key, ClientConfig { connections, ..ClientConfig::default() }, settings)
+    }
+
+    /// A client of a fleet that starts to connect to one of its exits.
+    pub fn start_in_fleet(exit: (SocketAddr, PublicKey), key: PrivateKey, connections: u32) -> Self {
+        let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
+        let config = ClientConfig { connections, features: ROSTER, ..ClientConfig::default() };
+        Self::start_at(exit, key, config, settings)
+    }
+
+    fn start_at(
+        exit: (SocketAddr, PublicKey),
+        key: PrivateKey,
+        config: ClientConfig,
+        settings: TransportSettings,
+    ) -> Self {
+        let config = ClientConfig { name: "library".into(), ..config };
         let entropy = Box::new(|bytes: &mut [u8]| getrandom::fill(bytes).unwrap());
         let mut session = ClientSession::new(config, entropy);
         session.start(Instant::now());
         let mut client = Self {
             endpoint: Endpoint::client(settings, key).unwrap(),
             session,
-            exit: (SocketAddr::new(Net::EXIT_V4.parse().unwrap(), 443), exit_key),
+            exit,
             connections: BTreeMap::new(),
             indices: HashMap::new(),
             attached: Vec::new(),
             inbox: Inbox::new(),
             packets: VecDeque::new(),
             attempts: 0,
+            silence: Vigil::default(),
+            roster: None,
         };
         client.carry_out();
         client
@@ -69,6 +95,21 @@ impl LibraryClient {
 
     pub fn state(&self) -> &warren_session::client::ClientState {
         self.session.state()
+    }
+
+    /// What the exit has said of its fleet since the last call.
+    pub fn take_roster(&mut self) -> Option<Roster> {
+        self.roster.take()
+    }
+
+    /// Whether the exit has been silent on all connections for so long that a client looks for another one now.
+    pub fn looks_for_another(&mut self) -> bool {
+        self.silence.handle_timeout(Instant::now()).contains(&VigilAction::Scout)
+    }
+
+    /// Whether the exit is silent on all connections.
+    pub fn is_silent(&self) -> bool {
+        self.silence.is_silent()
     }
 
     /// The number of attached connections.
@@ -181,7 +222,11 @@ impl LibraryClient {
                     self.connections.remove(&index);
                     self.session.closed(now, index, end_of(&reason));
                 }
-                Event::Writable { .. } | Event::Answers { .. } => {}
+                Event::Answers { connection, answers } => {
+                    let Some(index) = self.indices.get(&connection) else { continue };
+                    self.silence.answers(now, *index, answers);
+                }
+                Event::Writable { .. } => {}
             }
             self.carry_out();
         }
@@ -216,12 +261,18 @@ impl LibraryClient {
                         self.endpoint.close(connection, reason.code(), &reason.to_string());
                     }
                 }
-                ClientAction::Attach { index } => self.attached.push(index),
-                ClientAction::Detach { index } => self.attached.retain(|attached| *attached != index),
+                ClientAction::Attach { index } => {
+                    self.attached.push(index);
+                    self.silence.attached(index);
+                }
+                ClientAction::Detach { index } => {
+                    self.attached.retain(|attached| *attached != index);
+                    self.silence.detached(Instant::now(), index);
+                }
+                ClientAction::Roster { roster, .. } => self.roster = Some(*roster),
                 ClientAction::Welcome(_)
                 | ClientAction::Changed(_)
                 | ClientAction::ExitKeys { .. }
-                | ClientAction::Roster { .. }
                 | ClientAction::AskedToLeave
                 | ClientAction::Down { .. }
                 | ClientAction::Stopped { .. } => {}

@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::bail;
 use ipnet::{Ipv4Net, Ipv6Net};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use warren_session::PublicKey;
 use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
 use warren_session::exit::check_clients;
@@ -15,7 +17,7 @@ use warren_config::{ExitSettings, load_clients, lock_clients};
 use warren_control::status::Status;
 use warren_control::{
     ClientChange, ClientView, CutOff, ImportSummary, InvitationView, NewClient, Page, PageQuery, RemovedView,
-    Request, ask,
+    Request, ask_as,
 };
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
@@ -90,42 +92,42 @@ struct RunningExit {
 }
 
 impl RunningExit {
-    fn ask(&self, request: &Request) -> anyhow::Result<serde_json::Value> {
-        block_on(async { Ok(ask(&self.socket, request).await?) })
+    fn ask<T: DeserializeOwned>(&self, request: &Request) -> anyhow::Result<T> {
+        block_on(async { Ok(ask_as(&self.socket, request).await?) })
     }
 }
 
 impl ClientStore for RunningExit {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
-        self.ask(&Request::ClientAdd { client: client.clone() }).map(drop)
+        self.ask(&Request::ClientAdd { client: client.clone() }).map(|_: Value| ())
     }
 
     fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()> {
-        self.ask(&Request::ClientAddAll { clients: clients.to_vec() }).map(drop)
+        self.ask(&Request::ClientAddAll { clients: clients.to_vec() }).map(|_: Value| ())
     }
 
     fn clients(&mut self, page: &PageQuery) -> anyhow::Result<Page<ClientView>> {
-        Ok(serde_json::from_value(self.ask(&Request::ClientList { page: page.clone() })?)?)
+        self.ask(&Request::ClientList { page: page.clone() })
     }
 
     fn show(&mut self, name: &str) -> anyhow::Result<ClientView> {
-        Ok(serde_json::from_value(self.ask(&Request::ClientShow { name: name.to_owned() })?)?)
+        self.ask(&Request::ClientShow { name: name.to_owned() })
     }
 
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
-        self.ask(&Request::ClientInvite { invitation: invitation.clone() }).map(drop)
+        self.ask(&Request::ClientInvite { invitation: invitation.clone() }).map(|_: Value| ())
     }
 
     fn invitations(&mut self, page: &PageQuery) -> anyhow::Result<Page<InvitationView>> {
-        Ok(serde_json::from_value(self.ask(&Request::InvitationList { page: page.clone() })?)?)
+        self.ask(&Request::InvitationList { page: page.clone() })
     }
 
     fn is_invited(&mut self, name: &str) -> anyhow::Result<bool> {
-        Ok(serde_json::from_value(self.ask(&Request::IsInvited { name: name.to_owned() })?)?)
+        self.ask(&Request::IsInvited { name: name.to_owned() })
     }
 
     fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>> {
-        Ok(serde_json::from_value(self.ask(&Request::RemovedList { page: page.clone() })?)?)
+        self.ask(&Request::RemovedList { page: page.clone() })
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>> {
@@ -137,13 +139,13 @@ impl ClientStore for RunningExit {
     }
 
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool> {
-        let status: Status = serde_json::from_value(self.ask(&Request::Status)?)?;
+        let status: Status = self.ask(&Request::Status)?;
         let served = status.exit.and_then(|exit| exit.wireguard);
         Ok(served.is_some_and(|served| served.public_key == key.to_string()))
     }
 
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary> {
-        Ok(serde_json::from_value(self.ask(&Request::ClientImport { dry_run })?)?)
+        self.ask(&Request::ClientImport { dry_run })
     }
 }
 
