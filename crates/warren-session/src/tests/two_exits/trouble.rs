@@ -14,6 +14,8 @@ pub(super) enum Trouble {
     /// All connections of the session in use are lost at once, and its exit still has it.
     LoseSession,
     LoseOne(u64),
+    /// A move begins, the path to the new exit dies, and the session in use is lost before that is known.
+    LoseWhileBuilding,
     Store(bool),
     Device(bool),
     Flows(usize),
@@ -31,7 +33,8 @@ impl Trouble {
             12..=14 => Self::Carry(exit, random.once_in(2)),
             15 => Self::Crash(exit),
             16 => Self::Start(exit),
-            17..=18 => Self::LoseSession,
+            17 => Self::LoseSession,
+            18 => Self::LoseWhileBuilding,
             19 => Self::LoseOne(random.draw()),
             20..=21 => Self::Store(random.once_in(2)),
             22 => Self::Device(!random.once_in(3)),
@@ -47,6 +50,12 @@ impl Trouble {
             Self::Carry(exit, carries) => world.sites[exit].carries = carries,
             Self::Crash(exit) => world.crash(exit),
             Self::Start(exit) => world.start(exit),
+            Self::LoseWhileBuilding => {
+                world.improve();
+                world.set_path(1 - world.client.in_use.exit, true);
+                world.wait(100);
+                Self::LoseSession.make(world);
+            }
             Self::LoseSession => {
                 let number = world.client.in_use.number;
                 let is_its = |owner: Option<(u64, u32)>| owner.is_some_and(|(session, _)| session == number);
