@@ -219,7 +219,7 @@ impl Daemon {
                 }
                 answer = self.connections.lookups.next() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(Some(self.meter.due())) => self.measure().await,
-                () = until(timeout) => self.handle_timeouts().await?,
+                () = until(timeout) => self.handle_timeouts(),
                 () = until(race) => self.run_race().await?,
                 () = until(asking) => self.ask_again().await?,
                 () = until(silence) => self.handle_silence().await?,
@@ -250,31 +250,32 @@ impl Daemon {
 
     /// Carries out what the session's state machine asks for. Returns a reason if the daemon is to stop.
     async fn carry_out_actions(&mut self) -> anyhow::Result<Option<Stop>> {
-        while let Some(action) = self.moves.take_news().or_else(|| self.session.machine.poll_action()) {
-            if let Some(stop) = self.carry_out(action).await? {
-                return Ok(Some(stop));
+        loop {
+            while let Some(action) = self.moves.take_news().or_else(|| self.session.machine.poll_action()) {
+                if let Some(stop) = self.carry_out(action).await? {
+                    return Ok(Some(stop));
+                }
+            }
+            // A step of a move may leave the session in use something to say.
+            if !self.follow_move().await? {
+                return Ok(None);
             }
         }
-        self.follow_move().await?;
-        Ok(None)
     }
 
     /// When [`Self::handle_timeouts`] has something to do.
     fn session_due(&self) -> Option<Instant> {
-        // News of a session that has just come into use is taken before anything else.
-        let news = self.moves.has_news().then(Instant::now);
         let beside = self.session.beside.as_ref().and_then(|beside| beside.machine.timeout());
-        [news, self.session.machine.timeout(), beside, self.moves.due()].into_iter().flatten().min()
+        [self.session.machine.timeout(), beside, self.moves.plan.due()].into_iter().flatten().min()
     }
 
-    /// Does what is due of the sessions and of a move between them.
-    async fn handle_timeouts(&mut self) -> anyhow::Result<()> {
+    /// Does what is due of the sessions. What is due of a move between them follows with their actions.
+    fn handle_timeouts(&mut self) {
         let now = Instant::now();
         self.session.machine.handle_timeout(now);
         if let Some(beside) = &mut self.session.beside {
             beside.machine.handle_timeout(now);
         }
-        self.handle_move(now).await
     }
 
     /// When to ask whether an earlier exit of the profile is back. Until the exit in use works, nothing is asked.

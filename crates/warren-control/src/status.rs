@@ -158,10 +158,15 @@ impl Status {
         Self { client: Some(client), ..Self::new(Role::Client, observed) }
     }
 
-    /// The shortest round trip of the connections in milliseconds. None if none was measured.
+    /// The shortest round trip of the connections in milliseconds: of a client, those of the session in use, while it has a session.
+    /// None if none was measured.
     pub fn shortest_rtt_ms(&self) -> Option<f64> {
+        let session =
+            self.client.as_ref().and_then(|client| client.session.as_ref()).map(|session| session.id);
+        let counts = |connection: &&ConnectionStatus| session.is_none() || connection.session == session;
+        let connections = self.connections.iter().filter(counts).map(|connection| connection.rtt_ms);
         // 0 means that no round trip was measured yet.
-        self.connections.iter().map(|connection| connection.rtt_ms).filter(|rtt| *rtt > 0.0).reduce(f64::min)
+        connections.filter(|rtt| *rtt > 0.0).reduce(f64::min)
     }
 
     /// An exit's status.

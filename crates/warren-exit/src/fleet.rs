@@ -144,7 +144,11 @@ impl Fleet {
         self.say(hello, sessions);
         let opened: Vec<ExitMessage> = sessions
             .sessions()
-            .map(|session| ExitMessage::Opened { key: session.key(), nonce: session.nonce().to_vec() })
+            .map(|session| ExitMessage::Opened {
+                key: session.key(),
+                nonce: session.nonce().to_vec(),
+                claim: session.claim(),
+            })
             .collect();
         opened.into_iter().for_each(|opened| self.say(opened, sessions));
     }
@@ -267,9 +271,9 @@ impl Fleet {
                     self.act_by(revision, sessions);
                 }
             }
-            FleetMessage::Elsewhere { key, nonce, exit } => {
+            FleetMessage::Elsewhere { key, nonce, claim, exit } => {
                 tracing::debug!("a client has a newer session at {exit}");
-                sessions.elsewhere(now, key, &nonce);
+                sessions.elsewhere(now, key, &nonce, claim);
             }
             FleetMessage::Exits { own_clock_offset_ms, exits } => {
                 check_count(exits.len(), MAX_EXITS, "exits")?;

@@ -100,9 +100,9 @@ mod tests {
         for byte in 0..20 {
             let (key, nonce) = (PublicKey([byte; 32]), vec![byte]);
             let exit = ExitId::try_from("ams".to_owned()).unwrap();
-            let opened = ExitMessage::Opened { key, nonce: nonce.clone() };
+            let opened = ExitMessage::Opened { key, nonce: nonce.clone(), claim: 1 };
             assert_eq!(sent(&opened), opened);
-            let elsewhere = FleetMessage::Elsewhere { key, nonce, exit };
+            let elsewhere = FleetMessage::Elsewhere { key, nonce, claim: 1, exit };
             assert_eq!(sent(&elsewhere), elsewhere);
         }
         for outcome in [Outcome::Stored { revision: 7 }, Outcome::Conflict, Outcome::Unavailable] {

@@ -122,13 +122,16 @@ pub enum ExitMessage {
         /// The changed rows, each once, as they shall be.
         rows: Vec<RowChange>,
     },
-    /// A client has opened a session here. The exit does not wait for the store: the newest session wins.
+    /// A client has opened a session here, or keeps the one that it has here. The exit does not wait for the store: the newest
+    /// session wins.
     Opened {
         /// The client's key, which may be one of WireGuard's.
         #[serde(deserialize_with = "stored_key")]
         key: PublicKey,
         /// The client process's nonce. Two sessions with one nonce are of the same process, which moves.
         nonce: Vec<u8>,
+        /// The session's number among those of the client process. Of two with one nonce, the one with the higher number counts.
+        claim: u64,
     },
     /// A client's session here is over.
     Closed {
@@ -254,6 +257,8 @@ pub enum FleetMessage {
         key: PublicKey,
         /// The newer session's nonce.
         nonce: Vec<u8>,
+        /// The newer session's number among those of its client process.
+        claim: u64,
         /// The exit that has it.
         exit: ExitId,
     },
@@ -314,7 +319,7 @@ mod tests {
         let mut messages = vec![
             FleetMessage::Whole { revision: 1, rows: rows.clone(), is_last: true },
             FleetMessage::Changes { revision: 2, rows },
-            FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], exit },
+            FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit },
             FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
             FleetMessage::Certificates {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],

@@ -209,11 +209,14 @@ pub(crate) struct SessionRecord {
     pub(crate) exit: ExitId,
     /// The client process's nonce, as base64.
     pub(crate) nonce: String,
+    /// The session's number among those of its client process.
+    #[serde(default)]
+    pub(crate) claim: u64,
 }
 
 impl SessionRecord {
-    pub(crate) fn new(exit: &ExitId, nonce: &[u8]) -> Self {
-        Self { exit: exit.clone(), nonce: STANDARD.encode(nonce) }
+    pub(crate) fn new(exit: &ExitId, nonce: &[u8], claim: u64) -> Self {
+        Self { exit: exit.clone(), nonce: STANDARD.encode(nonce), claim }
     }
 
     /// The nonce's bytes. Empty if the record is damaged.

@@ -128,7 +128,7 @@ impl Link {
             ExitMessage::Hello { .. } => return self.hello(message, now),
             _ if !is_known => return Err("the exit has not begun with Hello".to_owned()),
             ExitMessage::Request { id, rows } => self.request(id, rows, now),
-            ExitMessage::Opened { key, nonce } => self.sessions.open(key, nonce, now),
+            ExitMessage::Opened { key, nonce, claim } => self.sessions.open(key, (nonce, claim), now),
             ExitMessage::Closed { key, nonce } => self.sessions.close(key, nonce),
             ExitMessage::Load { load, state } => {
                 if let Some(exit) = &mut self.exit {

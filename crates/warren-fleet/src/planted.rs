@@ -16,6 +16,8 @@ pub(crate) enum Bug {
     LateTransactionMissed,
     /// A session that waited for the store takes the record from a newer one.
     QueuedClaimOverwrites,
+    /// The numbers that a client process gives its sessions are ignored.
+    ClaimsIgnored,
     /// A recovery brings back no removed keys.
     TombstoneForgotten,
 }

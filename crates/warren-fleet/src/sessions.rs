@@ -2,7 +2,10 @@
 //!
 //! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. One that
 //! could not be recorded for a while, because the store was away, yields to a record that somebody else has made meanwhile.
+//!
+//! A client process numbers its sessions. Between two sessions of one process, the numbers decide, whenever the store hears of them.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -29,15 +32,29 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Own {
     nonce: Vec<u8>,
+    claim: u64,
     opened: Instant,
     /// The record's revision when the session was opened.
     basis: i64,
 }
 
 impl Own {
-    /// Whether the session is too old to take another exit's record.
-    fn is_old(&self, now: Instant) -> bool {
-        now.duration_since(self.opened) > FRESH
+    /// Whether the client's session is the one in another exit's record, and not this one.
+    fn yields(&self, modified: i64, record: &SessionRecord, now: Instant) -> bool {
+        match self.by_claim(record) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // This session is too old to take another exit's record.
+            Ordering::Equal => modified > self.basis && now.duration_since(self.opened) > FRESH,
+        }
+    }
+
+    /// Compares this session with that of a record. They are equal if they are of different client processes.
+    fn by_claim(&self, record: &SessionRecord) -> Ordering {
+        match record.nonce() == self.nonce && !is_planted(Bug::ClaimsIgnored) {
+            true => self.claim.cmp(&record.claim),
+            false => Ordering::Equal,
+        }
     }
 }
 
@@ -52,9 +69,10 @@ pub(crate) struct SessionBatch {
 }
 
 impl Sessions {
-    pub(crate) fn open(&mut self, key: PublicKey, nonce: Vec<u8>, now: Instant) {
+    /// A client has opened a session here, or keeps one, with its process's nonce and its number.
+    pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
         let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
-        self.own.insert(key, Own { nonce, opened: now, basis });
+        self.own.insert(key, Own { nonce, claim, opened: now, basis });
         self.closed.remove(&key);
         self.unsent.insert(key);
     }
@@ -111,8 +129,13 @@ impl Sessions {
         if !is_elsewhere || self.unsent.contains(&key) {
             return None;
         }
+        if self.own.get(&key)?.by_claim(&record) == Ordering::Greater {
+            // The other exit was late to say that the client was there.
+            self.unsent.insert(key);
+            return None;
+        }
         self.own.remove(&key)?;
-        Some(FleetMessage::Elsewhere { key, nonce: record.nonce(), exit: record.exit })
+        Some(elsewhere(key, record))
     }
 
     /// The next records to write, and sessions that have lost to others.
@@ -130,19 +153,14 @@ impl Sessions {
             let others = record.filter(|(_, record)| record.exit != *me);
             let value = match (self.own.get(&key), others) {
                 (Some(own), Some((modified, record)))
-                    if *modified > own.basis
-                        && (own.is_old(now) && !is_planted(Bug::QueuedClaimOverwrites)) =>
+                    if own.yields(*modified, record, now) && !is_planted(Bug::QueuedClaimOverwrites) =>
                 {
-                    lost.push(FleetMessage::Elsewhere {
-                        key,
-                        nonce: record.nonce(),
-                        exit: record.exit.clone(),
-                    });
+                    lost.push(elsewhere(key, record.clone()));
                     self.own.remove(&key);
                     self.unsent.remove(&key);
                     continue;
                 }
-                (Some(own), _) => serde_json::to_vec(&SessionRecord::new(me, &own.nonce)).ok(),
+                (Some(own), _) => serde_json::to_vec(&SessionRecord::new(me, &own.nonce, own.claim)).ok(),
                 (None, _) => {
                     let nonce = self.closed.get(&key);
                     let is_there = record
@@ -176,4 +194,8 @@ impl Sessions {
     pub(crate) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
+}
+
+fn elsewhere(key: PublicKey, record: SessionRecord) -> FleetMessage {
+    FleetMessage::Elsewhere { key, nonce: record.nonce(), claim: record.claim, exit: record.exit }
 }

@@ -343,7 +343,7 @@ fn an_exit_that_is_cut_off_one_way_is_told_and_catches_up_within_two_seconds() {
         let number = u8::try_from(round).unwrap() * 10;
         a.store(&[client(&format!("anna{round}"), key(number + 1)).into()]);
         wait_for("she is known", Duration::from_secs(5), || c.client(key(number + 1)).map(drop));
-        c.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![1; 16] });
+        c.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![1; 16], claim: 0 });
         // The record is there before the way is cut.
         std::thread::sleep(Duration::from_millis(500));
         ways.set(cut);
@@ -353,7 +353,7 @@ fn an_exit_that_is_cut_off_one_way_is_told_and_catches_up_within_two_seconds() {
         c.wait("the exit is told", |seen| matches!(seen.store, Some(StoreLink::Away { .. })).then_some(()));
         a.store(&removal(&format!("anna{round}"), key(number + 1)));
         // Another exit gets the client's session meanwhile.
-        a.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![2; 16] });
+        a.say(ExitMessage::Opened { key: key(number + 1), nonce: vec![2; 16], claim: 0 });
         std::thread::sleep(Duration::from_secs(11));
         assert!(c.client(key(number + 1)).is_some(), "the way is not cut");
         ways.set(OPEN);
@@ -426,7 +426,9 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
 fn a_client_has_its_session_at_the_exit_that_it_has_come_to_last() {
     let fleet = three_exits();
     let [a, b, c] = &fleet.exits[..] else { panic!() };
-    let open = |exit: &Exit, nonce: u8| exit.say(ExitMessage::Opened { key: key(1), nonce: vec![nonce; 16] });
+    let open = |exit: &Exit, nonce: u8| {
+        exit.say(ExitMessage::Opened { key: key(1), nonce: vec![nonce; 16], claim: 0 })
+    };
     open(a, 1);
     std::thread::sleep(Duration::from_millis(500));
     open(b, 1);
@@ -438,7 +440,7 @@ fn a_client_has_its_session_at_the_exit_that_it_has_come_to_last() {
     assert_eq!(c.seen(|seen| seen.elsewhere.len()), 0);
     // Many clients at once are recorded in batches.
     for number in 0..1000 {
-        b.say(ExitMessage::Opened { key: number_key(number), nonce: vec![3; 16] });
+        b.say(ExitMessage::Opened { key: number_key(number), nonce: vec![3; 16], claim: 0 });
     }
     let records = || {
         fleet
@@ -458,7 +460,7 @@ fn a_client_has_its_session_at_the_exit_that_it_has_come_to_last() {
 #[test]
 fn records_of_an_exit_whose_link_was_killed_are_gone_in_twelve_seconds() {
     let mut fleet = three_exits();
-    fleet.exits[0].say(ExitMessage::Opened { key: key(1), nonce: vec![1; 16] });
+    fleet.exits[0].say(ExitMessage::Opened { key: key(1), nonce: vec![1; 16], claim: 0 });
     let records = |fleet: &Fleet| {
         fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/se/", "--keys-only"]).trim().len()
     };
@@ -472,7 +474,7 @@ fn records_of_an_exit_whose_link_was_killed_are_gone_in_twelve_seconds() {
         (seen.exits.iter().filter(|exit| exit.is_alive).count() == 2).then_some(())
     });
     // A link that ends orderly gives its records back at once.
-    fleet.exits[1].say(ExitMessage::Opened { key: key(2), nonce: vec![1; 16] });
+    fleet.exits[1].say(ExitMessage::Opened { key: key(2), nonce: vec![1; 16], claim: 0 });
     wait_for("it is recorded", Duration::from_secs(5), || (records(&fleet) > 0).then_some(()));
     fleet.exits[1].stop_link("TERM");
     wait_for("it is gone", Duration::from_secs(2), || (records(&fleet) == 0).then_some(()));

@@ -18,6 +18,7 @@ mod handshake;
 mod homing;
 mod kept_fleet;
 mod link;
+mod moves;
 mod race;
 mod taken;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use self::config::ClientConfig;
 pub use self::exit_keys::{ExitKeys, KeyNews};
 pub use self::homing::Homing;
 pub use self::kept_fleet::KeptFleet;
+pub use self::moves::{Moves, Step, Switched, Watched, Which};
 pub use self::race::{Race, STAGGER};
 pub use self::taken::TakenAddresses;
 pub use self::vigil::{Vigil, VigilAction};
@@ -44,8 +46,9 @@ pub use self::welcome::{SessionGrant, WelcomeError};
 use self::link::{Link, Phase};
 use crate::clients::MAX_NAME_LENGTH;
 use crate::goodbye::{Goodbye, Violation};
-use crate::message;
+use crate::message::{self, Message};
 use crate::planted::{Bug, is_planted};
+use crate::planted_moves;
 use crate::roster::FleetName;
 use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
 
@@ -75,6 +78,8 @@ pub struct ClientSession {
     links: Vec<Link>,
     actions: VecDeque<ClientAction>,
     taken: TakenAddresses,
+    /// Whether the exit has to know that the client stays. See [`Self::stay`].
+    stays: bool,
 }
 
 /// A session that the exit has granted.
@@ -110,6 +115,7 @@ impl ClientSession {
             links,
             actions: VecDeque::new(),
             taken: TakenAddresses::default(),
+            stays: false,
         }
     }
 
@@ -133,6 +139,27 @@ impl ClientSession {
     /// Sets whether the client can open a session at another exit while this one goes on.
     pub fn set_moves_without_gap(&mut self, moves_without_gap: bool) {
         self.config.moves_without_gap = moves_without_gap;
+    }
+
+    /// Keeps this session, although the client has opened another one at another exit of the fleet. The exit may have heard of that
+    /// one from the store, and would end this session soon. `claim` is higher than that of every session before.
+    pub fn stay(&mut self, claim: u64) {
+        self.config.claim = claim;
+        if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
+            return;
+        }
+        // A connection may be lost before its exit has read this, so each one says it, and each later one again.
+        self.stays = true;
+        for index in 0..self.config.connections {
+            if self.link(index).is_some_and(|link| link.attached_since().is_some()) {
+                self.say_stay(index);
+            }
+        }
+    }
+
+    fn say_stay(&mut self, index: u32) {
+        let bytes = message::encode(&Message::Stay(message::Stay { claim: self.config.claim }));
+        self.actions.push_back(ClientAction::Send { index, bytes });
     }
 
     /// Starts to connect.

@@ -222,6 +222,13 @@ impl ExitSessions {
         self.store.lacks(row)
     }
 
+    /// Number of things that this exit keeps in mind, beside its clients.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        let lists = self.sessions.len() + self.by_key.len() + self.predecessors.len() + self.actions.len();
+        lists + self.fleet.leaving.len() + self.deadlines.len() + self.connections.len()
+    }
+
     /// Every open session.
     pub fn sessions(&self) -> impl Iterator<Item = &Session> {
         self.sessions.values()

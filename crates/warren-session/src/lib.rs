@@ -12,12 +12,15 @@ pub mod invite;
 mod key;
 pub mod message;
 mod planted;
+mod planted_moves;
 pub mod pool;
 pub mod roster;
 #[cfg(any(test, feature = "simulation"))]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, even where a fuzz target drives it")]
 mod tests {
     pub mod simulation;
+    #[cfg(test)]
+    mod two_exits;
 }
 mod token;
 

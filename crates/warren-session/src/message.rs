@@ -13,7 +13,8 @@ pub use self::decoder::{MAX_MESSAGE_LENGTH, MessageDecoder};
 pub use self::envelope::{Message, encode};
 pub use self::error::MessageError;
 pub use self::wire::{
-    Attach, Attached, Enrol, Enrolled, ExitLoad, Fleet, Goodbye, Hello, Network, Roster, Update, Welcome,
+    Attach, Attached, Enrol, Enrolled, ExitLoad, Fleet, Goodbye, Hello, Network, Roster, Stay, Update,
+    Welcome,
 };
 
 pub(crate) use self::address::{ip_from_wire, ip_to_wire, is_unicast};
@@ -36,6 +37,7 @@ mod tests {
             prefixes: vec![Network { address: vec![10, 0, 0, 0], prefix_length: 8 }],
             has_other_exit: Some(true),
             fleet: None,
+            claim: 0,
         };
         #[rustfmt::skip]
         let expected = [
@@ -59,6 +61,9 @@ mod tests {
             0x00, 0x0f, 0x0a, 0x0d, 0x08, 0x01, 0x42, 0x09, 0x0a, 0x04, b'a', b'c', b'm', b'e', 0x10, 0xac, 0x02,
         ];
         assert_eq!(encode(&Message::Hello(hello)), expected);
+        let hello = Hello { version: 1, claim: 300, ..Hello::default() };
+        assert_eq!(encode(&Message::Hello(hello)), [0x00, 0x07, 0x0a, 0x05, 0x08, 0x01, 0x48, 0xac, 0x02]);
+        assert_eq!(encode(&Message::Stay(Stay { claim: 2 })), [0x00, 0x04, 0x52, 0x02, 0x08, 0x02]);
         let loads = vec![ExitLoad { exit: "x".into(), permille: 5 }];
         let roster = Message::Roster(Roster { signed: vec![7], loads });
         let expected = [0x00, 0x0c, 0x4a, 0x0a, 0x0a, 0x01, 7, 0x12, 0x05, 0x0a, 0x01, b'x', 0x10, 0x05];

@@ -392,6 +392,26 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_left_of_a_thousand_moves() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        sessions.open(SessionId(0), route("10.66.0.2", 4));
+        for number in 1..=1_000 {
+            let (old, new) = (SessionId(number - 1), SessionId(number));
+            let moving = Arc::new(Moving::begin(old, now));
+            sessions.set_move(Some(moving.clone()));
+            sessions.open(new, route("10.66.0.2", 4));
+            (0..4).for_each(|index| assert!(sessions.attach(new, index, Place::Here(index as usize))));
+            moving.prove(new, None);
+            moving.switch();
+            assert_eq!(sessions.end(old).len(), if number == 1 { 0 } else { 4 });
+            sessions.set_move(None);
+            assert_eq!(Arc::strong_count(&moving), 1, "its tables are freed with it");
+        }
+        assert_eq!((sessions.by_id.len(), sessions.by_address.len()), (1, 1));
+        assert!(sessions.moving().is_none());
+    }
+
+    #[test]
     fn exit_refuses_a_source_that_is_not_the_sessions() {
         let (sessions, rules) = (sessions(), exit_rules(true));
         let outside = address("203.0.113.7");

@@ -25,6 +25,12 @@ const UDP_PAUSE: Duration = Duration::from_secs(5);
 /// How long a flow of the old session counts as under way after its latest packet.
 const COUNTED_FOR: Duration = Duration::from_secs(15);
 
+/// A flow of the old session without a packet for this long gives its slot up if there is no other. An old TCP flow needs its slot only
+/// to be counted and to tell a copied SYN from a new one, and an old UDP flow has paused by then.
+const OLD_IDLE: Duration = Duration::from_secs(60);
+/// The same for a TCP flow of the new session, which would be taken for an old one then.
+const NEW_IDLE: Duration = Duration::from_secs(300);
+
 /// A move from one session to another.
 #[derive(Debug)]
 pub struct Moving {
@@ -65,8 +71,8 @@ impl Moving {
             old,
             new: OnceLock::new(),
             has_switched: AtomicBool::new(false),
-            old_flows: FlowTable::new(),
-            new_flows: FlowTable::new(),
+            old_flows: FlowTable::new(milliseconds(OLD_IDLE)),
+            new_flows: FlowTable::new(milliseconds(NEW_IDLE)),
             without_room: AtomicU64::new(0),
         }
     }
@@ -130,6 +136,8 @@ impl Moving {
             };
             if has_begun && self.old_flows.seen(&flow).is_none() {
                 self.note_new(&flow, at);
+            } else if is_tcp && self.new_flows.see(&flow, at) && step == FlowStep::Ends {
+                self.new_flows.end(&flow);
             }
         } else if step == FlowStep::Ends {
             self.old_flows.end(&flow);
@@ -154,7 +162,11 @@ impl Moving {
     fn is_new(&self, flow: &FiveTuple, step: FlowStep, now: Instant) -> bool {
         let at = self.milliseconds(now);
         match (flow.protocol, step) {
-            (protocol::TCP, _) if self.new_flows.seen(flow).is_some() => true,
+            (protocol::TCP, FlowStep::Ends) if self.new_flows.see(flow, at) => {
+                self.new_flows.end(flow);
+                true
+            }
+            (protocol::TCP, _) if self.new_flows.see(flow, at) => true,
             // A copy of a SYN from before the switch is not a new flow.
             (protocol::TCP, FlowStep::Opens) if self.old_flows.seen(flow).is_none() => {
                 self.note_new(flow, at)
@@ -201,8 +213,8 @@ fn is_echo(flow: &FiveTuple, echo: Option<Echo>) -> bool {
 }
 
 fn milliseconds(duration: Duration) -> u32 {
-    // One less than the mark of an ended flow, after 49 days.
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1)
+    // The highest bit marks an ended flow.
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).min(u32::MAX >> 1)
 }
 
 #[cfg(test)]
@@ -327,6 +339,23 @@ mod tests {
         test.send(2, TCP, 1, FlowStep::Continues);
         assert_eq!(test.moving.flows_at_old(test.at(2)), 1);
         assert_eq!(test.moving.flows_at_old(test.at(20)), 0);
+    }
+
+    #[test]
+    fn ten_minutes_of_short_flows_find_room() {
+        let test = Test::new();
+        test.switch();
+        for number in 0..200_000_u32 {
+            let source = std::net::Ipv4Addr::from(0x0a42_0000 + number);
+            let flow = FiveTuple { source: source.into(), ..flow(TCP, 1) };
+            let at = test.start + Duration::from_millis(u64::from(number) * 3);
+            let right = |step| test.moving.choose(&flow, step, at).right;
+            assert_eq!((right(FlowStep::Opens), right(FlowStep::Continues)), (NEW, NEW), "{number}");
+            assert_eq!(right(FlowStep::Ends), NEW);
+            test.moving.received(NEW, &flow.reversed(), FlowStep::Ends, at);
+            assert_eq!(right(FlowStep::Continues), NEW, "the last acknowledgement");
+        }
+        assert_eq!(test.moving.without_room(), 0);
     }
 
     #[test]

@@ -143,9 +143,9 @@ impl Daemon {
         let moves = was_nearer
             && is_nearer
             && self.health.state() == State::Up
-            && self.moves.may_improve(now)
+            && self.moves.plan.may_improve(now)
             && !self.connections.is_racing();
-        let confirms = is_nearer && !moves && self.moves.may_improve(now);
+        let confirms = is_nearer && !moves && self.moves.plan.may_improve(now);
         self.connections
             .measure_at(now + if confirms { CONFIRM_AFTER + spread_confirmation() } else { MEASURE_EVERY });
         if moves {

@@ -70,7 +70,7 @@ impl Daemon {
         self.close_unwanted().await;
         self.connections.abort_race(&self.worker).await;
         self.connections.forget_silence();
-        self.session.abort_probe();
+        self.forget_proof();
         if let Some(session) = self.session.take_welcome() {
             self.worker.send_all(SharedCommand::EndSession { session }).await;
         }

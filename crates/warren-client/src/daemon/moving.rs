@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use warren_quic::driver::ConnectionId;
 use warren_quic::key::PublicKey;
-use warren_session::client::{ClientAction, ClientState, SessionGrant};
+use warren_session::client::{ClientAction, ClientState, SessionGrant, Step, Switched, Watched};
 use warren_session::exit::SessionId;
 
 use super::Daemon;
 use super::connections::{Purpose, Which, close_quietly};
-use super::moves::{ATTACH_WITHIN, Move, Stage, random_part};
+use super::moves::{Move, random_part};
 use super::session::leased;
 use super::session_actions::route_of;
 use crate::exits::Way;
@@ -23,39 +23,19 @@ use crate::probe::Probe;
 use warren_control::status::State;
 use warren_tunnel::{Echo, Moving, SharedCommand};
 
-/// The new exit's session has to carry packets within this time.
-const BUILD_WITHIN: Duration = Duration::from_secs(10);
-/// When to look again whether the old session has flows left.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The old session is kept for this long even if no flow uses it: a program may be silent for a while.
-const KEPT_FOR: Duration = Duration::from_secs(30);
-/// The old session is kept no longer than this. Its exit may end it earlier.
-const LONGEST: Duration = Duration::from_secs(600);
 /// Clients that are asked to leave do so within this time, each at a random moment. A stale exit waits for two seconds.
 const SPREAD: Duration = Duration::from_millis(1_000);
-/// When to try again to leave an exit.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// No move for a better exit begins within this time after a move, and none to an exit where one has just failed.
-const PAUSE: Duration = Duration::from_secs(600);
 
 impl Daemon {
     /// The exit in use sends its clients to other exits of the fleet.
     pub(super) async fn asked_to_leave(&mut self, now: Instant) {
-        if self.moves.leave_at.is_some() {
-            return;
+        if self.moves.plan.asked_to_leave(now, random_part(SPREAD)) {
+            tracing::info!(
+                "{} asks its clients to move to another exit",
+                self.exit_name(self.connections.exits.current())
+            );
+            self.connections.exits.avoid_current(now);
         }
-        tracing::info!(
-            "{} asks its clients to move to another exit",
-            self.exit_name(self.connections.exits.current())
-        );
-        self.connections.exits.avoid_current(now);
-        if let Some(moved) = self.moves.under_way.as_mut().filter(|moved| moved.is_building()) {
-            // It is leaving already. If that fails, it tries again.
-            moved.is_asked = true;
-            return;
-        }
-        // All clients of the exit leave now. A random delay keeps them from reaching the other exits at the same moment.
-        self.moves.leave_at = Some(now + random_part(SPREAD));
     }
 
     /// Whether the winner of a race gets a session beside the one in use.
@@ -77,7 +57,7 @@ impl Daemon {
         key: PublicKey,
     ) {
         let old = self.session.welcome().map(|welcome| SessionId(welcome.session));
-        let (Some(old), false) = (old, self.moves.is_building()) else {
+        let (Some(old), false) = (old, self.moves.plan.is_building()) else {
             close_quietly(&self.worker, connection).await;
             return;
         };
@@ -91,82 +71,42 @@ impl Daemon {
         self.worker.send_all(SharedCommand::Move { moving: Some(rules.clone()) }).await;
         self.connections.begin_beside(connection, way, key);
         self.session.begin_beside(now);
-        let is_asked = self.moves.leave_at.take().is_some();
-        let stage = Stage::Building { until: now + BUILD_WITHIN, proven: None };
-        self.moves.under_way =
-            Some(Move { rules, from, to, stage, is_asked, keeps_addresses: true, news: VecDeque::new() });
+        self.moves.plan.begin(now, way.exit);
+        self.moves.under_way = Some(Move { rules, from, to, news: VecDeque::new() });
     }
 
-    /// Does what a move has to do now.
-    pub(super) async fn handle_move(&mut self, now: Instant) -> anyhow::Result<()> {
-        if !self.moves.is_building() && self.moves.leave_at.is_some_and(|at| at <= now) {
-            self.moves.leave_at = Some(now + RETRY_AFTER);
-            if self.health.state() == State::Up {
-                self.connections.exits.avoid_current(now);
-                self.start_race(Purpose::Leave).await?;
-            }
-        }
-        match self.moves.under_way.as_ref().map(|moved| moved.stage) {
-            None => {}
-            Some(Stage::Building { .. }) => {
-                let is_late = self.moves.due().is_some_and(|due| due <= now);
-                if is_late && !self.is_ready(now) {
-                    self.give_move_up(now, "nothing came back through it").await;
-                }
-            }
-            Some(Stage::Leaving { since, look_at }) if look_at <= now => {
-                let age = now.saturating_duration_since(since);
-                let Some(moved) = &mut self.moves.under_way else { return Ok(()) };
-                moved.stage = Stage::Leaving { since, look_at: now + LOOK_EVERY };
-                if age >= LONGEST || (age >= KEPT_FOR && moved.rules.flows_at_old(now) == 0) {
-                    self.end_move().await;
-                }
-            }
-            Some(Stage::Leaving { .. }) => {}
-        }
-        Ok(())
-    }
-
-    /// Carries out what the session beside asks for, and switches to it once it carries packets.
-    pub(super) async fn follow_move(&mut self) -> anyhow::Result<()> {
+    /// Carries out what the session beside asks for, and then what the move does next. Returns whether there was anything.
+    pub(super) async fn follow_move(&mut self) -> anyhow::Result<bool> {
+        let mut is_busy = false;
         while let Some(action) = self.session.beside.as_mut().and_then(|beside| beside.machine.poll_action())
         {
             self.carry_out_beside(action).await?;
+            is_busy = true;
         }
-        if self.is_ready(Instant::now()) {
-            self.switch(Instant::now()).await;
+        while let Some(step) = self.next_step(Instant::now()) {
+            self.take_step(step).await?;
+            is_busy = true;
         }
-        Ok(())
-    }
-
-    /// The new session has carried a packet.
-    pub(super) fn prove_move(&mut self) {
-        self.moves.prove(Instant::now());
+        Ok(is_busy)
     }
 
     /// Goes on with the session beside at once if the one in use is lost. Returns false if it cannot.
     pub(super) async fn takes_over(&mut self) -> bool {
-        if !self.moves.is_building() {
-            return false;
-        }
-        // The session in use is lost, so the other one needs no proof.
-        self.moves.prove(Instant::now());
-        let beside = self.session.beside.as_ref().map(|beside| beside.machine.state());
-        let is_up = matches!(beside, Some(ClientState::Up { .. }));
-        if is_up {
+        let takes_over =
+            self.moves.plan.is_building() && self.next_step(Instant::now()) == Some(Step::Switch);
+        if takes_over {
             self.switch(Instant::now()).await;
         }
-        is_up
+        takes_over
     }
 
     /// Ends a move: the old session after the switch, or the new one before it.
     pub(super) async fn end_move(&mut self) {
         let Some(moved) = self.moves.under_way.take() else { return };
-        match moved.stage {
-            Stage::Building { .. } => self.session.abort_probe(),
-            Stage::Leaving { .. } => {
-                tracing::info!("moved to {}: the session at {} is over", moved.to, moved.from)
-            }
+        match self.moves.plan.end() {
+            // Its exit may have heard from the store that the client is elsewhere.
+            true => self.session.stay(),
+            false => tracing::info!("moved to {}: the session at {} is over", moved.to, moved.from),
         }
         if let Some(mut beside) = self.session.beside.take() {
             beside.machine.stop(Instant::now());
@@ -174,7 +114,7 @@ impl Daemon {
                 self.carry_out_last(Which::Beside, action).await;
             }
             self.connections.end_beside(&self.worker).await;
-            if let Some(welcome) = beside.welcome {
+            if let Some(welcome) = &beside.welcome {
                 let session = SessionId(welcome.session);
                 self.worker.send_all(SharedCommand::EndSession { session }).await;
             }
@@ -189,6 +129,57 @@ impl Daemon {
         }
     }
 
+    fn next_step(&mut self, now: Instant) -> Option<Step> {
+        let (in_use, beside) = (self.watched(Which::InUse), self.watched(Which::Beside));
+        let super::moves::Moves { plan, under_way, .. } = &mut self.moves;
+        plan.next(now, in_use, beside, || under_way.as_ref().map_or(0, |moved| moved.rules.flows_at_old(now)))
+    }
+
+    fn watched(&self, which: Which) -> Watched {
+        let beside = self.session.beside.as_ref();
+        let (machine, welcome) = match which {
+            Which::InUse => (Some(&self.session.machine), self.session.welcome()),
+            Which::Beside => {
+                (beside.map(|beside| &beside.machine), beside.and_then(|beside| beside.welcome.as_ref()))
+            }
+        };
+        let Some(ClientState::Up { attached }) = machine.map(|machine| machine.state()) else {
+            return Watched::default();
+        };
+        let granted = welcome.map_or(0, |welcome| welcome.connections);
+        let silent_since = self.connections.silent_since(which);
+        Watched { is_up: true, has_all: *attached >= granted, silent_since }
+    }
+
+    async fn take_step(&mut self, step: Step) -> anyhow::Result<()> {
+        let now = Instant::now();
+        match step {
+            Step::Race if self.health.state() == State::Up => {
+                self.connections.exits.avoid_current(now);
+                self.start_race(Purpose::Leave).await?;
+            }
+            Step::Race => {}
+            Step::Probe(Which::InUse) => {
+                self.probe_in_use();
+            }
+            Step::Probe(Which::Beside) => self.probe_beside(now),
+            Step::Switch => self.switch(now).await,
+            Step::SwitchBack(why) => self.switch_back(now, why).await,
+            Step::GiveUp(why) => self.give_move_up(now, why).await,
+            Step::End(why) => {
+                if let Some(moved) = &self.moves.under_way {
+                    tracing::debug!("the session at {} ends: {why}", moved.from);
+                }
+                self.end_move().await;
+                if matches!(self.session.machine.state(), ClientState::Up { .. }) {
+                    // The session in use may have been on trial until now.
+                    self.ask_for_echo();
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The name of an exit in the roster, or its endpoint.
     fn exit_name(&self, place: usize) -> String {
         let exits = &self.connections.exits;
@@ -197,15 +188,11 @@ impl Daemon {
 
     async fn give_move_up(&mut self, now: Instant, why: &str) {
         let Some(moved) = &self.moves.under_way else { return };
-        let (to, is_asked) = (moved.to.clone(), moved.is_asked);
-        tracing::warn!("cannot move to {to}: {why}; the session at {} goes on", moved.from);
-        let place = self.connections.way_of(Which::Beside).map(|way| way.exit);
-        self.moves.failed = place.map(|place| (place, now + PAUSE));
-        if let Some(place) = place {
+        tracing::warn!("cannot move to {}: {why}; the session at {} goes on", moved.to, moved.from);
+        if let Some(place) = self.moves.plan.give_up(now) {
             self.connections.exits.avoid(place, now);
         }
         self.end_move().await;
-        self.moves.leave_at = is_asked.then(|| now + RETRY_AFTER);
     }
 
     async fn carry_out_beside(&mut self, action: ClientAction) -> anyhow::Result<()> {
@@ -221,11 +208,11 @@ impl Daemon {
             ClientAction::Down { reason, .. } => self.lose_beside(&reason).await,
             ClientAction::Stopped { reason } => self.lose_beside(&reason.to_string()).await,
             ClientAction::Changed(_) | ClientAction::ExitKeys { .. } | ClientAction::Roster { .. } => {
-                if let Some(moved) = self.moves.under_way.as_mut().filter(|moved| moved.is_building()) {
+                if let Some(moved) = self.moves.under_way.as_mut().filter(|_| self.moves.plan.is_building()) {
                     moved.take_news(action);
                 }
             }
-            ClientAction::AskedToLeave if self.moves.is_building() => {
+            ClientAction::AskedToLeave if self.moves.plan.is_building() => {
                 self.give_move_up(Instant::now(), "it asks its clients to leave, too").await;
             }
             ClientAction::AskedToLeave => {}
@@ -238,74 +225,56 @@ impl Daemon {
 
     /// Takes what the new exit grants.
     async fn welcome_beside(&mut self, welcome: SessionGrant) {
-        let (Some(moved), Some(own)) = (&mut self.moves.under_way, self.session.welcome()) else { return };
-        if !moved.is_building() {
+        let Some(own) = self.session.welcome() else { return };
+        if !self.moves.plan.is_building() {
             // The old session was lost, and there is no use for another one.
             return self.end_move().await;
         }
         if own.session == welcome.session {
             return self.give_move_up(Instant::now(), "both sessions have the same number").await;
         }
-        moved.keeps_addresses = leased(own) == leased(&welcome) && own.prefixes == welcome.prefixes;
-        let keeps_addresses = moved.keeps_addresses;
+        self.moves.plan.granted(leased(own) == leased(&welcome) && own.prefixes == welcome.prefixes);
         let (session, route) = (SessionId(welcome.session), route_of(&welcome));
         self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
         if let Some(beside) = &mut self.session.beside {
             beside.welcome = Some(welcome);
         }
-        if !keeps_addresses {
-            // This host has the old addresses until the switch, so nothing can be proven before.
-            self.moves.prove(Instant::now());
-        }
     }
 
-    /// Lets the workers use a connection beside. The first one proves that the new session carries packets.
+    /// Lets the workers use a connection beside.
     async fn attach_beside(&mut self, index: u32) {
         let welcome = self.session.beside.as_ref().and_then(|beside| beside.welcome.as_ref());
         let connection = self.connections.connection_of(Which::Beside, index);
         let (Some(connection), Some(welcome)) = (connection, welcome) else { return };
         let session = SessionId(welcome.session);
-        let probe = Probe::of(welcome);
         self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
         self.connections.attached(Which::Beside, index);
-        let is_unproven = |moved: &&Move| matches!(moved.stage, Stage::Building { proven: None, .. });
-        let Some(moved) = self.moves.under_way.as_ref().filter(is_unproven) else { return };
-        if self.session.is_probing() {
-            return;
-        }
+    }
+
+    /// Sends echo requests through the session beside, if there is a device to send them through.
+    fn probe_beside(&mut self, now: Instant) {
         let device = self.host.setup.device().map(|device| device.name);
-        match (probe, device, Probe::identifier()) {
-            (Some(probe), Some(device), Ok(identifier)) => {
-                let echo = Echo { destination: probe.gateway, identifier: u16::from_be_bytes(identifier) };
-                moved.rules.prove(session, Some(echo));
-                self.session.start_probe_beside(device, probe, identifier);
-            }
-            // Without an inner address of the exit to probe, an attached connection is the best sign that traffic flows.
-            _ => {
-                moved.rules.prove(session, None);
-                self.moves.prove(Instant::now());
-            }
-        }
+        let (Some(moved), Some(beside)) = (&self.moves.under_way, &mut self.session.beside) else { return };
+        let identifier = beside.identifier.or_else(|| Probe::identifier().ok());
+        beside.identifier = identifier;
+        let welcome = beside.welcome.as_ref();
+        let probe = welcome.and_then(|welcome| Some((SessionId(welcome.session), Probe::of(welcome)?)));
+        let (Some((session, probe)), Some(device), Some(identifier)) = (probe, device, identifier) else {
+            // Nothing is proven, and the next attempt follows soon.
+            return self.moves.plan.unanswered(now, Which::Beside);
+        };
+        let echo = Echo { destination: probe.gateway, identifier: u16::from_be_bytes(identifier) };
+        moved.rules.prove(session, Some(echo));
+        beside.start_probe(device, probe, identifier);
+        self.moves.plan.asks(Which::Beside);
     }
 
     /// The session beside has no connection left, or has been refused.
     async fn lose_beside(&mut self, reason: &str) {
-        match self.moves.is_building() {
+        match self.moves.plan.is_building() {
             true => self.give_move_up(Instant::now(), reason).await,
             false => self.end_move().await,
         }
-    }
-
-    /// Whether the new session has carried a packet, and has its connections.
-    fn is_ready(&self, now: Instant) -> bool {
-        let Some(Move { stage: Stage::Building { proven: Some(proven), .. }, .. }) = self.moves.under_way
-        else {
-            return false;
-        };
-        let Some(beside) = &self.session.beside else { return false };
-        let ClientState::Up { attached } = beside.machine.state() else { return false };
-        let granted = beside.welcome.as_ref().map_or(0, |welcome| welcome.connections);
-        *attached >= granted || now >= proven + ATTACH_WITHIN
     }
 
     /// Lets new flows take the new session. From here on, it is the session in use.
@@ -314,29 +283,51 @@ impl Daemon {
         let Some(welcome) = beside.welcome.clone() else { return };
         moved.rules.prove(SessionId(welcome.session), None);
         moved.rules.switch();
-        moved.stage = Stage::Leaving { since: now, look_at: now + LOOK_EVERY };
-        let keeps_addresses = moved.keeps_addresses;
-        match keeps_addresses {
-            true => tracing::info!("moved to {}; flows that began before finish at {}", moved.to, moved.from),
-            false => {
+        self.moves.news.append(&mut moved.news);
+        let switched = self.moves.plan.switched(now);
+        match switched {
+            Switched::Leaving => {
+                tracing::info!("moved to {}; flows that began before finish at {}", moved.to, moved.from)
+            }
+            Switched::Trying => {
                 tracing::info!("{} gives this client other addresses, so its flows begin anew", moved.to)
             }
         }
-        self.moves.news.append(&mut moved.news);
-        self.moves.rests_until = Some(now + PAUSE);
+        self.change_places(now, &welcome).await;
+        match (self.moves.plan.is_proven(Which::InUse), switched) {
+            (true, _) if self.health.state() != State::Up => self.up(),
+            (true, _) => {}
+            (false, Switched::Leaving) => {
+                // The old session is lost, and nothing is known of this one yet.
+                self.health.moves();
+                self.ask_for_echo();
+            }
+            (false, Switched::Trying) => self.health.moves(),
+        }
+    }
+
+    /// Uses the old session again, because the new one carries nothing.
+    async fn switch_back(&mut self, now: Instant, why: &str) {
+        let old = self.session.beside.as_ref().and_then(|beside| beside.welcome.clone());
+        self.moves.plan.switched_back(now);
+        if let Some(welcome) = old {
+            self.change_places(now, &welcome).await;
+        }
+        self.give_move_up(now, why).await;
+        self.up();
+    }
+
+    /// Lets the two sessions change places.
+    async fn change_places(&mut self, now: Instant, welcome: &SessionGrant) {
         self.connections.abort_race(&self.worker).await;
-        self.session.abort_probe();
         self.session.swap();
         self.connections.swap(now);
-        self.start.fleet.take_addresses(&welcome);
+        if let Some(old) = &mut self.session.beside {
+            // Its echo requests would take the session in use from now on.
+            old.abort_probe();
+            self.moves.plan.lost(Which::Beside);
+        }
         self.name_fleet();
-        self.follow_grant(&welcome).await;
-        let old = self.session.beside.as_ref().map(|beside| beside.machine.state());
-        if !keeps_addresses || !matches!(old, Some(ClientState::Up { .. })) {
-            self.end_move().await;
-        }
-        if self.session.welcome().is_some() && self.health.state() != State::Up {
-            self.up();
-        }
+        self.follow_grant(welcome).await;
     }
 }

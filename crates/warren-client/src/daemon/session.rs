@@ -10,6 +10,7 @@ use warren_session::client::{ClientConfig, ClientSession, ClientState, SessionGr
 use warren_session::exit::SessionId;
 use warren_session::roster::FleetName;
 
+use super::connections::Which;
 use super::task::finished;
 use crate::probe::{Identifier, Probe};
 use warren_daemon::{entropy, notify};
@@ -18,6 +19,9 @@ use warren_daemon::{entropy, notify};
 pub(super) struct SessionBeside {
     pub(super) machine: ClientSession,
     pub(super) welcome: Option<SessionGrant>,
+    /// The identifier of the echo requests that the workers send on this session before the switch. The workers learn it once.
+    pub(super) identifier: Option<Identifier>,
+    probe: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// The session with the exit in use, or the attempt to open one.
@@ -29,15 +33,14 @@ pub(super) struct CurrentSession {
     welcome: Option<SessionGrant>,
     /// The new session until it carries packets, and then the old one.
     pub(super) beside: Option<SessionBeside>,
-    /// Runs from the first attached connection until the exit's inner address answers through the tunnel. A new session
-    /// beside the one in use is probed as well.
+    /// Runs from the first attached connection until the exit's inner address answers through the tunnel.
     probe: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl CurrentSession {
     pub(super) fn new(config: ClientConfig) -> anyhow::Result<Self> {
-        let config = ClientConfig { nonce: Some(entropy::bytes()?), ..config };
-        Ok(Self { machine: new_machine(&config), config, welcome: None, beside: None, probe: None })
+        let mut config = ClientConfig { nonce: Some(entropy::bytes()?), ..config };
+        Ok(Self { machine: new_machine(&mut config), config, welcome: None, beside: None, probe: None })
     }
 
     /// Makes the next session look like that of another client process, because an exit has replaced this client's session.
@@ -54,12 +57,18 @@ impl CurrentSession {
 
     /// Begins a session beside the one in use. Its connection 0 exists already.
     pub(super) fn begin_beside(&mut self, now: Instant) {
-        let mut machine = new_machine(&self.config);
+        let mut machine = new_machine(&mut self.config);
         machine.start(now);
         // It asks for a connection 0.
         while machine.poll_action().is_some() {}
         machine.connected(now, 0);
-        self.beside = Some(SessionBeside { machine, welcome: None });
+        self.beside = Some(SessionBeside { machine, welcome: None, identifier: None, probe: None });
+    }
+
+    /// Tells the exit in use that the client stays with its session, although it has opened another one elsewhere.
+    pub(super) fn stay(&mut self) {
+        self.config.claim += 1;
+        self.machine.stay(self.config.claim);
     }
 
     /// Uses the session beside, and keeps the one in use beside it.
@@ -67,6 +76,7 @@ impl CurrentSession {
         if let Some(beside) = &mut self.beside {
             std::mem::swap(&mut self.machine, &mut beside.machine);
             std::mem::swap(&mut self.welcome, &mut beside.welcome);
+            std::mem::swap(&mut self.probe, &mut beside.probe);
         }
     }
 
@@ -87,7 +97,7 @@ impl CurrentSession {
 
     /// Asks the exit in use for a new session. The grant of an earlier session stays on the host until the new one is there.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.machine = new_machine(&self.config);
+        self.machine = new_machine(&mut self.config);
         self.machine.start(now);
     }
 
@@ -96,7 +106,7 @@ impl CurrentSession {
         if self.is_over() {
             // A state machine that has already stopped reports nothing more, and the loop would wait for ever. A new one reports
             // it.
-            self.machine = new_machine(&self.config);
+            self.machine = new_machine(&mut self.config);
         }
         self.machine.stop(now);
     }
@@ -126,11 +136,6 @@ impl CurrentSession {
         self.welcome.as_ref().map(leased).unwrap_or_default()
     }
 
-    /// Whether the exit's answer to the probe is awaited.
-    pub(super) fn is_probing(&self) -> bool {
-        self.probe.is_some()
-    }
-
     /// Starts to send echo requests through the device. Returns false when the exit has no inner address to ask.
     pub(super) fn start_probe(&mut self, device: Option<String>) -> bool {
         let probe = self.welcome.as_ref().and_then(Probe::of);
@@ -141,23 +146,50 @@ impl CurrentSession {
         true
     }
 
-    /// Starts to send echo requests with an identifier, which the workers send on the session beside.
-    pub(super) fn start_probe_beside(&mut self, device: String, probe: Probe, identifier: Identifier) {
+    /// Waits for the end of a session's probe. Without a probe, waits for ever. Cancelling the wait loses nothing.
+    pub(super) async fn probed(&mut self) -> (Which, Result<io::Result<()>, JoinError>) {
+        let Self { probe, beside, .. } = self;
+        let mut none = None;
+        let other = beside.as_mut().map_or(&mut none, |beside| &mut beside.probe);
+        tokio::select! {
+            outcome = finished(probe) => {
+                *probe = None;
+                (Which::InUse, outcome)
+            }
+            outcome = finished(other) => {
+                *other = None;
+                (Which::Beside, outcome)
+            }
+        }
+    }
+
+    /// Gives the probe of the session in use up.
+    pub(super) fn abort_probe(&mut self) {
+        abort(&mut self.probe);
+    }
+}
+
+impl SessionBeside {
+    /// Starts to send echo requests with an identifier, which the workers send on this session.
+    pub(super) fn start_probe(&mut self, device: String, probe: Probe, identifier: Identifier) {
         self.probe = Some(tokio::spawn(probe.answered_as(device, identifier)));
     }
 
-    /// Waits for the probe's end. Without a probe, waits for ever. Cancelling the wait loses nothing.
-    pub(super) async fn probed(&mut self) -> Result<io::Result<()>, JoinError> {
-        let outcome = finished(&mut self.probe).await;
-        self.probe = None;
-        outcome
-    }
-
-    /// Gives the probe up.
+    /// Gives this session's probe up.
     pub(super) fn abort_probe(&mut self) {
-        if let Some(probe) = self.probe.take() {
-            probe.abort();
-        }
+        abort(&mut self.probe);
+    }
+}
+
+impl Drop for SessionBeside {
+    fn drop(&mut self) {
+        self.abort_probe();
+    }
+}
+
+fn abort(probe: &mut Option<JoinHandle<io::Result<()>>>) {
+    if let Some(probe) = probe.take() {
+        probe.abort();
     }
 }
 
@@ -168,6 +200,8 @@ pub(super) fn leased(welcome: &SessionGrant) -> Vec<IpAddr> {
     ipv4.into_iter().chain(ipv6).collect()
 }
 
-fn new_machine(config: &ClientConfig) -> ClientSession {
+fn new_machine(config: &mut ClientConfig) -> ClientSession {
+    // The exits of a fleet know by this which session is the newest.
+    config.claim += 1;
     ClientSession::new(config.clone(), entropy::source())
 }

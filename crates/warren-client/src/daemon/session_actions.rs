@@ -77,6 +77,7 @@ impl Daemon {
     /// Asks the exit in use for a session. Forgets the way that the connections of an earlier session took.
     pub(super) fn begin_session(&mut self, now: Instant) {
         self.connections.forget_way();
+        self.forget_proof();
         self.session.begin(now);
     }
 
@@ -100,7 +101,7 @@ impl Daemon {
     async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
         // The move's rules name the earlier session.
         self.end_move().await;
-        self.moves.stay();
+        self.moves.plan.stay();
         // The exit has replaced the earlier session, and the new one may have other addresses.
         if let Some(session) = self.session.take_welcome() {
             self.worker.send_all(SharedCommand::EndSession { session }).await;
@@ -153,17 +154,33 @@ impl Daemon {
         self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
         self.connections.attached(Which::InUse, index);
         self.session.set_moves_without_gap(self.connections.exits.has_sibling());
-        if self.health.state() != State::Up && !self.session.is_probing() {
-            let device = self.host.setup.device().map(|device| device.name);
-            if !self.session.start_probe(device) {
-                // Without an inner address of the exit to probe, an attached connection is the best sign that traffic flows.
-                self.up();
-            }
+        self.ask_for_echo();
+    }
+
+    /// Has the session in use show that it carries packets, if the status does not say so.
+    pub(super) fn ask_for_echo(&mut self) {
+        if self.health.state() != State::Up
+            && !self.moves.plan.is_asking(Which::InUse)
+            && !self.probe_in_use()
+        {
+            // Without a device to probe through, an attached connection is the best sign that traffic flows.
+            self.up();
         }
     }
 
+    /// Sends echo requests through the session in use. Returns whether that is possible now.
+    pub(super) fn probe_in_use(&mut self) -> bool {
+        let device = self.host.setup.device().map(|device| device.name);
+        let starts = self.session.start_probe(device);
+        match starts {
+            true => self.moves.plan.asks(Which::InUse),
+            false => self.moves.plan.unanswered(Instant::now(), Which::InUse),
+        }
+        starts
+    }
+
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
-        self.session.abort_probe();
+        self.forget_proof();
         self.host.setup.forget_prepared();
         // This exit will soon be unreachable, so the others come first for a while.
         if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
@@ -180,6 +197,12 @@ impl Daemon {
             self.start_diagnosis();
         }
         self.health.tell_known_cause(self.connections.exits.count());
+    }
+
+    /// Forgets whether the session in use carries packets.
+    pub(super) fn forget_proof(&mut self) {
+        self.session.abort_probe();
+        self.moves.plan.lost(Which::InUse);
     }
 
     /// Tells a waiting `up` of an end after which another attempt would hardly succeed.

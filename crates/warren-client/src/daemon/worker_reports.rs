@@ -31,7 +31,10 @@ impl Daemon {
             Report::Connected { connection, peer, .. } => self.connected(connection, peer).await?,
             Report::Answers { connection, answers } => {
                 let is_back = self.connections.take_answers(&self.worker, connection, answers).await;
-                if is_back && self.health.state() == State::Reconnecting && !self.session.is_probing() {
+                if is_back
+                    && self.health.state() == State::Reconnecting
+                    && !self.moves.plan.is_asking(Which::InUse)
+                {
                     self.up();
                 }
             }
@@ -127,7 +130,7 @@ impl Daemon {
                 return Ok(());
             }
             Winner::OtherExit if self.moves_without_gap(purpose, way) => {
-                match self.moves.may_go(now, purpose, way.exit) {
+                match self.moves.may_begin(now, purpose, way.exit) {
                     true => self.begin_move(now, connection, way, exit_key).await,
                     false => close_quietly(&self.worker, connection).await,
                 }
@@ -219,16 +222,25 @@ impl Daemon {
         self.on_demand.look_soon(Instant::now());
     }
 
-    /// Takes the end of the probe: the exit has answered, or the probe could not be sent. The latter says nothing about the tunnel.
-    pub(super) fn take_probe(&mut self, probed: Result<io::Result<()>, JoinError>) {
+    /// Takes the end of a session's probe: the exit has answered, or the probe could not be sent. The latter says nothing about the
+    /// tunnel.
+    pub(super) fn take_probe(&mut self, (which, probed): (Which, Result<io::Result<()>, JoinError>)) {
+        let now = Instant::now();
+        // The sandbox forbids raw sockets, so a daemon in it cannot send the echo, and an attached connection has to be enough.
+        let is_forbidden =
+            matches!(&probed, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
+        let is_answered = is_forbidden || matches!(probed, Ok(Ok(())));
         if let Ok(Err(error)) = probed {
             tracing::debug!("cannot probe the tunnel: {error}");
         }
-        // The session in use is up while another is built beside it, and needs no probe.
-        if self.moves.is_building() {
-            return self.prove_move();
+        match is_answered {
+            true => self.moves.plan.answered(now, which),
+            false => self.moves.plan.unanswered(now, which),
         }
-        self.up();
+        // A session on trial that cannot be probed has not shown anything.
+        if which == Which::InUse && (is_answered || !self.moves.plan.is_trying()) {
+            self.up();
+        }
     }
 
     /// Notes that traffic flows.

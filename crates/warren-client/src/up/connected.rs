@@ -113,8 +113,14 @@ mod tests {
             meter: &RateMeter::new(Instant::now()),
             sandbox: Sandbox::default(),
         };
-        let connection = |rtt_ms: &f64| ConnectionStatus { rtt_ms: *rtt_ms, ..ConnectionStatus::default() };
-        let connections = round_trips.iter().map(connection).collect();
+        let connection = |rtt_ms: &f64| ConnectionStatus {
+            session: Some(1),
+            rtt_ms: *rtt_ms,
+            ..ConnectionStatus::default()
+        };
+        // Of the session at another exit, while the client moves.
+        let beside = ConnectionStatus { session: Some(2), rtt_ms: 0.1, ..ConnectionStatus::default() };
+        let connections = round_trips.iter().map(connection).chain([beside]).collect();
         Status { connections, ..Status::client(client, observed) }
     }
 }

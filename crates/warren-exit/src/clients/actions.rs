@@ -72,6 +72,7 @@ impl Clients {
                 }
                 worker.send_all(SharedCommand::EndSession { session }).await;
             }
+            ExitAction::Stays { session, key } => self.say_opened(session, key),
             ExitAction::SetWireGuard { key, client } => {
                 worker.send_all(SharedCommand::SetWireGuard { key, client }).await;
             }

@@ -112,17 +112,16 @@ impl Clients {
         }
     }
 
-    /// Tells the fleet that a client has a session here.
+    /// Tells the fleet that a client has a session here, or keeps it.
     pub(super) fn say_opened(&mut self, session: SessionId, key: PublicKey) {
         let Some(fleet) = &mut self.fleet else { return };
         // The session may be over by now, and then nobody needs to know.
-        let Some(nonce) = self.sessions.session(session).map(|session| session.nonce().to_vec()) else {
-            return;
-        };
+        let Some(opened) = self.sessions.session(session) else { return };
+        let (nonce, claim) = (opened.nonce().to_vec(), opened.claim());
         if let Some(live) = self.live.get_mut(&session) {
             live.nonce.clone_from(&nonce);
         }
-        fleet.say(ExitMessage::Opened { key, nonce }, &mut self.sessions);
+        fleet.say(ExitMessage::Opened { key, nonce, claim }, &mut self.sessions);
     }
 
     /// Tells the fleet that a session is over.

@@ -51,6 +51,7 @@ impl EventCounts {
             ExitAction::Send { .. }
             | ExitAction::Attach { .. }
             | ExitAction::SetWireGuard { .. }
+            | ExitAction::Stays { .. }
             | ExitAction::Detach { .. }
             | ExitAction::Store(_) => {}
         }

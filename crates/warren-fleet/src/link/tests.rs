@@ -605,16 +605,49 @@ fn a_waiting_session_yields() {
     let keys = Keys::new("home");
     let start = Instant::now();
     let mut sessions = Sessions::default();
-    sessions.open(key(1), vec![1], start);
+    sessions.open(key(1), (vec![1], 0), start);
     // The store was away for a while, and meanwhile the client has gone to the other exit.
-    assert_eq!(sessions.record(&me, key(1), 5, Some(crate::keys::SessionRecord::new(&other, &[2]))), None);
+    assert_eq!(sessions.record(&me, key(1), 5, Some(crate::keys::SessionRecord::new(&other, &[2], 0))), None);
     let late = start + Duration::from_secs(60);
     let (batch, lost) = sessions.batch(&me, &keys, late);
     assert!(batch.sessions.is_empty());
-    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], exit: other }]);
+    assert_eq!(lost, [FleetMessage::Elsewhere { key: key(1), nonce: vec![2], claim: 0, exit: other }]);
     // A fresh session takes the record.
-    sessions.open(key(1), vec![3], late);
+    sessions.open(key(1), (vec![3], 0), late);
     let (batch, lost) = sessions.batch(&me, &keys, late);
     assert!(lost.is_empty());
     assert_eq!(batch.expected.values().collect::<Vec<_>>(), [&Expected::Modified(5)]);
+}
+
+#[test]
+fn of_two_sessions_of_one_process_the_later_one_has_the_record_whenever_the_store_hears_of_it() {
+    the_later_session_has_the_record();
+    assert!(with(Bug::ClaimsIgnored, the_later_session_has_the_record));
+}
+
+fn the_later_session_has_the_record() {
+    let (me, other) = (exit(0), exit(1));
+    let (keys, start) = (Keys::new("home"), Instant::now());
+    let record = |claim| Some(crate::keys::SessionRecord::new(&other, &[1], claim));
+    let mut sessions = Sessions::default();
+    let writes = |sessions: &mut Sessions| {
+        let (batch, lost) = sessions.batch(&me, &keys, start);
+        sessions.stored(&batch);
+        (batch.operations.len(), lost.len())
+    };
+
+    // The client has moved to the other exit (2) and has stayed here after all (3). The store hears of the move last.
+    sessions.open(key(1), (vec![1], 1), start);
+    assert_eq!(writes(&mut sessions), (1, 0));
+    sessions.open(key(1), (vec![1], 3), start);
+    assert_eq!(writes(&mut sessions), (1, 0));
+    assert_eq!(sessions.record(&me, key(1), 7, record(2)), None, "nobody is elsewhere");
+    assert_eq!(writes(&mut sessions), (1, 0), "the record comes back");
+    // The control: a later session there counts, and this exit says so once.
+    let said = sessions.record(&me, key(1), 9, record(4));
+    let elsewhere = FleetMessage::Elsewhere { key: key(1), nonce: vec![1], claim: 4, exit: other.clone() };
+    assert_eq!(said, Some(elsewhere));
+    // The link begins anew, and the exit names all of its sessions. This one goes on for a while only.
+    sessions.open(key(1), (vec![1], 3), start);
+    assert_eq!(writes(&mut sessions), (0, 1), "the client is not thrown off the other exit");
 }

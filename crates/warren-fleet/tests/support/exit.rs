@@ -385,7 +385,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
                 let _ = answer.send((outcome, Instant::now()));
             }
         }
-        FleetMessage::Elsewhere { key, nonce, exit } => seen.elsewhere.push((key, nonce, exit)),
+        FleetMessage::Elsewhere { key, nonce, exit, .. } => seen.elsewhere.push((key, nonce, exit)),
         FleetMessage::Store(store) => seen.store = Some(store),
         FleetMessage::Exits { own_clock_offset_ms, exits } => {
             (seen.own_clock_offset_ms, seen.exits) = (own_clock_offset_ms, exits);

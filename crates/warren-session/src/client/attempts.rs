@@ -40,6 +40,9 @@ impl ClientSession {
         link.phase = Phase::Attached { since: now };
         self.actions.push_back(ClientAction::Attach { index });
         self.state = ClientState::Up { attached: self.up_count() };
+        if self.stays {
+            self.say_stay(index);
+        }
         if was_down {
             // The exit may grant fewer connections than this client asked for.
             let granted = self.session.as_ref().map_or(0, |session| session.welcome.connections);

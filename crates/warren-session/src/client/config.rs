@@ -20,6 +20,9 @@ pub struct ClientConfig {
     /// 16 random bytes, which stay the same as long as the client process lives: by them, an exit tells a client that has moved from
     /// another machine with the same key. Without them, the session draws its own.
     pub nonce: Option<[u8; 16]>,
+    /// The session's number among those of this client process, higher than that of every earlier one. By it, the exits of a fleet
+    /// agree on which of two sessions counts.
+    pub claim: u64,
     /// Whether the client can open a session at another exit while this one goes on. Then a draining exit ends nothing by its word:
     /// the caller hears [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
     pub moves_without_gap: bool,

@@ -78,7 +78,8 @@ impl ClientSession {
                 | Message::Enrol(_)
                 | Message::Enrolled(_)
                 | Message::Update(_)
-                | Message::Roster(_),
+                | Message::Roster(_)
+                | Message::Stay(_),
             ) => {
                 self.violated(now, index, Violation::OutOfOrder);
             }
@@ -200,6 +201,7 @@ impl ClientSession {
                 .fleet
                 .as_ref()
                 .map(|(name, serial)| message::Fleet { name: name.to_string(), serial: *serial }),
+            claim: self.config.claim,
         }
     }
 }

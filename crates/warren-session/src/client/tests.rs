@@ -85,6 +85,32 @@ fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
 }
 
 #[test]
+fn a_client_that_stays_says_so_on_each_connection_and_on_later_ones() {
+    let mut client = Client::up(2);
+    let stays = |client: &mut Client| {
+        let said = |action| match action {
+            Action::Send { index, bytes } => {
+                assert_eq!(bytes, encode(&Message::Stay(message::Stay { claim: 5 })));
+                Some(index)
+            }
+            _ => None,
+        };
+        client.actions().into_iter().filter_map(said).collect::<Vec<_>>()
+    };
+
+    client.session.stay(5);
+
+    assert_eq!(stays(&mut client), [0, 1]);
+    client.advance(60);
+    client.lose(1);
+    client.actions();
+    client.session.connected(client.now, 1);
+    client.said(1);
+    client.receive(1, &Message::Attached(Attached { index: 1 }));
+    assert_eq!(stays(&mut client), [1], "its exit may not have read it before");
+}
+
+#[test]
 fn a_lost_connection_attaches_again_by_itself_and_at_once() {
     let mut client = Client::up(2);
     client.advance(60);

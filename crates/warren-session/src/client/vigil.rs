@@ -80,6 +80,13 @@ impl Vigil {
         !self.connections.is_empty() && self.connections.values().all(Option::is_some)
     }
 
+    /// Since when all connections are silent.
+    pub fn silent_since(&self) -> Option<Instant> {
+        let since: Option<Vec<Instant>> =
+            self.connections.values().map(|silent| silent.map(|silent| silent.since)).collect();
+        since?.into_iter().max()
+    }
+
     /// When [`Self::handle_timeout`] must be called next.
     pub fn timeout(&self) -> Option<Instant> {
         let after = self.patience();
@@ -150,12 +157,13 @@ mod tests {
         vigil.answers(start, 0, false);
         vigil.answers(start, 1, false);
         assert!(vigil.is_silent());
+        assert_eq!(vigil.silent_since(), Some(start));
         assert_eq!(vigil.handle_timeout(start + SCOUT_AFTER), [VigilAction::Scout]);
         assert_eq!(vigil.handle_timeout(start + SCOUT_AFTER + SCOUT_EVERY), [VigilAction::Scout]);
         let both = [VigilAction::Rebind { index: 0 }, VigilAction::Rebind { index: 1 }];
         assert_eq!(vigil.handle_timeout(start + REBIND_ALL_AFTER), both);
         vigil.answers(start + REBIND_ALL_AFTER, 1, true);
-        assert!(!vigil.is_silent());
+        assert!(!vigil.is_silent() && vigil.silent_since().is_none());
         assert!(vigil.handle_timeout(start + Duration::from_secs(7)).is_empty());
     }
 

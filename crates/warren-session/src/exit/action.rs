@@ -75,6 +75,13 @@ pub enum ExitAction {
         /// Why.
         reason: EndReason,
     },
+    /// The client keeps this session: tell the fleet that it is here, as at [`Self::Open`].
+    Stays {
+        /// The session.
+        session: SessionId,
+        /// The client's key.
+        key: PublicKey,
+    },
     /// Let this key connect with WireGuard, or no longer. Its sessions have ended before.
     SetWireGuard {
         /// The client's key.

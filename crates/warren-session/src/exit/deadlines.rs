@@ -35,6 +35,11 @@ impl Deadlines {
         self.0.remove(&(at, deadline));
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.first().map(|(at, _)| *at)
     }

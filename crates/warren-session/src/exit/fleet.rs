@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::session::Nonce;
-use super::{AdminError, Deadline, EndReason, ExitSessions, StoreRequestId};
+use super::{AdminError, Deadline, EndReason, ExitAction, ExitSessions, SessionId, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{MAX_CLIENTS, RowChange, RowId};
 use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
+use crate::planted_moves;
 
 /// How long a session goes on after its client has moved to another exit.
 const LEAVING_TIME: Duration = Duration::from_secs(30);
@@ -181,11 +182,18 @@ impl ExitSessions {
         }
     }
 
-    /// A client has a newer session at another exit. If the same client process has it, its session here goes on for a while, for
-    /// packets that are on their way. Otherwise another host has taken the client's place.
-    pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8]) {
+    /// A client has a session at another exit, with this number. If the same client process has it, its session here goes on for a
+    /// while, for packets that are on their way, unless it is the newer one. Otherwise another host has taken the client's place.
+    pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
-        let (id, own): (_, Nonce) = (session.id, session.nonce);
+        let (id, own): (_, Nonce) = (session.id, session.process.nonce);
+        if own == nonce
+            && session.process.claim > claim
+            && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
+        {
+            // The client has come back or stayed, and the store has heard of the other session late.
+            return self.actions.push_back(ExitAction::Stays { session: id, key });
+        }
         if own != nonce || is_planted(Bug::MovedCutOff) {
             if !is_planted(Bug::ElsewhereIgnored) {
                 self.predecessors.entry(key).or_default().add(id, own);
@@ -194,6 +202,22 @@ impl ExitSessions {
         } else if let Entry::Vacant(leaving) = self.fleet.leaving.entry(id) {
             let until = *leaving.insert(now + LEAVING_TIME);
             self.deadlines.add(until, Deadline::Leaving(id));
+        }
+    }
+
+    /// The client keeps a session, although it has opened another one at another exit.
+    pub(super) fn stays(&mut self, id: SessionId, claim: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        // Each connection says so, and only the first one says something new.
+        if claim <= session.process.claim || planted_moves::is_planted(planted_moves::Bug::StayIgnored) {
+            return;
+        }
+        session.process.claim = claim;
+        let key = session.key;
+        if let Some(until) = self.fleet.leaving.remove(&id) {
+            self.deadlines.remove(until, Deadline::Leaving(id));
+            // The store says that the client is elsewhere.
+            self.actions.push_back(ExitAction::Stays { session: id, key });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-use super::session::{NONCE_LENGTH, Nonce, Told};
+use super::session::{NONCE_LENGTH, Nonce, Process, Told};
 use super::updates::takes;
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
@@ -22,6 +22,7 @@ pub(super) struct Wish {
     pub(super) features: u64,
     pub(super) prefixes: Vec<IpNet>,
     pub(super) has_other_exit: Option<bool>,
+    pub(super) claim: u64,
 }
 
 impl ExitSessions {
@@ -53,7 +54,8 @@ impl ExitSessions {
                 | Message::Attached(_)
                 | Message::Enrolled(_)
                 | Message::Update(_)
-                | Message::Roster(_),
+                | Message::Roster(_)
+                | Message::Stay(_),
             ) => Err(Goodbye::Protocol(Violation::OutOfOrder)),
         };
         if let Err(reason) = answer {
@@ -137,7 +139,7 @@ impl ExitSessions {
         if is_planted(Bug::PreviousSessionKept) {
             return;
         }
-        let (id, previous_nonce) = (previous.id, previous.nonce);
+        let (id, previous_nonce) = (previous.id, previous.process.nonce);
         if previous_nonce == nonce {
             return self.end(now, id, EndReason::Superseded);
         }
@@ -180,7 +182,7 @@ impl ExitSessions {
             opened: now,
             heard: now,
             token: AttachToken::new(token),
-            nonce: wish.nonce,
+            process: Process { nonce: wish.nonce, claim: wish.claim },
             connections: vec![None; usize::try_from(connections).expect("at most MAX_CONNECTIONS")],
             offline_deadline: None,
             told: Told::default(),
@@ -270,6 +272,7 @@ impl Wish {
             features: hello.features,
             prefixes: prefixes.ok_or(Goodbye::Protocol(Violation::BadPrefix))?,
             has_other_exit: hello.has_other_exit,
+            claim: hello.claim,
         })
     }
 }

@@ -40,12 +40,20 @@ pub struct Session {
     /// When the client's latest packet came, as far as the driver has said.
     pub(super) heard: Instant,
     pub(super) token: AttachToken,
-    pub(super) nonce: Nonce,
+    pub(super) process: Process,
     /// The connection at each index.
     pub(super) connections: Vec<Option<u64>>,
     /// When the session ends unless a connection is attached. Set while there is none.
     pub(super) offline_deadline: Option<Instant>,
     pub(super) told: Told,
+}
+
+/// The client process that has a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process {
+    pub(super) nonce: Nonce,
+    /// The session's number among those of the process.
+    pub(super) claim: u64,
 }
 
 /// What a client was told since its `Welcome`.
@@ -95,7 +103,12 @@ impl Session {
 
     /// The random bytes that identify the client process.
     pub fn nonce(&self) -> &[u8] {
-        &self.nonce
+        &self.process.nonce
+    }
+
+    /// The session's number among those of its client process. Of sessions at two exits, the one with the higher number counts.
+    pub fn claim(&self) -> u64 {
+        self.process.claim
     }
 
     /// When the client's latest packet came.

@@ -35,6 +35,7 @@ impl ExitSessions {
             features: 0,
             prefixes: client.prefixes.clone(),
             has_other_exit: Some(false),
+            claim: 0,
         };
         let session = self.begin(now, key, wish)?;
         self.attach_connection(now, session, connection, 0);

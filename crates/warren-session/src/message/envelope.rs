@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::error::MessageError;
-use super::wire::{self, Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Roster, Update, Welcome};
+use super::wire::{self, Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Roster, Stay, Update, Welcome};
 
 /// Length of the length prefix in bytes.
 pub(super) const PREFIX_LENGTH: usize = 2;
@@ -29,6 +29,8 @@ pub enum Message {
     Update(Update),
     /// Exit to client: the newest roster of the exit's fleet.
     Roster(Roster),
+    /// Client to exit: the client has not moved to another exit after all.
+    Stay(Stay),
 }
 
 /// Writes a message with its length prefix.
@@ -49,6 +51,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Enrolled(enrolled) => wire::Body::Enrolled(enrolled),
         Message::Update(update) => wire::Body::Update(update),
         Message::Roster(roster) => wire::Body::Roster(roster),
+        Message::Stay(stay) => wire::Body::Stay(stay),
     };
     let envelope = wire::Message { body: Some(body) };
     let length = u16::try_from(envelope.encoded_len()).expect("senders keep messages below the limit");
@@ -71,5 +74,6 @@ pub(super) fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
         wire::Body::Enrolled(enrolled) => Message::Enrolled(enrolled),
         wire::Body::Update(update) => Message::Update(update),
         wire::Body::Roster(roster) => Message::Roster(roster),
+        wire::Body::Stay(stay) => Message::Stay(stay),
     }))
 }

@@ -3,7 +3,7 @@
 /// Envelope of every message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Message {
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub(super) body: Option<Body>,
 }
 
@@ -28,6 +28,8 @@ pub(super) enum Body {
     Update(Update),
     #[prost(message, tag = "9")]
     Roster(Roster),
+    #[prost(message, tag = "10")]
+    Stay(Stay),
 }
 
 /// An address with a prefix length: an interface address or a network.
@@ -68,6 +70,9 @@ pub struct Hello {
     /// The fleet that the client follows. Absent if it follows none.
     #[prost(message, optional, tag = "8")]
     pub fleet: Option<Fleet>,
+    /// The client process counts its sessions. Of two sessions at two exits of a fleet, the one with the higher number counts.
+    #[prost(uint64, tag = "9")]
+    pub claim: u64,
 }
 
 /// A fleet and the newest roster of it that is known.
@@ -179,6 +184,14 @@ pub struct Attach {
     /// The connection's number in the session, below `Welcome.connections`.
     #[prost(uint32, tag = "3")]
     pub index: u32,
+}
+
+/// The client keeps this session, although it has opened another one at another exit meanwhile.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Stay {
+    /// As in `Hello`: the session has this number from now on.
+    #[prost(uint64, tag = "1")]
+    pub claim: u64,
 }
 
 /// The connection has joined its session.

@@ -1,23 +1,27 @@
 //! A bounded set of flows that several workers use at once without a lock.
 //!
-//! It exists only while a client moves. A slot that is taken stays with its flow until then.
+//! It exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets that of one which is over.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use warren_packet::tuple::FiveTuple;
 
-/// Number of slots. A move takes half a minute, so this is enough for about 900 new flows a second.
+/// Number of slots. A move takes half a minute, so this is enough for about 900 flows a second, and for more if they end.
 const SLOTS: usize = 32_768;
 /// Most slots that are tried for one flow.
 const PROBES: usize = 64;
-/// The mark of a flow that has ended.
-const ENDED: u32 = u32::MAX;
+/// The mark of a flow that has ended, beside the time of its latest packet. 31 bits of milliseconds are 24 days.
+const ENDED: u32 = 1 << 31;
+/// A flow that has ended is over once it had no packet for this long. Until then, the peer may still send.
+const OVER_AFTER: u32 = 15_000;
 
 /// A set of flows, each with the time of its latest packet. Times are in milliseconds since the table was made.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     slots: Box<[Slot]>,
+    /// A flow without a packet for this long is over, in milliseconds.
+    idle_after: u32,
     /// Random, so that nobody can choose flows that share slots.
     hasher: RandomState,
 }
@@ -26,13 +30,40 @@ pub(super) struct FlowTable {
 struct Slot {
     /// The flow's hash, which is never 0. 0 while the slot is empty. Two flows share 64 bits about once in 10^10 moves.
     flow: AtomicU64,
-    /// When the latest packet was seen.
+    /// When the latest packet was seen, with the mark [`ENDED`].
     seen: AtomicU32,
 }
 
+impl Slot {
+    /// Notes a packet. An ended flow stays ended.
+    fn see(&self, at: u32) {
+        let seen = self.seen.load(Ordering::Relaxed);
+        // Several workers may have the flow's packets. Most of them find the time noted already.
+        if seen & !ENDED != at {
+            self.seen.store(at | (seen & ENDED), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the slot for another flow, if the one that has it is over.
+    fn take(&self, hash: u64, at: u32, idle_after: u32) -> bool {
+        let seen = self.seen.load(Ordering::Relaxed);
+        let after = if seen & ENDED != 0 { OVER_AFTER } else { idle_after };
+        let is_over = at.saturating_sub(seen & !ENDED) >= after;
+        // The time first: from then on, no other worker takes the slot. If the flow goes on at this moment, it keeps the slot.
+        let taken =
+            is_over && self.seen.compare_exchange(seen, at, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if taken {
+            self.flow.store(hash, Ordering::Release);
+        }
+        taken
+    }
+}
+
 impl FlowTable {
-    pub(super) fn new() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), hasher: RandomState::new() }
+    /// A table whose flows are over once they had no packet for this many milliseconds.
+    pub(super) fn new(idle_after: u32) -> Self {
+        let slots = (0..SLOTS).map(|_| Slot::default()).collect();
+        Self { slots, idle_after, hasher: RandomState::new() }
     }
 
     /// Notes a packet of a flow, which is added if it is not there. Returns false if it has no room.
@@ -48,24 +79,29 @@ impl FlowTable {
                 known => known,
             };
             if known == hash {
-                if slot.seen.load(Ordering::Relaxed) != ENDED {
-                    slot.seen.store(at, Ordering::Relaxed);
-                }
+                slot.see(at);
                 return true;
             }
         }
-        false
+        self.slots_of(hash).any(|slot| slot.take(hash, at, self.idle_after))
     }
 
     /// When the latest packet of a flow was noted. `None` if the table does not have the flow.
     pub(super) fn seen(&self, flow: &FiveTuple) -> Option<u32> {
-        self.slot(flow).map(|slot| slot.seen.load(Ordering::Relaxed))
+        self.slot(flow).map(|slot| slot.seen.load(Ordering::Relaxed) & !ENDED)
+    }
+
+    /// Notes a packet of a flow, unless the table does not have it. Returns whether it has.
+    pub(super) fn see(&self, flow: &FiveTuple, at: u32) -> bool {
+        let slot = self.slot(flow);
+        slot.iter().for_each(|slot| slot.see(at));
+        slot.is_some()
     }
 
     /// Notes that a flow has ended, so that it is no longer counted.
     pub(super) fn end(&self, flow: &FiveTuple) {
         if let Some(slot) = self.slot(flow) {
-            slot.seen.store(ENDED, Ordering::Relaxed);
+            slot.seen.fetch_or(ENDED, Ordering::Relaxed);
         }
     }
 
@@ -73,7 +109,7 @@ impl FlowTable {
     pub(super) fn count_since(&self, at: u32) -> usize {
         let is_live = |slot: &&Slot| {
             let seen = slot.seen.load(Ordering::Relaxed);
-            slot.flow.load(Ordering::Relaxed) != 0 && seen != ENDED && seen >= at
+            slot.flow.load(Ordering::Relaxed) != 0 && seen & ENDED == 0 && seen >= at
         };
         self.slots.iter().filter(is_live).count()
     }
@@ -102,6 +138,28 @@ impl FlowTable {
 mod tests {
     use super::*;
 
+    const IDLE: u32 = 300_000;
+
+    #[test]
+    fn flows_that_are_over_make_room_and_the_others_keep_theirs() {
+        let table = FlowTable::new(IDLE);
+        let all = u32::try_from(SLOTS).unwrap();
+        let taken = |from: u32, at| {
+            (from..from + all).filter(|number| table.note(&flow(*number), at)).collect::<Vec<_>>()
+        };
+        let first = taken(0, 1);
+        let (over, others) = first.split_at(first.len() / 2);
+        over.iter().for_each(|number| table.end(&flow(*number)));
+
+        assert!(taken(all, 10_000).len() < 3_000, "the peers of ended flows may still send");
+        let later = taken(2 * all, 20_000);
+        assert!(later.len() > SLOTS / 3, "{}", later.len());
+        assert!(others.iter().all(|number| table.seen(&flow(*number)) == Some(1)));
+        assert!(later.iter().all(|number| table.seen(&flow(*number)) == Some(20_000)));
+        // All of them have been silent for long.
+        assert!(taken(3 * all, 20_000 + IDLE).len() > SLOTS * 9 / 10);
+    }
+
     fn flow(number: u32) -> FiveTuple {
         FiveTuple {
             source: std::net::Ipv4Addr::from(number).into(),
@@ -114,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_full_table_says_so_and_forgets_nobody() {
-        let table = FlowTable::new();
+        let table = FlowTable::new(IDLE);
         let most = u32::try_from(SLOTS).unwrap() + 1_000;
 
         let taken: Vec<u32> = (0..most).filter(|number| table.note(&flow(*number), 1)).collect();
@@ -126,7 +184,7 @@ mod tests {
 
     #[test]
     fn flows_that_go_on_are_counted_and_ended_ones_are_not() {
-        let table = FlowTable::new();
+        let table = FlowTable::new(IDLE);
         (0..3).for_each(|number| assert!(table.note(&flow(number), 10)));
         table.note(&flow(0), 2_000);
         table.note(&flow(1), 2_000);
@@ -139,7 +197,7 @@ mod tests {
 
     #[test]
     fn workers_that_note_the_same_flows_at_once_take_one_slot_for_each() {
-        let table = FlowTable::new();
+        let table = FlowTable::new(IDLE);
 
         std::thread::scope(|scope| {
             for _ in 0..4 {

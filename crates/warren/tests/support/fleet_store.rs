@@ -214,7 +214,7 @@ impl Shared {
                 let outcome = self.write(link, rows);
                 self.send(link, FleetMessage::Answer { id, outcome });
             }
-            ExitMessage::Opened { key, nonce } => {
+            ExitMessage::Opened { key, nonce, claim } => {
                 self.links[link].opened += 1;
                 let newest = (link, nonce.clone());
                 if let Some((before, _)) = self.sessions.insert(key, newest)
@@ -223,7 +223,7 @@ impl Shared {
                     let Some(ExitMessage::Hello { exit, .. }) = self.links[link].hello.clone() else {
                         return;
                     };
-                    self.send(before, FleetMessage::Elsewhere { key, nonce, exit });
+                    self.send(before, FleetMessage::Elsewhere { key, nonce, claim, exit });
                 }
             }
             ExitMessage::Closed { key, nonce } => {

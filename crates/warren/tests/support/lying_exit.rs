@@ -159,6 +159,7 @@ impl Mouth {
                 | Message::Goodbye(_)
                 | Message::Enrolled(_)
                 | Message::Update(_)
+                | Message::Stay(_)
                 | Message::Roster(_) => {
                     continue;
                 }

@@ -56,6 +56,11 @@ impl Connections {
         self.of(which)?.with_index(index)
     }
 
+    /// Since when a session's exit has answered on none of its connections.
+    pub(in crate::daemon) fn silent_since(&self, which: Which) -> Option<Instant> {
+        self.of(which)?.silence.silent_since()
+    }
+
     /// Whether the exit beside is still one that a session may use, by the key that it has proven.
     pub(in crate::daemon) fn is_beside_accepted(&self) -> bool {
         let Some((beside, way)) = self.beside.as_ref().and_then(|beside| Some((beside, beside.way?))) else {

@@ -6,17 +6,9 @@ use std::net::SocketAddr;
 use warren_quic::driver::ConnectionId;
 use warren_quic::key::PublicKey;
 use warren_session::client::Vigil;
+pub(in crate::daemon) use warren_session::client::Which;
 
 use crate::exits::Way;
-
-/// One of the client's sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::daemon) enum Which {
-    /// The session in use.
-    InUse,
-    /// The other one while the client moves: the new session until it carries packets, and then the old one.
-    Beside,
-}
 
 /// The connections of a session.
 #[derive(Debug, Default)]

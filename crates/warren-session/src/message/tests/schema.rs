@@ -17,7 +17,7 @@ type Schema = BTreeMap<String, Fields>;
 #[test]
 fn the_schema_and_the_structs_are_equal() {
     let schema = parse_proto(PROTO);
-    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 57, "the parser has read every field");
+    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 60, "the parser has read every field");
     assert_eq!(schema, parse_structs(STRUCTS));
 }
 
@@ -46,7 +46,7 @@ fn a_difference_in_number_name_type_or_label_is_found() {
         assert_ne!(parse_proto(&PROTO.replacen(right, wrong, 1)), schema, "{wrong}");
         assert_ne!(parse_proto(&PROTO.replacen(right, wrong, 1)), parse_structs(STRUCTS), "{wrong}");
     }
-    let structs = STRUCTS.replace("tag = \"5\")]\n    pub nonce", "tag = \"9\")]\n    pub nonce");
+    let structs = STRUCTS.replace("tag = \"5\")]\n    pub nonce", "tag = \"19\")]\n    pub nonce");
     assert_ne!(parse_structs(&structs), schema);
 }
 

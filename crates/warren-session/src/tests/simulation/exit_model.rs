@@ -126,7 +126,7 @@ impl ExitModel {
                     Message::Enrolled(enrolled) => {
                         self.enrolled.insert(*connection, enrolled.name);
                     }
-                    Message::Hello(_) | Message::Attach(_) | Message::Enrol(_) => {}
+                    Message::Hello(_) | Message::Attach(_) | Message::Enrol(_) | Message::Stay(_) => {}
                 }
             }
             ExitAction::Close { connection, reason } => {
@@ -135,7 +135,10 @@ impl ExitModel {
                 assert!(!self.is_attached(*connection), "closed while attached");
                 assert_eq!(self.closed.insert(*connection, *reason), None, "closed twice");
             }
-            ExitAction::Store(_) | ExitAction::Enrolled { .. } | ExitAction::SetWireGuard { .. } => {}
+            ExitAction::Store(_)
+            | ExitAction::Enrolled { .. }
+            | ExitAction::Stays { .. }
+            | ExitAction::SetWireGuard { .. } => {}
         }
     }
 

@@ -305,12 +305,12 @@ impl World {
         let Some(&(session, key)) = sessions.get(which.index(sessions.len().max(1))) else { return };
         let nonce = exit.session(session).unwrap().nonce().to_vec();
         if is_same {
-            exit.elsewhere(self.now, key, &nonce);
+            exit.elsewhere(self.now, key, &nonce, u64::MAX);
             self.leaving.entry(session).or_insert(self.now + Duration::from_secs(30));
             assert!(exit.session(session).is_some(), "packets on their way are served");
         } else {
             self.was_taken_elsewhere = true;
-            exit.elsewhere(self.now, key, &[0xee; 16]);
+            exit.elsewhere(self.now, key, &[0xee; 16], 0);
             assert!(exit.session(session).is_none(), "two hosts with one key");
         }
         self.act();

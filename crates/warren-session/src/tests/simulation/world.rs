@@ -613,6 +613,7 @@ fn carry_out(action: ExitAction, network: &mut Network, model: &ExitModel) {
         | ExitAction::Detach { .. }
         | ExitAction::End { .. }
         | ExitAction::Enrolled { .. }
+        | ExitAction::Stays { .. }
         | ExitAction::SetWireGuard { .. }
         | ExitAction::Store(_) => {}
     }

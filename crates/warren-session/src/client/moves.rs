@@ -1,0 +1,410 @@
+//! A client's moves to other exits of its fleet, without I/O: when the new session takes over, and which of the two sessions ends.
+//!
+//! The caller has the sessions. It tells what it sees of them ([`Watched`]), and asks for the next [`Step`] after each event, and when
+//! [`Moves::due`] has come. Each session has its own proof that it carries packets: the answer to an echo.
+
+use std::time::{Duration, Instant};
+
+use crate::planted_moves::{Bug, is_planted};
+
+/// The new exit's session has to carry packets within this time.
+const BUILD_WITHIN: Duration = Duration::from_secs(10);
+/// How long the switch waits for the new session's other connections once one of them carries packets.
+const ATTACH_WITHIN: Duration = Duration::from_secs(1);
+/// When to try again to send an echo that could not be sent.
+const PROBE_AGAIN: Duration = Duration::from_millis(500);
+/// A session that could not be proven before the switch has to carry packets within this time after it.
+const TRY_FOR: Duration = Duration::from_secs(3);
+/// When to look again whether the old session has flows left.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The old session is kept for this long even if no flow uses it: a program may be silent for a while.
+const KEPT_FOR: Duration = Duration::from_secs(30);
+/// The old session is kept no longer than this. Its exit may end it earlier.
+const LONGEST: Duration = Duration::from_secs(600);
+/// The old session is lost if its exit answers on none of its connections for this long, while the other session is answered.
+const LOST_AFTER: Duration = Duration::from_secs(5);
+/// When to try again to leave an exit.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// No move for a better exit begins within this time after a move, and none to an exit where one has just failed.
+const PAUSE: Duration = Duration::from_secs(600);
+
+/// One of the client's sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The session in use.
+    InUse,
+    /// The other one while the client moves: the new session until it carries packets, and then the old one.
+    Beside,
+}
+
+/// What the caller sees of a session.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watched {
+    /// Whether a connection is attached.
+    pub is_up: bool,
+    /// Whether all connections that the exit has granted are attached.
+    pub has_all: bool,
+    /// Since when the exit has answered on none of the attached connections.
+    pub silent_since: Option<Instant>,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The exit in use wants the client to leave: look for another exit.
+    Race,
+    /// Send an echo through a session, and say what has become of it: [`Moves::answered`] or [`Moves::unanswered`].
+    Probe(Which),
+    /// Let the sessions change places, and call [`Moves::switched`].
+    Switch,
+    /// Let the sessions change places again, then end the new one. The old one goes on. [`Moves::give_up`] comes before that.
+    SwitchBack(&'static str),
+    /// End the new session. The one in use goes on. [`Moves::give_up`] comes before that.
+    GiveUp(&'static str),
+    /// End the old session, and call [`Moves::end`].
+    End(&'static str),
+}
+
+/// What a switch has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switched {
+    /// Flows that began before finish at the old exit.
+    Leaving,
+    /// The new session has other addresses. It could not be proven before, and is on trial.
+    Trying,
+}
+
+/// The client's moves.
+#[derive(Debug, Default)]
+pub struct Moves {
+    under_way: Option<Move>,
+    /// When to look for another exit, because the one in use sends its clients away.
+    leave_at: Option<Instant>,
+    /// Until when no move for a better exit begins.
+    rests_until: Option<Instant>,
+    /// The place of an exit that gave no session, and until when no move there begins that the exit in use has not asked for.
+    failed: Option<(usize, Instant)>,
+    in_use: Proof,
+    beside: Proof,
+}
+
+#[derive(Debug)]
+struct Move {
+    stage: Stage,
+    /// The place of the new exit.
+    place: usize,
+    /// Whether the exit in use has asked for the move.
+    is_asked: bool,
+    /// Whether the new exit gives this client the same addresses. If not, no flow can finish at the old one. `None` before the new
+    /// exit's Welcome.
+    keeps_addresses: Option<bool>,
+    /// When the new session was first seen with a connection.
+    attached: Option<Instant>,
+    /// When an echo may be sent next.
+    probe_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The new session is beside the one in use.
+    Building { until: Instant },
+    /// The old session is beside the one in use, which has not carried a packet yet.
+    Trying { until: Instant },
+    /// The old session is beside the one in use.
+    Leaving { since: Instant, look_at: Instant },
+}
+
+/// Whether a session is known to carry packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Proof {
+    #[default]
+    Missing,
+    /// An echo is under way.
+    Asked,
+    Given(Instant),
+}
+
+impl Moves {
+    /// The exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`: so many clients leave
+    /// at once that the other exits should not get all of them in the same moment. Returns whether this is news.
+    pub fn asked_to_leave(&mut self, now: Instant, pause: Duration) -> bool {
+        if let Some(moved) = self.under_way.as_mut().filter(|moved| moved.is_building()) {
+            // It is leaving already. If that fails, it tries again.
+            return !std::mem::replace(&mut moved.is_asked, true);
+        }
+        let is_news = self.leave_at.is_none();
+        self.leave_at.get_or_insert(now + pause);
+        is_news
+    }
+
+    /// Forgets that an exit has asked its clients to leave, because another session has begun.
+    pub fn stay(&mut self) {
+        self.leave_at = None;
+    }
+
+    /// Whether a move to a better exit may begin.
+    pub fn may_improve(&self, now: Instant) -> bool {
+        self.under_way.is_none() && self.rests_until.is_none_or(|until| now >= until)
+    }
+
+    /// Whether a move to the exit at a place may begin now. `is_asked` whether the exit in use has asked for it.
+    pub fn may_go(&self, now: Instant, is_asked: bool, place: usize) -> bool {
+        is_asked || !self.failed.is_some_and(|(failed, until)| failed == place && now < until)
+    }
+
+    /// Begins a move to the exit at a place. There must be no other move.
+    pub fn begin(&mut self, now: Instant, place: usize) {
+        let is_asked = self.leave_at.take().is_some();
+        let stage = Stage::Building { until: now + BUILD_WITHIN };
+        self.beside = Proof::Missing;
+        self.under_way =
+            Some(Move { stage, place, is_asked, keeps_addresses: None, attached: None, probe_at: now });
+    }
+
+    /// The new exit has granted a session, with the same addresses or with others.
+    pub fn granted(&mut self, keeps_addresses: bool) {
+        if let Some(moved) = &mut self.under_way {
+            moved.keeps_addresses = Some(keeps_addresses);
+        }
+    }
+
+    /// An echo through a session is under way.
+    pub fn asks(&mut self, which: Which) {
+        *self.proof(which) = Proof::Asked;
+    }
+
+    /// Whether an echo through a session is under way.
+    pub fn is_asking(&self, which: Which) -> bool {
+        match which {
+            Which::InUse => self.in_use == Proof::Asked,
+            Which::Beside => self.beside == Proof::Asked,
+        }
+    }
+
+    /// An echo through a session was answered.
+    pub fn answered(&mut self, now: Instant, which: Which) {
+        let is_mixed_up = is_planted(Bug::ProofOfTheOther) && self.is_building();
+        *self.proof(if is_mixed_up { Which::Beside } else { which }) = Proof::Given(now);
+    }
+
+    /// Whether a session is known to carry packets.
+    pub fn is_proven(&self, which: Which) -> bool {
+        match which {
+            Which::InUse => matches!(self.in_use, Proof::Given(_)),
+            Which::Beside => matches!(self.beside, Proof::Given(_)),
+        }
+    }
+
+    /// An echo through a session could not be sent. That says nothing about the session.
+    pub fn unanswered(&mut self, now: Instant, which: Which) {
+        *self.proof(which) = Proof::Missing;
+        if let Some(moved) = &mut self.under_way {
+            moved.probe_at = now + PROBE_AGAIN;
+        }
+    }
+
+    /// A session has lost its last connection, so nothing is known of it any more.
+    pub fn lost(&mut self, which: Which) {
+        *self.proof(which) = Proof::Missing;
+    }
+
+    /// Whether the new session is being built.
+    pub fn is_building(&self) -> bool {
+        self.under_way.as_ref().is_some_and(Move::is_building)
+    }
+
+    /// Whether the session in use is on trial: it could not be proven before the switch.
+    pub fn is_trying(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|moved| matches!(moved.stage, Stage::Trying { .. }))
+    }
+
+    /// Whether there are two sessions.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// The sessions have changed places.
+    pub fn switched(&mut self, now: Instant) -> Switched {
+        self.rests_until = Some(now + PAUSE);
+        std::mem::swap(&mut self.in_use, &mut self.beside);
+        let Some(moved) = &mut self.under_way else { return Switched::Leaving };
+        if moved.keeps_addresses != Some(false) {
+            moved.stage = Stage::Leaving { since: now, look_at: now + LOOK_EVERY };
+            return Switched::Leaving;
+        }
+        moved.stage = Stage::Trying { until: now + TRY_FOR };
+        moved.probe_at = now;
+        Switched::Trying
+    }
+
+    /// Ends a move, whichever session is over. Returns whether the client stays at the exit where it was, which has to hear that.
+    pub fn end(&mut self) -> bool {
+        self.beside = Proof::Missing;
+        self.under_way.take().is_some_and(|moved| moved.is_building())
+    }
+
+    /// The new session carries nothing, so no move there begins for a while. Returns the place of its exit. [`Self::end`] follows.
+    pub fn give_up(&mut self, now: Instant) -> Option<usize> {
+        let moved = self.under_way.as_ref()?;
+        self.failed = Some((moved.place, now + PAUSE));
+        self.leave_at = moved.is_asked.then(|| now + RETRY_AFTER);
+        Some(moved.place)
+    }
+
+    /// The sessions have changed places again, because the new one carries nothing.
+    pub fn switched_back(&mut self, now: Instant) {
+        std::mem::swap(&mut self.in_use, &mut self.beside);
+        self.rests_until = None;
+        if let Some(moved) = &mut self.under_way {
+            moved.stage = Stage::Building { until: now };
+        }
+    }
+
+    /// What to do next, in order. `flows_at_old` counts the flows that are under way at the old exit.
+    pub fn next(
+        &mut self,
+        now: Instant,
+        in_use: Watched,
+        beside: Watched,
+        flows_at_old: impl FnOnce() -> usize,
+    ) -> Option<Step> {
+        let (proof_in_use, proof_beside) = (self.in_use, self.beside);
+        let leaves = self.leave_at.is_some_and(|at| at <= now);
+        let Some(moved) = self.under_way.as_mut().filter(|moved| moved.has_step(leaves)) else {
+            self.leave_at = if leaves { Some(now + RETRY_AFTER) } else { self.leave_at };
+            return leaves.then_some(Step::Race);
+        };
+        match moved.stage {
+            Stage::Building { until } => moved.build(now, until, (in_use, beside), proof_beside),
+            Stage::Trying { until } => moved.try_out(now, until, (in_use, beside), proof_in_use),
+            Stage::Leaving { since, look_at } => {
+                if !beside.is_up {
+                    return Some(Step::End("it is lost"));
+                }
+                if look_at > now {
+                    return None;
+                }
+                moved.stage = Stage::Leaving { since, look_at: now + LOOK_EVERY };
+                leave(now, since, (in_use, beside), flows_at_old)
+            }
+        }
+    }
+
+    /// When [`Self::next`] may have something new.
+    pub fn due(&self) -> Option<Instant> {
+        let Some(moved) = &self.under_way else { return self.leave_at };
+        let other_connections = || moved.attached.map(|attached| attached + ATTACH_WITHIN);
+        let (until, other) = match (moved.stage, self.beside, self.in_use) {
+            (Stage::Building { until }, _, _) if moved.keeps_addresses == Some(false) => {
+                (until, other_connections())
+            }
+            (Stage::Building { until }, Proof::Given(at), _) => (until, Some(at + ATTACH_WITHIN)),
+            (Stage::Building { until }, Proof::Missing, _) => (until, moved.attached.map(|_| moved.probe_at)),
+            (Stage::Trying { until }, _, Proof::Missing) => (until, Some(moved.probe_at)),
+            (Stage::Building { until } | Stage::Trying { until }, _, _) => (until, None),
+            (Stage::Leaving { look_at, .. }, _, _) => (look_at, self.leave_at),
+        };
+        Some(other.map_or(until, |other| other.min(until)))
+    }
+
+    fn proof(&mut self, which: Which) -> &mut Proof {
+        match which {
+            Which::InUse => &mut self.in_use,
+            Which::Beside => &mut self.beside,
+        }
+    }
+}
+
+impl Move {
+    fn is_building(&self) -> bool {
+        matches!(self.stage, Stage::Building { .. })
+    }
+
+    /// Whether a step of this move comes next, and not a search for another exit. One move at a time is proven.
+    fn has_step(&self, leaves: bool) -> bool {
+        !leaves || !matches!(self.stage, Stage::Leaving { .. })
+    }
+
+    /// The next step before the switch.
+    fn build(
+        &mut self,
+        now: Instant,
+        until: Instant,
+        (in_use, beside): (Watched, Watched),
+        proof: Proof,
+    ) -> Option<Step> {
+        let late = (now >= until).then_some(Step::GiveUp("nothing came back through it"));
+        let (true, Some(keeps_addresses)) = (beside.is_up, self.keeps_addresses) else { return late };
+        let attached = *self.attached.get_or_insert(now);
+        // A session that is lost needs no proof of the other. If it is back by the time the other is there, it is not lost.
+        let is_lost = !in_use.is_up && !is_planted(Bug::LostWithoutSuccessor);
+        if is_lost || is_planted(Bug::UnprovenSwitch) {
+            return Some(Step::Switch);
+        }
+        match proof {
+            // This host has the old addresses until the switch, so nothing can be proven before. And flows break.
+            _ if !keeps_addresses && !self.is_asked => {
+                Some(Step::GiveUp("it gives this client other addresses, which would end every flow"))
+            }
+            _ if !keeps_addresses => {
+                (beside.has_all || now >= attached + ATTACH_WITHIN).then_some(Step::Switch).or(late)
+            }
+            Proof::Given(at) if beside.has_all || now >= at + ATTACH_WITHIN => Some(Step::Switch),
+            Proof::Missing if now >= self.probe_at && late.is_none() => self.probe(now, Which::Beside),
+            Proof::Given(_) | Proof::Asked | Proof::Missing => late,
+        }
+    }
+
+    /// The next step while the new session, which is in use, has not carried anything yet.
+    fn try_out(
+        &mut self,
+        now: Instant,
+        until: Instant,
+        (in_use, beside): (Watched, Watched),
+        proof: Proof,
+    ) -> Option<Step> {
+        if matches!(proof, Proof::Given(_)) {
+            return Some(Step::End("no flow can go on there"));
+        }
+        if !beside.is_up {
+            return Some(Step::End("it is lost"));
+        }
+        if (!in_use.is_up || now >= until) && !is_planted(Bug::NoWayBack) {
+            return Some(Step::SwitchBack("nothing came back through it"));
+        }
+        (proof == Proof::Missing && now >= self.probe_at).then(|| self.probe(now, Which::InUse)).flatten()
+    }
+
+    /// Asks for an echo. Whoever cannot send one says nothing, and is asked again.
+    fn probe(&mut self, now: Instant, which: Which) -> Option<Step> {
+        self.probe_at = now + PROBE_AGAIN;
+        Some(Step::Probe(which))
+    }
+}
+
+/// The next step while flows that began before finish at the old exit.
+fn leave(
+    now: Instant,
+    since: Instant,
+    (in_use, beside): (Watched, Watched),
+    flows_at_old: impl FnOnce() -> usize,
+) -> Option<Step> {
+    let age = now.saturating_duration_since(since);
+    // If the client hears nothing at all, the old session may be as good as the other.
+    let is_other_answered = in_use.is_up && in_use.silent_since.is_none();
+    let is_dead = |silent: Instant| now.saturating_duration_since(silent) >= LOST_AFTER;
+    if is_other_answered && beside.silent_since.is_some_and(is_dead) && !is_planted(Bug::DeadPathKept) {
+        // Its flows learn from the other exit that they are over, instead of waiting for packets that do not come.
+        return Some(Step::End("it no longer answers"));
+    }
+    if is_planted(Bug::LeftSessionKept) {
+        return None;
+    }
+    if age >= LONGEST {
+        return Some(Step::End("its time is over"));
+    }
+    (age >= KEPT_FOR && flows_at_old() == 0).then_some(Step::End("no flow is left there"))
+}
+
+#[cfg(test)]
+mod tests;

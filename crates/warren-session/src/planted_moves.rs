@@ -1,0 +1,22 @@
+//! Bugs planted on purpose. The simulation of moves between two exits must find each one.
+
+warren_simulation::planted_bugs! {
+    /// A client that stays at an exit after a failed move does not say so.
+    StayUnsaid,
+    /// An exit ignores that a client stays.
+    StayIgnored,
+    /// An exit lets its session end for one at another exit, although it has the newer one.
+    NewerSessionLeft,
+    /// An echo through the session in use counts for the new session.
+    ProofOfTheOther,
+    /// The new session takes over as soon as it is there.
+    UnprovenSwitch,
+    /// Nothing through the new session, and no return to the old one.
+    NoWayBack,
+    /// The new session does not take over when the one in use is lost.
+    LostWithoutSuccessor,
+    /// The session that the client has left never ends.
+    LeftSessionKept,
+    /// The session that the client has left is kept although its path is dead.
+    DeadPathKept,
+}
