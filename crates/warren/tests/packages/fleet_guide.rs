@@ -174,6 +174,8 @@ impl<'net> Hosts<'net> {
         });
         for exit in &self.exits {
             assert!(typed(exit, "warren exit client list").ok().contains("laptop"));
+            let lying_about = exit.sh("find /root -name '*.key' -o -name '*.ticket'").ok();
+            assert_eq!(lying_about, "", "keys and tickets are left");
             let status = typed(exit, "warren fleet status").ok();
             assert!(
                 status.contains("certificates: ca 3649, client 3649, server 192.0.10.2:2379 3649"),
