@@ -38,7 +38,7 @@ struct Report {
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
-    /// Exits that have a ticket and have not joined.
+    /// Those that are not in the fleet, and have a user of the store.
     tickets: Vec<Waiting>,
     /// The certificates around the store, as this host sees them.
     certificates: Vec<StoreCertificate>,
@@ -54,11 +54,11 @@ struct Line {
     has_heard: bool,
 }
 
-/// An exit that has not joined.
+/// An exit that has not joined, or has left.
 #[derive(Serialize)]
 struct Waiting {
     exit: ExitId,
-    /// Whether its ticket has ended, and the store still has its user.
+    /// Whether its ticket has ended, or it has left, and the store still has its user.
     has_ended: bool,
 }
 
@@ -133,7 +133,7 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
     for Waiting { exit, has_ended } in &report.tickets {
         let what = match has_ended {
             true => format!(
-                "its ticket has ended unused, and its user of the store is still there; run `warren fleet remove {exit}`"
+                "is not in the fleet, and its user of the store is still there; run `warren fleet remove {exit}` if it stays"
             ),
             false => "has a ticket, and has not joined".to_owned(),
         };

@@ -239,7 +239,10 @@ impl<'net> Hosts<'net> {
             !nyc1.sh("ls /etc/warren/fleet /etc/warren/fleet.toml").succeeded(),
             "the credentials are gone"
         );
-        assert!(!typed(ams1, "warren fleet status").ok().contains("nyc1"));
+        eventually(seconds(30), "its user of the store is removed", || {
+            !typed(ams1, "warren fleet status").ok().contains("nyc1")
+        });
+        assert!(typed(ams1, "warren fleet status").ok().contains("fra1"));
         typed(ams1, "warren exit client remove laptop").ok();
         std::thread::sleep(seconds(3));
         assert!(typed(nyc1, "warren exit client list").ok().contains("laptop"), "nothing is shared any more");
