@@ -126,7 +126,7 @@ impl Fleet {
             requests: Requests::default(),
             exits: Vec::new(),
             clock_offset_ms: 0,
-            around: AroundTheStore { addresses: kept.store.clone(), ..AroundTheStore::default() },
+            around: AroundTheStore { addresses: kept.store, ..AroundTheStore::default() },
             counts: Counts::default(),
             file,
             copy_due: None,
