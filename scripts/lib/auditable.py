@@ -15,7 +15,8 @@ BLOCK = 0xFFFF
 
 
 def main():
-    text = json.dumps({"packages": packages(read(sys.argv[1]), *sys.argv[2:3])}, separators=(",", ":"))
+    crate = sys.argv[2] if len(sys.argv) > 2 else ROOT_CRATE
+    text = json.dumps({"packages": packages(read(sys.argv[1], crate), crate)}, separators=(",", ":"))
     sys.stdout.buffer.write(stored(text.encode()))
 
 

@@ -23,10 +23,10 @@ def main():
     print()
 
 
-def read(path):
-    """Reads cargo's metadata, without crates that only other workspace members need. cargo resolves the features of all members at once."""
+def read(path, crate=ROOT_CRATE):
+    """Reads cargo's metadata, without crates that only other workspace members than `crate` need. cargo resolves the features of all members at once."""
     metadata = json.loads(Path(path).read_text())
-    tree = ["cargo", "tree", "--locked", "--package", ROOT_CRATE, "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]
+    tree = ["cargo", "tree", "--locked", "--package", crate, "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]
     lines = subprocess.run(tree, capture_output=True, text=True, check=True).stdout.splitlines()
     built = {tuple(line.split()[:2]) for line in lines if line}
     kept = {package["id"] for package in metadata["packages"] if (package["name"], f"v{package['version']}") in built}

@@ -1,7 +1,7 @@
-"""Compares the shipped binary with size-budget.txt, and ends with 1 if its size or number of crates has grown by more than a tenth.
+"""Compares a shipped binary with size-budget.txt, and ends with 1 if its size or number of crates has grown by more than a tenth.
 
-    size_budget.py FILE            compare the binary that scripts/build made
-    size_budget.py --write FILE    write the list anew
+    size_budget.py FILE [PROGRAM]            compare a binary that scripts/build made, of warren unless another program is named
+    size_budget.py --write FILE [PROGRAM]    write the program's figures anew
 """
 
 import json
@@ -12,21 +12,29 @@ import zlib
 from pathlib import Path
 
 LIST = Path(__file__).resolve().parents[2] / "size-budget.txt"
-HEAD = "# The binary as scripts/build makes it; scripts/lib/size_budget.py refuses a tenth more.\n"
+HEAD = "# The binaries as scripts/build makes them; scripts/lib/size_budget.py refuses a tenth more.\n"
 # Percent.
 GROWTH = 10
 
 
 def main():
-    binary = Path(sys.argv[-1])
-    found = {"bytes": binary.stat().st_size, "crates": len(crates(binary))}
-    if sys.argv[1] == "--write":
-        LIST.write_text(HEAD + "".join(f"{number:10} {what}\n" for what, number in found.items()))
+    write = "--write" in sys.argv[1:]
+    binary, *program = (argument for argument in sys.argv[1:] if argument != "--write")
+    program = program[0] if program else "warren"
+    found = {"bytes": Path(binary).stat().st_size, "crates": len(crates(binary))}
+    budgets = read(LIST.read_text())
+    if write:
+        LIST.write_text(text({**budgets, program: found}))
         return 0
-    wanted = read(LIST.read_text())
-    print("; ".join(f"{what}: {number:,} of {wanted[what]:,}" for what, number in found.items()))
+    if program not in budgets:
+        print(f"size_budget.py: {LIST.name} has no {program}; run scripts/lib/size_budget.py --write {binary} {program}")
+        return 1
+    wanted = budgets[program]
+    print(f"{program}: " + "; ".join(f"{what}: {number:,} of {wanted[what]:,}" for what, number in found.items()))
     for what in grown(found, wanted):
-        print(f"size_budget.py: {what} grew by more than {GROWTH} %. If that is intended, run scripts/lib/size_budget.py --write {binary}")
+        print(
+            f"size_budget.py: {what} grew by more than {GROWTH} %. If that is intended, run scripts/lib/size_budget.py --write {binary} {program}"
+        )
     return 1 if grown(found, wanted) else 0
 
 
@@ -39,8 +47,17 @@ def crates(binary):
 
 
 def read(text):
-    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
-    return {what: int(number) for number, what in lines}
+    """Returns the figures of each program."""
+    budgets = {}
+    for program, number, what in (line.split() for line in text.splitlines() if not line.startswith("#")):
+        budgets.setdefault(program, {})[what] = int(number)
+    return budgets
+
+
+def text(budgets):
+    """Returns the list's text."""
+    lines = (f"{program:12} {number:10} {what}\n" for program, budget in budgets.items() for what, number in budget.items())
+    return HEAD + "".join(lines)
 
 
 def grown(found, wanted):

@@ -91,7 +91,7 @@ class ProfileTest(unittest.TestCase):
 
 class SizeTest(unittest.TestCase):
     def test_a_tenth_more_is_refused_and_no_less(self):
-        wanted = size_budget.read("# head\n   1000 bytes\n 50 crates\n")
+        wanted = size_budget.read("# head\nwarren 1000 bytes\nwarren 50 crates\nwarren-fleet 7 bytes\n")["warren"]
         self.assertEqual(size_budget.grown({"bytes": 1100, "crates": 20}, wanted), [])
         self.assertEqual(size_budget.grown({"bytes": 1101, "crates": 56}, wanted), ["bytes", "crates"])
 
@@ -107,7 +107,22 @@ class SizeTest(unittest.TestCase):
         bill = json.loads(subprocess.run(["scripts/sbom"], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
         wanted = size_budget.read(size_budget.LIST.read_text())
         crates = len(bill["components"]) + 1
-        self.assertEqual(size_budget.grown({"crates": crates}, wanted), [], "scripts/build, then scripts/lib/size_budget.py --write")
+        self.assertEqual(size_budget.grown({"crates": crates}, wanted["warren"]), [], "scripts/build, then scripts/lib/size_budget.py --write")
+        self.assertEqual(size_budget.read(size_budget.text(wanted)), wanted)
+
+    def test_each_shipped_program_has_a_budget(self):
+        command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu"]
+        budgets = size_budget.read(size_budget.LIST.read_text())
+        with tempfile.NamedTemporaryFile() as metadata:
+            subprocess.run(command, cwd=ROOT, stdout=metadata, check=True)
+            for program in ["warren", "warren-fleet"]:
+                written = subprocess.run(
+                    ["python3", "scripts/lib/auditable.py", metadata.name, program], cwd=ROOT, capture_output=True, check=True
+                )
+                names = [package["name"] for package in json.loads(zlib.decompress(written.stdout))["packages"]]
+                self.assertEqual("etcd-client" in names, program == "warren-fleet")
+                self.assertEqual(size_budget.grown({"crates": len(names)}, budgets[program]), [], program)
+                self.assertGreater(budgets[program]["bytes"], 1_000_000)
 
 
 class BillTest(unittest.TestCase):

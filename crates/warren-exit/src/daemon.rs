@@ -226,7 +226,9 @@ impl<'host> Daemon<'host> {
                     None => bail!("the worker ended unexpectedly; see the log"),
                 },
                 () = until(Some(self.reporting.due())) => self.measure().await,
-                () = until(Some(self.host.due())) => self.host.look(&self.config, self.clients.registry()).await,
+                () = until(Some(self.host.due())) => {
+                    self.host.look(&self.config, self.clients.registry(), self.clients.store_addresses()).await;
+                }
                 () = until(self.clients.timeout()) => self.clients.handle_timeout(),
                 () = until(self.fleet.as_ref().and_then(due)) => {}
                 event = link::next(&mut self.fleet) => self.take_link_event(event),
@@ -310,7 +312,8 @@ impl<'host> Daemon<'host> {
 
     /// Makes rules and routes follow the host and the networks behind clients.
     async fn follow_host(&mut self) -> anyhow::Result<()> {
-        self.host.follow(&self.config, self.clients.registry()).await.map(drop)
+        let (registry, store) = (self.clients.registry(), self.clients.store_addresses());
+        self.host.follow(&self.config, registry, store).await.map(drop)
     }
 
     /// Makes forwards follow clients to other addresses.

@@ -13,13 +13,15 @@ mod socket;
 mod tests;
 mod view;
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::mpsc;
 use warren_config::{ClientStore, FleetSettings};
 use warren_daemon::output;
 use warren_fleet_link::{
-    ExitMessage, FleetExit, FleetMessage, Load, MAX_EXITS, MAX_ROWS, Outcome, StoreCertificate, StoreLink,
+    ExitMessage, FleetExit, FleetMessage, Load, MAX_ADDRESSES, MAX_EXITS, MAX_ROWS, Outcome,
+    StoreCertificate, StoreLink,
 };
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
@@ -71,6 +73,8 @@ struct AroundTheStore {
     /// The length of the signed roster.
     roster_bytes: usize,
     certificates: Vec<StoreCertificate>,
+    /// The addresses of the store's members.
+    addresses: Vec<IpAddr>,
 }
 
 /// A connection of `warren-fleet`.
@@ -122,7 +126,7 @@ impl Fleet {
             requests: Requests::default(),
             exits: Vec::new(),
             clock_offset_ms: 0,
-            around: AroundTheStore::default(),
+            around: AroundTheStore { addresses: kept.store, ..AroundTheStore::default() },
             counts: Counts::default(),
             file,
             copy_due: None,
@@ -195,6 +199,11 @@ impl Fleet {
     pub(crate) fn say_load(&mut self, load: Load, sessions: &mut ExitSessions) {
         let state = self.serving.state();
         self.say(ExitMessage::Load { load, state }, sessions);
+    }
+
+    /// The addresses of the store's members, as far as they are known.
+    pub(crate) fn store_addresses(&self) -> &[IpAddr] {
+        &self.around.addresses
     }
 
     /// Whether requests reach the store.
@@ -285,6 +294,12 @@ impl Fleet {
                 check_count(certificates.len(), MOST_CERTIFICATES, "certificates")?;
                 check_names(&certificates)?;
                 self.around.certificates = certificates;
+            }
+            FleetMessage::StoreAddresses { addresses } => {
+                check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
+                self.around.addresses = addresses;
+                // The exit needs them before it hears of them again.
+                self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
             FleetMessage::Roster { bytes } => {
                 check_count(bytes.len(), MAX_ROSTER_LENGTH, "bytes of a roster")?;
@@ -512,7 +527,12 @@ impl Fleet {
     }
 
     fn kept(&self, sessions: &ExitSessions) -> Kept {
-        Kept { answered: self.serving.answered(), revision: self.revision, unsent: sessions.unsent() }
+        Kept {
+            answered: self.serving.answered(),
+            revision: self.revision,
+            unsent: sessions.unsent(),
+            store: self.around.addresses.clone(),
+        }
     }
 
     /// The revision that may be written before these rows are.

@@ -6,6 +6,7 @@ mod prefixes;
 mod service_ports;
 mod upkeep;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, fa
 use warren_session::clients::{ClientRegistry, Forward};
 
 pub(crate) use self::forwards::Waiting;
-use self::prefixes::Withheld;
+use self::prefixes::{Needed, Withheld};
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
 use warren_config::{ExitSettings, NatInterface};
@@ -36,20 +37,21 @@ pub(crate) struct FoundHost {
 }
 
 impl FoundHost {
-    /// Finds out what the exit has to know about the host.
+    /// Finds out what the exit has to know about the host. `store`: the addresses of the fleet's store, if it belongs to one.
     ///
     /// # Errors
     /// When the host lacks the interface that the configuration names, or cannot be examined.
     pub(crate) async fn look(
         config: &ExitSettings,
-        registry: &ClientRegistry,
+        (registry, store): (&ClientRegistry, Option<&[IpAddr]>),
         journal: impl AsRef<Path>,
         helper: &Helper,
     ) -> anyhow::Result<Self> {
         let host = Host::open(journal).await?;
         refuse_missing_interface(config)?;
         let services = ServicePorts::look(helper.clone(), Instant::now()).await;
-        let facts = facts_of(config, registry, &host, &services).await?;
+        let needed = Needed::look(store, registry, helper).await;
+        let facts = facts_of(config, (registry, &needed), &host, &services).await?;
         Ok(Self { host, facts, services })
     }
 
@@ -117,14 +119,20 @@ impl HostSetup {
     }
 
     /// Follows what has changed on the host, and restores what another program has undone. Failures are logged.
-    pub(crate) async fn look(&mut self, config: &ExitSettings, registry: &ClientRegistry) {
+    pub(crate) async fn look(
+        &mut self,
+        config: &ExitSettings,
+        registry: &ClientRegistry,
+        store: Option<&[IpAddr]>,
+    ) {
         let began = Instant::now();
-        let plan = self.follow(config, registry).await;
+        let plan = self.follow(config, registry, store).await;
         self.upkeep.look(&mut self.host, plan, began).await;
     }
 
     /// Makes the rules follow the host as it is now (the networks on its links, for whom else it forwards, the ports of its
-    /// services), and makes rules and routes follow the networks behind clients. Returns the exit's plan as it would be made now.
+    /// services), and makes rules and routes follow the networks behind clients. Returns the exit's plan as it would be made now. `store`:
+    /// the addresses of the fleet's store, if the exit belongs to a fleet.
     ///
     /// # Errors
     /// What could not be done. The next check tries it again.
@@ -132,9 +140,11 @@ impl HostSetup {
         &mut self,
         config: &ExitSettings,
         registry: &ClientRegistry,
+        store: Option<&[IpAddr]>,
     ) -> anyhow::Result<Plan> {
-        let mut facts = facts_of(config, registry, &self.host, &self.services).await?;
-        self.log_withheld(prefixes::in_force(registry, &facts.surroundings).1);
+        let needed = Needed::look(store, registry, self.services.helper()).await;
+        let mut facts = facts_of(config, (registry, &needed), &self.host, &self.services).await?;
+        self.log_withheld(prefixes::in_force(registry, &facts.surroundings, &needed).1);
         self.services.follow(&mut facts, Instant::now()).await;
         self.log_waiting(forwards::in_force(registry, &self.services.host_ports(config)).1);
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
@@ -245,7 +255,7 @@ pub(crate) fn refuse_missing_interface(config: &ExitSettings) -> anyhow::Result<
 /// What the plan of this exit depends on, as the host is now.
 async fn facts_of(
     config: &ExitSettings,
-    registry: &ClientRegistry,
+    (registry, needed): (&ClientRegistry, &Needed),
     host: &Host,
     services: &ServicePorts,
 ) -> anyhow::Result<ExitHost> {
@@ -266,7 +276,7 @@ async fn facts_of(
         listen_ports: config.ports(),
         service_ports: services.kept(),
         allow: config.allow.clone(),
-        prefixes: prefixes::in_force(registry, &surroundings).0,
+        prefixes: prefixes::in_force(registry, &surroundings, needed).0,
         surroundings,
         forwards: forwards::in_force(registry, &services.host_ports(config)).0,
         isolation: config.isolation,

@@ -84,7 +84,8 @@ async fn prepare_and_run(
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // That includes the nft that owns the exit's table, which carries out any text that it is given.
     helper.install_as_nft_runner();
-    let found = FoundHost::look(&config, clients.registry(), directory.journal(), &helper).await?;
+    let known = (clients.registry(), clients.store_addresses());
+    let found = FoundHost::look(&config, known, directory.journal(), &helper).await?;
     let (host, hold) = found.set_up(directory.hold_journal()).await?;
     warn_of_other_firewalls(&config);
     let rings = Rings::make(tuning.workers);

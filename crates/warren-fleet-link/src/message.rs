@@ -1,5 +1,6 @@
 //! The messages of both sides.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -15,6 +16,9 @@ pub const MAX_ROWS: usize = 1000;
 
 /// Most exits of a fleet.
 pub const MAX_EXITS: usize = 1000;
+
+/// Most addresses of the store's members.
+pub const MAX_ADDRESSES: usize = 100;
 
 /// Most bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
 pub const MAX_VALUE: usize = 16_000;
@@ -271,6 +275,12 @@ pub enum FleetMessage {
         /// The exits, by name.
         exits: Vec<FleetExit>,
     },
+    /// The addresses of the store's members, at the start and at each change. No network behind a client may take them from the exit's
+    /// host.
+    StoreAddresses {
+        /// Up to [`MAX_ADDRESSES`], in order.
+        addresses: Vec<IpAddr>,
+    },
     /// All certificates around the store, now and then.
     Certificates {
         /// The certificates, by name.
@@ -321,6 +331,9 @@ mod tests {
             FleetMessage::Changes { revision: 2, rows },
             FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit },
             FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
+            FleetMessage::StoreAddresses {
+                addresses: vec!["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()],
+            },
             FleetMessage::Certificates {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],
             },

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
+use warren_config::counted;
 use warren_fleet_link::StoreCertificate;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
@@ -122,16 +123,35 @@ pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option
             "the store's certificate {name:?} has expired; replace it (docs/fleet.md says how)"
         ));
     }
-    let left = format!(
-        "the store's certificate {name:?} expires in {days} days; replace it before then (docs/fleet.md says how)"
+    let left = if days == 0 {
+        "less than a day".to_owned()
+    } else {
+        counted(usize::try_from(days).unwrap_or_default(), "day")
+    };
+    let sentence = format!(
+        "the store's certificate {name:?} expires in {left}; replace it before then (docs/fleet.md says how)"
     );
-    (days < WARNED).then_some(left)
+    (days < WARNED).then_some(sentence)
 }
 
 /// When the first certificate of a file expires, in seconds since 1970.
 fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
     let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
     first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
+}
+
+/// The common name of the first certificate of a file. For etcd, it is the user.
+///
+/// # Errors
+/// If there is no certificate, or it has no such name.
+pub(crate) fn common_name(pem: &str) -> anyhow::Result<String> {
+    let der =
+        CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| anyhow!("it is no PEM: {error:?}"))?;
+    let certificate =
+        Certificate::from_der(&der).map_err(|error| anyhow!("it is no certificate: {error}"))?;
+    let name = certificate.tbs_certificate().subject().common_name();
+    let name = name.map_err(|error| anyhow!("its common name cannot be read: {error}"))?;
+    Ok(name.context("it has no common name")?.value().into_owned())
 }
 
 fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
@@ -249,11 +269,19 @@ mod tests {
     }
 
     #[test]
+    fn the_user_of_a_certificate_is_its_common_name() {
+        assert_eq!(common_name(PEM).unwrap(), "store");
+        assert!(common_name("").is_err());
+    }
+
+    #[test]
     fn a_certificate_is_warned_of_fourteen_days_before_its_end() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let after = |seconds: i64| certificate(1_000_000 + seconds);
         assert_eq!(warning(&after(14 * 86_400), now), None);
         assert!(warning(&after(14 * 86_400 - 1), now).unwrap().contains("expires in 13 days"));
+        assert!(warning(&after(86_400), now).unwrap().contains("expires in 1 day;"));
+        assert!(warning(&after(86_399), now).unwrap().contains("expires in less than a day;"));
         assert!(warning(&after(-1), now).unwrap().contains("has expired"));
         assert_eq!(days_left(&after(-1), now), -1);
         assert!(warning(&certificate(i64::MIN), now).is_some());

@@ -4,6 +4,7 @@ mod backup;
 mod begin;
 mod exits;
 mod files;
+mod join;
 mod leave;
 mod offline;
 mod roster;
@@ -20,11 +21,12 @@ use serde::Serialize;
 pub(crate) use self::backup::{BackupArguments, RecoverArguments, backup, recover};
 pub(crate) use self::begin::{InitArguments, init};
 pub(crate) use self::exits::{DrainArguments, RemoveArguments, drain, remove};
+pub(crate) use self::join::{JoinArguments, join};
 pub(crate) use self::leave::{LeaveArguments, leave};
 pub(crate) use self::offline::{PublishArguments, SignArguments, publish, sign};
 pub(crate) use self::roster::{AdmitArguments, RotateKeyArguments, admit, rotate_key};
 pub(crate) use self::status::{StatusArguments, status};
-pub(crate) use self::ticket::{JoinArguments, TicketArguments, join, ticket};
+pub(crate) use self::ticket::{TicketArguments, ticket};
 use crate::config::FleetConfig;
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
@@ -42,7 +44,8 @@ pub(crate) struct Connected {
 async fn connect(directory: &Path) -> anyhow::Result<Connected> {
     connect_or_fill(directory, |name| {
         bail!(
-            "the store has no fleet {name:?}; begin it with `warren fleet init`, or bring it back with `warren fleet recover --from FILE`"
+            "the store has no fleet {name:?}; if it has lost everything, run `warren fleet recover` at the exit whose copy is newest; \
+             otherwise correct `endpoints` in fleet.toml"
         )
     })
     .await

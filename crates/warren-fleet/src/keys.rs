@@ -145,6 +145,26 @@ impl Keys {
         format!("{}tk/{digest}", self.prefix)
     }
 
+    /// The key of how an exit has got its user, see [`crate::users`].
+    pub(crate) fn grant(&self, exit: &ExitId) -> String {
+        format!("{}{exit}", self.grants())
+    }
+
+    /// What the keys of all grants begin with.
+    pub(crate) fn grants(&self) -> String {
+        format!("{}us/", self.prefix)
+    }
+
+    /// The key that is there while `warren fleet init` is under way.
+    pub(crate) fn beginning(&self) -> String {
+        format!("{}beginning", self.prefix)
+    }
+
+    /// What the keys of clients, invitations, removed keys and claims begin with.
+    pub(crate) fn of_registry(&self) -> [String; 8] {
+        ["cl/", "in/", "rv/", "na/", "ad/", "nk/", "px", "fw"].map(|kind| format!("{}{kind}", self.prefix))
+    }
+
     /// Reads a key. `None` for one that links do not follow.
     pub(crate) fn parse(&self, key: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;

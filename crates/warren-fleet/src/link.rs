@@ -5,6 +5,7 @@ mod copy;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -43,6 +44,8 @@ pub(crate) struct Link {
     store: Store,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
+    /// The addresses of the store's members. `None` until they were found.
+    addresses: Option<Vec<IpAddr>>,
     out: Vec<FleetMessage>,
 }
 
@@ -99,6 +102,7 @@ impl Link {
             exit: None,
             meta: None,
             certificates: Vec::new(),
+            addresses: None,
             out: Vec::new(),
             keys,
             me,
@@ -181,6 +185,8 @@ impl Link {
         });
         self.out.push(FleetMessage::Store(self.store_link(now)));
         self.tell_certificates();
+        // Before the clients, whose networks may contain them.
+        self.tell_addresses();
         self.send_whole();
         Ok(())
     }
@@ -210,6 +216,16 @@ impl Link {
         if !self.certificates.is_empty() {
             self.out.push(FleetMessage::Certificates { certificates: self.certificates.clone() });
         }
+    }
+
+    /// The addresses of the store's members, as they are now.
+    pub(crate) fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
+        self.addresses = Some(addresses);
+        self.tell_addresses();
+    }
+
+    fn tell_addresses(&mut self) {
+        self.out.extend(self.addresses.clone().map(|addresses| FleetMessage::StoreAddresses { addresses }));
     }
 
     fn tell_exits(&mut self) {

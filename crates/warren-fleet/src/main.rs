@@ -3,6 +3,7 @@
 //! The exit has a copy of its own and serves its clients without this program. It runs as a user of its own without any rights.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod args;
 mod certificates;
 mod clock;
@@ -23,6 +24,7 @@ mod sessions;
 mod snapshot;
 mod store;
 mod transaction;
+mod users;
 
 use std::process::ExitCode;
 

@@ -32,7 +32,7 @@ pub(crate) struct Position {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Mismatch {
     #[error(
-        "the store has no fleet {name:?}; if it was emptied, restore a backup and run `warren fleet recover`, or begin anew with `warren fleet init`"
+        "the store has no fleet {name:?}; if it has lost everything, run `warren fleet recover` at the exit whose copy is newest; otherwise correct `endpoints` in fleet.toml"
     )]
     NoFleet { name: String },
     #[error(
@@ -40,7 +40,7 @@ pub(crate) enum Mismatch {
     )]
     Format { format: u32 },
     #[error(
-        "the store has another fleet of the same name; correct `endpoints` in fleet.toml, or leave the old one with `warren fleet leave`"
+        "the store has another fleet with the name of this exit's; correct `endpoints` in fleet.toml, or run `warren fleet leave` here and join the other fleet with a ticket"
     )]
     OtherFleet,
     #[error(
@@ -56,7 +56,7 @@ pub(crate) enum Mismatch {
     )]
     LostWrite { known: i64 },
     #[error(
-        "this exit does not belong to the fleet, or was removed from it; run `warren fleet leave` here, or join with a new ticket"
+        "this exit was removed from the fleet; run `warren fleet leave` here, and if it shall come back, join with a new ticket then"
     )]
     Removed,
     #[error(

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use warren_fleet_link::ExitMessage;
 
+use crate::addresses;
 use crate::certificates;
 use crate::clock;
 use crate::config::FleetConfig;
@@ -21,6 +22,7 @@ use crate::meta::{Meta, Position};
 use crate::once::Once;
 use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, Setup, ToStore};
+use crate::users;
 
 /// How often other exits hear how this one is.
 const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -70,6 +72,9 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
     let connecting = tokio::spawn(exit_socket::run(socket, report));
     let (seen, mut certificates) = mpsc::channel(1);
     let looking = tokio::spawn(certificates::watch(looked_at, seen));
+    let (found, mut addresses) = mpsc::channel(1);
+    let looking_up = tokio::spawn(addresses::watch(runner.config.store.endpoints.clone(), found));
+    let sweeping = tokio::spawn(users::watch(runner.config.clone(), Arc::clone(&runner.is_used)));
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -80,14 +85,14 @@ pub(crate) async fn run(directories: Directories<'_>) -> anyhow::Result<()> {
             Some(message) = from_exit.recv() => runner.exit_says(message),
             Some(message) = runner.store.recv() => runner.store_says(message),
             Some(found) = certificates.recv() => runner.link.set_certificates(found),
+            Some(found) = addresses.recv() => runner.link.set_addresses(found),
             _ = ticks.tick() => runner.tick(),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
         runner.pump();
     }
-    connecting.abort();
-    looking.abort();
+    [connecting, looking, looking_up, sweeping].iter().for_each(JoinHandle::abort);
     runner.stop().await;
     Ok(())
 }
@@ -99,6 +104,8 @@ struct Runner {
     exit: Option<mpsc::Sender<warren_fleet_link::FleetMessage>>,
     store: StoreConnection,
     lease: Arc<AtomicI64>,
+    /// Whether the store answers and may be used.
+    is_used: Arc<AtomicBool>,
     /// The meta and cluster of the store that the link knows.
     known: Option<(Meta, u64)>,
     /// Where the link was before this process connected to the store.
@@ -216,6 +223,7 @@ impl Runner {
             exit: None,
             store,
             lease,
+            is_used: Arc::default(),
             known,
             position,
             is_live: false,
@@ -332,6 +340,7 @@ impl Runner {
         if self.store.reports.is_none() && now >= self.store.next {
             self.connect();
         }
+        self.is_used.store(self.link.is_up(), Ordering::Relaxed);
         self.link.expire(now);
         if now >= self.due.report {
             self.due.report = now + Duration::from_secs(1);

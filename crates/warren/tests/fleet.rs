@@ -144,6 +144,34 @@ fn each_exit_shows_the_whole_fleet_and_its_metrics_are_those_of_rules_and_panels
     );
 }
 
+#[test]
+fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let mut fleet = Fleet::start(&net, &second, "1h");
+    let _profiles = ["site --prefix 198.51.99.0/24", "lab --prefix 198.51.98.0/24"]
+        .map(|client| fleet.exits[0].enrol(client));
+    let has = |exit: &Exit<'_>| {
+        let routes = exit.warren.host.sh("ip route show dev warren-exit").ok();
+        [routes.contains("198.51.99.0/24"), routes.contains("198.51.98.0/24")]
+    };
+    for exit in &fleet.exits {
+        eventually(seconds(10), "both networks are routed", || has(exit) == [true, true]);
+    }
+    let addresses = vec!["2001:db8::7".parse().unwrap(), "198.51.99.7".parse().unwrap()];
+    fleet.store.say(fleet.links[0], FleetMessage::StoreAddresses { addresses });
+    eventually(seconds(10), "the way to the store is the host's own", || {
+        has(&fleet.exits[0]) == [false, true]
+    });
+    assert_eq!(has(&fleet.exits[1]), [true, true], "the control: an exit that has not heard of it");
+
+    // It does not wait for its link after a restart, which might not reach the store.
+    fleet.exits[0].stop(Signal::TERM);
+    fleet.exits[0].run();
+    eventually(seconds(10), "the other network is routed", || has(&fleet.exits[0])[1]);
+    assert_eq!(has(&fleet.exits[0]), [false, true]);
+}
+
 /// Needs Chromium and its driver.
 #[test]
 #[ignore = "needs Chromium"]
@@ -399,8 +427,15 @@ fn commands_of_a_fleet_are_those_of_warren_fleet_and_a_ticket_sets_up_an_exit() 
     // An exit that does not run cannot tell the store of a change.
     let refused = warren.run("exit client add laptop");
     assert!(refused.stderr.contains("belongs to a fleet and does not run"), "{refused:?}");
+    // A fleet may have no IPv4.
+    let script =
+        script.replace("\"10.70.0.0/16\"", "null").replace("\"ipv6\":null", "\"ipv6\":\"fd70::/64\"");
+    let only_ipv6 = Warren::copied(&net.client, &[("warren-fleet", &script)]);
+    only_ipv6.run("exit init --endpoint a.example.net --fleet warrenfleet1:x").ok();
+    let config = std::fs::read_to_string(only_ipv6.config("exit.toml")).unwrap();
+    assert!(config.contains("ipv6 = \"fd70::/64\"") && !config.contains("ipv4 ="), "{config}");
     // Without the program, a sentence says so.
-    let without = Warren::copied(&net.client, &[]);
+    let without = Warren::copied(&net.exit, &[]);
     let missing = without.run("fleet status");
     assert!(missing.stderr.contains("warren-fleet is not installed"), "{missing:?}");
 }

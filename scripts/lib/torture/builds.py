@@ -78,6 +78,15 @@ ROWS = [
         tier=2,
     ),
     Row(
+        "packages",
+        "S7 fleet",
+        "the binary of the package warren-fleet, likewise",
+        "the same bytes, no path of the machine; as hardened as S8 asks",
+        8,
+        ("scripts/reproduce", "--fleet"),
+        tier=2,
+    ),
+    Row(
         "web",
         "web",
         "the exit's page in Chromium: mouse, keyboard, light, dark, 360 px; needs chromium, chromium-driver",

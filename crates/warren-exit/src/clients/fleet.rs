@@ -1,5 +1,6 @@
 //! The clients of an exit that belongs to a fleet: what comes over the link, and what an operator hears of a change.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -135,6 +136,11 @@ impl Clients {
     pub(crate) fn serve_as_fleet(&mut self) -> bool {
         let Self { sessions, fleet, .. } = self;
         fleet.as_mut().is_some_and(|fleet| fleet.serve(Instant::now(), sessions))
+    }
+
+    /// The addresses of the fleet's store. `None` for an exit without a fleet.
+    pub(crate) fn store_addresses(&self) -> Option<&[IpAddr]> {
+        self.fleet.as_ref().map(|fleet| fleet.store_addresses())
     }
 
     /// How the fleet is.

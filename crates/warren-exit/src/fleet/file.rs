@@ -1,6 +1,7 @@
 //! What an exit of a fleet keeps over a restart beside its clients: when the store answered last, up to which revision its copy is,
-//! and which of its changes the store may lack.
+//! which of its changes the store may lack, and where the store is.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +26,9 @@ pub(super) struct Kept {
     pub(super) revision: i64,
     /// Rows in force that the store may lack.
     pub(super) unsent: Vec<UnsentRow>,
+    /// The addresses of the store's members.
+    #[serde(default)]
+    pub(super) store: Vec<IpAddr>,
 }
 
 impl Kept {
@@ -96,7 +100,9 @@ impl FleetFile {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
         let waited =
             kept.answered.unwrap_or_default().saturating_sub(self.written.answered.unwrap_or_default());
-        let is_same = kept.unsent == self.written.unsent && kept.revision == self.written.revision;
+        let is_same = kept.unsent == self.written.unsent
+            && kept.store == self.written.store
+            && kept.revision == self.written.revision;
         if is_same && waited < self.lag.as_secs() {
             return Ok(());
         }
@@ -133,7 +139,7 @@ mod tests {
         assert_eq!(kept, Kept::default());
         assert_eq!(kept.age(SystemTime::now()), None);
         let answered = Some(1_800_000_000);
-        file.keep(Kept { answered, revision: 7, unsent: Vec::new() }).unwrap();
+        file.keep(Kept { answered, revision: 7, ..Kept::default() }).unwrap();
         let (mut file, kept) = FleetFile::read(&store, None).unwrap();
         assert_eq!((kept.answered, kept.revision), (answered, 7));
         let later = UNIX_EPOCH + Duration::from_secs(1_800_000_060);

@@ -403,3 +403,18 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
         assert_eq!(exit.fleet.status().is_clock_wrong, is_wrong);
     }
 }
+
+#[test]
+fn where_the_store_is_outlasts_a_restart() {
+    let mut member = Member::start();
+    member.link(Vec::new());
+    let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    member.hear(FleetMessage::StoreAddresses { addresses: addresses.clone() }).unwrap();
+    assert_eq!(member.fleet.store_addresses(), addresses);
+    member.fleet.copy(&mut member.store, &mut member.sessions);
+    let mut member = member.restart();
+    assert_eq!(member.fleet.store_addresses(), addresses);
+    member.connect();
+    let many = vec![IpAddr::from([192, 0, 2, 1]); MAX_ADDRESSES + 1];
+    assert!(member.hear(FleetMessage::StoreAddresses { addresses: many }).is_err());
+}

@@ -1,44 +1,88 @@
-//! The networks behind clients on this host: which are routed to their clients, and which are not because they are this host's own.
+//! The networks behind clients on this host: which are routed to their clients, and which are not because this host needs them.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use warren_daemon::helper::Helper;
 use warren_host::Surroundings;
 use warren_session::clients::ClientRegistry;
 
-/// A network that is not routed to its client, because this host has a permanent address in it. Otherwise any exit of a fleet could
-/// lead away the traffic of all others with their neighbours. Networks that a router advertises do not count: anybody on the link can
-/// send an advertisement, and would get what belongs to the client.
+/// What the host of a fleet's exit must reach by its own routes, wherever it is. Without its store the exit would learn nothing any more,
+/// not even that such a network is gone again. An exit without a fleet needs nothing: its operator may well have a resolver behind
+/// a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needed {
+    store: Vec<IpAddr>,
+    /// Those that the host's files name. The store may be known by name.
+    resolvers: Vec<IpAddr>,
+}
+
+impl Needed {
+    /// Looks what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
+    pub(super) async fn look(store: Option<&[IpAddr]>, registry: &ClientRegistry, helper: &Helper) -> Self {
+        let has_networks = registry.prefixes().next().is_some();
+        match store.filter(|_| has_networks) {
+            Some(store) => Self { store: store.to_vec(), resolvers: helper.list_resolvers().await },
+            None => Self::default(),
+        }
+    }
+
+    /// The addresses, each with what it is.
+    fn all(&self) -> impl Iterator<Item = (&IpAddr, &'static str)> {
+        let store = self.store.iter().map(|address| (address, "the fleet's store"));
+        store.chain(self.resolvers.iter().map(|address| (address, "a resolver of this host")))
+    }
+}
+
+/// A network that is not routed to its client, because this host has a permanent address in it, or needs something in it that is
+/// elsewhere. Otherwise any exit of a fleet could lead away the traffic of all others with their neighbours, or cut them off from the store.
+/// Networks that a router advertises do not count: anybody on the link can send an advertisement, and would get what belongs to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Withheld {
     client: String,
     prefix: IpNet,
-    link: String,
+    why: String,
 }
 
 impl fmt::Display for Withheld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { client, prefix, link } = self;
+        let Self { client, prefix, why } = self;
         write!(
             f,
-            "the network {prefix} is not routed to the client {client}, because it is part of this host's network {link}; give the client another prefix"
+            "the network {prefix} is not routed to the client {client}, because {why}; give the client another prefix"
         )
     }
 }
 
 /// The networks behind clients that are not disabled, in order: those that are in force, and those that are withheld.
-pub(super) fn in_force(registry: &ClientRegistry, host: &Surroundings) -> (Vec<IpNet>, Vec<Withheld>) {
+pub(super) fn in_force(
+    registry: &ClientRegistry,
+    host: &Surroundings,
+    needed: &Needed,
+) -> (Vec<IpNet>, Vec<Withheld>) {
     let (mut prefixes, mut withheld) = (Vec::new(), Vec::new());
     for (prefix, client) in registry.prefixes().filter(|(_, client)| !client.disabled) {
-        match host.permanent.iter().find(|link| link.network.contains(&prefix)) {
-            Some(link) => {
-                let (client, link) = (client.name.clone(), format!("{} ({})", link.network, link.device));
-                withheld.push(Withheld { client, prefix, link });
-            }
+        match why_withheld(prefix, host, needed) {
+            Some(why) => withheld.push(Withheld { client: client.name.clone(), prefix, why }),
             None => prefixes.push(prefix),
         }
     }
     (prefixes, withheld)
+}
+
+fn why_withheld(prefix: IpNet, host: &Surroundings, needed: &Needed) -> Option<String> {
+    if let Some(link) = host.permanent.iter().find(|link| link.network.contains(&prefix)) {
+        return Some(format!("it is part of this host's network {} ({})", link.network, link.device));
+    }
+    // The route of a narrower network on a link stays in force.
+    let is_on_link = |address: &IpAddr| {
+        let mut links = host.permanent.iter().map(|link| link.network);
+        links.any(|link| link.contains(address) && prefix.contains(&link))
+    };
+    let (address, what) =
+        needed.all().find(|(address, _)| prefix.contains(*address) && !is_on_link(address))?;
+    Some(format!("it contains {what}, {address}"))
 }
 
 #[cfg(test)]
@@ -64,10 +108,41 @@ mod tests {
             // They overlap, so each is alone.
             let mut alone = ClientRegistry::new();
             alone.add(client).unwrap();
-            assert_eq!(in_force(&alone, &advertised).0.len(), 1, "{prefix}");
-            let (routed, withheld) = in_force(&alone, &host);
+            let needed = Needed::default();
+            assert_eq!(in_force(&alone, &advertised, &needed).0.len(), 1, "{prefix}");
+            let (routed, withheld) = in_force(&alone, &host, &needed);
             // A wider network leaves the link's own route in force.
             assert_eq!((routed.len(), withheld.len()), if number == 1 { (0, 1) } else { (1, 0) }, "{prefix}");
+        }
+    }
+
+    #[test]
+    fn networks_with_the_store_or_a_resolver_are_withheld_unless_this_hosts_own_route_to_it_stays_in_force() {
+        let link =
+            OnLink { device: DeviceName::new("eth0").unwrap(), network: "192.0.2.0/24".parse().unwrap() };
+        let host = Surroundings { permanent: vec![link], ..Surroundings::default() };
+        let needed = Needed {
+            store: ["192.0.2.9", "198.51.100.1", "2001:db8::1"]
+                .map(|address| address.parse().unwrap())
+                .to_vec(),
+            resolvers: vec!["203.0.113.53".parse().unwrap()],
+        };
+        let cases = [
+            ("198.51.100.0/24", Some("it contains the fleet's store, 198.51.100.1")),
+            ("198.51.100.1/32", Some("it contains the fleet's store, 198.51.100.1")),
+            ("2001:db8::/32", Some("it contains the fleet's store, 2001:db8::1")),
+            ("203.0.113.0/26", Some("it contains a resolver of this host, 203.0.113.53")),
+            ("203.0.113.128/25", None),
+            // The member on this host's own network is reached by that network's route.
+            ("192.0.0.0/16", None),
+            ("192.0.2.9/32", Some("it is part of this host's network 192.0.2.0/24 (eth0)")),
+        ];
+        for (prefix, expected) in cases {
+            let prefix = prefix.parse().unwrap();
+            assert_eq!(why_withheld(prefix, &host, &needed).as_deref(), expected, "{prefix}");
+            // The control.
+            let is_own = prefix.to_string() == "192.0.2.9/32";
+            assert_eq!(why_withheld(prefix, &host, &Needed::default()).is_some(), is_own, "{prefix}");
         }
     }
 }

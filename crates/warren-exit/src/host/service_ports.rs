@@ -64,6 +64,11 @@ impl ServicePorts {
         this
     }
 
+    /// The helper that looks.
+    pub(super) fn helper(&self) -> &Helper {
+        &self.helper
+    }
+
     /// The ports that are kept.
     pub(super) fn kept(&self) -> Vec<ServicePort> {
         self.kept.clone()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use warren_config::counted;
 use warren_config::storage::create_new;
 
 use super::{Connected, connect, connect_or_fill, print};
@@ -16,6 +17,7 @@ use crate::recovery::{clients, revocations};
 use crate::run::Directories;
 use crate::snapshot::{Snapshot, StateDirectory, decode, encode};
 use crate::store::{apply, find, in_words, read_all};
+use crate::users;
 
 /// `warren fleet backup`.
 #[derive(Args, Clone, Debug)]
@@ -56,7 +58,11 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
     let path = &arguments.file;
     create_new(path, &encode(&snapshot)?, 0o600)
         .with_context(|| format!("{} cannot be written", path.display()))?;
-    print(&format!("Wrote {} rows at revision {revision} to {}.\n", rows.iter().count(), path.display()))
+    print(&format!(
+        "Wrote {} at revision {revision} to {}. Keep that as secret as the store.\n",
+        counted(rows.iter().count(), "row"),
+        path.display()
+    ))
 }
 
 /// Brings back what a store that was restored from an old backup has forgotten, and lets the exits use it again.
@@ -111,11 +117,17 @@ pub(crate) async fn recover(
         );
     }
     rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
+    for pair in &snapshot.pairs {
+        if let Some(Key::Member(exit)) = fleet.keys.parse(&pair.key) {
+            users::keep(&mut fleet.client, &fleet.keys, &exit).await?;
+        }
+    }
     begin_epoch(&mut fleet, latest).await?;
     print(&format!(
-        "Replayed {} removed keys and invitations, and {} newer clients and invitations. The exits use the store again, and each \
+        "Stored {} of removed keys and used invitations again, and {} of clients and invitations that it lacked. The exits use the store again, and each \
          replays the removed keys that it knows.\n",
-        counts.0, counts.1
+        counted(counts.0, "row"),
+        counted(counts.1, "row")
     ))
 }
 
@@ -144,7 +156,9 @@ async fn begin_epoch(fleet: &mut Connected, latest: u64) -> anyhow::Result<()> {
     let put = TxnOp::put(key, serde_json::to_vec(&after)?, None);
     let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then([put])).await)?;
     if !answer.succeeded() {
-        bail!("somebody else is recovering the store right now; look at `warren fleet status`");
+        bail!(
+            "somebody else has just recovered the store; `warren fleet status` shows whether the exits use it"
+        );
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use ipnet::IpNet;
 use warren_config::{ClientsImport, client_address, counted, ipv4_pool, ipv6_pool, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
@@ -97,8 +97,13 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
     begin(&mut client, &keys, &config, pools).await?;
-    let count = upload(&mut client, &keys, &registry).await?;
-    write_config(directories.config, &config)?;
+    let begun = match upload(&mut client, &keys, &registry).await {
+        Ok(count) => write_config(directories.config, &config).map(|()| count),
+        Err(error) => Err(error),
+    };
+    let count = begun.context("the fleet has begun and is not complete; run this again")?;
+    // If that fails, the link's first heartbeat ends the beginning.
+    let _ = client.delete(keys.beginning(), None).await;
     print(&format!(
         "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
          then run `systemctl enable --now warren-fleet` and `systemctl restart warren-exit`.\nFor each further exit: `warren fleet ticket NAME`.\n",
@@ -167,16 +172,32 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
 }
 
 /// Writes the fleet's agreement and makes this exit its first member, unless there is a fleet already.
+///
+/// If an earlier `init` of this exit failed halfway, what it stored is deleted first, because the exit's clients may have changed since.
 async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Pools) -> anyhow::Result<()> {
     let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
     let (name, own) = (keys.name(&Key::Meta), keys.name(&Key::Member(config.exit.clone())));
     let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
+    let beginning = keys.beginning();
     let puts = [
         TxnOp::put(name, serde_json::to_vec(&meta)?, None),
         TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
+        TxnOp::put(beginning.as_str(), config.exit.as_str(), None),
     ];
-    let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts)).await)
+    let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts.clone())).await)
         .context("cannot write to the store; its user needs rights to the fleet's keys")?;
+    if answer.succeeded() {
+        return Ok(());
+    }
+    let is_incomplete = [
+        Compare::value(beginning, CompareOp::Equal, config.exit.as_str()),
+        // A link writes this with its first heartbeat.
+        Compare::version(keys.name(&Key::Position(config.exit.clone())), CompareOp::Equal, 0),
+    ];
+    let deletes =
+        keys.of_registry().map(|kind| TxnOp::delete(kind, Some(DeleteOptions::new().with_prefix())));
+    let anew: Vec<TxnOp> = deletes.into_iter().chain(puts).collect();
+    let answer = in_words(client.txn(Txn::new().when(is_incomplete).and_then(anew)).await)?;
     if !answer.succeeded() {
         bail!(
             "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
@@ -194,8 +215,8 @@ async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> 
     let refused = apply(client, keys, &mut rows, recovery::all(registry.rows())).await?;
     if let Some(first) = refused.first() {
         bail!(
-            "{} rows are not stored, because other rows conflict with them; the first is {first:?}",
-            refused.len()
+            "{} are not stored, because other rows conflict with them; the first is {first:?}",
+            counted(refused.len(), "row")
         );
     }
     Ok(registry.len())

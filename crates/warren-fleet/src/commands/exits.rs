@@ -2,16 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_fleet_link::ExitId;
 
-use super::ticket::{revoke, user_name};
-use super::{connect, print, roster};
-use crate::keys::Key;
+use super::ticket::AdminArguments;
+use super::{Connected, connect, print, roster};
+use crate::keys::{Key, Keys};
 use crate::run::Directories;
 use crate::store::{has_found, in_words};
+use crate::users::{self, Grant, user_name};
 
 /// `warren fleet drain`.
 #[derive(Args, Clone, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct RemoveArguments {
     /// The file of the fleet key, to sign a roster without the exit.
     #[arg(long, value_name = "FILE")]
     fleet_key: Option<PathBuf>,
+    #[command(flatten)]
+    admin: AdminArguments,
 }
 
 /// Makes an exit send its clients to other exits, or take clients again.
@@ -44,59 +47,33 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
     let is_member = Compare::version(fleet.keys.name(&Key::Member(exit.clone())), CompareOp::Greater, 0);
+    let look = TxnOp::get(fleet.keys.name(&Key::Heartbeat(exit.clone())), None);
     let key = fleet.keys.name(&Key::Drain(exit.clone()));
     let operation = if arguments.end { TxnOp::delete(key, None) } else { TxnOp::put(key, "1", None) };
-    let answer = in_words(fleet.client.txn(Txn::new().when([is_member]).and_then([operation])).await)?;
+    let answer = in_words(fleet.client.txn(Txn::new().when([is_member]).and_then([operation, look])).await)?;
     if !answer.succeeded() {
         bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
     }
     let what = if arguments.end { "takes clients again" } else { "sends its clients to other exits" };
-    print(&format!("{exit} {what}.\n"))
+    let is_alive = answer.op_responses().iter().any(has_found);
+    let when = if is_alive { "" } else { " once it is linked to the store, which it is not now" };
+    print(&format!("{exit} {what}{when}.\n"))
 }
 
-/// Removes an exit from the fleet. Its link stops using the store at once.
+/// Removes an exit from the fleet, or the tickets of one that has not joined, and its user of the store. Its link stops using the store
+/// at once.
 ///
 /// # Errors
-/// If the fleet has no such exit, or it is alive and `--force` is missing.
+/// If the fleet has no such exit, it is alive and `--force` is missing, or its user cannot be removed.
 pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArguments) -> anyhow::Result<()> {
     // A key that cannot be read must not leave the exit half removed.
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    let member = fleet.keys.name(&Key::Member(exit.clone()));
-    let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];
-    if !arguments.force {
-        let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
-        compares.push(Compare::version(heartbeat, CompareOp::Equal, 0));
-    }
-    let deletes = fleet.keys.of_exit(&exit).map(|key| TxnOp::delete(key, None));
-    let look = TxnOp::get(member, None);
-    let answer =
-        in_words(fleet.client.txn(Txn::new().when(compares).and_then(deletes).or_else([look])).await)?;
-    if !answer.succeeded() {
-        let is_there = answer.op_responses().iter().any(has_found);
-        if is_there {
-            bail!("{exit} serves clients now; drain and stop it first, or use --force");
-        }
-        // It was removed before, without the fleet key.
-        if let Some(key) = &fleet_key
-            && roster::has(&mut fleet, &exit).await?
-        {
-            return print(&roster::expel(&mut fleet, &exit, key).await?);
-        }
-        if revoke(&mut fleet, &exit).await? {
-            return print(&format!("The tickets of {exit} are void. It has not joined the fleet.\n"));
-        }
-        bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
-    }
-    // Its user stays if this exit's user may not delete users.
-    let user = user_name(&fleet.config.fleet, &exit);
-    let mut auth = fleet.client.auth_client();
-    let note = match auth.user_delete(&user).await {
-        Ok(_) => String::new(),
-        Err(_) => format!(" Delete its user in the store too: etcdctl user delete {user}"),
-    };
-    let _ = auth.role_delete(&user).await;
+    let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
+    let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
+    let is_known =
+        was_member || had_tickets || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let roster = match &fleet_key {
         Some(key) => roster::expel(&mut fleet, &exit, key).await?,
         None if roster::has(&mut fleet, &exit).await? => {
@@ -106,5 +83,60 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         }
         None => String::new(),
     };
-    print(&format!("{exit} is removed from the fleet.{note}\n{roster}"))
+    let had_user = match remove_user(&mut fleet, &exit, &arguments.admin).await {
+        Err(_) if !is_known => false,
+        removed => removed.with_context(|| {
+            format!(
+                "{exit} is out of the fleet and its tickets are void, but its user of the store is still there: run this again with \
+                 --admin and --admin-password-file, or run `etcdctl user delete {}`",
+                user_name(&fleet.config.fleet, &exit)
+            )
+        })?,
+    };
+    let what = match (was_member, is_known || had_user) {
+        (true, _) => format!("{exit} is removed from the fleet.\n"),
+        (false, true) => {
+            format!("{exit} had not joined the fleet. Its tickets and its user of the store are gone.\n")
+        }
+        (false, false) if roster.is_empty() => {
+            bail!("the fleet has no exit {exit}; `warren fleet status` lists all")
+        }
+        (false, false) => String::new(),
+    };
+    print(&format!("{what}{roster}"))
+}
+
+/// Takes an exit out of the fleet, if it is in it. Returns whether it was.
+///
+/// # Errors
+/// If it is alive and nobody insists.
+async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyhow::Result<bool> {
+    let member = fleet.keys.name(&Key::Member(exit.clone()));
+    let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];
+    if !is_forced {
+        let heartbeat = fleet.keys.name(&Key::Heartbeat(exit.clone()));
+        compares.push(Compare::version(heartbeat, CompareOp::Equal, 0));
+    }
+    let then = leaving(&fleet.keys, exit)?;
+    let look = TxnOp::get(member, None);
+    let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(then).or_else([look])).await)?;
+    if !answer.succeeded() && answer.op_responses().iter().any(has_found) {
+        bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
+    }
+    Ok(answer.succeeded())
+}
+
+/// Deletes all keys of an exit. Whoever may remove its user of the store does so.
+pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
+    let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
+    operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
+    Ok(operations)
+}
+
+/// Removes the store's user of an exit that is not in the fleet. Returns whether there was one.
+async fn remove_user(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
+    let mut admin = admin.connect(fleet).await?;
+    let was_there = users::remove(&mut admin.auth_client(), &user_name(&fleet.config.fleet, exit)).await?;
+    in_words(admin.delete(fleet.keys.grant(exit), None).await)?;
+    Ok(was_there)
 }

@@ -9,6 +9,9 @@ use warren_host::durable_file::{Owner, Unfinished, replace};
 
 use crate::config::{FleetConfig, StoreConfig};
 
+/// The file among the credentials that says which ticket this host joins with.
+pub(crate) const ATTEMPT: &str = "join.json";
+
 /// The group that `warren-fleet run` has as a unit.
 const GROUP: &str = "warren-fleet";
 
@@ -55,6 +58,7 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
             kept.push(path.clone());
         }
     }
+    let _ = std::fs::remove_file(own.join(ATTEMPT));
     // Fails if an operator has put something else there, which stays.
     let _ = std::fs::remove_dir(own);
     Ok(kept)
@@ -85,7 +89,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (own, other) = (credentials_directory(directory.path()), directory.path().join("root.key"));
         std::fs::create_dir(&own).unwrap();
-        for path in [&own.join("store-ca.pem"), &own.join("store.password"), &other] {
+        for path in [&own.join("store-ca.pem"), &own.join("store.password"), &own.join(ATTEMPT), &other] {
             std::fs::write(path, "secret").unwrap();
         }
         let store = StoreConfig {

@@ -2,22 +2,23 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
-use etcd_client::{Txn, TxnOp};
+use etcd_client::Txn;
 use warren_config::storage::create_new;
 use warren_config::{clients_text, counted};
 use warren_session::clients::ClientRegistry;
 
 use super::begin::exit_toml;
+use super::exits::leaving;
 use super::files::forget_credentials;
-use super::ticket::user_name;
 use super::{Connected, connect, print};
 use crate::config::FleetConfig;
 use crate::link::{Pair, rows_of};
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
 use crate::store::{in_words, read_all};
+use crate::users::{self, user_name};
 
 /// `warren fleet leave`.
 #[derive(Args, Clone, Debug)]
@@ -34,10 +35,11 @@ pub(crate) struct LeaveArguments {
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
     let state = StateDirectory::new(directories.state);
-    let (pairs, fleet) = match from_store(&directories).await {
+    let snapshot = state.load()?;
+    let own_fleet = snapshot.as_ref().map(|snapshot| snapshot.meta.id.as_str());
+    let (pairs, fleet) = match from_store(&directories, own_fleet).await {
         Ok((pairs, fleet)) => (pairs, Some(fleet)),
         Err(error) => {
-            let snapshot = state.load()?;
             let snapshot = snapshot.with_context(|| {
                 format!("the store cannot be used ({error:#}), and there is no copy here")
             })?;
@@ -80,26 +82,33 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     ))
 }
 
-/// Reads everything that the store has.
-async fn from_store(directories: &Directories<'_>) -> anyhow::Result<(Vec<Pair>, Connected)> {
+/// Reads everything that the store has. Another fleet of the same name is none of this exit's business.
+async fn from_store(
+    directories: &Directories<'_>,
+    own_fleet: Option<&str>,
+) -> anyhow::Result<(Vec<Pair>, Connected)> {
     let fleet = connect(directories.config).await?;
+    if own_fleet.is_some_and(|own| own != fleet.meta.id) {
+        bail!("it has another fleet of the same name");
+    }
     let (_, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     Ok((pairs, fleet))
 }
 
 /// Takes this exit out of the fleet, with its user of the store. Returns what is left to do.
 async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<String> {
-    let deletes = fleet.keys.of_exit(&config.exit).map(|key| TxnOp::delete(key, None));
-    in_words(fleet.client.txn(Txn::new().and_then(deletes)).await)?;
+    let then = leaving(&fleet.keys, &config.exit)?;
+    in_words(fleet.client.txn(Txn::new().and_then(then)).await)?;
     let user = user_name(&config.fleet, &config.exit);
-    let mut auth = fleet.client.auth_client();
-    let note = match in_words(auth.user_delete(&user).await) {
-        // A user may not delete itself, and only the store's root may delete users.
-        Err(error) if error.to_string().contains("permission denied") => {
-            format!(" Its user in the store remains: run `etcdctl user delete {user}`.")
+    Ok(match users::remove(&mut fleet.client.auth_client(), &user).await {
+        Ok(_) => {
+            in_words(fleet.client.delete(fleet.keys.grant(&config.exit), None).await)?;
+            String::new()
         }
-        Ok(_) | Err(_) => String::new(),
-    };
-    let _ = auth.role_delete(&user).await;
-    Ok(note)
+        // A user may not remove itself, and only the store's root may remove users.
+        Err(_) => format!(
+            " Its user of the store, {user}, is removed within a minute by an exit whose own user may do so. If there is none, run `etcdctl \
+             user delete {user}`."
+        ),
+    })
 }

@@ -76,7 +76,7 @@ pub(crate) struct RotateKeyArguments {
     /// The file of the fleet key that is in use.
     #[arg(long, value_name = "FILE")]
     fleet_key: PathBuf,
-    /// The file for the new fleet key, which must not exist.
+    /// The file for the new fleet key. It is made, unless an earlier attempt has made it.
     #[arg(long, value_name = "FILE")]
     new_key: PathBuf,
 }
@@ -187,23 +187,29 @@ pub(crate) async fn rotate_key(
     let stored = read(&mut fleet).await?;
     let old =
         stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;
-    let old_key = read_key(&arguments.fleet_key)?;
-    if old_key.public() != old.content().signer {
+    let signer = old.content().signer;
+    let (new_file, old_file) = (arguments.new_key.display(), arguments.fleet_key.display());
+    let (old_key, new_key) = (read_key(&arguments.fleet_key)?, earlier_key(&arguments.new_key)?);
+    if new_key.as_ref().is_some_and(|new| new.public() == signer && new.public() != old_key.public()) {
+        return print(&format!("The fleet key is {signer} already, in {new_file}. {}", summary(old)));
+    }
+    if old_key.public() != signer {
         bail!(
-            "{} is not the key that signed the roster, {}",
-            arguments.fleet_key.display(),
-            old.content().signer
+            "{old_file} does not have the key that signed the roster, {signer}; name that key's file"
         );
     }
-    let new_key = make_key(&arguments.new_key)?;
+    let new_key = match new_key {
+        Some(same) if same.public() == signer => {
+            bail!("{new_file} has the fleet key that is in use; name another file for the new one")
+        }
+        Some(made) => made,
+        None => make_key(&arguments.new_key)?,
+    };
     let signed = rotate(old, &old_key, &new_key, SystemTime::now())?;
-    store(&mut fleet, &stored, &signed).await?;
-    print(&format!(
-        "The fleet key is {} now, in {}. {}",
-        new_key.public(),
-        arguments.new_key.display(),
-        summary(&signed)
-    ))
+    store(&mut fleet, &stored, &signed).await.with_context(|| {
+        format!("the fleet key is not changed yet; {new_file} is there and is used if you run this again")
+    })?;
+    print(&format!("The fleet key is {} now, in {new_file}. {}", new_key.public(), summary(&signed)))
 }
 
 pub(super) fn summary(signed: &SignedRoster) -> String {
@@ -232,7 +238,7 @@ pub(super) async fn store(
     let put = TxnOp::put(key, signed.as_bytes(), None);
     let answer = in_words(fleet.client.txn(Txn::new().when([unchanged]).and_then([put])).await)?;
     if !answer.succeeded() {
-        bail!("somebody else has just signed a roster; nothing was changed. Run this again");
+        bail!("somebody else has just signed a roster, and this one is not stored; run this again");
     }
     Ok(())
 }
@@ -250,6 +256,11 @@ pub(super) fn read_or_make_key(path: &Path) -> anyhow::Result<(FleetKey, String)
     let note =
         format!("Made the fleet key {}. Keep it away from every exit, and keep a copy.\n", path.display());
     Ok((make_key(path)?, note))
+}
+
+/// The key that an earlier attempt has made.
+fn earlier_key(path: &Path) -> anyhow::Result<Option<FleetKey>> {
+    if path.exists() { read_key(path).map(Some) } else { Ok(None) }
 }
 
 fn make_key(path: &Path) -> anyhow::Result<FleetKey> {

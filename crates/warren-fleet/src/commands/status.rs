@@ -6,15 +6,16 @@ use std::time::SystemTime;
 use clap::Args;
 use serde::Serialize;
 use warren_config::counted;
-use warren_fleet_link::{ExitId, FleetExit, Pools, StoreCertificate};
+use warren_fleet_link::{ExitId, ExitState, FleetExit, Pools, StoreCertificate};
 
-use super::{connect, print, print_json};
+use super::{Connected, connect, print, print_json};
 use crate::certificates::{self, days_left, warning};
 use crate::exits::Exits;
 use crate::keys::RowId;
 use crate::link::read;
 use crate::run::Directories;
 use crate::store::read_all;
+use crate::users;
 
 /// `warren fleet status`.
 #[derive(Args, Clone, Debug)]
@@ -37,6 +38,8 @@ struct Report {
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
+    /// Those that are not in the fleet, and have a user of the store.
+    tickets: Vec<Waiting>,
     /// The certificates around the store, as this host sees them.
     certificates: Vec<StoreCertificate>,
 }
@@ -51,17 +54,26 @@ struct Line {
     has_heard: bool,
 }
 
+/// An exit that has not joined, or has left.
+#[derive(Serialize)]
+struct Waiting {
+    exit: ExitId,
+    /// Whether its ticket has ended, or it has left, and the store still has its user.
+    has_ended: bool,
+}
+
 /// Shows the exits of the fleet.
 ///
 /// # Errors
 /// If the store cannot be reached.
 pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArguments) -> anyhow::Result<()> {
-    let fleet = connect(directories.config).await?;
+    let mut fleet = connect(directories.config).await?;
     let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
     let contents = read(&fleet.keys, None, &pairs);
     let changed = contents.rows.iter().map(|(_, row)| row.modified).max().unwrap_or(0);
     let count = |is: fn(&RowId) -> bool| contents.rows.iter().filter(|(id, _)| is(id)).count();
     let names: Vec<ExitId> = contents.members.keys().cloned().collect();
+    let tickets = tickets(&mut fleet, &names).await?;
     let mut exits = Exits::default();
     exits.replace(contents.members, contents.heartbeats);
     let listed = exits.list();
@@ -81,6 +93,7 @@ pub(crate) async fn status(directories: Directories<'_>, arguments: &StatusArgum
         invitations: count(|id| matches!(id, RowId::Invitation(_))),
         removed_keys: count(|id| matches!(id, RowId::Removed(_))),
         exits: lines.collect(),
+        tickets,
         certificates: certificates::look(&fleet.config.store.options()?).await,
     };
     if arguments.json { print_json(&report) } else { print(&text(&report, &waiting)) }
@@ -98,7 +111,8 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
     // Writing to a text cannot fail.
     let _ = writeln!(text, "{:width$}  STATE     SESSIONS  MBIT/S  CORES  LATEST CHANGE", "EXIT");
     for Line { exit, is_drained, has_heard } in &report.exits {
-        let state = match (exit.is_alive, is_drained) {
+        // An exit also sends its clients away by itself, if it has been without the store for too long.
+        let state = match (exit.is_alive, *is_drained || exit.state == ExitState::Draining) {
             (false, _) => "gone",
             (true, true) => "draining",
             (true, false) => "serving",
@@ -114,10 +128,30 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
         );
     }
     for exit in waiting {
-        let _ =
-            writeln!(text, "{:width$}  has a place in the fleet, and has never been linked", exit.as_str());
+        let _ = writeln!(text, "{:width$}  has joined, and has never been linked", exit.as_str());
+    }
+    for Waiting { exit, has_ended } in &report.tickets {
+        let what = match has_ended {
+            true => format!(
+                "is not in the fleet, and its user of the store is still there; run `warren fleet remove {exit}` if it stays"
+            ),
+            false => "has a ticket, and has not joined".to_owned(),
+        };
+        let _ = writeln!(text, "{:width$}  {what}", exit.as_str());
     }
     text + &certificate_lines(&report.certificates, SystemTime::now())
+}
+
+/// The exits whose tickets nobody has used.
+async fn tickets(fleet: &mut Connected, members: &[ExitId]) -> anyhow::Result<Vec<Waiting>> {
+    let mut waiting = Vec::new();
+    for users::Granted { exit, grant, .. } in users::unused(&mut fleet.client, &fleet.keys).await? {
+        if !members.contains(&exit) {
+            let has_ended = !users::is_open(&mut fleet.client, &fleet.keys, &grant).await?;
+            waiting.push(Waiting { exit, has_ended });
+        }
+    }
+    Ok(waiting)
 }
 
 /// How long each certificate lasts, in one line, and a line for each that expires soon.
@@ -138,6 +172,52 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn an_exit_that_sends_its_clients_away_by_itself_is_not_shown_as_serving() {
+        let line = |name: &str, state: ExitState, is_drained: bool| Line {
+            exit: FleetExit {
+                exit: ExitId::try_from(name.to_owned()).unwrap(),
+                key: warren_session::PublicKey([7; 32]),
+                endpoints: Vec::new(),
+                load: warren_fleet_link::Load::default(),
+                state,
+                applied: 1,
+                is_alive: true,
+                clock_offset_ms: 0,
+            },
+            is_drained,
+            has_heard: true,
+        };
+        let named = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+        let report = Report {
+            fleet: "fleet".to_owned(),
+            pools: Pools { ipv4: None, ipv6: None },
+            revision: 1,
+            changed: 1,
+            clients: 0,
+            invitations: 0,
+            removed_keys: 0,
+            exits: vec![
+                line("stale", ExitState::Draining, false),
+                line("asked", ExitState::Serving, true),
+                line("well", ExitState::Serving, false),
+            ],
+            tickets: vec![
+                Waiting { exit: named("open"), has_ended: false },
+                Waiting { exit: named("late"), has_ended: true },
+            ],
+            certificates: Vec::new(),
+        };
+        let text = text(&report, &[]);
+        let of = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        assert!(of("stale").contains("draining") && of("asked").contains("draining"), "{text}");
+        assert!(of("well").contains("serving"), "{text}");
+        assert!(
+            of("open").contains("has not joined") && of("late").contains("warren fleet remove late"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn days_left_are_one_line_and_each_certificate_that_ends_soon_has_another() {

@@ -1,12 +1,260 @@
 //! Commands: tickets that end, a store that has lost everything, a roster that is signed elsewhere, and a log that is not flooded.
 
+use std::path::Path;
 use std::time::Duration;
 
 use warren_fleet_link::{Outcome, StoreLink};
 
-use crate::support::exit::key;
-use crate::support::{fleet_fails, fleet_ok, wait_for};
+use crate::support::etcd::{Store, etcdctl};
+use crate::support::exit::{Exit, key};
+use crate::support::{fleet_fails, fleet_ok, my_turn, wait_for};
 use crate::{client, removal, three_exits};
+
+/// An exit at a store with certificates and users, whose own user is root.
+struct Secure {
+    first: Exit,
+    store: Store,
+    directory: tempfile::TempDir,
+    _turn: crate::support::Turn,
+}
+
+impl Secure {
+    fn start() -> Self {
+        let turn = my_turn();
+        let store = Store::start_secure();
+        let directory = tempfile::tempdir().unwrap();
+        let (root, root_key) = store.certificate("root");
+        for arguments in [
+            &["user", "add", "root", "--no-password"][..],
+            &["user", "grant-role", "root", "root"],
+            &["auth", "enable"],
+        ] {
+            store.etcdctl_ok(arguments);
+        }
+        let [ca, root, root_key] = [store.ca(), root, root_key].map(|path| path.display().to_string());
+        let urls = store.urls();
+        let init = ["--store", &urls, "--ca", &ca, "--certificate", &root, "--key", &root_key];
+        let first = Exit::first(&directory.path().join("a"), "a", &init).ready();
+        Self { first, store, directory, _turn: turn }
+    }
+
+    /// A ticket for an exit, with a certificate of its own.
+    fn ticket(&self, name: &str) -> String {
+        let files = self.store.certificate(&format!("warren-fleet-{name}"));
+        let [certificate, key] = [files.0, files.1].map(|path| path.display().to_string());
+        fleet_ok(&self.first.directory, &["ticket", name, "--certificate", &certificate, "--key", &key])
+    }
+
+    /// Whether an exit's certificate opens the store.
+    fn opens(&self, name: &str) -> bool {
+        let file = |end: &str| self.store.directory.path().join(format!("warren-fleet-{name}.{end}"));
+        let read = etcdctl()
+            .args(["--endpoints", &self.store.urls(), "--cacert"])
+            .arg(self.store.ca())
+            .arg("--cert")
+            .arg(file("pem"))
+            .arg("--key")
+            .arg(file("key"))
+            .args(["get", "/warren/fleet/meta"])
+            .output()
+            .unwrap();
+        read.status.success()
+    }
+
+    /// Ends all tickets, as time does.
+    fn end_tickets(&self) {
+        let found = self.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/", "--write-out", "json"]);
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        for ticket in found["kvs"].as_array().unwrap() {
+            let lease = format!("{:x}", ticket["lease"].as_i64().unwrap());
+            self.store.etcdctl_ok(&["lease", "revoke", &lease]);
+        }
+    }
+}
+
+#[test]
+fn a_ticket_has_only_the_new_exits_credentials_and_they_end_with_it() {
+    let fleet = Secure::start();
+    let a = &fleet.first.directory;
+    let at = |name: &str| fleet.directory.path().join(name);
+    // Whoever has a ticket must not become the exit that made it.
+    assert!(fleet_fails(a, &["ticket", "b"]).contains("whose common name is warren-fleet-b"));
+    let (root, root_key) = fleet.store.certificate("root");
+    let [root, root_key] = [root, root_key].map(|path| path.display().to_string());
+    let refused = fleet_fails(a, &["ticket", "b", "--certificate", &root, "--key", &root_key]);
+    assert!(refused.contains("that of \"root\""), "{refused}");
+
+    let [_, joined, late] = ["b", "c", "d"].map(|name| fleet.ticket(name));
+    fleet_ok(&at("c"), &["join", joined.trim()]);
+    assert!(["b", "c", "d"].iter().all(|name| fleet.opens(name)), "the control");
+    let status = fleet_ok(a, &["status"]);
+    assert!(status.contains("d     has a ticket, and has not joined"), "{status}");
+    fleet.end_tickets();
+    wait_for("the users end with their tickets", Duration::from_secs(30), || {
+        (!fleet.opens("b") && !fleet.opens("d")).then_some(())
+    });
+    assert!(fleet.opens("c"), "the exit that has joined keeps its user");
+    assert!(fleet_fails(&at("d"), &["join", late.trim()]).contains("has expired or is void"));
+    // A new ticket for the same exit works.
+    let again = fleet.ticket("d");
+    fleet_ok(&at("d"), &["join", again.trim()]);
+    assert!(fleet.opens("d"));
+}
+
+#[test]
+fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_says_that_it_cannot() {
+    let fleet = Secure::start();
+    let a = &fleet.first.directory;
+    let at = |name: &str| fleet.directory.path().join(name);
+    ["b", "c", "d"]
+        .map(|name| (fleet.ticket(name), fleet.opens(name)))
+        .iter()
+        .for_each(|(_, opens)| assert!(opens));
+    assert!(fleet_ok(a, &["remove", "b"]).contains("b had not joined"));
+    assert!(!fleet.opens("b"));
+
+    // The user of an exit that joined may not remove users. It says so, and an exit whose user may do it does.
+    let ticket = fleet.ticket("e");
+    fleet_ok(&at("e"), &["join", ticket.trim()]);
+    let refused = fleet_fails(&at("e"), &["remove", "c"]);
+    assert!(refused.contains("its user of the store is still there"), "{refused}");
+    wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("c")).then_some(()));
+    assert!(fleet.opens("d"), "the control");
+    // So it is with an exit that leaves.
+    let left = at("left.toml").display().to_string();
+    let said = fleet_ok(&at("e"), &["leave", "--clients", &left]);
+    assert!(said.contains("is removed within a minute"), "{said}");
+    wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("e")).then_some(()));
+}
+
+#[test]
+fn a_host_may_join_again_with_its_ticket_until_it_has_succeeded_and_another_host_may_not() {
+    let fleet = three_exits();
+    let a = &fleet.exits[0].directory;
+    let at = |name: &str| fleet.directory.path().join(name);
+    let ticket = fleet_ok(a, &["ticket", "d"]);
+    let join = ["join", ticket.trim()];
+    fleet_ok(&at("d"), &join);
+    // As if the store's answer had been lost: the ticket is used, and the host has only what it has drawn before.
+    let left = || std::fs::read_dir(at("d/config/fleet")).unwrap().count();
+    std::fs::remove_file(at("d/config/fleet.toml")).unwrap();
+    assert_eq!(left(), 1, "this store has no credentials");
+    fleet_ok(&at("d"), &join);
+    // As if setting up the exit had failed after that.
+    assert!(fleet_ok(&at("d"), &join).contains("This exit is d"));
+    assert!(fleet_fails(&at("e"), &join).contains("used by another host"));
+    assert!(!at("e/config/fleet").exists());
+
+    fleet_ok(a, &["remove", "d"]);
+    assert!(fleet_fails(&at("d"), &join).contains("used by another host"));
+    assert!(at("d/config/fleet.toml").exists(), "what an exit has stays");
+    // A newer ticket ends the earlier one.
+    let [earlier, newer] = [(); 2].map(|()| fleet_ok(a, &["ticket", "f"]));
+    assert!(fleet_fails(&at("f"), &["join", earlier.trim()]).contains("is void"));
+    fleet_ok(&at("f"), &["join", newer.trim()]);
+}
+
+#[test]
+fn a_beginning_that_failed_halfway_is_begun_again_and_a_fleet_that_lives_is_not() {
+    let _turn = my_turn();
+    let store = Store::start();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let urls = store.urls();
+    let clients = |directory: &Path, names: &[&str]| {
+        std::fs::create_dir_all(directory).unwrap();
+        let of = |name: &&str| {
+            let key = key(name.as_bytes()[0]);
+            format!(
+                "[[client]]\nname = \"{name}\"\npublic_key = \"{key}\"\ncreated = \"2026-01-01T00:00:00Z\"\n"
+            )
+        };
+        let text: String = names.iter().map(of).collect();
+        std::fs::write(directory.join("clients.toml"), text).unwrap();
+    };
+    let begin = |directory: &Path, name: &str| {
+        let clients = directory.join("clients.toml").display().to_string();
+        let arguments =
+            ["init", "--exit", name, "--clients", &clients, "--pool", "10.0.0.0/16", "--store", &urls];
+        arguments.map(str::to_owned)
+    };
+    let words = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+    let fails = |directory: &Path, name: &str| {
+        let text = words(&begin(directory, name));
+        fleet_fails(directory, &text.split('\n').collect::<Vec<_>>())
+    };
+    clients(&at("a"), &["anna", "bert"]);
+    // A file where a directory should be: all clients are stored, and fleet.toml cannot be written.
+    std::fs::write(at("a").join("config"), "").unwrap();
+    let refused = fails(&at("a"), "a");
+    assert!(refused.contains("run this again"), "{refused}");
+    std::fs::remove_file(at("a").join("config")).unwrap();
+    // Nobody else completes it.
+    clients(&at("x"), &["xaver"]);
+    assert!(fails(&at("x"), "x").contains("has a fleet \"fleet\" already"));
+    // Anna was removed meanwhile.
+    clients(&at("a"), &["bert"]);
+    let a = Exit::first(&at("a"), "a", &["--store", &urls]).ready();
+    assert!(a.client(key(b'b')).is_some() && a.client(key(b'a')).is_none());
+    wait_for("it is linked", Duration::from_secs(5), || {
+        fleet_ok(&at("a"), &["status"]).contains("serving").then_some(())
+    });
+    assert!(fails(&at("x"), "a").contains("has a fleet \"fleet\" already"));
+    assert!(a.client(key(b'b')).is_some());
+}
+
+#[test]
+fn a_fleet_key_that_was_made_by_an_attempt_that_failed_is_used_by_the_next_one() {
+    let fleet = three_exits();
+    let a = &fleet.exits[0].directory;
+    let path = |name: &str| fleet.directory.path().join(name).display().to_string();
+    let (old, new) = (path("fleet.key"), path("new.key"));
+    let exit = ["--admit", "a", "--public-key", &key(7).to_string(), "--endpoint", "a.example.net:443"];
+    let sign = |roster: &str, key: &str| {
+        fleet_ok(a, &[&["sign", &path(roster), "--fleet-key", key], &exit[..]].concat())
+    };
+    sign("roster", &old);
+    fleet_ok(a, &["publish", &path("roster")]);
+    // The attempt has made the key, and the store did not take the roster.
+    sign("other", &new);
+    let rotate =
+        |from: &str, to: &str| ["rotate-key", "--fleet-key", from, "--new-key", to].map(str::to_owned);
+    let run = |words: [String; 5]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let done = crate::support::fleet(a, &words);
+        (done.status.success(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
+    };
+    assert!(run(rotate(&old, &old)).1.contains("is in use"));
+    let (is_done, said) = run(rotate(&old, &new));
+    assert!(is_done && said.contains("Roster 2 has a"), "{said}");
+    let (is_done, said) = run(rotate(&old, &new));
+    assert!(is_done && said.contains("already"), "{said}");
+    let (is_done, said) = run(rotate(&old, &path("third.key")));
+    assert!(!is_done && said.contains("another key than"), "{said}");
+    assert!(!Path::new(&path("third.key")).exists());
+}
+
+#[test]
+fn leaving_a_fleet_touches_no_other_one_of_the_same_name() {
+    let mut fleet = three_exits();
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    wait_for("she is known", Duration::from_secs(5), || fleet.exits[1].client(key(1)).map(drop));
+    // It writes down what it has.
+    fleet.exits[1].stop_link("TERM");
+    let meta = fleet.store.etcdctl_ok(&["get", "/warren/fleet/meta", "--print-value-only"]);
+    let mut meta: serde_json::Value = serde_json::from_str(meta.trim()).unwrap();
+    meta["id"] = "another".into();
+    fleet.store.etcdctl_ok(&["put", "/warren/fleet/meta", &meta.to_string()]);
+    fleet.store.etcdctl_ok(&["del", "--prefix", "/warren/fleet/cl/"]);
+    let left = fleet.directory.path().join("left.toml").display().to_string();
+    let said = fleet_ok(&fleet.exits[1].directory, &["leave", "--clients", &left]);
+    assert!(said.contains("1 client is in") || said.contains("1 client are in"), "{said}");
+    assert!(std::fs::read_to_string(&left).unwrap().contains("anna"));
+    assert!(
+        fleet.store.etcdctl_ok(&["get", "/warren/fleet/mb/b"]).contains("mb/b"),
+        "the other fleet has its exit"
+    );
+}
 
 #[test]
 fn a_ticket_has_an_end_and_can_be_voided_and_a_refused_join_leaves_nothing() {
@@ -16,7 +264,7 @@ fn a_ticket_has_an_end_and_can_be_voided_and_a_refused_join_leaves_nothing() {
     let void = fleet_ok(a, &["ticket", "e"]);
     let lease = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/", "--write-out", "json"]);
     assert!(lease.contains("\"lease\":"), "the store ends it: {lease}");
-    assert!(fleet_ok(a, &["remove", "e"]).contains("tickets of e are void"));
+    assert!(fleet_ok(a, &["remove", "e"]).contains("e had not joined"));
     assert!(fleet_fails(&at("e"), &["join", void.trim()]).contains("is void"));
     assert!(!at("e/config/fleet.toml").exists() && !at("e/config/fleet").exists());
     assert!(fleet_fails(a, &["remove", "e"]).contains("no exit e"), "there is nothing left");

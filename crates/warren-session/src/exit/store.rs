@@ -278,6 +278,11 @@ impl StoreState {
         self.uncopied.get_or_insert(changed);
     }
 
+    /// Whether other exits share the registry.
+    pub(super) fn is_shared(&self) -> bool {
+        self.uncopied.is_some()
+    }
+
     /// Notes that a row has changed here, for the copy of the registry.
     pub(super) fn note(&mut self, row: RowId) {
         self.uncopied.iter_mut().for_each(|rows| _ = rows.insert(row));

@@ -61,18 +61,24 @@ impl ExitSessions {
     }
 
     /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key as
-    /// well, the registry then shows who no longer depends on that.
+    /// well, the registry then shows who no longer depends on that. In a fleet it also shows at which exit a client was last, so that
+    /// no other exit waits for it.
     ///
-    /// Returns whether that is news.
+    /// Returns whether the client has got the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
-        let is_newest = self.config.exit_keys.first() == Some(&exit_key);
+        let newest = self.config.exit_keys.first();
+        let is_newest = newest == Some(&exit_key);
         let is_rotating = is_newest && self.config.exit_keys.len() > 1;
-        if !is_rotating || !self.registry.record_exit_key(client, exit_key) {
+        // A client that has the new key may still have a connection with the old one.
+        let has_newest =
+            self.registry.by_key(client).is_some_and(|client| client.exit_key.as_ref() == newest);
+        let is_recorded = is_rotating || (self.store.is_shared() && !has_newest);
+        if !is_recorded || !self.registry.record_exit_key(client, exit_key) {
             return false;
         }
         self.store.changed(RowId::Client(client));
         self.save_soon(now);
-        true
+        is_rotating
     }
 
     fn config_with(&self, announced: Announced) -> SessionConfig {

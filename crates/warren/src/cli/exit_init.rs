@@ -48,24 +48,25 @@ fn run_with(
     // On a host without IPv6, an exit with an IPv6 prefix would not start.
     let host_has_ipv6 = warren_host::facts::new_devices_take_ipv6().unwrap_or(false);
     let joined = match &args.fleet {
-        Some(ticket) => Some(join(directories, ticket)?),
+        Some(ticket) => Some(join(directories, ticket, host_has_ipv6)?),
         None => None,
     };
     let of_fleet = joined.as_ref().map(|joined| &joined.pools);
     let setup = Setup {
         endpoint: &endpoint,
-        ipv4: match args.ipv4.or_else(|| of_fleet.and_then(|pools| pools.ipv4)) {
-            Some(ipv4) => ipv4,
-            None => prefixes::draw_ipv4(&taken, random)?.context(
+        // All exits of a fleet have the same prefixes.
+        ipv4: match (of_fleet, args.ipv4) {
+            (Some(pools), _) => pools.ipv4,
+            (None, Some(ipv4)) => Some(ipv4),
+            (None, None) => Some(prefixes::draw_ipv4(&taken, random)?.context(
                 "every private IPv4 network drawn is in use on this host; choose the inner prefix with --ipv4 CIDR",
-            )?,
+            )?),
         },
-        ipv6: match args.ipv6.or_else(|| of_fleet.and_then(|pools| pools.ipv6)) {
-            Some(ipv6) => Some(ipv6),
-            // All exits of a fleet have the same prefixes.
-            None if joined.is_some() => None,
-            None if host_has_ipv6 => Some(prefixes::draw_ipv6(random)?),
-            None => None,
+        ipv6: match (of_fleet, args.ipv6) {
+            (Some(pools), _) => pools.ipv6,
+            (None, Some(ipv6)) => Some(ipv6),
+            (None, None) if host_has_ipv6 => Some(prefixes::draw_ipv6(random)?),
+            (None, None) => None,
         },
         listen_on_ipv6: host_has_ipv6,
         resolvers: resolvers(),
@@ -83,12 +84,15 @@ fn run_with(
     output::print(&told(directories, &setup, egress.as_deref(), &files, &key.public()))
 }
 
-/// Joins a fleet. A ticket works once, so everything that would keep the exit from being set up is found before.
-fn join(directories: &Directories, ticket: &str) -> anyhow::Result<Joined> {
+/// Joins a fleet. This host may do so again with the same ticket, whatever fails after it.
+fn join(directories: &Directories, ticket: &str, host_has_ipv6: bool) -> anyhow::Result<Joined> {
     refuse_existing(&files_in(&directories.config))?;
     let joined = fleet::join(ticket, &directories.config)?;
-    if joined.pools.ipv4.is_none() {
-        bail!("the fleet has no IPv4 prefix, which an exit needs; see `warren fleet status` on another exit");
+    if joined.pools.ipv6.is_some() && !host_has_ipv6 {
+        bail!(
+            "the fleet has an IPv6 prefix, and IPv6 is turned off on this host, so an exit would not start; turn IPv6 on, then run this \
+             again with the same ticket"
+        );
     }
     Ok(joined)
 }
@@ -124,7 +128,7 @@ fn told(
         [] => "none".to_owned(),
         words => words.join(", "),
     };
-    let prefixes = [Some(setup.ipv4.to_string()), setup.ipv6.map(|ipv6| ipv6.to_string())];
+    let prefixes = [setup.ipv4.map(|ipv4| ipv4.to_string()), setup.ipv6.map(|ipv6| ipv6.to_string())];
     let prefixes: Vec<String> = prefixes.into_iter().flatten().collect();
     let resolvers: Vec<String> = setup.resolvers.iter().map(ToString::to_string).collect();
     let port = setup.endpoint.port();
@@ -164,7 +168,7 @@ fn without_resolvers(config: &Path) -> String {
 /// The values in `exit.toml`.
 struct Setup<'a> {
     endpoint: &'a Endpoint,
-    ipv4: Ipv4Net,
+    ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
     listen_on_ipv6: bool,
     resolvers: Vec<IpAddr>,
@@ -176,6 +180,7 @@ impl Setup<'_> {
     fn to_toml(&self) -> String {
         let port = self.endpoint.port();
         let listen_ipv6 = if self.listen_on_ipv6 { format!(", \"[::]:{port}\"") } else { String::new() };
+        let ipv4 = self.ipv4.map_or_else(String::new, |ipv4| format!("ipv4 = \"{ipv4}\"\n"));
         let ipv6 = self.ipv6.map_or_else(String::new, |ipv6| format!("ipv6 = \"{ipv6}\"\n"));
         let resolvers: Vec<String> = self.resolvers.iter().map(|address| format!("\"{address}\"")).collect();
         let fleet =
@@ -189,8 +194,7 @@ private_key_file = "{KEY_FILE}"
 endpoint = "{endpoint}"   # written into profiles
 
 [addresses]                # clients get addresses from these
-ipv4 = "{ipv4}"
-{ipv6}
+{ipv4}{ipv6}
 [nat]
 enabled = true
 interface = "auto"
@@ -203,7 +207,6 @@ isolation = true
 servers = [{resolvers}]   # clients use these while a tunnel is up
 {fleet}"#,
             endpoint = self.endpoint,
-            ipv4 = self.ipv4,
             resolvers = resolvers.join(", "),
         )
     }
@@ -346,7 +349,7 @@ mod tests {
         let endpoint = "[2001:db8::1]:8443".parse().unwrap();
         let setup = Setup {
             endpoint: &endpoint,
-            ipv4: "10.200.0.0/16".parse().unwrap(),
+            ipv4: Some("10.200.0.0/16".parse().unwrap()),
             ipv6: None,
             listen_on_ipv6: true,
             resolvers: Vec::new(),
@@ -367,6 +370,23 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn an_exit_of_a_fleet_without_ipv4_has_none_either() {
+        let directory = tempfile::tempdir().unwrap();
+        let endpoint = "exit.example.net:443".parse().unwrap();
+        let setup = Setup {
+            endpoint: &endpoint,
+            ipv4: None,
+            ipv6: Some("fd12:3456:789a::/64".parse().unwrap()),
+            listen_on_ipv6: true,
+            resolvers: Vec::new(),
+            fleet: Some("ams1".to_owned()),
+        };
+        let files = write(directory.path(), &setup, &PrivateKey::generate().unwrap()).unwrap();
+        let config = load_exit(&files.config).unwrap();
+        assert_eq!((config.ipv4, config.ipv6), (None, setup.ipv6));
     }
 
     #[test]

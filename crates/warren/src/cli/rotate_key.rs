@@ -140,7 +140,7 @@ async fn retire(
     if let Some(waiting) = waiting.as_ref().filter(|_| !is_forced) {
         refuse_while_clients_wait(directories, waiting)?;
     }
-    let invitations = waiting.map(|waiting| waiting.invitations()).unwrap_or_default();
+    let others = waiting.map(|waiting| waiting.others()).unwrap_or_default();
     let file = config.keys.file.display();
     let done = match &config.keys.old {
         Some(old) => {
@@ -166,7 +166,7 @@ async fn retire(
     };
     output::print(&format!(
         "{done} {now}\nClients that know only the old key are refused from now on. Whoever has the old key can still pose as the \
-         exit to clients whose profiles pin it. If it was stolen, write only the new key into each profile.\n{invitations}",
+         exit to clients whose profiles pin it. If it was stolen, write only the new key into each profile.\n{others}",
     ))
 }
 

@@ -95,6 +95,12 @@ fn the_package_of_a_fleet_starts_nothing_by_itself_and_purge_leaves_neither_a_se
         host.sh("ls /etc/warren/fleet/store.key /etc/warren/fleet.toml").succeeded(),
         "remove keeps what is the user's"
     );
+    install(&host, &fleet);
+    assert!(host.main_pid("warren-fleet").is_some(), "the unit is still enabled, so it runs again");
+    typed(&host, "systemctl disable --now warren-fleet").ok();
+    install(&host, &fleet);
+    assert_eq!(host.main_pid("warren-fleet"), None, "the control: a unit that is not enabled");
+    typed(&host, "systemctl enable --now warren-fleet").ok();
     typed(&host, "apt-get -q purge -y warren-fleet").ok();
     assert_same(&with_warren, &files_of(&host), "the link is purged");
 

@@ -55,9 +55,17 @@ export function fleetTrouble(fleet) {
   if (fleet.is_stale) return `The fleet's store has not answered for ${time(fleet.silent_seconds)}: clients are sent away until it does.`;
   if (fleet.store !== "reachable") return `The fleet's store does not answer: ${fleet.reason ?? "no reason is known"}. Clients are served, and nobody can be enrolled.`;
   if (fleet.is_clock_wrong) return "This host's clock is wrong, so no invitation is redeemed at this exit.";
-  const ending = Object.entries(fleet.certificate_days ?? {}).find(([, days]) => days < 14);
-  if (ending) return `The certificate ${ending[0]} of the fleet's store ${ending[1] < 0 ? "has expired" : `expires in ${Math.floor(ending[1])} days`}.`;
+  const [ending] = Object.entries(fleet.certificate_days ?? {}).filter(([, days]) => days < 14).sort((one, other) => one[1] - other[1]);
+  if (ending) return `The certificate ${ending[0]} of the fleet's store ${expiry(ending[1])}.`;
   return fleet.is_draining ? "Clients are sent to other exits of the fleet." : "";
+}
+
+// When a certificate ends that has this many days left.
+function expiry(days) {
+  const whole = Math.floor(days);
+  if (whole < 0) return "has expired";
+  if (whole === 0) return "expires in less than a day";
+  return `expires in ${whole} ${whole === 1 ? "day" : "days"}`;
 }
 
 export function when(timestamp) {

@@ -93,3 +93,18 @@ fn a_client_has_the_new_key_once_the_exit_has_proven_that_to_it_and_not_before()
     let read: ClientRegistry = toml::from_str(&text).unwrap();
     assert_eq!(read.by_key(ALICE).unwrap().exit_key, Some(tests_key(1)));
 }
+
+#[test]
+fn in_a_fleet_the_registry_shows_at_which_exit_a_client_was_last() {
+    let mut exit = exit_with_sessions();
+    let key = |exit: &Exit| exit.sessions.registry().by_key(ALICE).unwrap().exit_key;
+    exit.sessions.keep_copy();
+    assert!(!exit.sessions.proved(exit.now, ALICE, tests_key(0)), "this is no new key");
+    assert_eq!(key(&exit), Some(tests_key(0)));
+
+    let rotated = Announced { exit_keys: vec![tests_key(1), tests_key(0)], ..exit.sessions.announced() };
+    exit.sessions.announce(rotated).unwrap();
+    assert!(exit.sessions.proved(exit.now, ALICE, tests_key(1)));
+    exit.sessions.proved(exit.now, ALICE, tests_key(0));
+    assert_eq!(key(&exit), Some(tests_key(1)), "a connection from before the rotation is no step back");
+}

@@ -25,6 +25,9 @@ pub(super) struct Waiting {
     waiting: Vec<WaitingClient>,
     /// The names of open invitations. Those from before the rotation name the old key.
     invitations: Vec<String>,
+    /// At an exit of a fleet: the names of clients that no exit has seen. Nobody waits for them, because nobody knows which exit
+    /// their profiles name.
+    never_seen: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,8 +84,12 @@ impl Waiting {
     fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
         let is_own = |client: &ClientView| match (only_of, client.exit_key) {
             (Some(old), Some(key)) => key == old || key == new,
-            // A client that has never connected may have a profile of this exit.
-            (Some(_), None) | (None, _) => true,
+            // A client that was seen before the fleet noted where may have a profile of this exit.
+            (Some(_), None) => client.last_seen.is_some(),
+            (None, _) => true,
+        };
+        let is_unseen = |client: &&ClientView| {
+            only_of.is_some() && client.exit_key.is_none() && client.last_seen.is_none() && !client.wireguard
         };
         let pinning = clients.iter().filter(|client| !client.wireguard && is_own(client));
         let waiting = pinning.clone().filter(|client| client.exit_key != Some(new));
@@ -96,6 +103,7 @@ impl Waiting {
                 })
                 .collect(),
             invitations: Vec::new(),
+            never_seen: clients.iter().filter(is_unseen).map(|client| client.name.clone()).collect(),
         }
     }
 
@@ -124,7 +132,7 @@ impl Waiting {
                 0 => "No client is enrolled that pins the exit's key.\n".to_owned(),
                 1 => "The only client has connected with the new key.\n".to_owned(),
                 clients => format!("All {clients} clients have connected with the new key.\n"),
-            } + &self.invitations();
+            } + &self.others();
         }
         let row = |client: &WaitingClient| {
             let seen = client.last_seen.as_deref().map_or("never".to_owned(), |seen| ago(seen, now));
@@ -136,21 +144,33 @@ impl Waiting {
             more => format!("and {more} more\n"),
         };
         let table = output::table(&["NAME", "LAST SEEN", "WHAT IT NEEDS"], &rows);
-        format!("{}:\n{table}{more}{}", self.count(), self.invitations())
+        format!("{}:\n{table}{more}{}", self.count(), self.others())
     }
 
-    /// What becomes of open invitations.
-    pub(super) fn invitations(&self) -> String {
-        if self.invitations.is_empty() {
-            return String::new();
+    /// What becomes of open invitations, and of clients that nobody has seen.
+    pub(super) fn others(&self) -> String {
+        let mut text = String::new();
+        if !self.invitations.is_empty() {
+            text += &format!(
+                "Open invitations: {}. Those from before the rotation have the old key and end with it; invite again.\n",
+                shown(&self.invitations)
+            );
         }
-        let shown: Vec<&str> = self.invitations.iter().take(MOST_SHOWN).map(String::as_str).collect();
-        let more = if self.invitations.len() > MOST_SHOWN { " and others" } else { "" };
-        format!(
-            "Open invitations: {}{more}. Those from before the rotation have the old key and end with it; invite again.\n",
-            shown.join(", ")
-        )
+        if !self.never_seen.is_empty() {
+            text += &format!(
+                "No exit of the fleet has seen these yet: {}. Nobody waits for them. If a profile names this exit with the old key only, \
+                 write the new one into it.\n",
+                shown(&self.never_seen)
+            );
+        }
+        text
     }
+}
+
+/// The first names.
+fn shown(names: &[String]) -> String {
+    let shown: Vec<&str> = names.iter().take(MOST_SHOWN).map(String::as_str).collect();
+    shown.join(", ") + if names.len() > MOST_SHOWN { " and others" } else { "" }
 }
 
 impl Need {
@@ -236,11 +256,18 @@ mod tests {
             view("moved", |client| client.exit_key = Some(NEW)),
             view("elsewhere", |client| client.exit_key = Some(PublicKey([5; 32]))),
             view("unseen", |_| {}),
+            view("earlier", |client| client.last_seen = Some("2026-01-01T00:00:00Z".to_owned())),
         ];
         let names =
             |waiting: Waiting| waiting.waiting.into_iter().map(|client| client.name).collect::<Vec<_>>();
-        assert_eq!(names(Waiting::of(&clients, NEW, Some(OLD))), ["mine", "unseen"]);
-        assert_eq!(names(Waiting::of(&clients, NEW, None)), ["mine", "elsewhere", "unseen"]);
+        let in_fleet = Waiting::of(&clients, NEW, Some(OLD));
+        assert!(
+            in_fleet.text().contains("No exit of the fleet has seen these yet: unseen."),
+            "{}",
+            in_fleet.text()
+        );
+        assert_eq!(names(in_fleet), ["mine", "earlier"]);
+        assert_eq!(names(Waiting::of(&clients, NEW, None)), ["mine", "elsewhere", "unseen", "earlier"]);
     }
 
     fn view(name: &str, change: impl FnOnce(&mut ClientView)) -> ClientView {

@@ -53,10 +53,12 @@ fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
         let text = match *days < 0.0 {
             true => format!("{name} of the fleet's store has expired, so the store is away; replace it"),
             false => {
-                format!(
-                    "{name} of the fleet's store expires in {} days; replace it before then",
-                    days.floor()
-                )
+                let left = match days.floor() {
+                    whole if whole < 1.0 => "less than a day".to_owned(),
+                    whole if whole < 2.0 => "1 day".to_owned(),
+                    whole => format!("{whole} days"),
+                };
+                format!("{name} of the fleet's store expires in {left}; replace it before then")
             }
         };
         fields.add("certificate", text);
@@ -128,6 +130,8 @@ mod tests {
             certificate_days: [
                 ("ca".to_owned(), 20.0),
                 ("client".to_owned(), 3.5),
+                ("server b:1".to_owned(), 1.5),
+                ("server c:1".to_owned(), 0.5),
                 ("server a:1".to_owned(), -0.5),
             ]
             .into(),
@@ -136,7 +140,9 @@ mod tests {
         let said = text(&away);
         assert!(!said.contains("ca of the"), "{said}");
         for part in [
-            "client of the fleet's store expires in 3 days",
+            "client of the fleet's store expires in 3 days;",
+            "server b:1 of the fleet's store expires in 1 day;",
+            "server c:1 of the fleet's store expires in less than a day;",
             "server a:1 of the fleet's store has expired",
             "has not answered for",
             "no route",

@@ -1,0 +1,234 @@
+//! The store's users of exits. A ticket makes one. It is removed with its exit, or when the ticket has ended and nobody has used it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use etcd_client::{
+    AuthClient, Client, Compare, CompareOp, GetOptions, Permission, RoleAddResponse, Txn, TxnOp,
+    UserAddOptions,
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use warren_fleet_link::ExitId;
+
+use crate::config::FleetConfig;
+use crate::keys::{Key, Keys};
+use crate::once::Once;
+use crate::store::{ANSWER_TIMEOUT, in_words, pairs_of};
+
+/// How often a link looks for users whose tickets have ended.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// How an exit has got its user of the store, `us/EXIT`. Whoever makes a ticket writes it before the user is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Grant {
+    /// The digest of the latest ticket. Empty if the exit was removed, or has left, and its user is still there.
+    pub(crate) ticket: String,
+    /// What the host that has used the ticket has drawn. `None` while the ticket is unused.
+    #[serde(default)]
+    pub(crate) host: Option<String>,
+    /// Whether the user is being removed.
+    #[serde(default)]
+    pub(crate) is_ending: bool,
+}
+
+/// A grant, and the revision of its latest change.
+pub(crate) struct Granted {
+    pub(crate) exit: ExitId,
+    pub(crate) grant: Grant,
+    pub(crate) modified: i64,
+}
+
+/// The store's user of an exit, and the name of its role.
+pub(crate) fn user_name(fleet: &str, exit: &ExitId) -> String {
+    format!("warren-{fleet}-{exit}")
+}
+
+/// Makes a user and a role that may write the fleet's keys only. Without a password, only a certificate proves the user.
+///
+/// # Errors
+/// If the store refuses.
+pub(crate) async fn add(
+    auth: &mut AuthClient,
+    keys: &Keys,
+    name: &str,
+    password: Option<&str>,
+) -> anyhow::Result<()> {
+    let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
+    in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
+    // One of an earlier ticket, whose password nobody needs any more.
+    let _ = auth.user_delete(name).await;
+    let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
+    in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
+    in_words(auth.user_grant_role(name, name).await)?;
+    Ok(())
+}
+
+/// Removes a user with its role. Returns whether there was one.
+///
+/// # Errors
+/// If the store refuses, or does not answer.
+pub(crate) async fn remove(auth: &mut AuthClient, name: &str) -> anyhow::Result<bool> {
+    let deleted =
+        timeout(ANSWER_TIMEOUT, auth.user_delete(name)).await.context("the store does not answer")?;
+    let was_there = unless(deleted, "user name not found")?.is_some();
+    let deleted =
+        timeout(ANSWER_TIMEOUT, auth.role_delete(name)).await.context("the store does not answer")?;
+    unless(deleted, "role name not found")?;
+    Ok(was_there)
+}
+
+/// An answer, or `None` for the error that says that there was nothing to do.
+fn unless<T>(answer: Result<T, etcd_client::Error>, nothing: &str) -> anyhow::Result<Option<T>> {
+    match in_words(answer) {
+        Err(error) if error.to_string().contains(nothing) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// The grant of one exit.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn granted(
+    client: &mut Client,
+    keys: &Keys,
+    exit: &ExitId,
+) -> anyhow::Result<Option<Granted>> {
+    let answer = in_words(client.get(keys.grant(exit), None).await)?;
+    Ok(pairs_of(&answer).into_iter().next().map(|pair| Granted {
+        exit: exit.clone(),
+        grant: pair.parse("grant").unwrap_or_default(),
+        modified: pair.modified,
+    }))
+}
+
+/// All grants whose tickets nobody has used.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn unused(client: &mut Client, keys: &Keys) -> anyhow::Result<Vec<Granted>> {
+    let first = keys.grants();
+    let read = client.get(first.as_str(), Some(GetOptions::new().with_prefix()));
+    let answer = in_words(timeout(ANSWER_TIMEOUT, read).await.context("the store does not answer")?)?;
+    let granted = pairs_of(&answer).into_iter().filter_map(|pair| {
+        let name = std::str::from_utf8(&pair.key).ok()?.strip_prefix(&first)?;
+        let exit = ExitId::try_from(name.to_owned()).ok()?;
+        Some(Granted { exit, grant: pair.parse("grant").unwrap_or_default(), modified: pair.modified })
+    });
+    Ok(granted.filter(|granted| granted.grant.host.is_none()).collect())
+}
+
+/// Whether the ticket of a grant can still be used.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> anyhow::Result<bool> {
+    Ok(!in_words(client.get(keys.ticket(&grant.ticket), None).await)?.kvs().is_empty())
+}
+
+/// Removes the user of a grant whose ticket has ended. Returns whether it had.
+///
+/// # Errors
+/// If the store refuses or does not answer. Then the grant stays, and another link or a command ends it.
+pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> anyhow::Result<bool> {
+    let name = user_name(keys.name_of_fleet(), &granted.exit);
+    let mut auth = client.auth_client();
+    // Asked before anything is written, because most links may not remove users. Only who may do so may look at others.
+    unless(auth.user_get(name.as_str()).await, "user name not found")?;
+    let key = keys.grant(&granted.exit);
+    let compares = [
+        Compare::mod_revision(key.as_str(), CompareOp::Equal, granted.modified),
+        Compare::version(keys.ticket(&granted.grant.ticket), CompareOp::Equal, 0),
+        Compare::version(keys.name(&Key::Member(granted.exit.clone())), CompareOp::Equal, 0),
+    ];
+    // A new ticket for this exit waits until it is over. Otherwise its user might be the one that is removed.
+    let ending = serde_json::to_vec(&Grant { is_ending: true, ..granted.grant.clone() })?;
+    let mark = TxnOp::put(key.as_str(), ending, None);
+    let answer = in_words(client.txn(Txn::new().when(compares).and_then([mark])).await)?;
+    if !answer.succeeded() {
+        return Ok(false);
+    }
+    let marked = answer.header().context("etcd's answer has no header")?.revision();
+    remove(&mut auth, &name).await?;
+    let same = Compare::mod_revision(key.as_str(), CompareOp::Equal, marked);
+    in_words(client.txn(Txn::new().when([same]).and_then([TxnOp::delete(key, None)])).await)?;
+    Ok(true)
+}
+
+/// Ends all tickets of an exit. Returns whether there was one.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn void_tickets(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let all = GetOptions::new().with_prefix();
+    let tickets = in_words(client.get(keys.ticket(""), Some(all)).await)?;
+    let mut is_found = false;
+    for ticket in tickets.kvs().iter().filter(|ticket| ticket.value() == exit.as_str().as_bytes()) {
+        in_words(client.delete(ticket.key(), None).await)?;
+        is_found = true;
+    }
+    Ok(is_found)
+}
+
+/// After a recovery, the store may know less than the copy: the exit has joined since, so its user stays.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn keep(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<()> {
+    let Some(Granted { grant, .. }) = granted(client, keys, exit).await? else { return Ok(()) };
+    if grant.host.is_none() {
+        let kept = Grant { host: Some(String::new()), is_ending: false, ..grant };
+        in_words(client.put(keys.grant(exit), serde_json::to_vec(&kept)?, None).await)?;
+    }
+    Ok(())
+}
+
+/// Ends users whose tickets have ended, again and again. Only links whose user may remove users can. `is_used`: whether the link uses
+/// the store. One that comes from an old backup may lack exits.
+pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
+    let keys = config.keys();
+    let mut client = None;
+    let mut said = Once::default();
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if !is_used.load(Ordering::Relaxed) {
+            continue;
+        }
+        let swept = sweep(&config, &keys, &mut client).await;
+        if let Err(error) = swept {
+            client = None;
+            let line =
+                format!("the users of tickets that have ended are not removed by this link: {error:#}");
+            if said.is_news(&line) {
+                tracing::debug!("{line}");
+            }
+        }
+    }
+}
+
+async fn sweep(config: &FleetConfig, keys: &Keys, client: &mut Option<Client>) -> anyhow::Result<()> {
+    let client = match client {
+        Some(client) => client,
+        None => client.insert(config.store.options()?.connect_any().await?),
+    };
+    // A user may look at itself, and not remove itself.
+    let others = unused(client, keys).await?.into_iter().filter(|granted| granted.exit != config.exit);
+    for granted in others {
+        match end(client, keys, &granted).await {
+            Ok(true) => tracing::info!(
+                "the ticket of {} has ended and nobody has used it, so its user of the store is removed",
+                granted.exit
+            ),
+            Ok(false) => {}
+            // Another link may do it, or the operator, whom the status tells.
+            Err(error) if format!("{error:#}").contains("permission denied") => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
