@@ -194,9 +194,7 @@ pub(crate) async fn rotate_key(
         return print(&format!("The fleet key is {signer} already, in {new_file}. {}", summary(old)));
     }
     if old_key.public() != signer {
-        bail!(
-            "{old_file} does not have the key that signed the roster, {signer}; name that key's file"
-        );
+        bail!("{old_file} does not have the key that signed the roster, {signer}; name that key's file");
     }
     let new_key = match new_key {
         Some(same) if same.public() == signer => {
