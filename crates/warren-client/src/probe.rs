@@ -1,8 +1,7 @@
 //! Checks that traffic flows, by ICMP echo requests to the exit's inner address.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,75 +18,6 @@ const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
-
-/// Sockets of each family. Two sessions may be probed at once, and a probe that was given up ends a moment later.
-const SOCKETS: usize = 3;
-
-/// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EchoSockets(Arc<Mutex<Vec<(Domain, Socket)>>>);
-
-impl EchoSockets {
-    /// Makes the sockets, or none if this process may not.
-    pub(crate) fn make() -> Self {
-        let families = [
-            (Domain::IPV4, Protocol::ICMPV4, Ipv4Addr::LOCALHOST.into()),
-            (Domain::IPV6, Protocol::ICMPV6, Ipv6Addr::LOCALHOST.into()),
-        ];
-        let mut sockets = Vec::new();
-        for (domain, protocol, loopback) in families {
-            for _ in 0..SOCKETS {
-                match idle_socket(domain, protocol, loopback) {
-                    Ok(socket) => sockets.push((domain, socket)),
-                    Err(error) => tracing::debug!("no socket for echo requests: {error}"),
-                }
-            }
-        }
-        Self(Arc::new(Mutex::new(sockets)))
-    }
-
-    /// Lends a socket of this family.
-    fn lend(&self, domain: Domain) -> io::Result<Lent> {
-        let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place =
-            sockets.iter().position(|(of, _)| *of == domain).ok_or(io::ErrorKind::PermissionDenied)?;
-        let (_, socket) = sockets.swap_remove(place);
-        Ok(Lent { domain, socket: Some(socket), owner: self.clone() })
-    }
-}
-
-/// A socket that its owner gets back.
-struct Lent {
-    domain: Domain,
-    /// Taken only when it is given back.
-    socket: Option<Socket>,
-    owner: EchoSockets,
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let Some(socket) = self.socket.take() else { return };
-        let loopback =
-            if self.domain == Domain::IPV4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-        drop(rest(&socket, loopback));
-        self.owner.0.lock().unwrap_or_else(PoisonError::into_inner).push((self.domain, socket));
-    }
-}
-
-fn idle_socket(domain: Domain, protocol: Protocol, loopback: IpAddr) -> io::Result<Socket> {
-    let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
-    socket.set_nonblocking(true)?;
-    rest(&socket, loopback)?;
-    Ok(socket)
-}
-
-/// Connects a socket to this host, so that it takes no other host's packets while nobody reads it.
-fn rest(socket: &Socket, loopback: IpAddr) -> io::Result<()> {
-    // This also releases the socket from its device and address.
-    rustix::net::connect_unspec(socket)?;
-    socket.bind(&SocketAddr::new(loopback, 0).into())?;
-    socket.connect(&SocketAddr::new(loopback, 0).into())
-}
 
 /// The identifier of echo requests, in network order.
 pub(crate) type Identifier = [u8; 2];
@@ -126,26 +56,18 @@ impl Probe {
     /// Sends echo requests through a device until one is answered.
     ///
     /// # Errors
-    /// When there is no socket for the requests, or reading from it fails. That says nothing about the tunnel.
-    pub(crate) async fn answered(self, sockets: EchoSockets, device: String) -> io::Result<()> {
-        self.answered_as(sockets, device, Self::identifier()?).await
+    /// When no socket for the requests can be opened, or reading from it fails. That says nothing about the tunnel.
+    pub(crate) async fn answered(self, device: String) -> io::Result<()> {
+        self.answered_as(device, Self::identifier()?).await
     }
 
     /// As [`Self::answered`], with requests of a given identifier.
     ///
     /// # Errors
     /// As [`Self::answered`].
-    pub(crate) async fn answered_as(
-        self,
-        sockets: EchoSockets,
-        device: String,
-        identifier: Identifier,
-    ) -> io::Result<()> {
-        let lent = sockets.lend(Domain::for_address(SocketAddr::new(self.gateway, 0)))?;
-        let Some(raw) = &lent.socket else { return Err(io::ErrorKind::PermissionDenied.into()) };
-        self.aim(raw, &device)?;
+    pub(crate) async fn answered_as(self, device: String, identifier: Identifier) -> io::Result<()> {
         // tokio has no type for raw sockets. A connected raw socket sends and receives like a connected UDP socket.
-        let socket = UdpSocket::from_std(StdSocket::from(raw.try_clone()?))?;
+        let socket = UdpSocket::from_std(StdSocket::from(self.socket(&device)?))?;
         let mut wait = FIRST_WAIT;
         loop {
             // A request that cannot be sent now counts as not answered.
@@ -157,13 +79,16 @@ impl Probe {
         }
     }
 
-    /// Makes a socket send to the exit's inner address through a device.
-    fn aim(self, socket: &Socket, device: &str) -> io::Result<()> {
-        rustix::net::connect_unspec(socket)?;
+    fn socket(self, device: &str) -> io::Result<Socket> {
+        let protocol = if self.gateway.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
+        let socket =
+            Socket::new(Domain::for_address(SocketAddr::new(self.gateway, 0)), Type::RAW, Some(protocol))?;
+        socket.set_nonblocking(true)?;
         // Bound to the device, because the probe is to show that the tunnel carries packets, wherever the routes lead.
         socket.bind_device(Some(device.as_bytes()))?;
         socket.bind(&SocketAddr::new(self.source, 0).into())?;
-        socket.connect(&SocketAddr::new(self.gateway, 0).into())
+        socket.connect(&SocketAddr::new(self.gateway, 0).into())?;
+        Ok(socket)
     }
 
     /// An echo request without data. The kernel fills in the checksum of ICMPv6.

@@ -12,7 +12,7 @@ use warren_session::roster::FleetName;
 
 use super::connections::Which;
 use super::task::finished;
-use crate::probe::{EchoSockets, Identifier, Probe};
+use crate::probe::{Identifier, Probe};
 use warren_daemon::{entropy, notify};
 
 /// The second session of a client that moves to another exit.
@@ -137,12 +137,12 @@ impl CurrentSession {
     }
 
     /// Starts to send echo requests through the device. Returns false when the exit has no inner address to ask.
-    pub(super) fn start_probe(&mut self, sockets: &EchoSockets, device: Option<String>) -> bool {
+    pub(super) fn start_probe(&mut self, device: Option<String>) -> bool {
         let probe = self.welcome.as_ref().and_then(Probe::of);
         let (Some(probe), Some(device)) = (probe, device) else { return false };
         // A waiting `up` prints this if no reply comes in time.
         notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
-        self.probe = Some(tokio::spawn(probe.answered(sockets.clone(), device)));
+        self.probe = Some(tokio::spawn(probe.answered(device)));
         true
     }
 
@@ -171,13 +171,8 @@ impl CurrentSession {
 
 impl SessionBeside {
     /// Starts to send echo requests with an identifier, which the workers send on this session.
-    pub(super) fn start_probe(
-        &mut self,
-        sockets: &EchoSockets,
-        device: String,
-        (probe, identifier): (Probe, Identifier),
-    ) {
-        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), device, identifier)));
+    pub(super) fn start_probe(&mut self, device: String, probe: Probe, identifier: Identifier) {
+        self.probe = Some(tokio::spawn(probe.answered_as(device, identifier)));
     }
 
     /// Gives this session's probe up.

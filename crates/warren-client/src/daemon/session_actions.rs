@@ -171,7 +171,7 @@ impl Daemon {
     /// Sends echo requests through the session in use. Returns whether that is possible now.
     pub(super) fn probe_in_use(&mut self) -> bool {
         let device = self.host.setup.device().map(|device| device.name);
-        let starts = self.session.start_probe(&self.start.echo_sockets, device);
+        let starts = self.session.start_probe(device);
         match starts {
             true => self.moves.plan.asks(Which::InUse),
             false => self.moves.plan.unanswered(Instant::now(), Which::InUse),

@@ -226,7 +226,7 @@ impl Daemon {
     /// tunnel.
     pub(super) fn take_probe(&mut self, (which, probed): (Which, Result<io::Result<()>, JoinError>)) {
         let now = Instant::now();
-        // Without raw sockets, as in a container that forbids them, an attached connection has to be enough.
+        // The sandbox forbids raw sockets, so a daemon in it cannot send the echo, and an attached connection has to be enough.
         let is_forbidden =
             matches!(&probed, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
         let is_answered = is_forbidden || matches!(probed, Ok(Ok(())));
