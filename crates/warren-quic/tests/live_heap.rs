@@ -226,6 +226,7 @@ impl Exit {
                 | ExitAction::Open { .. }
                 | ExitAction::Attach { .. }
                 | ExitAction::Detach { .. }
+                | ExitAction::Stays { .. }
                 | ExitAction::End { .. } => {}
                 ExitAction::Store(request) => self.sessions.stored(Instant::now(), request.id, Ok(())),
             }

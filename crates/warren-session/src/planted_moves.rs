@@ -7,8 +7,6 @@ warren_simulation::planted_bugs! {
     StayIgnored,
     /// An exit lets its session end for one at another exit, although it has the newer one.
     NewerSessionLeft,
-    /// An echo through the session in use counts for the new session.
-    ProofOfTheOther,
     /// The new session takes over as soon as it is there.
     UnprovenSwitch,
     /// Nothing through the new session, and no return to the old one.

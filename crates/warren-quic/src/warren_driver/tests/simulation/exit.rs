@@ -271,6 +271,7 @@ impl Life {
             ExitAction::Detach { connection, .. } => assert!(self.attached.remove(&connection)),
             ExitAction::Open { .. }
             | ExitAction::End { .. }
+            | ExitAction::Stays { .. }
             | ExitAction::Enrolled { .. }
             | ExitAction::SetWireGuard { .. }
             | ExitAction::Store(_) => {}
