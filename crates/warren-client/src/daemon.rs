@@ -47,6 +47,7 @@ use super::lookup::NameServers;
 use super::network_events::NetworkEvents;
 use super::stub::{Stub, StubSockets};
 use crate::exec_users::ExecUsers;
+use crate::probe::EchoSockets;
 use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;
@@ -87,6 +88,8 @@ pub(crate) struct ClientStart {
     pub helper: Helper,
     /// Made before the sandbox, which forbids it.
     pub rings: Rings,
+    /// As the rings.
+    pub echo_sockets: EchoSockets,
     /// Made before the sandbox. None if the profile asks the tunnel's resolvers for all names.
     pub stub: Option<StubSockets>,
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
 use warren_session::client::SessionGrant;
@@ -18,6 +19,85 @@ const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
+
+/// Sockets of each family. A socket serves one pair of addresses and one device for good, and a move needs another one only if these
+/// have changed.
+const SOCKETS: usize = 4;
+/// A classic BPF program that takes no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP packets while
+/// nobody reads it.
+const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
+
+/// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EchoSockets(Arc<Mutex<Vec<EchoSocket>>>);
+
+#[derive(Debug)]
+struct EchoSocket {
+    domain: Domain,
+    socket: Socket,
+    /// The probe that it was first used for, and the index of its device.
+    aim: Option<(Probe, u32)>,
+}
+
+impl EchoSockets {
+    /// Makes the sockets, or none if this process may not.
+    pub(crate) fn make() -> Self {
+        let mut sockets = Vec::new();
+        for (domain, protocol) in [(Domain::IPV4, Protocol::ICMPV4), (Domain::IPV6, Protocol::ICMPV6)] {
+            for _ in 0..SOCKETS {
+                let socket = raw_socket(domain, protocol);
+                match socket.and_then(|socket| socket.attach_filter(DEAF).map(|()| socket)) {
+                    Ok(socket) => sockets.push(EchoSocket { domain, socket, aim: None }),
+                    Err(error) => tracing::debug!("no socket for echo requests: {error}"),
+                }
+            }
+        }
+        Self(Arc::new(Mutex::new(sockets)))
+    }
+
+    /// Lends a socket that sends this probe through a device.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::PermissionDenied`] if there is none left, else the kernel's error.
+    fn lend(&self, probe: Probe, device: &str) -> io::Result<Lent> {
+        let domain = probe.domain();
+        let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let any =
+            sockets.iter().find(|socket| socket.domain == domain).ok_or(io::ErrorKind::PermissionDenied)?;
+        let aim = (probe, rustix::net::netdevice::name_to_index(&any.socket, device)?);
+        let place = |wanted| sockets.iter().position(|of| of.domain == domain && of.aim == wanted);
+        let place = place(Some(aim)).or_else(|| place(None)).ok_or(io::ErrorKind::PermissionDenied)?;
+        let mut socket = sockets.swap_remove(place);
+        drop(sockets);
+        if socket.aim.is_none() {
+            // If this fails, the socket is used up: a device is bound once.
+            probe.aim(&socket.socket, device)?;
+            socket.aim = Some(aim);
+        }
+        socket.socket.detach_filter()?;
+        Ok(Lent { socket: Some(socket), owner: self.clone() })
+    }
+}
+
+/// A socket that its owner gets back.
+struct Lent {
+    /// Taken only when it is given back.
+    socket: Option<EchoSocket>,
+    owner: EchoSockets,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let socket = self.socket.take().filter(|socket| socket.socket.attach_filter(DEAF).is_ok());
+        self.owner.0.lock().unwrap_or_else(PoisonError::into_inner).extend(socket);
+    }
+}
+
+fn raw_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
 
 /// The identifier of echo requests, in network order.
 pub(crate) type Identifier = [u8; 2];
@@ -58,16 +138,30 @@ impl Probe {
     /// # Errors
     /// When no socket for the requests can be opened, or reading from it fails. That says nothing about the tunnel.
     pub(crate) async fn answered(self, device: String) -> io::Result<()> {
-        self.answered_as(device, Self::identifier()?).await
+        let protocol = if self.gateway.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
+        let socket = raw_socket(self.domain(), protocol)?;
+        self.aim(&socket, &device)?;
+        self.answered_through(socket, Self::identifier()?).await
     }
 
-    /// As [`Self::answered`], with requests of a given identifier.
+    /// As [`Self::answered`], by one of the sockets and with requests of a given identifier.
     ///
     /// # Errors
     /// As [`Self::answered`].
-    pub(crate) async fn answered_as(self, device: String, identifier: Identifier) -> io::Result<()> {
+    pub(crate) async fn answered_as(
+        self,
+        sockets: EchoSockets,
+        device: String,
+        identifier: Identifier,
+    ) -> io::Result<()> {
+        let lent = sockets.lend(self, &device)?;
+        let Some(own) = &lent.socket else { return Err(io::ErrorKind::PermissionDenied.into()) };
+        self.answered_through(own.socket.try_clone()?, identifier).await
+    }
+
+    async fn answered_through(self, socket: Socket, identifier: Identifier) -> io::Result<()> {
         // tokio has no type for raw sockets. A connected raw socket sends and receives like a connected UDP socket.
-        let socket = UdpSocket::from_std(StdSocket::from(self.socket(&device)?))?;
+        let socket = UdpSocket::from_std(StdSocket::from(socket))?;
         let mut wait = FIRST_WAIT;
         loop {
             // A request that cannot be sent now counts as not answered.
@@ -79,16 +173,16 @@ impl Probe {
         }
     }
 
-    fn socket(self, device: &str) -> io::Result<Socket> {
-        let protocol = if self.gateway.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
-        let socket =
-            Socket::new(Domain::for_address(SocketAddr::new(self.gateway, 0)), Type::RAW, Some(protocol))?;
-        socket.set_nonblocking(true)?;
+    fn domain(self) -> Domain {
+        Domain::for_address(SocketAddr::new(self.gateway, 0))
+    }
+
+    /// Makes a socket send to the exit's inner address through a device.
+    fn aim(self, socket: &Socket, device: &str) -> io::Result<()> {
         // Bound to the device, because the probe is to show that the tunnel carries packets, wherever the routes lead.
         socket.bind_device(Some(device.as_bytes()))?;
         socket.bind(&SocketAddr::new(self.source, 0).into())?;
-        socket.connect(&SocketAddr::new(self.gateway, 0).into())?;
-        Ok(socket)
+        socket.connect(&SocketAddr::new(self.gateway, 0).into())
     }
 
     /// An echo request without data. The kernel fills in the checksum of ICMPv6.

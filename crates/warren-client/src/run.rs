@@ -10,6 +10,7 @@ use super::learnt_keys::LearntKeys;
 use super::leftover_dns;
 use super::stub::StubSockets;
 use crate::already::runs_already;
+use crate::probe::EchoSockets;
 use warren_config::{ClientProfile, load_profile};
 use warren_control::ControlSocket;
 use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
@@ -79,6 +80,7 @@ pub async fn client_run(
         state_dir: directories.state.clone(),
         helper,
         rings: Rings::make(profile.transport.workers()),
+        echo_sockets: EchoSockets::make(),
         stub,
         profile,
         first_exit,

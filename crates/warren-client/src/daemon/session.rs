@@ -12,7 +12,7 @@ use warren_session::roster::FleetName;
 
 use super::connections::Which;
 use super::task::finished;
-use crate::probe::{Identifier, Probe};
+use crate::probe::{EchoSockets, Identifier, Probe};
 use warren_daemon::{entropy, notify};
 
 /// The second session of a client that moves to another exit.
@@ -171,8 +171,13 @@ impl CurrentSession {
 
 impl SessionBeside {
     /// Starts to send echo requests with an identifier, which the workers send on this session.
-    pub(super) fn start_probe(&mut self, device: String, probe: Probe, identifier: Identifier) {
-        self.probe = Some(tokio::spawn(probe.answered_as(device, identifier)));
+    pub(super) fn start_probe(
+        &mut self,
+        sockets: &EchoSockets,
+        device: String,
+        (probe, identifier): (Probe, Identifier),
+    ) {
+        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), device, identifier)));
     }
 
     /// Gives this session's probe up.

@@ -226,7 +226,8 @@ impl Daemon {
     /// tunnel.
     pub(super) fn take_probe(&mut self, (which, probed): (Which, Result<io::Result<()>, JoinError>)) {
         let now = Instant::now();
-        // The sandbox forbids raw sockets, so a daemon in it cannot send the echo, and an attached connection has to be enough.
+        // The sandbox forbids new raw sockets, so an attached connection has to be enough for the session in use. Moves have sockets from
+        // before the sandbox, unless this host's container forbids those too.
         let is_forbidden =
             matches!(&probed, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
         let is_answered = is_forbidden || matches!(probed, Ok(Ok(())));
