@@ -86,11 +86,14 @@ pub(crate) struct ClientStart {
     /// As the learnt keys.
     pub fleet: Fleet,
     pub helper: Helper,
-    /// Made before the sandbox, which forbids it.
+    pub made: MadeBeforeSandbox,
+}
+
+/// What the sandbox forbids to make.
+pub(crate) struct MadeBeforeSandbox {
     pub rings: Rings,
-    /// As the rings.
     pub echo_sockets: EchoSockets,
-    /// Made before the sandbox. None if the profile asks the tunnel's resolvers for all names.
+    /// None if the profile asks the tunnel's resolvers for all names.
     pub stub: Option<StubSockets>,
 }
 
@@ -128,7 +131,7 @@ impl Daemon {
         let profile = &start.profile;
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
-        let (worker, reports) = warren_tunnel::spawn(carrier, std::mem::take(&mut start.rings)).await?;
+        let (worker, reports) = warren_tunnel::spawn(carrier, std::mem::take(&mut start.made.rings)).await?;
         let config = ClientConfig {
             connections: profile.transport.connections(),
             name: start.name.clone(),
@@ -145,7 +148,8 @@ impl Daemon {
             start.state_dir.clone(),
             Some(start.helper.clone()),
         );
-        let stub = start.stub.take().map(|sockets| Stub::start(sockets, start.helper.clone())).transpose()?;
+        let stub =
+            start.made.stub.take().map(|sockets| Stub::start(sockets, start.helper.clone())).transpose()?;
         let setup = setup.with_stub(stub);
         let servers = match kill_switch::names_all_by_address(profile) && !start.fleet.has_names() {
             // Nothing will be looked up, and waiting for the helper would delay the first connection.

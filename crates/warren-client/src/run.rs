@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::daemon::{self, ClientStart};
+use super::daemon::{self, ClientStart, MadeBeforeSandbox};
 use super::exec_users::ExecUsers;
 use super::fleet::Fleet;
 use super::kill_switch::{self, Lockdown};
@@ -65,7 +65,7 @@ pub async fn client_run(
         tracing::info!("removed what a killed daemon of {other} had left");
     }
     refuse_taken_device(&profile, file)?;
-    let stub = bind_stub(&profile)?;
+    let made = make_before_sandbox(&profile)?;
     // The helper starts before the sandbox, in which no program can be started.
     let (helper, process) = Helper::start(directories, log, name, &lock)?;
     helper.install_as_nft_runner();
@@ -79,9 +79,7 @@ pub async fn client_run(
         lockdown,
         state_dir: directories.state.clone(),
         helper,
-        rings: Rings::make(profile.transport.workers()),
-        echo_sockets: EchoSockets::make(),
-        stub,
+        made,
         profile,
         first_exit,
         wanted_up,
@@ -154,6 +152,14 @@ fn refuse_taken_device(profile: &ClientProfile, file: &Path) -> anyhow::Result<(
         file.display()
     );
     Err(Failure::new(ExitCode::Failed, sentence).into())
+}
+
+fn make_before_sandbox(profile: &ClientProfile) -> anyhow::Result<MadeBeforeSandbox> {
+    Ok(MadeBeforeSandbox {
+        stub: bind_stub(profile)?,
+        rings: Rings::make(profile.transport.workers()),
+        echo_sockets: EchoSockets::make(),
+    })
 }
 
 /// The sockets of the stub resolver that a profile with domains needs. systemd-resolved can do without one.

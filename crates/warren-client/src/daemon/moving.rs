@@ -265,7 +265,7 @@ impl Daemon {
         };
         let echo = Echo { destination: probe.gateway, identifier: u16::from_be_bytes(identifier) };
         moved.rules.prove(session, Some(echo));
-        beside.start_probe(&self.start.echo_sockets, device, (probe, identifier));
+        beside.start_probe(&self.start.made.echo_sockets, device, (probe, identifier));
         self.moves.plan.asks(Which::Beside);
     }
 

@@ -83,7 +83,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         }
         None => String::new(),
     };
-    let had_user = match remove_user(&mut fleet, &exit, &arguments.admin).await {
+    let had_user = match remove_user(&fleet, &exit, &arguments.admin).await {
         Err(_) if !is_known => false,
         removed => removed.with_context(|| {
             format!(
@@ -134,7 +134,7 @@ pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> 
 }
 
 /// Removes the store's user of an exit that is not in the fleet. Returns whether there was one.
-async fn remove_user(fleet: &mut Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
+async fn remove_user(fleet: &Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
     let mut admin = admin.connect(fleet).await?;
     let was_there = users::remove(&mut admin.auth_client(), &user_name(&fleet.config.fleet, exit)).await?;
     in_words(admin.delete(fleet.keys.grant(exit), None).await)?;

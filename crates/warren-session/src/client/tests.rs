@@ -88,12 +88,10 @@ fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
 fn a_client_that_stays_says_so_on_each_connection_and_on_later_ones() {
     let mut client = Client::up(2);
     let stays = |client: &mut Client| {
-        let said = |action| match action {
-            Action::Send { index, bytes } => {
-                assert_eq!(bytes, encode(&Message::Stay(message::Stay { claim: 5 })));
-                Some(index)
-            }
-            _ => None,
+        let said = |action| {
+            let Action::Send { index, bytes } = action else { return None };
+            assert_eq!(bytes, encode(&Message::Stay(message::Stay { claim: 5 })));
+            Some(index)
         };
         client.actions().into_iter().filter_map(said).collect::<Vec<_>>()
     };

@@ -43,7 +43,7 @@ impl<'net> RealFleet<'net> {
         fleet.exits.push(first);
         for (number, host) in hosts.iter().enumerate().skip(1) {
             let ticket = fleet.exits[0].warren.run(&format!("fleet ticket {}", NAMES[number])).ok();
-            let ticket = ticket.split_whitespace().last().unwrap();
+            let ticket = ticket.split_whitespace().last()?;
             let exit = Exit::join(host, &endpoint(number).to_string(), ticket);
             exit.configure(|config| {
                 config.with("metrics", "clients", true).with("web", "listen", "127.0.0.1:9467")

@@ -343,7 +343,7 @@ impl World {
     fn end_idle(&mut self) {
         let now = self.now;
         for exit in 0..2 {
-            if !self.sites[exit].dead_since.is_some_and(|since| now >= since + IDLE_TIMEOUT) {
+            if self.sites[exit].dead_since.is_none_or(|since| now < since + IDLE_TIMEOUT) {
                 continue;
             }
             let of_exit = |(number, wire): (&u64, &Wire)| (wire.exit == exit).then_some(*number);
