@@ -20,9 +20,9 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
-/// Sockets of each family. A socket serves one pair of addresses and one device for good, and a move needs another one only if these
-/// have changed.
-const SOCKETS: usize = 4;
+/// Sockets of each family. A socket serves one pair of addresses and one device for good, because only the first binding to a device
+/// needs no rights. A move needs another one only if these have changed.
+const SOCKETS: usize = 8;
 /// A classic BPF program that takes no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP packets while
 /// nobody reads it.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
@@ -58,7 +58,8 @@ impl EchoSockets {
     /// Lends a socket that sends this probe through a device.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] if there is none left, else the kernel's error.
+    /// [`io::ErrorKind::PermissionDenied`] if this process may not have any, [`io::ErrorKind::ResourceBusy`] if all serve other addresses
+    /// or devices, else the kernel's error.
     fn lend(&self, probe: Probe, device: &str) -> io::Result<Lent> {
         let domain = probe.domain();
         let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,16 +67,19 @@ impl EchoSockets {
             sockets.iter().find(|socket| socket.domain == domain).ok_or(io::ErrorKind::PermissionDenied)?;
         let aim = (probe, rustix::net::netdevice::name_to_index(&any.socket, device)?);
         let place = |wanted| sockets.iter().position(|of| of.domain == domain && of.aim == wanted);
-        let place = place(Some(aim)).or_else(|| place(None)).ok_or(io::ErrorKind::PermissionDenied)?;
-        let mut socket = sockets.swap_remove(place);
-        drop(sockets);
-        if socket.aim.is_none() {
-            // If this fails, the socket is used up: a device is bound once.
-            probe.aim(&socket.socket, device)?;
-            socket.aim = Some(aim);
+        let place = place(Some(aim)).or_else(|| place(None)).ok_or(io::ErrorKind::ResourceBusy)?;
+        if let Some(free) = sockets.get_mut(place).filter(|socket| socket.aim.is_none()) {
+            probe.bind(&free.socket, device)?;
+            free.aim = Some(aim);
         }
-        socket.socket.detach_filter()?;
-        Ok(Lent { socket: Some(socket), owner: self.clone() })
+        let own = sockets.swap_remove(place);
+        drop(sockets);
+        let lent = Lent { socket: Some(own), owner: self.clone() };
+        if let Some(own) = &lent.socket {
+            probe.connect(&own.socket)?;
+            own.socket.detach_filter()?;
+        }
+        Ok(lent)
     }
 }
 
@@ -140,7 +144,8 @@ impl Probe {
     pub(crate) async fn answered(self, device: String) -> io::Result<()> {
         let protocol = if self.gateway.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
         let socket = raw_socket(self.domain(), protocol)?;
-        self.aim(&socket, &device)?;
+        self.bind(&socket, &device)?;
+        self.connect(&socket)?;
         self.answered_through(socket, Self::identifier()?).await
     }
 
@@ -177,11 +182,16 @@ impl Probe {
         Domain::for_address(SocketAddr::new(self.gateway, 0))
     }
 
-    /// Makes a socket send to the exit's inner address through a device.
-    fn aim(self, socket: &Socket, device: &str) -> io::Result<()> {
-        // Bound to the device, because the probe is to show that the tunnel carries packets, wherever the routes lead.
-        socket.bind_device(Some(device.as_bytes()))?;
+    /// Makes a socket send from the inner address, through a device.
+    fn bind(self, socket: &Socket, device: &str) -> io::Result<()> {
+        // First, because it fails if the device does not have the address yet, and can be tried again.
         socket.bind(&SocketAddr::new(self.source, 0).into())?;
+        // The probe is to show that the tunnel carries packets, wherever the routes lead.
+        socket.bind_device(Some(device.as_bytes()))
+    }
+
+    /// Makes a socket send to the exit's inner address.
+    fn connect(self, socket: &Socket) -> io::Result<()> {
         socket.connect(&SocketAddr::new(self.gateway, 0).into())
     }
 

@@ -9,7 +9,7 @@ use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Both sides refuse another one: they are of one release.
-pub const LINK_VERSION: u32 = 1;
+pub const LINK_VERSION: u32 = 2;
 
 /// Most rows of one message.
 pub const MAX_ROWS: usize = 1000;

@@ -155,6 +155,11 @@ impl Keys {
         format!("{}us/", self.prefix)
     }
 
+    /// What the keys of all exits' positions begin with.
+    pub(crate) fn positions(&self) -> String {
+        format!("{}po/", self.prefix)
+    }
+
     /// The key that is there while `warren fleet init` is under way.
     pub(crate) fn beginning(&self) -> String {
         format!("{}beginning", self.prefix)

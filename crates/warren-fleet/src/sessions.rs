@@ -51,7 +51,9 @@ impl Own {
 
     /// Compares this session with that of a record. They are equal if they are of different client processes.
     fn by_claim(&self, record: &SessionRecord) -> Ordering {
-        match record.nonce() == self.nonce && !is_planted(Bug::ClaimsIgnored) {
+        // Clients and exits of earlier versions give no numbers.
+        let are_numbered = self.claim > 0 && record.claim > 0;
+        match record.nonce() == self.nonce && are_numbered && !is_planted(Bug::ClaimsIgnored) {
             true => self.claim.cmp(&record.claim),
             false => Ordering::Equal,
         }

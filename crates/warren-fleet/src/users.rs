@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use etcd_client::{
     AuthClient, Client, Compare, CompareOp, GetOptions, Permission, RoleAddResponse, Txn, TxnOp,
     UserAddOptions,
@@ -137,21 +137,29 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
     let name = user_name(keys.name_of_fleet(), &granted.exit);
     let mut auth = client.auth_client();
     // Asked before anything is written, because most links may not remove users. Only who may do so may look at others.
-    unless(auth.user_get(name.as_str()).await, "user name not found")?;
+    let found =
+        timeout(ANSWER_TIMEOUT, auth.user_get(name.as_str())).await.context("the store does not answer")?;
+    unless(found, "user name not found")?;
     let key = keys.grant(&granted.exit);
     let compares = [
         Compare::mod_revision(key.as_str(), CompareOp::Equal, granted.modified),
         Compare::version(keys.ticket(&granted.grant.ticket), CompareOp::Equal, 0),
         Compare::version(keys.name(&Key::Member(granted.exit.clone())), CompareOp::Equal, 0),
     ];
+    let began = Instant::now();
     // A new ticket for this exit waits until it is over. Otherwise its user might be the one that is removed.
     let ending = serde_json::to_vec(&Grant { is_ending: true, ..granted.grant.clone() })?;
     let mark = TxnOp::put(key.as_str(), ending, None);
-    let answer = in_words(client.txn(Txn::new().when(compares).and_then([mark])).await)?;
+    let marking = timeout(ANSWER_TIMEOUT, client.txn(Txn::new().when(compares).and_then([mark]))).await;
+    let answer = in_words(marking.context("the store does not answer")?)?;
     if !answer.succeeded() {
         return Ok(false);
     }
     let marked = answer.header().context("etcd's answer has no header")?.revision();
+    // An answer that came late, after a pause of this host for example, says nothing about the present: a new ticket waits only for a while.
+    if began.elapsed() > 2 * ANSWER_TIMEOUT {
+        bail!("the store's answer came too late");
+    }
     remove(&mut auth, &name).await?;
     let same = Compare::mod_revision(key.as_str(), CompareOp::Equal, marked);
     in_words(client.txn(Txn::new().when([same]).and_then([TxnOp::delete(key, None)])).await)?;

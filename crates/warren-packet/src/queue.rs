@@ -26,6 +26,8 @@ pub const MAX_SOJOURN: Duration = Duration::from_millis(500);
 const QUANTUM: i64 = 64 * 1024;
 /// Number of hash buckets for flows. A power of two.
 const FLOWS: usize = 64;
+/// Places for packets that a flow without a backlog keeps: several sends.
+const KEPT_PLACES: usize = 256;
 /// Backlog of a flow in bytes up to which CoDel sees no standing queue.
 const SHORT: usize = 64 * 1024;
 
@@ -203,6 +205,10 @@ impl FlowQueue {
                 self.old.push_back(place);
             } else {
                 flow.is_listed = false;
+                // After a long backlog. Many flows could otherwise keep the memory of a full queue each.
+                if flow.packets.capacity() > KEPT_PLACES {
+                    flow.packets = VecDeque::new();
+                }
             }
         }
     }

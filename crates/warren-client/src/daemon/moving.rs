@@ -273,7 +273,11 @@ impl Daemon {
     async fn lose_beside(&mut self, reason: &str) {
         match self.moves.plan.is_building() {
             true => self.give_move_up(Instant::now(), reason).await,
-            false => self.end_move().await,
+            false => {
+                self.end_move().await;
+                // If it was the old session of a trial, nobody else asks any more.
+                self.ask_for_echo();
+            }
         }
     }
 

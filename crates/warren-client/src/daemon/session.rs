@@ -137,12 +137,18 @@ impl CurrentSession {
     }
 
     /// Starts to send echo requests through the device. Returns false when the exit has no inner address to ask.
-    pub(super) fn start_probe(&mut self, device: Option<String>) -> bool {
+    /// With `sockets`, the daemon can send them in its sandbox too.
+    pub(super) fn start_probe(&mut self, device: Option<String>, sockets: Option<&EchoSockets>) -> bool {
         let probe = self.welcome.as_ref().and_then(Probe::of);
         let (Some(probe), Some(device)) = (probe, device) else { return false };
         // A waiting `up` prints this if no reply comes in time.
         notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
-        self.probe = Some(tokio::spawn(probe.answered(device)));
+        self.probe = Some(match (sockets, Probe::identifier()) {
+            (Some(sockets), Ok(identifier)) => {
+                tokio::spawn(probe.answered_as(sockets.clone(), device, identifier))
+            }
+            _ => tokio::spawn(probe.answered(device)),
+        });
         true
     }
 

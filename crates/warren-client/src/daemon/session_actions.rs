@@ -171,7 +171,10 @@ impl Daemon {
     /// Sends echo requests through the session in use. Returns whether that is possible now.
     pub(super) fn probe_in_use(&mut self) -> bool {
         let device = self.host.setup.device().map(|device| device.name);
-        let starts = self.session.start_probe(device);
+        // A session on trial has to show that it carries packets. Otherwise an attached connection is enough, as for exits that answer no
+        // pings.
+        let sockets = self.moves.plan.is_trying().then_some(&self.start.made.echo_sockets);
+        let starts = self.session.start_probe(device, sockets);
         match starts {
             true => self.moves.plan.asks(Which::InUse),
             false => self.moves.plan.unanswered(Instant::now(), Which::InUse),

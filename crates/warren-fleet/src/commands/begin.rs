@@ -102,7 +102,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         Err(error) => Err(error),
     };
     let count = begun.context("the fleet has begun and is not complete; run this again")?;
-    // If that fails, the link's first heartbeat ends the beginning.
+    // If that fails, the first heartbeat of any link ends the beginning.
     let _ = client.delete(keys.beginning(), None).await;
     print(&format!(
         "Fleet {:?} has begun with {}. {} is written.\nNext: put `[fleet]` with `name = \"{}\"` into exit.toml, \
@@ -184,15 +184,16 @@ async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Po
         TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
         TxnOp::put(beginning.as_str(), config.exit.as_str(), None),
     ];
-    let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts.clone())).await)
-        .context("cannot write to the store; its user needs rights to the fleet's keys")?;
+    let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts.clone())).await).context(
+        "cannot write to the store; check that it answers, and that its user has rights to the fleet's keys",
+    )?;
     if answer.succeeded() {
         return Ok(());
     }
     let is_incomplete = [
         Compare::value(beginning, CompareOp::Equal, config.exit.as_str()),
-        // A link writes this with its first heartbeat.
-        Compare::version(keys.name(&Key::Position(config.exit.clone())), CompareOp::Equal, 0),
+        // Each link writes one with its first heartbeat.
+        Compare::version(keys.positions(), CompareOp::Equal, 0).with_prefix(),
     ];
     let deletes =
         keys.of_registry().map(|kind| TxnOp::delete(kind, Some(DeleteOptions::new().with_prefix())));

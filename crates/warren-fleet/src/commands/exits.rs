@@ -70,8 +70,9 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
+    // First, so that nobody joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
+    let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
     let is_known =
         was_member || had_tickets || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let roster = match &fleet_key {
@@ -87,8 +88,8 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         Err(_) if !is_known => false,
         removed => removed.with_context(|| {
             format!(
-                "{exit} is out of the fleet and its tickets are void, but its user of the store is still there: run this again with \
-                 --admin and --admin-password-file, or run `etcdctl user delete {}`",
+                "{exit} is out of the fleet and its tickets are void, but its user of the store, {}, may still be there: run this again \
+                 with --admin and --admin-password-file",
                 user_name(&fleet.config.fleet, &exit)
             )
         })?,
@@ -96,7 +97,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let what = match (was_member, is_known || had_user) {
         (true, _) => format!("{exit} is removed from the fleet.\n"),
         (false, true) => {
-            format!("{exit} had not joined the fleet. Its tickets and its user of the store are gone.\n")
+            format!("{exit} is not in the fleet. Its tickets and its user of the store are gone.\n")
         }
         (false, false) if roster.is_empty() => {
             bail!("the fleet has no exit {exit}; `warren fleet status` lists all")
@@ -109,7 +110,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
 /// Takes an exit out of the fleet, if it is in it. Returns whether it was.
 ///
 /// # Errors
-/// If it is alive and nobody insists.
+/// If it is alive and `is_forced` is not set.
 async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyhow::Result<bool> {
     let member = fleet.keys.name(&Key::Member(exit.clone()));
     let mut compares = vec![Compare::version(member.as_str(), CompareOp::Greater, 0)];
@@ -121,7 +122,7 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
     let look = TxnOp::get(member, None);
     let answer = in_words(fleet.client.txn(Txn::new().when(compares).and_then(then).or_else([look])).await)?;
     if !answer.succeeded() && answer.op_responses().iter().any(has_found) {
-        bail!("{exit} serves clients now; drain and stop it first, or insist with --force");
+        bail!("{exit} serves clients now; drain and stop it first, or use --force");
     }
     Ok(answer.succeeded())
 }
@@ -130,6 +131,8 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
 pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
+    // A fleet that an exit has left has begun.
+    operations.push(TxnOp::delete(keys.beginning(), None));
     Ok(operations)
 }
 

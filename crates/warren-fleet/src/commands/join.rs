@@ -238,6 +238,12 @@ struct Kept {
     host: String,
 }
 
+/// What this host has drawn for the ticket that it has joined with. `None` if it did not join with one.
+pub(super) fn host_of_join(directory: &Path) -> Option<String> {
+    let text = std::fs::read(credentials_directory(directory).join(ATTEMPT)).ok()?;
+    Some(serde_json::from_slice::<Kept>(&text).ok()?.host)
+}
+
 impl Attempt {
     /// # Errors
     /// If the file of an earlier attempt cannot be read.

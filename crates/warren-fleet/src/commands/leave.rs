@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use etcd_client::Txn;
+use etcd_client::{Compare, CompareOp, Txn};
 use warren_config::storage::create_new;
 use warren_config::{clients_text, counted};
 use warren_session::clients::ClientRegistry;
@@ -12,6 +12,7 @@ use warren_session::clients::ClientRegistry;
 use super::begin::exit_toml;
 use super::exits::leaving;
 use super::files::forget_credentials;
+use super::join::host_of_join;
 use super::{Connected, connect, print};
 use crate::config::FleetConfig;
 use crate::link::{Pair, rows_of};
@@ -56,9 +57,14 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         format!("{} cannot be written; name another file with --clients", arguments.clients.display())
     })?;
     let note = match fleet {
-        Some(fleet) => take_out(fleet, &config).await.with_context(|| {
-            format!("the clients are in {}, and nothing else was changed", arguments.clients.display())
-        })?,
+        Some(fleet) => {
+            take_out(fleet, &config, host_of_join(directories.config)).await.with_context(|| {
+                format!(
+                    "the clients are in {}, and nothing on this host was changed",
+                    arguments.clients.display()
+                )
+            })?
+        }
         None => format!(" Run `warren fleet remove {}` at another exit.", config.exit),
     };
     state.clear()?;
@@ -95,10 +101,29 @@ async fn from_store(
     Ok((pairs, fleet))
 }
 
-/// Takes this exit out of the fleet, with its user of the store. Returns what is left to do.
-async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<String> {
+/// Takes this exit out of the fleet, with its user of the store. Returns what is left to do. An exit of another host that has the same
+/// name stays: this one was removed, and the other has joined in its place.
+async fn take_out(
+    mut fleet: Connected,
+    config: &FleetConfig,
+    own_host: Option<String>,
+) -> anyhow::Result<String> {
+    let granted = users::granted(&mut fleet.client, &fleet.keys, &config.exit).await?;
+    let host =
+        granted.as_ref().and_then(|granted| granted.grant.host.clone()).filter(|host| !host.is_empty());
+    if host.is_some() && host != own_host {
+        return Ok(" Another host has joined the fleet by this name, and stays in it.".to_owned());
+    }
+    let same = Compare::mod_revision(
+        fleet.keys.grant(&config.exit),
+        CompareOp::Equal,
+        granted.map_or(0, |granted| granted.modified),
+    );
     let then = leaving(&fleet.keys, &config.exit)?;
-    in_words(fleet.client.txn(Txn::new().and_then(then)).await)?;
+    let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then(then)).await)?;
+    if !answer.succeeded() {
+        bail!("this exit's place in the fleet is being changed right now; run this again");
+    }
     let user = user_name(&config.fleet, &config.exit);
     Ok(match users::remove(&mut fleet.client.auth_client(), &user).await {
         Ok(_) => {
@@ -107,7 +132,7 @@ async fn take_out(mut fleet: Connected, config: &FleetConfig) -> anyhow::Result<
         }
         // A user may not remove itself, and only the store's root may remove users.
         Err(_) => format!(
-            " Its user of the store, {user}, is removed within a minute by an exit whose own user may do so. If there is none, run `etcdctl \
+            " Its user of the store, {user}, is removed within ten seconds by an exit whose own user may do so. If there is none, run `etcdctl \
              user delete {user}`."
         ),
     })

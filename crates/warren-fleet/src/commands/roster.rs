@@ -205,7 +205,7 @@ pub(crate) async fn rotate_key(
     };
     let signed = rotate(old, &old_key, &new_key, SystemTime::now())?;
     store(&mut fleet, &stored, &signed).await.with_context(|| {
-        format!("the fleet key is not changed yet; {new_file} is there and is used if you run this again")
+        format!("the fleet key may not be changed yet; run this again, and {new_file} is used")
     })?;
     print(&format!("The fleet key is {} now, in {new_file}. {}", new_key.public(), summary(&signed)))
 }
@@ -286,7 +286,7 @@ mod tests {
             (&[], &old_text),
             (&[other], "nothing was signed"),
             (&[new, other], "nothing was signed"),
-            (&[old], "would not find it"),
+            (&[old], "could not connect"),
         ];
         for (given, part) in cases {
             let error = checked(given).unwrap_err();

@@ -141,7 +141,7 @@ impl Ticket {
 }
 
 /// How long a user that is being removed is waited for. Nobody takes longer, unless it has ended halfway.
-const REMOVAL: (Duration, u32) = (Duration::from_millis(200), 15);
+const REMOVAL: (Duration, u32) = (Duration::from_millis(200), 25);
 
 /// Makes a ticket and prints it.
 ///
@@ -210,7 +210,7 @@ async fn grant(
             "the fleet has an exit {exit} already; choose another name, or remove that one with `warren fleet remove {exit}`"
         );
     }
-    bail!("somebody else has just made a ticket for {exit}; run this again if you need another one")
+    bail!("the ticket or the user of {exit} is being changed right now; run this again")
 }
 
 /// The earlier grant of an exit. If its user is being removed, waits until it is gone.

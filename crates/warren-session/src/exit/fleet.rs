@@ -187,7 +187,9 @@ impl ExitSessions {
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         let (id, own): (_, Nonce) = (session.id, session.process.nonce);
+        // An exit of an earlier version gives no number.
         if own == nonce
+            && claim > 0
             && session.process.claim > claim
             && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
         {

@@ -116,7 +116,10 @@ impl ExitSessions {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
-            client.exit_key = own.exit_key;
+            // A client without a session here may be at another exit, which knows better with which key.
+            if self.by_key.contains_key(&key) {
+                client.exit_key = own.exit_key;
+            }
         }
         match (self.store.shut_out_by(key), writer) {
             // This exit proposed the row after the client was disabled, so the client is enabled again.
