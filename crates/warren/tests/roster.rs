@@ -62,7 +62,7 @@ fn client_goes_to_an_exit_of_the_roster_when_its_own_dies() {
 fn client_moves_to_an_exit_that_is_much_nearer_unless_its_user_has_chosen() {
     let Some(net) = Net::new() else { return };
     let other_host = net.second_client();
-    let (exits, key) = (Exits::start(&net, &other_host), FleetKey::generate().unwrap());
+    let (exits, key) = (Exits::alike(&net, &other_host), FleetKey::generate().unwrap());
     let wire = Wire {
         megabits: 1_000,
         delay: Duration::from_millis(20),
@@ -277,8 +277,18 @@ struct Exits<'net> {
 
 impl<'net> Exits<'net> {
     fn start(net: &'net Net, other_host: &'net Namespace) -> Self {
+        Self::start_with(net, other_host, ExitOptions::second())
+    }
+
+    /// Two exits that give clients the same addresses, as those of a fleet do.
+    fn alike(net: &'net Net, other_host: &'net Namespace) -> Self {
+        let endpoint = ExitOptions::second().endpoint;
+        Self::start_with(net, other_host, ExitOptions { endpoint, ..ExitOptions::default() })
+    }
+
+    fn start_with(net: &'net Net, other_host: &'net Namespace, options: ExitOptions) -> Self {
         let first = Exit::start(net);
-        let mut second = Exit::init_on(other_host, &ExitOptions::second());
+        let mut second = Exit::init_on(other_host, &options);
         second.run();
         let profile = first.enrol("laptop");
         let public = first.warren.public_key(profile.value("client", "private_key"));

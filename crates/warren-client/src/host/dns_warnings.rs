@@ -204,7 +204,7 @@ mod tests {
         let domains = ["corp.example".to_owned()];
         let said = |chosen: &[&str]| without_resolver_of(&domains, &facts, &addresses(chosen));
 
-        assert!(said(&["10.0.0.53", "11.0.0.54"]).unwrap().contains("outside the tunnel, of 11.0.0.54:"));
+        assert!(said(&["10.0.0.53", "11.0.0.54"]).unwrap().contains("outside the tunnel, at 11.0.0.54:"));
         assert!(said(&[]).unwrap().contains("are not looked up through the tunnel"));
         assert_eq!(said(&["10.0.0.53"]), None);
         assert_eq!(without_resolver_of(&[], &facts, &addresses(&["11.0.0.54"])), None);

@@ -110,7 +110,7 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_says_that_it_cannot()
         .map(|name| (fleet.ticket(name), fleet.opens(name)))
         .iter()
         .for_each(|(_, opens)| assert!(opens));
-    assert!(fleet_ok(a, &["remove", "b"]).contains("b had not joined"));
+    assert!(fleet_ok(a, &["remove", "b"]).contains("b is not in the fleet"));
     assert!(!fleet.opens("b"));
 
     // The user of an exit that joined may not remove users. It says so, and an exit whose user may do it does.
@@ -264,7 +264,7 @@ fn a_ticket_has_an_end_and_can_be_voided_and_a_refused_join_leaves_nothing() {
     let void = fleet_ok(a, &["ticket", "e"]);
     let lease = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/", "--write-out", "json"]);
     assert!(lease.contains("\"lease\":"), "the store ends it: {lease}");
-    assert!(fleet_ok(a, &["remove", "e"]).contains("e had not joined"));
+    assert!(fleet_ok(a, &["remove", "e"]).contains("e is not in the fleet"));
     assert!(fleet_fails(&at("e"), &["join", void.trim()]).contains("is void"));
     assert!(!at("e/config/fleet.toml").exists() && !at("e/config/fleet").exists());
     assert!(fleet_fails(a, &["remove", "e"]).contains("no exit e"), "there is nothing left");

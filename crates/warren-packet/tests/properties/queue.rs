@@ -188,7 +188,8 @@ fn a_queue_that_is_nearly_full_drops_one_packet_a_round_trip_and_a_full_one_each
     assert_eq!(nearly_full.iter().sum::<u64>(), 2, "{nearly_full:?}");
     let first = nearly_full.iter().position(|count| *count > 0).unwrap();
     assert!((133..136).contains(&first), "{first}");
-    assert!(full.iter().all(|count| *count >= 1), "{full:?}");
+    // A warning may come first, and make room for the next packet.
+    assert!(full.iter().sum::<u64>() >= full.len() as u64, "{full:?}");
 }
 
 #[test]
