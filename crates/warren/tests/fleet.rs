@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
-use warren_fleet_link::{ExitMessage, FleetMessage, StoreCertificate};
+use warren_fleet_link::{ExitMessage, FleetMessage, LINK_VERSION, StoreCertificate};
 use warren_session::invite::Invite;
 
 use crate::support::daemon::Warren;
@@ -400,7 +400,7 @@ fn another_host_with_the_key_at_another_exit_replaces_the_session() {
     let said = || fleet.store.said(fleet.links[0]);
     eventually(seconds(5), "the exit says how busy it is", || said().0.max_sessions > 10_000);
     let (_, _, hello) = said();
-    assert!(matches!(hello, Some(ExitMessage::Hello { version: 1, .. })), "{hello:?}");
+    assert!(matches!(hello, Some(ExitMessage::Hello { version: LINK_VERSION, .. })), "{hello:?}");
 }
 
 #[test]
