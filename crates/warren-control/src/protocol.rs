@@ -112,15 +112,17 @@ impl Answer {
         serde_json::to_string(&value).map(Self).map_err(RequestRefused::new)
     }
 
-    /// The line of the control socket: as serde writes a `Result`.
+    /// What stands before the JSON in a line: serde writes a `Result` so.
+    const BEFORE: &str = "{\"Ok\":";
+
+    /// The line of the control socket.
     pub(crate) fn into_line(self) -> Vec<u8> {
-        const BEFORE: &str = "{\"Ok\":";
-        [BEFORE, &self.0, "}\n"].concat().into_bytes()
+        [Self::BEFORE, &self.0, "}\n"].concat().into_bytes()
     }
 
     /// The JSON of a line, which has to be valid.
     pub(crate) fn text_in(line: &str) -> Option<&str> {
-        line.trim_end().strip_prefix("{\"Ok\":")?.strip_suffix('}')
+        line.trim_end().strip_prefix(Self::BEFORE)?.strip_suffix('}')
     }
 }
 

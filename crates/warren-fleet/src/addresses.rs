@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use warren_fleet_link::MAX_ADDRESSES;
 
+use crate::certificates::address_of;
+
 /// How often names are looked up, once every member is known, and before.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 
@@ -42,8 +44,7 @@ pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Vec<IpAdd
 
 /// Host and port of an endpoint. Only the host counts.
 fn with_port(endpoint: &str) -> String {
-    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
-    let authority = rest.split('/').next().unwrap_or(rest);
+    let authority = address_of(endpoint);
     let has_port =
         authority.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     if has_port { authority.to_owned() } else { format!("{authority}:2379") }

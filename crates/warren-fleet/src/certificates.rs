@@ -145,29 +145,30 @@ fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
 /// # Errors
 /// If there is no certificate, or it has no such name.
 pub(crate) fn common_name(pem: &str) -> anyhow::Result<String> {
-    let der =
-        CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| anyhow!("it is no PEM: {error:?}"))?;
-    let certificate =
-        Certificate::from_der(&der).map_err(|error| anyhow!("it is no certificate: {error}"))?;
+    let der = CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|error| anyhow!("it is not PEM: {error:?}"))?;
+    let certificate = parsed(&der)?;
     let name = certificate.tbs_certificate().subject().common_name();
     let name = name.map_err(|error| anyhow!("its common name cannot be read: {error}"))?;
     Ok(name.context("it has no common name")?.value().into_owned())
 }
 
+fn parsed(der: &CertificateDer<'_>) -> anyhow::Result<Certificate> {
+    Certificate::from_der(der).map_err(|error| anyhow!("it is not a certificate: {error}"))
+}
+
 fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
     let ends = chain.iter().map(|der| {
-        let certificate =
-            Certificate::from_der(der).map_err(|error| anyhow!("it is not a certificate: {error}"))?;
-        let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+        let end = parsed(der)?.tbs_certificate().validity().not_after.to_unix_duration();
         Ok(i64::try_from(end.as_secs()).unwrap_or(i64::MAX))
     });
     let ends = ends.collect::<anyhow::Result<Vec<i64>>>()?;
     ends.into_iter().min().context("there is no certificate in it")
 }
 
-/// The host and port of `https://HOST:PORT/`.
-fn address_of(endpoint: &str) -> &str {
-    let rest = endpoint.trim_start_matches("https://");
+/// The host and port of an endpoint, such as `https://HOST:PORT/`.
+pub(crate) fn address_of(endpoint: &str) -> &str {
+    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     rest.split('/').next().unwrap_or(rest)
 }
 

@@ -70,13 +70,23 @@ pub(crate) async fn add(
 ///
 /// # Errors
 /// If the store refuses, or does not answer.
-pub(crate) async fn remove(auth: &mut AuthClient, name: &str) -> anyhow::Result<bool> {
+async fn remove(auth: &mut AuthClient, name: &str) -> anyhow::Result<bool> {
     let deleted =
         timeout(ANSWER_TIMEOUT, auth.user_delete(name)).await.context("the store does not answer")?;
     let was_there = unless(deleted, "user name not found")?.is_some();
     let deleted =
         timeout(ANSWER_TIMEOUT, auth.role_delete(name)).await.context("the store does not answer")?;
     unless(deleted, "role name not found")?;
+    Ok(was_there)
+}
+
+/// Removes the user of an exit that is not in the fleet, and its grant. Returns whether there was a user.
+///
+/// # Errors
+/// If the store refuses, or does not answer.
+pub(crate) async fn remove_of(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let was_there = remove(&mut client.auth_client(), &user_name(keys.name_of_fleet(), exit)).await?;
+    in_words(client.delete(keys.grant(exit), None).await)?;
     Ok(was_there)
 }
 

@@ -36,8 +36,6 @@ const SHORT: usize = 64 * 1024;
 pub struct FlowQueue {
     limit: usize,
     patience: Patience,
-    /// Whether the window that empties the queue still doubles every round trip.
-    is_starting: bool,
     flows: Box<[Flow]>,
     /// Buckets of the flows that have just become active. `old` has those of the other flows with a backlog (RFC 8290 section
     /// 4.1).
@@ -84,7 +82,6 @@ impl FlowQueue {
         Self {
             limit,
             patience: Patience::default(),
-            is_starting: false,
             flows: Box::default(),
             new: VecDeque::new(),
             old: VecDeque::new(),
@@ -95,15 +92,14 @@ impl FlowQueue {
         }
     }
 
-    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last.
-    pub fn set_round_trip(&mut self, round_trip: Duration) {
+    /// Sets the round-trip time of the flows' packets. CoDel derives from it how long a burst may last. `is_starting` says that the
+    /// window that empties the queue still doubles every round trip. The queue then goes away by itself, so CoDel drops and marks
+    /// nothing.
+    pub fn set_round_trip(&mut self, round_trip: Duration, is_starting: bool) {
         self.patience = Patience::for_path(round_trip);
-    }
-
-    /// Sets whether the window that empties the queue still doubles every round trip. The queue then goes away by itself, so
-    /// CoDel drops and marks nothing.
-    pub fn set_starting(&mut self, is_starting: bool) {
-        self.is_starting = is_starting;
+        if is_starting {
+            self.patience.target = Duration::MAX;
+        }
     }
 
     /// Sets the most bytes in the queue. If the limit is lowered, packets above it stay until the next push.
@@ -189,8 +185,7 @@ impl FlowQueue {
             let taken = if is_spent {
                 None
             } else {
-                let codel = (now, self.patience, self.is_starting);
-                flow.take(codel, signals, &mut self.bytes, &mut self.packets)
+                flow.take((now, self.patience), signals, &mut self.bytes, &mut self.packets)
             };
             if let Some((packet, wait)) = taken {
                 self.longest_wait = self.longest_wait.max(wait);
@@ -217,7 +212,7 @@ impl FlowQueue {
     pub fn clear(&mut self) -> u64 {
         let packets = self.packets;
         // Frees the flows' memory too.
-        *self = Self { patience: self.patience, is_starting: self.is_starting, ..Self::new(self.limit) };
+        *self = Self { patience: self.patience, ..Self::new(self.limit) };
         packets as u64
     }
 
@@ -245,7 +240,7 @@ impl Flow {
     /// Takes the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
-        (now, patience, is_starting): (Instant, Patience, bool),
+        (now, patience): (Instant, Patience),
         signals: &mut Signals,
         bytes: &mut usize,
         packets: &mut usize,
@@ -256,7 +251,7 @@ impl Flow {
             *packets -= 1;
             let sojourn = now.saturating_duration_since(since);
             // CoDel comes before the check of the limit. It must see every packet that leaves, or its state becomes wrong.
-            let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT || is_starting);
+            let is_signal = self.codel.signals(now, patience, sojourn, self.bytes <= SHORT);
             if sojourn > MAX_SOJOURN {
                 signals.dropped += 1;
                 continue;

@@ -136,8 +136,8 @@ impl Moving {
             };
             if has_begun && self.old_flows.seen(&flow).is_none() {
                 self.note_new(&flow, at);
-            } else if is_tcp && self.new_flows.see(&flow, at) && step == FlowStep::Ends {
-                self.new_flows.end(&flow);
+            } else if is_tcp {
+                self.see_new(&flow, step, at);
             }
         } else if step == FlowStep::Ends {
             self.old_flows.end(&flow);
@@ -162,11 +162,7 @@ impl Moving {
     fn is_new(&self, flow: &FiveTuple, step: FlowStep, now: Instant) -> bool {
         let at = self.milliseconds(now);
         match (flow.protocol, step) {
-            (protocol::TCP, FlowStep::Ends) if self.new_flows.see(flow, at) => {
-                self.new_flows.end(flow);
-                true
-            }
-            (protocol::TCP, _) if self.new_flows.see(flow, at) => true,
+            (protocol::TCP, step) if self.see_new(flow, step, at) => true,
             // A copy of a SYN from before the switch is not a new flow.
             (protocol::TCP, FlowStep::Opens) if self.old_flows.seen(flow).is_none() => {
                 self.note_new(flow, at)
@@ -199,6 +195,15 @@ impl Moving {
             self.without_room.fetch_add(1, Ordering::Relaxed);
         }
         has_room
+    }
+
+    /// Notes a packet of a flow of the new session. Returns whether the flow is one.
+    fn see_new(&self, flow: &FiveTuple, step: FlowStep, at: u32) -> bool {
+        let is_known = self.new_flows.see(flow, at);
+        if is_known && step == FlowStep::Ends {
+            self.new_flows.end(flow);
+        }
+        is_known
     }
 
     /// Time since the move's begin, and 1 at least.

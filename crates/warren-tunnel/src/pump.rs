@@ -182,8 +182,7 @@ impl Pump {
             // What is behind a lost packet waits for its repair. An inner flow needs a window for both.
             round_trip += time_of_repair(counts.rtt);
         }
-        self.queue.set_round_trip(round_trip);
-        self.queue.set_starting(counts.is_starting);
+        self.queue.set_round_trip(round_trip, counts.is_starting);
         let limit = usize::try_from(WINDOWS_IN_QUEUE * counts.window).unwrap_or(usize::MAX);
         self.queue.set_limit(limit.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
     }

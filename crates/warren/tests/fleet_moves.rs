@@ -21,10 +21,7 @@ fn draining_an_exit_loses_no_ping_and_old_flows_finish_where_they_began() {
     // With a kill switch, the carrier may leave to both exits while the client moves.
     let profile = fleet.exits[0].enrol("laptop").with("kill_switch", "enabled", true);
     let client = Client::with(&net, &profile);
-    client.up();
-    eventually(seconds(10), "the client has the roster", || {
-        client.status().0["roster"]["serial"].as_u64() == Some(1)
-    });
+    come_up(&client);
     let before = client.status();
     assert_eq!(before.text("/roster/exit"), "ams1");
     assert_eq!(address_seen(&net), FIRST_HOST);
@@ -103,10 +100,7 @@ fn a_move_to_an_exit_that_cannot_be_reached_changes_nothing() {
     let second = net.clients_beside(1).remove(0);
     let fleet = Fleet::start(&net, &second);
     let client = Client::with(&net, &fleet.exits[0].enrol("laptop"));
-    client.up();
-    eventually(seconds(10), "the client has the roster", || {
-        client.status().0["roster"]["serial"].as_u64() == Some(1)
-    });
+    come_up(&client);
     second.sh("nft 'table inet shut { chain in { type filter hook input priority -300; udp dport 443 drop; }; }'").ok();
     let pings = Pings::start(&net, 2_500);
     let download = Download::start(&net);
@@ -132,10 +126,7 @@ fn a_client_whose_new_session_carries_nothing_stays_and_is_not_thrown_off_later(
     let second = net.clients_beside(1).remove(0);
     let fleet = Fleet::start(&net, &second);
     let client = Client::with(&net, &fleet.exits[0].enrol("laptop"));
-    client.up();
-    eventually(seconds(10), "the client has the roster", || {
-        client.status().0["roster"]["serial"].as_u64() == Some(1)
-    });
+    come_up(&client);
     second.sh("nft 'table inet mute { chain in { type filter hook input priority -300; icmp type echo-request drop; }; }'").ok();
     let pings = Pings::start(&net, 5_000);
 
@@ -154,6 +145,15 @@ fn a_client_whose_new_session_carries_nothing_stays_and_is_not_thrown_off_later(
     eventually(seconds(20), "the client is at the other exit", || is_at(&client, SECOND_HOST));
     assert_eq!(client.status().number("/reconnects"), 0);
     client.down();
+}
+
+/// Brings the tunnel up, and waits for the roster.
+#[track_caller]
+fn come_up(client: &Client) {
+    client.up();
+    eventually(seconds(10), "the client has the roster", || {
+        client.status().0["roster"]["serial"].as_u64() == Some(1)
+    });
 }
 
 /// Two exits of one fleet with a roster.

@@ -138,8 +138,5 @@ pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> 
 
 /// Removes the store's user of an exit that is not in the fleet. Returns whether there was one.
 async fn remove_user(fleet: &Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
-    let mut admin = admin.connect(fleet).await?;
-    let was_there = users::remove(&mut admin.auth_client(), &user_name(&fleet.config.fleet, exit)).await?;
-    in_words(admin.delete(fleet.keys.grant(exit), None).await)?;
-    Ok(was_there)
+    users::remove_of(&mut admin.connect(fleet).await?, &fleet.keys, exit).await
 }

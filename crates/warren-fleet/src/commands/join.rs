@@ -29,8 +29,8 @@ use crate::users::Grant;
 /// `warren fleet join`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JoinArguments {
-    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Each user of
-    /// this host sees what stands on a command line. If joining has failed, give the same ticket again.
+    /// What `warren fleet ticket` has printed; `-` to read it from standard input, or @FILE to read it from a file. Every user of
+    /// this host can see command lines. If joining has failed, give the same ticket again.
     #[arg(value_name = "TICKET|-|@FILE")]
     ticket: String,
     /// Print the exit's name and the fleet's inner prefixes as JSON.

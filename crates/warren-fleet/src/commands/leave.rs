@@ -125,11 +125,8 @@ async fn take_out(
         bail!("this exit's place in the fleet is being changed right now; run this again");
     }
     let user = user_name(&config.fleet, &config.exit);
-    Ok(match users::remove(&mut fleet.client.auth_client(), &user).await {
-        Ok(_) => {
-            in_words(fleet.client.delete(fleet.keys.grant(&config.exit), None).await)?;
-            String::new()
-        }
+    Ok(match users::remove_of(&mut fleet.client, &fleet.keys, &config.exit).await {
+        Ok(_) => String::new(),
         // A user may not remove itself, and only the store's root may remove users.
         Err(_) => format!(
             " Its user of the store, {user}, is removed within ten seconds by an exit whose own user may do so. If there is none, run `etcdctl \

@@ -49,10 +49,10 @@ pub struct Codel {
 }
 
 impl Codel {
-    /// Whether to drop or mark the packet that leaves now after waiting for `sojourn`. `is_passing` says that the backlog is no
-    /// congestion: it is at most one send, or goes away by itself.
-    pub fn signals(&mut self, now: Instant, patience: Patience, sojourn: Duration, is_passing: bool) -> bool {
-        let is_above = self.has_been_above(now, patience, sojourn, is_passing);
+    /// Whether to drop or mark the packet that leaves now after waiting for `sojourn`. `is_short` says that the remaining backlog
+    /// is at most one send, which is not congestion.
+    pub fn signals(&mut self, now: Instant, patience: Patience, sojourn: Duration, is_short: bool) -> bool {
+        let is_above = self.has_been_above(now, patience, sojourn, is_short);
         if !is_above {
             self.dropping = false;
             return false;
@@ -81,9 +81,9 @@ impl Codel {
         now: Instant,
         patience: Patience,
         sojourn: Duration,
-        is_passing: bool,
+        is_short: bool,
     ) -> bool {
-        if sojourn < patience.target || is_passing {
+        if sojourn < patience.target || is_short {
             self.first_above = None;
             return false;
         }

@@ -196,7 +196,7 @@ fn a_queue_that_is_nearly_full_drops_one_packet_a_round_trip_and_a_full_one_each
 fn nothing_is_dropped_or_marked_before_a_window_that_still_doubles() {
     for (is_starting, ecn) in [(true, 0), (true, 2), (false, 0), (false, 2)] {
         let mut queue = FlowQueue::new(usize::MAX);
-        queue.set_starting(is_starting);
+        queue.set_round_trip(Duration::ZERO, is_starting);
         let start = Instant::now();
         let mut signals = Signals::default();
         for number in 0..300 {

@@ -55,11 +55,6 @@ impl Invitations {
         self.by_token.iter()
     }
 
-    /// The unused invitations, sorted by name.
-    pub(super) fn unused(&self) -> impl Iterator<Item = &Invitation> {
-        self.unused.iter().filter_map(|(_, token)| self.by_token.get(token))
-    }
-
     /// The unused invitations whose names come after one, sorted by name.
     pub(super) fn unused_after(&self, name: &str) -> impl Iterator<Item = &Invitation> {
         let from = (name.to_owned(), TokenDigest::LOWEST);

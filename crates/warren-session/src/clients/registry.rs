@@ -141,11 +141,6 @@ impl ClientRegistry {
         self.removed.has(key)
     }
 
-    /// Every removed key, sorted by the name of its client.
-    pub fn removed_keys(&self) -> Vec<&RemovedKey> {
-        self.removed.list()
-    }
-
     /// The removed keys after one, in the order of keys; all if `after` is `None`. This is how to read them in pages.
     pub fn removed_after(&self, after: Option<PublicKey>) -> impl Iterator<Item = &RemovedKey> {
         self.removed.after(after)
@@ -237,7 +232,7 @@ impl ClientRegistry {
 
     /// The invitations that are open at `now`, sorted by name.
     pub fn open_invitations(&self, now: SystemTime) -> Vec<&Invitation> {
-        self.invitations.unused().filter(|invitation| invitation.is_open(now)).collect()
+        self.open_after("", now).collect()
     }
 
     /// The open invitations whose names come after one, sorted by name. This is how to read them in pages.

@@ -59,13 +59,6 @@ impl RemovedKeys {
         self.0.values()
     }
 
-    /// Every removed key, sorted by name and then by time.
-    pub(super) fn list(&self) -> Vec<&RemovedKey> {
-        let mut all: Vec<_> = self.0.values().collect();
-        all.sort_by(|one, other| (&one.name, one.removed).cmp(&(&other.name, other.removed)));
-        all
-    }
-
     /// The removed keys after one, in the order of keys.
     pub(super) fn after(&self, key: Option<PublicKey>) -> impl Iterator<Item = &RemovedKey> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);

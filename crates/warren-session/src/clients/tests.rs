@@ -234,7 +234,7 @@ fn a_removed_key_is_enrolled_again_only_if_the_operator_allows_it() {
     registry.add(client("b", 3)).unwrap();
     assert!(registry.allow(key(1)) && !registry.allow(key(1)));
     registry.add(client("z", 1)).unwrap();
-    let removed: Vec<_> = registry.removed_keys().into_iter().map(|removed| removed.public_key).collect();
+    let removed: Vec<_> = registry.removed_after(None).map(|removed| removed.public_key).collect();
     assert_eq!(removed, [key(2)]);
 }
 

@@ -99,7 +99,6 @@ fn take(registry: &mut ClientRegistry, step: &Step) -> Result<(), RegistryError>
 /// Whether a client can be added. Compares it with every other client.
 fn can_add(registry: &ClientRegistry, client: &Client) -> bool {
     let own: Vec<_> = client.keys().collect();
-    let removed = registry.removed_keys();
     let overlap = |one: &ipnet::IpNet, other: &ipnet::IpNet| one.contains(other) || other.contains(one);
     let is_once = |(position, prefix): (usize, &ipnet::IpNet)| {
         !client.prefixes[..position].iter().any(|other| overlap(other, prefix))
@@ -111,7 +110,7 @@ fn can_add(registry: &ClientRegistry, client: &Client) -> bool {
     once.sort_unstable();
     once.dedup();
     once.len() == own_ports.len()
-        && removed.iter().all(|removed| !own.contains(&removed.public_key))
+        && registry.removed_after(None).all(|removed| !own.contains(&removed.public_key))
         && client.prefixes.iter().enumerate().all(is_once)
         && registry.iter().all(|other| {
             other.name != client.name

@@ -80,7 +80,7 @@ impl ClientsModel {
     /// Takes over what the store has decided. Other checks say whether the store may decide so.
     pub(super) fn resync(&mut self, registry: &ClientRegistry) {
         self.clients = registry.iter().map(|client| (client.name.clone(), client.clone())).collect();
-        self.removed = registry.removed_keys().iter().map(|removed| removed.public_key).collect();
+        self.removed = registry.removed_after(None).map(|removed| removed.public_key).collect();
         let tokens = &self.tokens;
         let kept = registry.rows().filter_map(|row| {
             let RowChange::Invitation { invitation: Some(invitation), .. } = row else { return None };
@@ -155,7 +155,7 @@ impl ClientsModel {
             (known.leased_ipv4, known.leased_ipv6) = (client.leased_ipv4, client.leased_ipv6);
             assert!(is_chosen_alike(client, known), "{client:?} instead of {known:?}");
         }
-        let removed: BTreeSet<_> = registry.removed_keys().iter().map(|removed| removed.public_key).collect();
+        let removed: BTreeSet<_> = registry.removed_after(None).map(|removed| removed.public_key).collect();
         assert_eq!(removed, self.removed, "what is removed is remembered for good");
         left
     }
