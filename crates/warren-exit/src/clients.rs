@@ -233,7 +233,7 @@ impl Clients {
     /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
         if let Some(fleet) = &mut self.fleet {
-            // Or it would take clients again once the store answers.
+            // Otherwise it would take clients again once the store answers.
             fleet.drain();
         }
         self.sessions.drain(Instant::now());
@@ -279,7 +279,8 @@ impl Clients {
         self.sessions.set_roster(signed)
     }
 
-    /// Tells clients other resolvers, routes or keys from now on, those that are connected as well.
+    /// Tells clients about other resolvers, routes or keys from now on, including the clients that are
+    /// connected.
     ///
     /// # Errors
     /// As [`Self::check_announced`].

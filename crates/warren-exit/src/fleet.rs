@@ -67,7 +67,7 @@ pub(crate) struct Fleet {
     is_failing: bool,
 }
 
-/// What an operator has put into the store or around it, beside the clients.
+/// What an operator has put into the store or around it, besides the clients.
 #[derive(Debug, Default)]
 struct AroundTheStore {
     /// The length of the signed roster.
@@ -220,7 +220,7 @@ impl Fleet {
         }
     }
 
-    /// Asks the store for changes. What is in force is on disk before.
+    /// Asks the store for changes. Those that are in force already are on disk before that.
     pub(crate) fn ask(
         &mut self,
         request: StoreRequest,

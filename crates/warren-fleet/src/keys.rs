@@ -145,7 +145,7 @@ impl Keys {
         format!("{}tk/{digest}", self.prefix)
     }
 
-    /// The key of how an exit has got its user, see [`crate::users`].
+    /// The key of the record that says how an exit got its user, see [`crate::users`].
     pub(crate) fn grant(&self, exit: &ExitId) -> String {
         format!("{}{exit}", self.grants())
     }

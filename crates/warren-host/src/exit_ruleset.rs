@@ -98,7 +98,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     let mut best = NAT_PORTS;
     let mut longest = 0;
     let mut start = *NAT_PORTS.start();
-    // The port behind the last one closes the last gap.
+    // The number after the last port ends the last gap.
     for end in taken.into_iter().chain([*NAT_PORTS.end() + 1]) {
         let length = end.saturating_sub(start);
         if length > longest {

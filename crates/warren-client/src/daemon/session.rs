@@ -71,7 +71,7 @@ impl CurrentSession {
         self.machine.stay(self.config.claim);
     }
 
-    /// Uses the session beside, and keeps the one in use beside it.
+    /// Makes the second session the one in use, and keeps the other one as the second session.
     pub(super) fn swap(&mut self) {
         if let Some(beside) = &mut self.beside {
             std::mem::swap(&mut self.machine, &mut beside.machine);

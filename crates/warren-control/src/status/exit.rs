@@ -58,7 +58,7 @@ pub struct FleetStatus {
     pub is_draining: bool,
     /// Whether an operator drains the exit from another one.
     pub is_drained_by_operator: bool,
-    /// The store's revision up to which the exit acts.
+    /// The store's revision up to which the exit has applied all changes.
     pub revision: i64,
     /// How many revisions the most advanced exit is ahead.
     pub revision_lag: i64,
@@ -98,7 +98,7 @@ pub struct FleetExitStatus {
     pub bits_per_second: u64,
     /// Cores that its process uses.
     pub cores: f32,
-    /// The revision up to which it acts.
+    /// The revision up to which it has applied all changes.
     pub revision: i64,
     /// Its clock minus this exit's.
     pub clock_offset_ms: i64,

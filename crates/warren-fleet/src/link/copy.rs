@@ -75,7 +75,7 @@ impl Pair {
 /// All that a link knows of the store.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// Shared with a connection until that knows whether it must replay removed keys.
+    /// Shared with a connection until the connection knows whether it must replay removed keys.
     rows: Arc<Rows>,
     unseen: Unseen,
     revision: i64,

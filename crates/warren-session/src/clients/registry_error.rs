@@ -145,7 +145,7 @@ pub enum RegistryError {
         name: String,
         /// The exit's ports.
         ports: PortRange,
-        /// The ports of the forward that there is.
+        /// The ports of the existing forward.
         other: PortRange,
         /// The client that has that one.
         holder: String,

@@ -21,7 +21,7 @@ const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 /// The refusals of the exits, and answers that are not proven to be theirs.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDirectory,
-    /// Whether an `up` has started this daemon, no traffic has flowed yet, and no refusal of every exit has come.
+    /// Whether an `up` has started this daemon, no traffic has flowed yet, and not every exit has refused.
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,

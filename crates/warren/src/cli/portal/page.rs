@@ -24,7 +24,7 @@ pub(super) enum Found {
     Page(String),
     /// A page of its own in place of the one that was asked for, or an answer that says that a login is needed (RFC 6585).
     Replaced,
-    /// Nothing that tells of a login page.
+    /// Nothing that points to a login page.
     Nothing,
     /// No answer.
     NoAnswer(String),
