@@ -178,7 +178,7 @@ fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<Str
     }
     if !keys.is_empty() {
         notes.push(format!(
-            "the commands of {} are not taken over; ExecStartPost and ExecStopPost in a drop-in of warren@.service can run such",
+            "the commands of {} are not taken over; ExecStartPost and ExecStopPost in a drop-in of warren@.service can run commands",
             keys.join(", ")
         ));
     }

@@ -88,7 +88,7 @@ impl PlainUrl {
         let status = lines.next().unwrap_or_default();
         let code = status.split_whitespace().nth(1).unwrap_or_default();
         if !status.starts_with("HTTP/") {
-            return Found::NoAnswer("an answer that is no web page".to_owned());
+            return Found::NoAnswer("an answer that is not a web page".to_owned());
         }
         let location = lines.find_map(|line| {
             let (name, value) = line.split_once(':')?;
