@@ -1,4 +1,4 @@
-//! Where a client of a fleet is cut off that was removed or disabled.
+//! At which exits of a fleet a removed or disabled client is cut off.
 
 use serde::{Deserialize, Serialize};
 

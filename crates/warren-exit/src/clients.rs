@@ -48,9 +48,10 @@ pub(crate) struct Clients {
     events: EventCounts,
     /// The datagrams that each connection had received at the latest call of [`Clients::hear`].
     received: HashMap<ConnectionId, u64>,
-    /// The clients that have used their invitations since the latest question.
+    /// The clients that have used their invitations since the daemon last asked.
     joined: Vec<String>,
-    /// Whether a client with forwards has opened a session since the latest question. It may have another address.
+    /// Whether a client with forwards has opened a session since the daemon last asked. It may have
+    /// another address.
     has_moved: bool,
     /// The fleet that the exit belongs to, if any.
     fleet: Option<Box<Fleet>>,
@@ -123,12 +124,12 @@ impl Clients {
         session.map(|session| self.sessions.seen_at(session)).or(client.last_seen)
     }
 
-    /// Whether forwards may lead to other addresses than at the latest question.
+    /// Whether forwards may lead to other addresses than when the daemon last asked.
     pub(crate) fn have_forwards_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// The names of the clients that have used their invitations since the latest question.
+    /// The names of the clients that have used their invitations since the daemon last asked.
     pub(crate) fn take_joined(&mut self) -> Vec<String> {
         std::mem::take(&mut self.joined)
     }

@@ -57,7 +57,8 @@ pub(crate) struct Exits {
 #[derive(Debug)]
 struct Seen {
     heartbeat: Heartbeat,
-    /// The exit's clock minus this one's. `None` until a heartbeat has come at once after it was written.
+    /// The exit's clock minus this one's. `None` until a heartbeat has arrived right after it was
+    /// written.
     clock_offset: Option<i64>,
 }
 

@@ -198,7 +198,7 @@ impl Keys {
     }
 }
 
-/// What a claim's value is: the client that has it.
+/// The value of a claim: the client that has it.
 pub(crate) fn holder_text(key: PublicKey) -> Vec<u8> {
     url_safe(&key.to_string()).into_bytes()
 }

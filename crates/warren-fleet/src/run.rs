@@ -24,7 +24,7 @@ use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, Setup, ToStore};
 use crate::users;
 
-/// How often other exits hear how this one is.
+/// How often other exits hear about the state of this one.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The shortest time between two heartbeats.

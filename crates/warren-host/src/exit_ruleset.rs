@@ -464,7 +464,7 @@ const COUNT_FLOWS: &str = "ct state new jump new_flows";
 /// NAT's ports.
 const MOST_FLOWS: u32 = 4_096;
 
-/// Networks on the host's links that the rules name at most.
+/// The most networks on the host's links that the rules name.
 const MOST_ON_LINK: usize = 4_096;
 
 /// Bits of an IPv6 address.

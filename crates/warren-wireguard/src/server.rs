@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Lets a key connect, or no longer. Its present connection ends if anything changes.
+    /// Admits a key, or refuses it from now on. Its present connection ends if anything changes.
     pub fn set_client(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
         if let Some(known) = self.known.get(&key)
             && client.as_ref() == Some(&known.client)

@@ -80,8 +80,8 @@ impl CurrentSession {
         }
     }
 
-    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` whether exits may
-    /// send rosters.
+    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` says
+    /// whether exits may send rosters.
     pub(super) fn follow_fleet(
         &mut self,
         follows: bool,

@@ -32,12 +32,13 @@ pub struct ExitStatus {
     /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
-    /// How its fleet is. Absent if the exit belongs to none.
+    /// The state of its fleet. Absent if the exit belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
 }
 
-/// How an exit's fleet is, as the exit sees it. It has 19 fields because each is a key that `warren status exit --json` promises.
+/// The state of an exit's fleet, as the exit sees it. It has 19 fields because each is a key that
+/// `warren status exit --json` promises.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The exit's name in the fleet.

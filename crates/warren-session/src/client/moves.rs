@@ -336,7 +336,8 @@ impl Move {
         let late = (now >= until).then_some(Step::GiveUp("nothing came back through it"));
         let (true, Some(keeps_addresses)) = (beside.is_up, self.keeps_addresses) else { return late };
         let attached = *self.attached.get_or_insert(now);
-        // A session that is lost needs no proof of the other. If it is back by the time the other is there, it is not lost.
+        // If the session in use is lost, the other one needs no proof. A session that is back by the time the other one is
+        // there does not count as lost.
         let is_lost = !in_use.is_up && !is_planted(Bug::LostWithoutSuccessor);
         if is_lost || is_planted(Bug::UnprovenSwitch) {
             return Some(Step::Switch);

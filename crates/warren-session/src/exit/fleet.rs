@@ -128,7 +128,7 @@ impl ExitSessions {
                 && is_shut_out
                 && self.registry.by_key(key).is_some_and(|client| client.disabled)
             {
-                // By a request that is older than every request of this run.
+                // Stands for a request that is older than every request of this run.
                 self.store.shut_out(key, StoreRequestId(0));
             }
         }

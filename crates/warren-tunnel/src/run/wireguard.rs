@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Lets a client connect, or no longer.
+    /// Admits a client, or refuses it from now on.
     pub(super) fn set_wireguard(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         let WireGuard { server, members, .. } = &mut *wireguard;

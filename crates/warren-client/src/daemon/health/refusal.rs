@@ -14,7 +14,8 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// How often the exits are asked again. So a client works again by itself after an operator has enabled it.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
-/// A waiting `up` is told of unproven answers once there were this many of them, over this long. A single answer is easily forged.
+/// A waiting `up` is told of unproven answers once this many have come, spread over this long. A single answer is easily
+/// forged.
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 

@@ -14,7 +14,7 @@ use warren_config::ConfigError;
 pub(super) struct Translated {
     /// As text.
     pub(super) settings: String,
-    /// What the file says otherwise, and what becomes of it.
+    /// What else the file says, and what becomes of it.
     pub(super) notes: Vec<String>,
 }
 
