@@ -139,7 +139,7 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
     Ok(!in_words(client.get(keys.ticket(&grant.ticket), None).await)?.kvs().is_empty())
 }
 
-/// Removes the user of a grant whose ticket has ended. Returns whether it had.
+/// Removes the user of a grant whose ticket has ended. Returns whether the ticket had ended.
 ///
 /// # Errors
 /// If the store refuses or does not answer. Then the grant stays, and another link or a command ends it.

@@ -5,9 +5,9 @@ use std::fmt;
 /// The program that makes keys of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyMaker {
-    /// A key of Warren's.
+    /// A Warren key.
     Warren,
-    /// A key of WireGuard's.
+    /// A WireGuard key.
     WireGuard,
 }
 
