@@ -71,7 +71,7 @@ impl Guard {
         let mut is_settled = self.look_after().await;
         let mut watchdog = notify::Watchdog::of_this_process();
         let mut regular = interval(REGULAR);
-        // After a sleep of the host one check is enough, so missed ones are not made up for.
+        // After a sleep of the host one check is enough, so missed checks are not repeated.
         regular.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

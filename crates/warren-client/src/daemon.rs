@@ -89,7 +89,7 @@ pub(crate) struct ClientStart {
     pub made: MadeBeforeSandbox,
 }
 
-/// What the sandbox forbids to make.
+/// What the daemon cannot make in the sandbox.
 pub(crate) struct MadeBeforeSandbox {
     pub rings: Rings,
     pub echo_sockets: EchoSockets,
@@ -263,7 +263,7 @@ impl Daemon {
                     return Ok(Some(stop));
                 }
             }
-            // A step of a move may leave the session in use something to say.
+            // After a step of a move, the session in use may have something to send.
             if !self.follow_move().await? {
                 return Ok(None);
             }
@@ -276,7 +276,7 @@ impl Daemon {
         [self.session.machine.timeout(), beside, self.moves.plan.due()].into_iter().flatten().min()
     }
 
-    /// Does what is due of the sessions. What is due of a move between them follows with their actions.
+    /// Does what is due for the sessions. What is due for a move between them follows with their actions.
     fn handle_timeouts(&mut self) {
         let now = Instant::now();
         self.session.machine.handle_timeout(now);

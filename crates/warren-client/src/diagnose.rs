@@ -222,7 +222,7 @@ fn is_login_page(answer: &str, host: &str) -> bool {
 async fn tcp(remote: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // Without the mark the tunnel's routes would take the question.
+    // Without the mark, the question would go into the tunnel.
     socket.set_mark(CARRIER_MARK)?;
     TcpSocket::from_std_stream(socket.into()).connect(remote).await
 }

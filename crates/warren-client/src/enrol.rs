@@ -129,7 +129,8 @@ impl Enrolment<'_> {
         let endpoint = self.endpoint;
         match reason {
             CloseReason::Peer { code, .. } => self.told(code, asked),
-            // The exit may already have enrolled the key when it was asked at an earlier address, so this is no definite refusal.
+            // The exit may already have enrolled the key when it was asked at an earlier address, so this is not a definite
+            // refusal.
             unproven @ (CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol) if asked => {
                 self.silent(asked, &unproven.to_string())
             }

@@ -1,4 +1,4 @@
-//! The users beside root who may put their own programs inside or outside of the tunnel.
+//! The users besides root who may put their own programs inside or outside of the tunnel.
 
 use warren_config::{ClientProfile, PortalOpener};
 use warren_control::exec_socket::{ExecAsked, ExecSocket};

@@ -24,7 +24,7 @@ use warren_config::{ClientProfile, RemoteExit};
 /// How long an exit is tried before the next one in the profile is tried as well.
 const HEAD_START: Duration = Duration::from_millis(1_500);
 
-/// How long an exit is tried last after it has announced a restart or a drain.
+/// For how long an exit is tried after all others, once it has announced a restart or a drain.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// An exit that a profile's client would use.
@@ -83,7 +83,7 @@ struct Entry {
     member: Option<String>,
     /// Whether the profile lists it, or the user has asked for it. A client goes back to such an exit.
     is_listed: bool,
-    /// When it is tried compared with others. The lowest comes first.
+    /// Its rank in the order of attempts. The lowest comes first.
     rank: usize,
     /// Whether the roster does not have it any more.
     is_gone: bool,
@@ -183,7 +183,8 @@ impl Exits {
         self.entries.iter().any(|entry| !entry.is_gone && has(entry))
     }
 
-    /// The places of some exits with how many other exits come before each. All endpoints of one exit come at the same time.
+    /// The places of some exits, each with the number of other exits before it. All endpoints of one exit come at the same
+    /// time.
     pub(crate) fn with_ranks(&self, places: &[usize]) -> Vec<(usize, usize)> {
         let mut exits: Vec<usize> = Vec::new();
         let mut ranked = Vec::with_capacity(places.len());

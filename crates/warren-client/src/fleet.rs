@@ -123,7 +123,8 @@ impl Fleet {
         }
     }
 
-    /// Takes over the addresses that an exit has granted. No other client of the fleet has them, so they make this client's lot.
+    /// Takes over the addresses that an exit has granted. No other client of the fleet has them, so this client's lot is
+    /// computed from them.
     pub(crate) fn take_addresses(&mut self, welcome: &SessionGrant) {
         let address = |(ipv4, _)| ipv4;
         let Some(lot) = Lot::of(welcome.ipv4.map(address), welcome.ipv6.map(|(ipv6, _)| ipv6)) else {
@@ -348,7 +349,7 @@ mod tests {
         assert!(fleet.take(now, roster.as_bytes(), Some(&pinned)));
         assert_eq!((fleet.problem(), fleet.hello()), (None, Some(("acme".parse().unwrap(), 1))));
         assert_eq!(fleet.unsaved().unwrap().vouched_by, pinned.public_keys);
-        // From then on the signature counts, whoever hands a roster over.
+        // From then on only the signature counts, no matter who hands a roster over.
         let second = admit(&roster, 2, &key);
         assert!(fleet.take(now, second.as_bytes(), None));
         assert!(!fleet.take(now, second.as_bytes(), None), "it is known");

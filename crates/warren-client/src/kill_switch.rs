@@ -267,8 +267,8 @@ pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyh
     close_by(profile, directory, rules(profile).await?).await
 }
 
-/// Closes a profile's kill switch with the rules that the daemon will need, which starts next. The daemon then has to change the
-/// table only if it has to look up an exit's name. Returns whether the kill switch was open.
+/// Closes a profile's kill switch before its daemon starts, with the rules that the daemon will need. The daemon then has to
+/// change the table only if it has to look up an exit's name. Returns whether the kill switch was open.
 ///
 /// # Errors
 /// As [`close`].

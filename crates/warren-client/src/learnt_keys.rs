@@ -28,7 +28,7 @@ pub(crate) struct LearntKeys {
     /// By endpoint.
     exits: BTreeMap<String, ExitKeys>,
     is_unsaved: bool,
-    /// When new keys were learnt lately.
+    /// When new keys were learnt recently.
     learnt: VecDeque<Instant>,
     /// When it was last logged that an exit names keys that are not accepted, by endpoint.
     complained: BTreeMap<String, Instant>,

@@ -37,7 +37,7 @@ impl NetworkEvents {
             tracing::warn!("cannot watch this host's network, so a changed one is noticed late: {error}; check the limits on descriptors")
         });
         let mut readings = tokio::time::interval(READ_EVERY);
-        // After a sleep one reading is enough, so missed ones are not made up for.
+        // After a sleep one reading is enough, so missed readings are not repeated.
         readings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { network: network.ok(), readings, read: time_since_boot() }
     }

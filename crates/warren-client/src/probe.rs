@@ -83,7 +83,7 @@ impl EchoSockets {
     }
 }
 
-/// A socket that its owner gets back.
+/// A socket on loan, which goes back to its owner.
 struct Lent {
     /// Taken only when it is given back.
     socket: Option<EchoSocket>,

@@ -142,7 +142,7 @@ struct Tunnel {
 }
 
 impl Routing {
-    /// The answer to a query. None to what is no query.
+    /// The answer to a query. None if the message is not a query.
     async fn answer(
         &self,
         query: &[u8],
@@ -163,7 +163,7 @@ impl Routing {
                 last = Some(answer);
             }
         }
-        // The resolvers' own refusal says more than one of the stub.
+        // The resolvers' own refusal says more than the stub's would.
         last.or_else(|| failure(query, &question))
     }
 
@@ -224,7 +224,7 @@ async fn serve_connections(listener: TcpListener, routing: Arc<Routing>) {
         };
         while connections.try_join_next().is_some() {}
         let routing = routing.clone();
-        // A client that breaks off ends its connection alone.
+        // A client that breaks off ends only its own connection.
         connections.spawn(async move { drop(serve_connection(stream, &routing).await) });
     }
 }

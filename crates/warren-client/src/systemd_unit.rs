@@ -37,7 +37,7 @@ impl Unit {
     }
 
     fn of(directories: &Directories, name: &str) -> Option<Self> {
-        // Others than root have to be members of a group.
+        // Users other than root have to be members of a group.
         let is_possible = are_usual(directories) && rustix::process::geteuid().is_root();
         is_possible.then(|| Self::tunnel(name))
     }
@@ -70,7 +70,8 @@ impl Unit {
             },
             () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
         };
-        // systemd would restart the daemon for ever. A user who may not start the one may not start the other.
+        // systemd would restart the daemon for ever. A user who may not start one of the two units may not start the other
+        // either.
         drop(down.run_as_member().await);
         Err(failure)
     }
@@ -166,7 +167,7 @@ impl Unit {
     }
 }
 
-/// Whether these are the default directories, which alone the units use, and systemd runs.
+/// Whether systemd runs, and these are the default directories. The units use no others.
 pub(crate) fn are_usual(directories: &Directories) -> bool {
     let directories = [
         (&directories.config, "/etc/warren"),

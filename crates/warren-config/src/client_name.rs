@@ -49,11 +49,11 @@ fn latin_letters(letter: char) -> Option<&'static str> {
     })
 }
 
-/// A name for a client, made from what a person has typed: the name that it gives, or the first free one beside it.
+/// A name for a client, made from what a person has typed: the plainest name for it, or the first free variant of that name.
 pub fn proposed_name(text: &str, is_taken: impl Fn(&str) -> bool) -> String {
     // Nothing of a text in another script may be left.
     let name = derived_name(text).unwrap_or_else(|| "client".to_owned());
-    // A name such as `exit` is no profile's.
+    // No profile can have a name such as `exit`.
     if name.parse::<ProfileName>().is_ok() && !is_taken(&name) { name } else { free_name(&name, is_taken) }
 }
 

@@ -10,9 +10,10 @@ use super::wording::quoted;
 /// A profile's settings for `warren exec`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecSettings {
-    /// The users beside root that may run programs inside or outside, by name or by number.
+    /// The users besides root who may run programs inside or outside, by name or by number.
     pub users: Vec<String>,
-    /// The resolvers that programs inside use, if these are not those of `[dns]`. No setting of the file.
+    /// The resolvers that programs inside use, if these are not those of `[dns]`. Not a setting of the
+    /// file.
     pub servers: Option<Servers>,
 }
 

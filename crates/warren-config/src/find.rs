@@ -118,7 +118,7 @@ pub fn profile_names(config_directory: &Path) -> Result<Vec<ProfileName>, Config
     for entry in entries {
         let path = entry.map_err(unreadable)?.path();
         if path.extension() == Some(OsStr::new("toml")) {
-            // A file with a name that no profile may have is no error unless the user asks for it.
+            // A file with a name that no profile may have is not an error unless the user asks for it.
             names.extend(ProfileName::of_file(&path).ok());
         }
     }

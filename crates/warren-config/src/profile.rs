@@ -122,7 +122,8 @@ pub struct RouteSettings {
 /// Whether private networks on this host's links stay reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lan {
-    /// They do not. This also holds for profiles that do not say, because earlier versions took that as false.
+    /// They do not. This also holds for profiles without the setting, because earlier versions took that
+    /// as false.
     Closed,
     /// They do, with or without a kill switch.
     Reachable,

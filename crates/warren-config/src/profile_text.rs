@@ -76,7 +76,7 @@ pub fn profile_text_with(
 
 /// The text of a profile with another private key in `[client]`. All other settings and comments stay.
 ///
-/// `None` if the text is no TOML or names no private key.
+/// `None` if the text is not TOML or names no private key.
 pub fn with_private_key(text: &str, key: &PrivateKey) -> Option<Zeroizing<String>> {
     let Range { start, end } = private_key_span(text)?;
     let line = private_key_line(key);

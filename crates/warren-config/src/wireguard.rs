@@ -66,7 +66,7 @@ pub fn wireguard_key_path(clients: &Path) -> PathBuf {
 /// Reads the exit's WireGuard key. `None` if it has none yet.
 ///
 /// # Errors
-/// When the file cannot be read, others may read it, or it is no key.
+/// When the file cannot be read, others may read it, or it does not hold a key.
 pub fn read_wireguard_key(path: &Path) -> Result<Option<PrivateKey>, ConfigError> {
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(None);

@@ -57,7 +57,7 @@ pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, As
 /// Sends one request and reads its answer as a `T`.
 ///
 /// # Errors
-/// As [`ask`]. [`AskError::Io`] also if the answer is no `T`: the daemon has another version.
+/// As [`ask`]. [`AskError::Io`] also if the answer is not a `T`: the daemon has another version.
 pub async fn ask_as<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
     read(&answer_to(path, request).await?)
 }
@@ -101,7 +101,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
     // Needed for the message that advises to end this process if it does not answer.
     *pid = stream.peer_cred()?.pid();
-    // Who reads only a status leaves no trace, so it need not be known.
+    // Reading a status leaves no trace, so the reader need not be known.
     let login = (!matches!(request, Request::Status)).then(login).flatten();
     let mut line = serde_json::to_vec(&Asking { request, login }).map_err(io::Error::other)?;
     line.push(b'\n');

@@ -1,15 +1,15 @@
-//! Where a client of a fleet is cut off that was removed or disabled.
+//! At which exits of a fleet a removed or disabled client is cut off.
 
 use serde::{Deserialize, Serialize};
 
-/// Which exits of a fleet act by a removal. It is in the answer to the request, as `cut_off`.
+/// Which exits of a fleet have applied a removal. It is in the answer to the request, as `cut_off`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutOff {
-    /// How many exits act by it, with the one that was asked.
+    /// How many exits have applied it, including the one that was asked.
     pub heard: usize,
     /// How many exits there are.
     pub exits: usize,
-    /// The exits that do not act by it yet.
+    /// The exits that have not applied it yet.
     pub waiting: Vec<String>,
     /// Why no other exit has heard of it. `None` if the store has it.
     pub away: Option<String>,

@@ -73,7 +73,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) login: Option<String>,
 }
 
-/// The part of [`Asking`] beside the request. It is read apart, so that no second copy is made of what the request holds.
+/// The part of [`Asking`] besides the request. It is read apart, so that no second copy is made of what the request
+/// holds.
 #[derive(Default, Deserialize)]
 pub(crate) struct AskedBy {
     #[serde(default)]
@@ -89,7 +90,7 @@ pub enum Part {
     Daemon,
     /// The first thread that carries packets.
     Worker,
-    /// Another task beside the main one.
+    /// A task other than the main one.
     Task,
     /// A thread for blocking work.
     Aside,
@@ -112,7 +113,7 @@ impl Answer {
         serde_json::to_string(&value).map(Self).map_err(RequestRefused::new)
     }
 
-    /// What stands before the JSON in a line: serde writes a `Result` so.
+    /// The text before the JSON in a line, as serde writes a `Result`.
     const BEFORE: &str = "{\"Ok\":";
 
     /// The line of the control socket.

@@ -406,7 +406,8 @@ impl DaemonLock {
         self.file.try_clone()
     }
 
-    /// Releases the lock even if another process still has a handle to it, which must have nothing left to do.
+    /// Releases the lock even if another process still has a handle to it. That process must have nothing left to
+    /// do.
     pub fn release(self) {
         // Closing the file, if this fails, releases the lock with the last handle.
         let _ = flock(&self.file, FlockOperation::Unlock);

@@ -45,7 +45,7 @@ pub struct Who {
     /// The user on this host, by name or number. None if the kernel cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The user who logged in, if that is another one. A command says so itself.
+    /// The user who logged in, if that is another one. Only the command itself says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// The address that the page was used from.

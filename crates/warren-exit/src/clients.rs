@@ -48,9 +48,10 @@ pub(crate) struct Clients {
     events: EventCounts,
     /// The datagrams that each connection had received at the latest call of [`Clients::hear`].
     received: HashMap<ConnectionId, u64>,
-    /// The clients that have used their invitations since the latest question.
+    /// The clients that have used their invitations since the daemon last asked.
     joined: Vec<String>,
-    /// Whether a client with forwards has opened a session since the latest question. It may have another address.
+    /// Whether a client with forwards has opened a session since the daemon last asked. It may have
+    /// another address.
     has_moved: bool,
     /// The fleet that the exit belongs to, if any.
     fleet: Option<Box<Fleet>>,
@@ -123,12 +124,12 @@ impl Clients {
         session.map(|session| self.sessions.seen_at(session)).or(client.last_seen)
     }
 
-    /// Whether forwards may lead to other addresses than at the latest question.
+    /// Whether forwards may lead to other addresses than when the daemon last asked.
     pub(crate) fn have_forwards_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// The names of the clients that have used their invitations since the latest question.
+    /// The names of the clients that have used their invitations since the daemon last asked.
     pub(crate) fn take_joined(&mut self) -> Vec<String> {
         std::mem::take(&mut self.joined)
     }
@@ -233,7 +234,7 @@ impl Clients {
     /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
         if let Some(fleet) = &mut self.fleet {
-            // Or it would take clients again once the store answers.
+            // Otherwise it would take clients again once the store answers.
             fleet.drain();
         }
         self.sessions.drain(Instant::now());
@@ -279,7 +280,8 @@ impl Clients {
         self.sessions.set_roster(signed)
     }
 
-    /// Tells clients other resolvers, routes or keys from now on, those that are connected as well.
+    /// Tells clients about other resolvers, routes or keys from now on, including the clients that are
+    /// connected.
     ///
     /// # Errors
     /// As [`Self::check_announced`].

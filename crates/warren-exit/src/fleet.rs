@@ -1,8 +1,9 @@
-//! The exit as a member of a fleet: its link to the store that all exits share, and what follows from how the store is.
+//! The exit as a member of a fleet: its link to the store that all exits share, and what follows from the
+//! store's state.
 //!
 //! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and says what the store has. Requests of the sessions' state machine
 //! go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs` decides when
-//! the exit sends its clients away. `view.rs` says how the fleet is.
+//! the exit sends its clients away. `view.rs` describes the state of the fleet.
 
 mod file;
 mod link;
@@ -67,7 +68,7 @@ pub(crate) struct Fleet {
     is_failing: bool,
 }
 
-/// What an operator has put into the store or around it, beside the clients.
+/// What an operator has put into the store or around it, besides the clients.
 #[derive(Debug, Default)]
 struct AroundTheStore {
     /// The length of the signed roster.
@@ -220,7 +221,7 @@ impl Fleet {
         }
     }
 
-    /// Asks the store for changes. What is in force is on disk before.
+    /// Asks the store for changes. Those that are in force already are on disk before that.
     pub(crate) fn ask(
         &mut self,
         request: StoreRequest,
@@ -554,7 +555,7 @@ fn one_line(reason: &str) -> String {
     output::harmless(&short).into_owned()
 }
 
-/// How busy clients hear that an exit is.
+/// The load of an exit, as clients hear it.
 fn load_of(exit: &FleetExit) -> ExitLoad {
     let Load { sessions, max_sessions, .. } = exit.load;
     let permille = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);

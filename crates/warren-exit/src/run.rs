@@ -148,8 +148,8 @@ fn sessions_of(
     Ok(ExitSessions::new(settings, registry, Instant::now(), SystemTime::now(), entropy)?)
 }
 
-/// Refuses fixed addresses that [addresses] does not have, probably because an operator has changed it. All of them at once, and
-/// with the command that gives a client others.
+/// Refuses fixed addresses that are not in [addresses], probably because an operator has changed it. The error names all of
+/// them at once, and the command that gives a client another address.
 fn refuse_misplaced(config: &ExitSettings, registry: &ClientRegistry) -> anyhow::Result<()> {
     const SHOWN: usize = 10;
     let is_misplaced =

@@ -16,7 +16,7 @@ pub enum FrameError {
     /// The frame is longer than [`MAX_FRAME`].
     #[error("a message of {0} bytes is longer than {MAX_FRAME} bytes")]
     TooLong(usize),
-    /// The frame is no message of this version.
+    /// The frame is not a message of this version.
     #[error("a message cannot be read: {0}")]
     Invalid(#[from] serde_json::Error),
 }

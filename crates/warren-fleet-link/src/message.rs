@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
-/// Version of these messages. Both sides refuse another one: they are of one release.
+/// Version of these messages. Each side refuses any other version, because both are of one release.
 pub const LINK_VERSION: u32 = 2;
 
 /// Most rows of one message.
@@ -123,7 +123,7 @@ pub enum ExitMessage {
     Request {
         /// The request's number. Later requests have higher ones.
         id: u64,
-        /// The changed rows, each once, as they shall be.
+        /// The changed rows, each once, with their new values.
         rows: Vec<RowChange>,
     },
     /// A client has opened a session here, or keeps the one that it has here. The exit does not wait for the store: the newest
@@ -152,7 +152,7 @@ pub enum ExitMessage {
         /// Whether it takes clients.
         state: ExitState,
     },
-    /// The exit acts by all changes up to this revision of the store.
+    /// The exit has applied all changes up to this revision of the store.
     Applied {
         /// The revision.
         revision: i64,
@@ -208,7 +208,7 @@ pub struct FleetExit {
     pub load: Load,
     /// Whether it takes clients.
     pub state: ExitState,
-    /// The revision up to which it acts.
+    /// The revision up to which it has applied all changes.
     pub applied: i64,
     /// Whether its lease in the store is alive. A dead one stays in the list until an operator removes it.
     pub is_alive: bool,

@@ -123,7 +123,7 @@ enum Command {
     Man { directory: PathBuf },
 }
 
-/// Answers a shell that asks for completions, and ends the process. Returns if none does.
+/// Answers a shell that asks for completions, and ends the process. Returns if no shell asks.
 pub(crate) fn answer_shell() {
     CompleteEnv::with_factory(Arguments::command).var(COMPLETION_VARIABLE).bin("warren-fleet").complete();
 }

@@ -82,7 +82,7 @@ async fn read_meta(client: &mut Client, keys: &Keys) -> anyhow::Result<Option<Me
     Ok(Some(pair.parse("agreement").context("the store's `meta` is damaged; restore a backup")?))
 }
 
-/// Writes text to standard output. A reader that went away is no error.
+/// Writes text to standard output. A reader that went away is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -12,7 +12,8 @@ use warren_fleet_link::{ExitMessage, FleetMessage, read_frame, write_frame};
 /// The pauses between attempts to connect grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 
-/// Most messages that wait for an exit that does not read. A full copy of 131,072 clients is 400.
+/// Most messages that wait for an exit that does not read. A full copy of 131,072 clients takes 400
+/// messages.
 const MOST_WAITING: usize = 4000;
 
 /// What a connection to the exit tells the link.

@@ -24,7 +24,8 @@ const MOST_ENDPOINTS: usize = 16;
 const MOST_ENDPOINT: usize = 262;
 
 impl Member {
-    /// The member without endpoints that no exit can have. Otherwise one exit could write more than others can pass on.
+    /// The member, without those endpoints that no exit can have. Otherwise one exit could write more
+    /// than others can pass on.
     pub(crate) fn bounded(mut self) -> Self {
         self.endpoints.retain(|endpoint| endpoint.len() <= MOST_ENDPOINT);
         self.endpoints.truncate(MOST_ENDPOINTS);
@@ -37,7 +38,7 @@ impl Member {
 pub(crate) struct Heartbeat {
     pub(crate) load: Load,
     pub(crate) state: ExitState,
-    /// The revision up to which the exit acts.
+    /// The revision up to which the exit has applied all changes.
     pub(crate) applied: i64,
     /// The exit's clock in milliseconds since 1970.
     pub(crate) clock: i64,
@@ -56,7 +57,8 @@ pub(crate) struct Exits {
 #[derive(Debug)]
 struct Seen {
     heartbeat: Heartbeat,
-    /// The exit's clock minus this one's. `None` until a heartbeat has come at once after it was written.
+    /// The exit's clock minus this one's. `None` until a heartbeat has arrived right after it was
+    /// written.
     clock_offset: Option<i64>,
 }
 

@@ -145,7 +145,7 @@ impl Keys {
         format!("{}tk/{digest}", self.prefix)
     }
 
-    /// The key of how an exit has got its user, see [`crate::users`].
+    /// The key of the record that says how an exit got its user, see [`crate::users`].
     pub(crate) fn grant(&self, exit: &ExitId) -> String {
         format!("{}{exit}", self.grants())
     }
@@ -198,7 +198,7 @@ impl Keys {
     }
 }
 
-/// What a claim's value is: the client that has it.
+/// The value of a claim: the client that has it.
 pub(crate) fn holder_text(key: PublicKey) -> Vec<u8> {
     url_safe(&key.to_string()).into_bytes()
 }

@@ -57,7 +57,7 @@ struct Exit {
     release: String,
     load: Load,
     state: ExitState,
-    /// The revision up to which it acts.
+    /// The revision up to which it has applied all changes.
     applied: i64,
     /// The revision of the full copy that it got. `None` until it got one.
     whole: Option<i64>,
@@ -111,7 +111,7 @@ impl Link {
         }
     }
 
-    /// What the exit shall be told, in this order.
+    /// What to tell the exit, in this order.
     pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
         if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
             self.exits.take_changed();
@@ -339,7 +339,7 @@ impl Link {
 
     /// Takes everything that the store has, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
-        // What a transaction under way has become is in what was read, or comes as an event.
+        // The outcome of a transaction under way is in what was read, or comes as an event.
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
         let changes = self.copy.replace(revision, contents.rows, contents.others);
@@ -471,7 +471,7 @@ impl Link {
         self.sessions.send_all_again();
     }
 
-    /// Whether the other exits shall get a heartbeat before its time.
+    /// Whether the other exits should get a heartbeat before it is due.
     pub(crate) fn take_news(&mut self) -> bool {
         self.exit.as_mut().is_some_and(|exit| std::mem::take(&mut exit.is_news))
     }

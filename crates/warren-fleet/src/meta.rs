@@ -56,7 +56,7 @@ pub(crate) enum Mismatch {
     )]
     LostWrite { known: i64 },
     #[error(
-        "this exit was removed from the fleet; run `warren fleet leave` here, and if it shall come back, join with a new ticket then"
+        "this exit was removed from the fleet; run `warren fleet leave` here, and join again with a new ticket if it is to come back"
     )]
     Removed,
     #[error(

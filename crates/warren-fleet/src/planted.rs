@@ -12,7 +12,7 @@ pub(crate) enum Bug {
     NewestBasis,
     /// What was read after a compaction is not compared with what the exit has.
     CompactionIgnored,
-    /// A lost answer counts as a transaction that did not hold, and may hold later.
+    /// A transaction whose answer was lost counts as failed, although it may still hold later.
     LateTransactionMissed,
     /// A session that waited for the store takes the record from a newer one.
     QueuedClaimOverwrites,

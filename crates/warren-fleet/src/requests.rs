@@ -15,7 +15,7 @@ use crate::keys::is_set;
 use crate::planted::{Bug, is_planted};
 use crate::transaction::{Conflict, Draft, Known, draft};
 
-/// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before.
+/// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before that.
 const PATIENCE: Duration = Duration::from_millis(2300);
 
 /// How often a request is tried. Each try fails only if somebody else has changed something meanwhile.

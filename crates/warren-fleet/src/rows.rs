@@ -9,7 +9,7 @@ use warren_session::clients::{Client, RowChange};
 
 use crate::keys::{RowId, is_set};
 
-/// Something whose changes a request depends on.
+/// A row, or a group of rows, whose changes a request depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
     /// A row.
@@ -153,7 +153,7 @@ impl Holders {
         }
     }
 
-    /// Forgets what a client has. Within a transaction somebody else may have it already.
+    /// Forgets what a client has. Within one transaction, another client may have it already.
     fn release(&mut self, client: &Client, key: PublicKey) {
         for claim in Claim::of(client) {
             match claim {
@@ -171,13 +171,14 @@ fn remove_own<K: Eq + std::hash::Hash>(holders: &mut HashMap<K, PublicKey>, clai
     }
 }
 
-/// What others have changed, in the order of revisions, as it was before. A request is judged against the rows that the exit had seen.
+/// The rows that others have changed, as they were before, in the order of revisions. A request is judged against the rows
+/// that the exit had seen.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     changes: VecDeque<(i64, Vec<Before>)>,
 }
 
-/// What others have changed. A row is as it was before.
+/// The rows that others have changed, as they were before.
 pub(crate) type Before = (Subject, Option<RowChange>);
 
 impl Unseen {

@@ -24,7 +24,7 @@ use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, Setup, ToStore};
 use crate::users;
 
-/// How often other exits hear how this one is.
+/// How often other exits hear about the state of this one.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The shortest time between two heartbeats.
@@ -118,7 +118,8 @@ struct Runner {
     said: Said,
 }
 
-/// What the log has said. The link tries again and again, and the log shall say once why it fails.
+/// What the log has said. The link tries again and again, but the log should say only once why it
+/// fails.
 #[derive(Default)]
 struct Said {
     of_exit: Once,
@@ -401,8 +402,8 @@ impl Runner {
         tokio::spawn(session::run(setup, report, receiver));
     }
 
-    /// The changes since the last one are not to be had, or belong to a new history. Until everything is read, the link's place is
-    /// where it was.
+    /// The changes since the last one are no longer available, or belong to a new history. Until
+    /// everything is read, the link's place is where it was.
     fn must_read_all(&mut self) {
         self.position = self.current_position();
         self.is_live = false;

@@ -127,7 +127,7 @@ impl Sessions {
             self.unsent.insert(key);
         }
         self.records.insert(key, (modified, record.clone()));
-        // A session whose own record is still to be written is decided when that is written.
+        // If a session's own record is still to be written, this is decided once it is written.
         if !is_elsewhere || self.unsent.contains(&key) {
             return None;
         }

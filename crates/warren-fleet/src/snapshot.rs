@@ -93,7 +93,7 @@ impl StateDirectory {
             it.fleet == snapshot.position.fleet
                 && (it.epoch, it.revision) > (snapshot.position.epoch, snapshot.position.revision)
         });
-        // The copy stays as old as it is.
+        // Only the position is newer; the copy keeps its age.
         snapshot.position = newer.unwrap_or(snapshot.position);
         Ok(Some(snapshot))
     }

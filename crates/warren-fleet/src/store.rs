@@ -227,8 +227,8 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all. Returns the groups that others
-/// stand in the way of.
+/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all.
+/// Returns the groups that conflict with what others have stored.
 ///
 /// # Errors
 /// If the store does not answer.

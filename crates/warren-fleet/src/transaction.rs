@@ -36,7 +36,7 @@ pub(crate) struct Draft {
     pub(crate) rows: Vec<RowChange>,
     /// The rows that will not be as the exit wants them.
     pub(crate) corrected: Vec<RowChange>,
-    /// The subjects that the transaction touches beside its rows.
+    /// The subjects that the transaction touches besides its rows.
     pub(crate) touched: BTreeSet<Subject>,
 }
 
@@ -151,7 +151,7 @@ impl Drafting<'_> {
             return Ok(wanted.clone());
         }
         match (client_of(wanted), client_of(seen), client_of(&current)) {
-            // Whoever else has changed the client, its key is gone for good.
+            // No matter who else has changed the client, its key is gone for good.
             (None, _, _) if self.is_revocation(id) => Ok(wanted.clone()),
             (Some(wanted), Some(seen), Some(current)) => Ok(merged_client(wanted, seen, current)?.into()),
             (None, Some(seen), Some(current)) if without_dates(seen) == without_dates(current) => {
@@ -328,7 +328,7 @@ fn client_of(row: &RowChange) -> Option<&Client> {
     }
 }
 
-/// Merges what two exits have made of one client, if one of them has changed only dates.
+/// Merges two exits' versions of one client, if one of the exits has changed only dates.
 fn merged_client(wanted: &Client, seen: &Client, current: &Client) -> Result<Client, Conflict> {
     let base = if without_dates(wanted) == without_dates(seen) {
         current

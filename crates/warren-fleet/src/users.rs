@@ -90,7 +90,7 @@ pub(crate) async fn remove_of(client: &mut Client, keys: &Keys, exit: &ExitId) -
     Ok(was_there)
 }
 
-/// An answer, or `None` for the error that says that there was nothing to do.
+/// The answer, or `None` if the error says that there was nothing to do.
 fn unless<T>(answer: Result<T, etcd_client::Error>, nothing: &str) -> anyhow::Result<Option<T>> {
     match in_words(answer) {
         Err(error) if error.to_string().contains(nothing) => Ok(None),
@@ -139,14 +139,15 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
     Ok(!in_words(client.get(keys.ticket(&grant.ticket), None).await)?.kvs().is_empty())
 }
 
-/// Removes the user of a grant whose ticket has ended. Returns whether it had.
+/// Removes the user of a grant whose ticket has ended. Returns whether the ticket had ended.
 ///
 /// # Errors
 /// If the store refuses or does not answer. Then the grant stays, and another link or a command ends it.
 pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> anyhow::Result<bool> {
     let name = user_name(keys.name_of_fleet(), &granted.exit);
     let mut auth = client.auth_client();
-    // Asked before anything is written, because most links may not remove users. Only who may do so may look at others.
+    // Asked before anything is written, because most links may not remove users. Only a user who may do so can see other
+    // users.
     let found =
         timeout(ANSWER_TIMEOUT, auth.user_get(name.as_str())).await.context("the store does not answer")?;
     unless(found, "user name not found")?;
@@ -157,7 +158,7 @@ pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> 
         Compare::version(keys.name(&Key::Member(granted.exit.clone())), CompareOp::Equal, 0),
     ];
     let began = Instant::now();
-    // A new ticket for this exit waits until it is over. Otherwise its user might be the one that is removed.
+    // A new ticket for this exit waits until the removal is over. Otherwise its user might be the one that is removed.
     let ending = serde_json::to_vec(&Grant { is_ending: true, ..granted.grant.clone() })?;
     let mark = TxnOp::put(key.as_str(), ending, None);
     let marking = timeout(ANSWER_TIMEOUT, client.txn(Txn::new().when(compares).and_then([mark]))).await;

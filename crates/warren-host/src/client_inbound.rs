@@ -181,8 +181,8 @@ fn table(slot: u8) -> u32 {
 
 const ANSWER_BIT: u32 = 0x2_0000;
 const SLOT_SHIFT: u32 = 20;
-/// Of routes that count only once the device is gone. Higher than the kernel's default metric, which for IPv6 is 1024
-/// (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
+/// The metric of routes that count only once the device is gone. Higher than the kernel's default metric, which for
+/// IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
 pub(crate) const VOID_METRIC: u32 = 0x5761;
 /// Seconds for which a visitor who sends nothing is remembered: as long as conntrack remembers a UDP flow with answers
 /// (`nf_conntrack_udp_timeout_stream`), and longer.

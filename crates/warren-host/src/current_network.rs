@@ -114,7 +114,7 @@ impl FromStr for TrustedNetwork {
             return Err(());
         }
         let network: IpNet = network.parse().map_err(|_| ())?;
-        // A whole IP version is no network of a router's.
+        // A whole IP version is not the network of a router.
         if network.prefix_len() == 0 {
             return Err(());
         }

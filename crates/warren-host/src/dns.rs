@@ -98,7 +98,7 @@ impl DnsPlan {
         self.methods.iter().map(change).collect()
     }
 
-    /// What programs that do not ask systemd-resolved are to ask.
+    /// The resolvers for programs that do not ask systemd-resolved.
     fn in_files(&self) -> Vec<IpAddr> {
         self.split.as_ref().map_or_else(|| self.servers.clone(), |split| vec![split.stub])
     }

@@ -73,7 +73,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync_directory_of(to)
 }
 
-/// Removes a file durably; a missing file is no error.
+/// Removes a file durably. A missing file is not an error.
 ///
 /// # Errors
 /// If the file stays.

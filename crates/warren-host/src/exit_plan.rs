@@ -109,7 +109,7 @@ fn keep_router_advertisements(device: &DeviceName) -> Step {
 
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
-/// Higher than the metric of any route that a person or a DHCP client makes without thinking of one.
+/// Higher than the metric of any route that a person or a DHCP client makes without choosing a metric.
 const PREFIX_METRIC: u32 = 0x5761;
 
 /// Turns on forwarding for one device: the switch for all of them is not the exit's ([`crate::Forwarding`]).

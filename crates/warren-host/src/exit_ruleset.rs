@@ -98,7 +98,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     let mut best = NAT_PORTS;
     let mut longest = 0;
     let mut start = *NAT_PORTS.start();
-    // The port behind the last one closes the last gap.
+    // The number after the last port ends the last gap.
     for end in taken.into_iter().chain([*NAT_PORTS.end() + 1]) {
         let length = end.saturating_sub(start);
         if length > longest {
@@ -464,7 +464,7 @@ const COUNT_FLOWS: &str = "ct state new jump new_flows";
 /// NAT's ports.
 const MOST_FLOWS: u32 = 4_096;
 
-/// Networks on the host's links that the rules name at most.
+/// The most networks on the host's links that the rules name.
 const MOST_ON_LINK: usize = 4_096;
 
 /// Bits of an IPv6 address.

@@ -200,8 +200,8 @@ fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
     })
 }
 
-/// The service ports in one of UDP's tables of proc(5). The second column is the own address and port, the fourth the
-/// state, the eighth the user.
+/// The service ports in one of UDP's tables of proc(5). The second column is the local address and port, the fourth
+/// the state, the eighth the user.
 fn served(table: impl BufRead) -> io::Result<Vec<ServicePort>> {
     const NO_PEER: &str = "07";
     let mut ports = Vec::new();

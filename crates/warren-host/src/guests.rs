@@ -123,7 +123,7 @@ impl SeenLink {
                 link.kind = Kind::of(info);
             }
         }
-        // Warren's TUN devices are no guests' devices, even as ports of a bridge.
+        // Warren's TUN devices do not count as guests' devices, even as ports of a bridge.
         if is_warrens {
             link.kind = Kind::Other;
         }

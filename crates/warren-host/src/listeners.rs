@@ -57,8 +57,8 @@ fn listed() -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Reads one of proc(5)'s tables. The second column is the own address and port, the fourth the state, the eighth the
-/// user.
+/// Reads one of proc(5)'s tables. The second column is the local address and port, the fourth the state, the eighth
+/// the user.
 fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for line in table.lines().skip(1) {

@@ -86,7 +86,7 @@ mod tests {
         let [fifo, file, hard] = ["fifo", "file", "hard"].map(|name| directory.path().join(name));
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let refused = open_lock_file(&fifo).unwrap_err().to_string();
-        assert!(refused.contains("no regular file"), "{refused}");
+        assert!(refused.contains("not a regular file"), "{refused}");
         if !rustix::process::geteuid().is_root() {
             return;
         }

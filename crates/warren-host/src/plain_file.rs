@@ -65,7 +65,7 @@ pub fn follows_links_at(path: &Path) -> bool {
 pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file, and Warren did not make it; remove it"));
+        return Err(io::Error::other("it is not a regular file, and Warren did not make it; remove it"));
     }
     if metadata.nlink() > 1 && fs::metadata(directory_of(path))?.uid() != metadata.uid() {
         return Err(io::Error::other(
@@ -107,7 +107,7 @@ mod tests {
         fs::write(&file, "12345").unwrap();
 
         let refused = read_plain(&fifo, 5).unwrap_err().to_string();
-        assert!(refused.contains("no regular file"), "{refused}");
+        assert!(refused.contains("not a regular file"), "{refused}");
         assert_eq!(read_plain(&file, 5).unwrap(), b"12345");
         assert!(read_plain(&file, 4).is_err());
     }

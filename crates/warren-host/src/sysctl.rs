@@ -161,7 +161,7 @@ fn path(key: &str) -> io::Result<PathBuf> {
     if !key.starts_with("net.") {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("{key:?} is no setting of networks"),
+            format!("{key:?} is not a network setting"),
         ));
     }
     let mut path = PathBuf::from(ROOT);

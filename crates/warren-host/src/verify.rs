@@ -75,7 +75,7 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             None => Some("this kernel has no such setting".into()),
         },
         Step::Nftables { family, table, ruleset, .. } => match nft::count(*family, table).await? {
-            // This host cannot filter ARP. The step was passed over when it was made.
+            // This host cannot filter ARP. The step was skipped when the plan was applied.
             None if *family == TableFamily::Arp && !filters_arp() => None,
             None => Some("there is no such table".into()),
             // nft prints rules in a form of its own, so only their numbers can be compared.

@@ -121,7 +121,7 @@ fn drain(socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Its value is 0, which also stands for no protocol.
+/// NETLINK_ROUTE is 0, which also stands for "no protocol".
 const NETLINK_ROUTE: Option<Protocol> = None;
 /// RTNLGRP_* of `linux/rtnetlink.h`: links, then addresses, routes and rules of IPv4 and of IPv6.
 const NETWORK_GROUPS: &[u32] = &[1, 5, 7, 8, 9, 11, 19];

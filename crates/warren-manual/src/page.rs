@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use warren_control::timestamp;
 
-/// What the pages of one program share, beside its arguments.
+/// What the pages of one program share, besides its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Manual<'a> {
     /// Exit codes and their meaning.

@@ -214,7 +214,7 @@ impl SocketStats {
 
     /// Adds the counters of another endpoint's sockets.
     pub fn merge(&mut self, other: &Self) {
-        // Taken apart, so that the compiler refuses a counter that is not merged.
+        // Destructured, so that the compiler refuses a counter that is not merged.
         let Self {
             sends,
             bytes_sent,
@@ -281,7 +281,7 @@ fn add_each(counts: &mut Vec<u64>, more: &[u64]) {
 
 impl SendErrors {
     fn merge(&mut self, other: &Self) {
-        // Taken apart, so that the compiler refuses a kind that is not merged.
+        // Destructured, so that the compiler refuses a kind that is not merged.
         let Self {
             datagram_too_long,
             batch_too_long,
@@ -304,7 +304,7 @@ impl SendErrors {
 
     /// Returns the sum of all kinds.
     pub fn total(&self) -> u64 {
-        // Taken apart, so that the compiler refuses a kind that is not summed.
+        // Destructured, so that the compiler refuses a kind that is not summed.
         let Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
             self;
         datagram_too_long + batch_too_long + io + invalid + no_buffers + refused + unreachable + other

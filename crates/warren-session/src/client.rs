@@ -292,7 +292,7 @@ impl ClientSession {
         let was_up = self.up_count() > 0;
         let was_stable = self.session.take().is_some_and(|session| link::is_stable(session.since, now));
         self.drop_link(index, loss.closing);
-        // Otherwise, a restart a day after the last one would be waited for like an outage of a day: 30 s.
+        // Otherwise, a restart that comes a day after the last one would count as an outage of a day, with a wait of 30 s.
         if was_stable {
             self.begin_outage(now);
         }

@@ -222,7 +222,7 @@ impl ExitSessions {
         self.store.lacks(row)
     }
 
-    /// Number of things that this exit keeps in mind, beside its clients.
+    /// Number of things that this exit keeps in mind, besides its clients.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         let lists = self.sessions.len() + self.by_key.len() + self.predecessors.len() + self.actions.len();

@@ -9,7 +9,7 @@ warren_simulation::planted_bugs! {
     NewerSessionLeft,
     /// The new session takes over as soon as it is there.
     UnprovenSwitch,
-    /// Nothing through the new session, and no return to the old one.
+    /// The client does not return to the old session although the new one carries nothing.
     NoWayBack,
     /// The new session does not take over when the one in use is lost.
     LostWithoutSuccessor,

@@ -1,8 +1,8 @@
 //! Hands over packets that a worker read for another worker's connection. A turn's packets go in one batch.
 //!
 //! The kernel steers a flow's reads to the queue that last wrote the flow, so only a flow's first packets and flows
-//! without a way back are handed over. A flow's packets stay in order. The way to a worker is bounded in bytes. The
-//! caller drops and counts what does not fit.
+//! without a way back are handed over. A flow's packets stay in order. The channel to a worker is bounded in bytes.
+//! The caller drops and counts what does not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,7 +22,7 @@ const BATCHES: usize = 1024;
 /// A client stops reading its TUN while this many bytes wait.
 const HIGH_WATER: usize = LIMIT / 2;
 
-/// One worker's ways to the other workers, and its own inbox.
+/// One worker's channels to the other workers, and its own inbox.
 pub(crate) struct HandOver {
     /// Indexed by worker number; `None` at this worker's own.
     ways: Vec<Option<Way>>,
@@ -52,7 +52,7 @@ struct Way {
     bytes: usize,
 }
 
-/// Creates the ways between all workers. Returns each worker's end, in the order of their numbers.
+/// Creates the channels between all workers. Returns each worker's end, in the order of their numbers.
 pub(crate) fn between(workers: usize) -> Vec<HandOver> {
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(BATCHES)).unzip();
     let way = |to: &mpsc::Sender<Batch>| Way {
@@ -78,10 +78,10 @@ impl HandOver {
         packet: &[u8],
         arena: &mut Arena,
     ) -> bool {
-        // This worker has no way to itself, and an unknown worker has none either.
+        // This worker has no channel to itself, and none to an unknown worker.
         let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
-        // Only this worker adds to `waiting`. A subtraction that is seen late makes the way look fuller, never emptier, so
-        // `Relaxed` is enough.
+        // Only this worker adds to `waiting`. A subtraction that is seen late makes the channel look fuller, never
+        // emptier, so `Relaxed` is enough.
         if way.waiting.load(Relaxed) + way.bytes + packet.len() > LIMIT {
             return false;
         }
@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn threads_that_hand_over_to_each_other_get_everything_whole_and_in_order() {
-        // Each way carries 20 MiB in total, twenty times what it holds at once. The arena reuses its slabs many times.
+        // Each channel carries 20 MiB in total, twenty times what it holds at once. The arena reuses its slabs many
+        // times.
         const READS: u32 = 5_000;
         const BYTES: usize = 4_096;
         fn run(own: usize, mut worker: HandOver, workers: usize) {

@@ -81,7 +81,7 @@ pub enum SharedCommand {
     /// Replaces an exit's keys. Attached connections stay. The others, and handshakes, may have begun with a key that is gone, so they are
     /// closed if a reason is given.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
-    /// Of an exit: lets a key connect with WireGuard, or no longer.
+    /// Of an exit: admits a key to WireGuard, or refuses it from now on.
     SetWireGuard { key: PublicKey, client: Option<WireGuardClient> },
     /// Asks every peer for a sign of life, because this host's addresses or routes have changed, the host has slept, or
     /// a connection has become silent.

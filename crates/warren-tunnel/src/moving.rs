@@ -25,8 +25,8 @@ const UDP_PAUSE: Duration = Duration::from_secs(5);
 /// How long a flow of the old session counts as under way after its latest packet.
 const COUNTED_FOR: Duration = Duration::from_secs(15);
 
-/// A flow of the old session without a packet for this long gives its slot up if there is no other. An old TCP flow needs its slot only
-/// to be counted and to tell a copied SYN from a new one, and an old UDP flow has paused by then.
+/// A flow of the old session without a packet for this long gives its slot up if no other slot is free. An old TCP flow
+/// needs its slot only to be counted and to tell a copied SYN from a new one, and an old UDP flow has paused by then.
 const OLD_IDLE: Duration = Duration::from_secs(60);
 /// The same for a TCP flow of the new session, which would be taken for an old one then.
 const NEW_IDLE: Duration = Duration::from_secs(300);
@@ -187,8 +187,8 @@ impl Moving {
         }
     }
 
-    /// Notes a flow of the new session. Without room, the flow's later packets could not be told from those of old flows. So all of it
-    /// takes the old session.
+    /// Notes a flow of the new session. If there is no room, the flow's later packets could not be distinguished from those
+    /// of old flows. So the whole flow takes the old session.
     fn note_new(&self, flow: &FiveTuple, at: u32) -> bool {
         let has_room = self.new_flows.note(flow, at);
         if !has_room {

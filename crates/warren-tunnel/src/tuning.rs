@@ -22,7 +22,7 @@ pub const TUN_BATCHES: RangeInclusive<u32> = 1..=256;
 pub struct Tuning {
     /// The settings of the QUIC connections.
     pub settings: TransportSettings,
-    /// How often a turn reads the TUN at most.
+    /// The most reads of the TUN in one turn.
     pub tun_batches: TunBatches,
     /// Which super-packets the TUN takes.
     pub tun_offload: TunOffload,
@@ -47,7 +47,7 @@ impl Default for Tuning {
     }
 }
 
-/// How often a turn reads the TUN at most; clones share it.
+/// The most reads of the TUN in one turn. Clones share it.
 #[derive(Clone, Debug)]
 pub struct TunBatches(Arc<AtomicUsize>);
 

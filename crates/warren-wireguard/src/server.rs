@@ -1,4 +1,4 @@
-//! All peers of an exit: whose a datagram is, and what becomes of it.
+//! All peers of an exit: which of them a datagram is from, and what becomes of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ pub enum Taken<'a> {
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is no message of WireGuard.
+    /// It is not a WireGuard message.
     Malformed,
     /// Its sender did not prove an enrolled key, or the key of a connection.
     NotAuthentic,
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Lets a key connect, or no longer. Its present connection ends if anything changes.
+    /// Admits a key, or refuses it from now on. Its present connection ends if anything changes.
     pub fn set_client(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
         if let Some(known) = self.known.get(&key)
             && client.as_ref() == Some(&known.client)
@@ -293,7 +293,8 @@ impl Server {
         taken
     }
 
-    /// Gives a peer a message that is no data message. A peer's path stays as it is, because anybody can repeat such a message.
+    /// Gives a peer a message that is not a data message. A peer's path stays as it is, because anybody can repeat such a
+    /// message.
     fn answer<'a>(&mut self, peer: usize, from: Path, datagram: &[u8], buffer: &'a mut [u8]) -> Taken<'a> {
         let Some(peer) = self.peers.get_mut(peer) else { return Taken::Refused(Refusal::NotAuthentic) };
         match peer.tunnel.decapsulate(Some(from.remote.ip()), datagram, buffer) {

@@ -214,7 +214,7 @@ fn many_handshakes_are_asked_for_a_cookie_and_then_for_patience() {
             _ => others += 1,
         }
     }
-    // The library's second may end meanwhile.
+    // The library counts by the second, and a new second may begin meanwhile.
     assert!(refused <= 300 && cookies >= 700 && others <= 300, "{refused} {cookies} {others}");
     assert!(!world.server.has_peers());
 

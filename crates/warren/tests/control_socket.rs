@@ -141,7 +141,7 @@ fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
     let refused = exit.warren.run("cleanup exit");
     assert_eq!(setting(theirs), before);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("no setting of networks"), "{refused:?}");
+    assert!(refused.stderr.contains("not a network setting"), "{refused:?}");
 
     let target = tempfile::NamedTempFile::new().unwrap();
     let absent = target.path().with_extension("absent");

@@ -29,7 +29,7 @@ impl Planted {
     fn says(self) -> &'static str {
         match self {
             Self::Symlink => "symbolic link",
-            Self::Fifo => "no regular file",
+            Self::Fifo => "not a regular file",
             Self::HardLink => "hard link",
         }
     }

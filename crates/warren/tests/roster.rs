@@ -169,7 +169,7 @@ fn older_rosters_and_those_of_other_keys_are_refused() {
     *damaged.last_mut().unwrap() ^= 1;
     for (lie, why) in [
         (first.as_bytes(), "its serial is 1, and 2 is known"),
-        (conflicting.as_bytes(), "as another roster does"),
+        (conflicting.as_bytes(), "the same serial as another roster"),
         (forged.as_bytes(), "has signed it, and the fleet's key is"),
         (&damaged, "its signature is not that of the key"),
     ] {

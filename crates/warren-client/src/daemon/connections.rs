@@ -256,7 +256,7 @@ impl Connections {
         let way = way.or_else(|| self.way_of(of_session()?));
         let place = way.map_or(self.exits.current(), |way| way.exit);
         let RemoteExit { public_keys, server_name, .. } = self.exits.exit(place).clone();
-        // A check is to show one key, and not that the exit still has another.
+        // A check must show that the exit has this key, not that it still has another one.
         let exit_keys = ordered.check.map_or(public_keys, |key| vec![key]);
         self.ordered.push(index, ordered);
         worker.send(ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name }).await;

@@ -105,7 +105,7 @@ impl Daemon {
 
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let mut snapshot = self.worker.snapshot().await.unwrap_or_default();
-        // An index is that of a connection in the session in use.
+        // Indices are those of connections in the session in use.
         for each in &mut snapshot.connections {
             each.index = each.index.filter(|_| self.connections.index_beside(each.connection).is_none());
         }

@@ -76,10 +76,10 @@ impl Daemon {
         }
     }
 
-    /// The key that the exit in use has proven, or that it has to.
+    /// The key that the exit in use has proven, or has to prove.
     pub(super) fn exit_key(&self) -> Option<PublicKey> {
         let accepted = &self.connections.exit().public_keys;
-        // A connection to another exit may have proven that one's key before.
+        // An earlier connection to another exit may have proven that exit's key.
         let proven = self.connections.proven_on(0).filter(|key| accepted.contains(key));
         proven.or(accepted.first().copied())
     }

@@ -51,7 +51,7 @@ impl Daemon {
         self.keep_fleet().await;
         let listed = self.host.listed_resolvers().await;
         if self.start.fleet.has_names() && kill_switch::names_all_by_address(&self.start.profile) {
-            // The start had no need of name servers.
+            // Nothing needed name servers at the start.
             self.connections.lookups.ask(NameServers::find(Some(self.start.helper.clone())).await);
         }
         let Self { start, host, connections, .. } = self;

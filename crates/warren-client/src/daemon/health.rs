@@ -78,7 +78,7 @@ impl Health {
     }
 
     pub(super) fn set_state(&mut self, state: State) {
-        // `since` is the start of the state. A failed attempt sets the same state again, which must not begin it anew.
+        // `since` is the start of the state. A failed attempt sets the same state again, which must not change its start.
         if self.state != state {
             self.state = state;
             self.since = Instant::now();
@@ -208,7 +208,7 @@ impl Health {
         }
     }
 
-    /// Notes that the tunnel rests on a trusted network. That is as good as a connection for who waits for it.
+    /// Notes that the tunnel rests on a trusted network. For an `up` that waits, this is as good as a connection.
     pub(super) fn rests(&mut self, network: &str) {
         self.set_state(State::Resting);
         self.refusal.over();

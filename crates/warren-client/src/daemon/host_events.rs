@@ -42,8 +42,8 @@ impl Daemon {
         self.note_host_trouble(Some(sentence));
     }
 
-    /// Gives the session up if this host has to reach another host outside the tunnel that has the lease's address by now. Asks for
-    /// another session at once. As long as the exit gives that address, the daemon refuses the session.
+    /// Gives the session up if the lease's address by now belongs to another host, which this host has to reach outside the
+    /// tunnel. Asks for another session at once. As long as the exit gives that address, the daemon refuses the session.
     ///
     /// # Errors
     /// Why the lease is still on this host.

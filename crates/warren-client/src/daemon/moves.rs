@@ -16,7 +16,7 @@ pub(super) struct Moves {
     /// Decides what to do next.
     pub(super) plan: Plan,
     pub(super) under_way: Option<Move>,
-    /// What the new exit has said before the switch and that has not been taken yet. Its session is the one in use now.
+    /// What the new exit said before the switch, until it is taken. Its session is the one in use now.
     pub(super) news: VecDeque<ClientAction>,
 }
 
@@ -30,8 +30,8 @@ pub(super) struct Move {
 }
 
 impl Move {
-    /// Keeps what the new exit says until the switch. Newer news of a kind replaces older, so an exit that talks without end fills
-    /// nothing.
+    /// Keeps what the new exit says until the switch. A newer message replaces an older one of its kind, so an exit that
+    /// never stops talking fills no memory.
     pub(super) fn take_news(&mut self, action: ClientAction) {
         self.news.retain(|earlier| match (earlier, &action) {
             (ClientAction::ExitKeys { index: one, .. }, ClientAction::ExitKeys { index: other, .. }) => {
@@ -49,8 +49,8 @@ impl Moves {
         self.news.pop_front()
     }
 
-    /// Whether a move for this purpose may begin now, to the exit at a place. The end of a move cuts off flows at the exit before, so
-    /// only an exit that sends its clients away is worth that.
+    /// Whether a move for this purpose may begin now, to the exit at a place. The end of a move cuts off flows at the
+    /// earlier exit. Only an exit that sends its clients away justifies that.
     pub(super) fn may_begin(&self, now: Instant, purpose: Purpose, place: usize) -> bool {
         let is_asked = purpose == Purpose::Leave;
         (is_asked || !self.plan.is_under_way()) && self.plan.may_go(now, is_asked, place)
@@ -70,7 +70,8 @@ impl Moves {
     }
 }
 
-/// A random part of a duration. Predictable numbers would only make clients less evenly spread, so a failing source is no error.
+/// A random part of a duration. Predictable numbers would only make clients less evenly spread, so a failing source is not
+/// an error.
 pub(super) fn random_part(of: Duration) -> Duration {
     let mut bytes = [0; 2];
     let _ = getrandom::fill(&mut bytes);

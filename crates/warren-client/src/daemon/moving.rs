@@ -75,7 +75,7 @@ impl Daemon {
         self.moves.under_way = Some(Move { rules, from, to, news: VecDeque::new() });
     }
 
-    /// Carries out what the session beside asks for, and then what the move does next. Returns whether there was anything.
+    /// Carries out what the second session asks for, and then what the move does next. Returns whether there was anything.
     pub(super) async fn follow_move(&mut self) -> anyhow::Result<bool> {
         let mut is_busy = false;
         while let Some(action) = self.session.beside.as_mut().and_then(|beside| beside.machine.poll_action())
@@ -90,7 +90,7 @@ impl Daemon {
         Ok(is_busy)
     }
 
-    /// Goes on with the session beside at once if the one in use is lost. Returns false if it cannot.
+    /// Goes on with the second session at once if the one in use is lost. Returns false if it cannot.
     pub(super) async fn takes_over(&mut self) -> bool {
         let takes_over =
             self.moves.plan.is_building() && self.next_step(Instant::now()) == Some(Step::Switch);
@@ -122,7 +122,7 @@ impl Daemon {
         self.worker.send_all(SharedCommand::Move { moving: None }).await;
     }
 
-    /// Ends the session beside if its exit may no longer be used.
+    /// Ends the second session if its exit may no longer be used.
     pub(super) async fn check_beside(&mut self) {
         if !self.connections.is_beside_accepted() {
             self.end_move().await;
@@ -241,7 +241,7 @@ impl Daemon {
         }
     }
 
-    /// Lets the workers use a connection beside.
+    /// Lets the workers use a connection of the second session.
     async fn attach_beside(&mut self, index: u32) {
         let welcome = self.session.beside.as_ref().and_then(|beside| beside.welcome.as_ref());
         let connection = self.connections.connection_of(Which::Beside, index);
@@ -251,7 +251,7 @@ impl Daemon {
         self.connections.attached(Which::Beside, index);
     }
 
-    /// Sends echo requests through the session beside, if there is a device to send them through.
+    /// Sends echo requests through the second session, if there is a device to send them through.
     fn probe_beside(&mut self, now: Instant) {
         let device = self.host.setup.device().map(|device| device.name);
         let (Some(moved), Some(beside)) = (&self.moves.under_way, &mut self.session.beside) else { return };
@@ -269,13 +269,13 @@ impl Daemon {
         self.moves.plan.asks(Which::Beside);
     }
 
-    /// The session beside has no connection left, or has been refused.
+    /// The second session has no connection left, or has been refused.
     async fn lose_beside(&mut self, reason: &str) {
         match self.moves.plan.is_building() {
             true => self.give_move_up(Instant::now(), reason).await,
             false => {
                 self.end_move().await;
-                // If it was the old session of a trial, nobody else asks any more.
+                // If it was the old session of a trial, the move no longer asks for an echo, so this does.
                 self.ask_for_echo();
             }
         }

@@ -172,7 +172,7 @@ impl OnDemand {
 const STEADY_FOR: Duration = Duration::from_secs(2);
 /// The wait is at most 64 s.
 const MOST_DOUBLINGS: u32 = 5;
-/// For how long a change of mind makes the next rest wait.
+/// For how long a change of mind delays the next rest.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// The longest time between two looks. The kernel reports most changes at once, but not that another router has come.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -60,7 +60,7 @@ impl Daemon {
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
-        // What rests with an open kill switch closes it when it goes on.
+        // A tunnel that rests with an open kill switch closes the kill switch when it goes on.
         if self.on_demand.resting().is_none() {
             self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
         }

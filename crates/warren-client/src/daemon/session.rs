@@ -71,7 +71,7 @@ impl CurrentSession {
         self.machine.stay(self.config.claim);
     }
 
-    /// Uses the session beside, and keeps the one in use beside it.
+    /// Makes the second session the one in use, and keeps the other one as the second session.
     pub(super) fn swap(&mut self) {
         if let Some(beside) = &mut self.beside {
             std::mem::swap(&mut self.machine, &mut beside.machine);
@@ -80,8 +80,8 @@ impl CurrentSession {
         }
     }
 
-    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` whether exits may
-    /// send rosters.
+    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` says
+    /// whether exits may send rosters.
     pub(super) fn follow_fleet(
         &mut self,
         follows: bool,

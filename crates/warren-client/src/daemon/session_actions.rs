@@ -157,7 +157,7 @@ impl Daemon {
         self.ask_for_echo();
     }
 
-    /// Has the session in use show that it carries packets, if the status does not say so.
+    /// Makes the session in use show that it carries packets, unless the status says so already.
     pub(super) fn ask_for_echo(&mut self) {
         if self.health.state() != State::Up
             && !self.moves.plan.is_asking(Which::InUse)

@@ -72,7 +72,7 @@ impl Daemon {
         }
     }
 
-    /// Takes bytes from the exit of the session beside.
+    /// Takes bytes from the exit of the second session.
     async fn received_beside(&mut self, now: Instant, index: u32, data: &[u8]) {
         let taken = match &self.session.beside {
             Some(beside) if beside.machine.awaits_welcome(index) => {
@@ -87,7 +87,7 @@ impl Daemon {
         beside.machine.received(now, index, data);
     }
 
-    /// Takes a connection whose handshake is done. The exit has proven its key by that.
+    /// Takes a connection whose handshake is done. So the exit has proven its key.
     async fn connected(&mut self, connection: ConnectionId, exit_key: PublicKey) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.connections.take_check(connection) {
@@ -226,8 +226,8 @@ impl Daemon {
     /// tunnel.
     pub(super) fn take_probe(&mut self, (which, probed): (Which, Result<io::Result<()>, JoinError>)) {
         let now = Instant::now();
-        // The sandbox forbids new raw sockets, so an attached connection has to be enough for the session in use. Moves have sockets from
-        // before the sandbox, unless this host's container forbids those too.
+        // The sandbox forbids new raw sockets, so an attached connection has to be enough for the session in use. A move can
+        // probe, because its sockets were opened before the sandbox, unless this host's container forbids that too.
         let is_forbidden =
             matches!(&probed, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
         let is_answered = is_forbidden || matches!(probed, Ok(Ok(())));

@@ -38,8 +38,8 @@ const MOST_LINE: u64 = 4 * 1024 * 1024;
 /// The longest line that is written. A larger transaction becomes a snapshot, which is atomic too.
 const LONGEST: usize = 1024 * 1024;
 
-/// The fewest outdated rows that make a snapshot due. If the registry has more rows than that, as many as it has. So a
-/// snapshot costs little for each change.
+/// The fewest outdated rows that make a snapshot due. A registry with more rows than that needs as many outdated rows
+/// as it has rows. So a snapshot costs little for each change.
 const OUTDATED: usize = 10_000;
 
 /// The store of an exit that holds its lock, and what this process knows of the file.
@@ -207,8 +207,8 @@ impl ClientStore {
         let written = storage::write_atomic(&self.path, text.as_bytes(), MODE);
         let after = identity_at(&self.path);
         if written.is_ok() || after != before {
-            // If only syncing the directory failed, the new file is in place all the same. It may go in a power cut, and has
-            // changes that nobody was told of, so the next change replaces it again.
+            // If only syncing the directory failed, the new file is in place all the same. It may be lost in a power
+            // cut, and its changes were reported as failed. So the next change replaces it again.
             (self.known, self.tail) = (after, None);
         }
         written.map_err(|error| unwritten(&self.path, &describe(&error)))?;
@@ -217,7 +217,8 @@ impl ClientStore {
         Ok(())
     }
 
-    /// Refuses to continue after somebody else's change, which the next change would undo. A deleted file is no change.
+    /// Refuses to continue after somebody else's change, which the next change would undo. A deleted file does not
+    /// count as a change.
     ///
     /// # Errors
     /// When the file is not as this process left it.

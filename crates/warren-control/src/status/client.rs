@@ -26,7 +26,8 @@ pub struct ClientStatus {
     /// The trusted network on which the tunnel rests, in the state `resting`.
     #[serde(default)]
     pub resting: Option<String>,
-    /// The fleet that the client follows, if it follows one. The name `fleet` is an exit's: both are fields of one JSON object. Not `fleet`, which is an exit's and in the same JSON object.
+    /// The fleet that the client follows, if it follows one. The field is not called `fleet`,
+    /// because an exit's field has that name, and both are fields of one JSON object.
     #[serde(default)]
     pub roster: Option<FollowedFleetStatus>,
     /// The move to another exit of the fleet, while one is under way.

@@ -32,12 +32,13 @@ pub struct ExitStatus {
     /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
-    /// How its fleet is. Absent if the exit belongs to none.
+    /// The state of its fleet. Absent if the exit belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
 }
 
-/// How an exit's fleet is, as the exit sees it. It has 19 fields because each is a key that `warren status exit --json` promises.
+/// The state of an exit's fleet, as the exit sees it. It has 19 fields because each is a key that
+/// `warren status exit --json` promises.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The exit's name in the fleet.
@@ -58,7 +59,7 @@ pub struct FleetStatus {
     pub is_draining: bool,
     /// Whether an operator drains the exit from another one.
     pub is_drained_by_operator: bool,
-    /// The store's revision up to which the exit acts.
+    /// The store's revision up to which the exit has applied all changes.
     pub revision: i64,
     /// How many revisions the most advanced exit is ahead.
     pub revision_lag: i64,
@@ -98,7 +99,7 @@ pub struct FleetExitStatus {
     pub bits_per_second: u64,
     /// Cores that its process uses.
     pub cores: f32,
-    /// The revision up to which it acts.
+    /// The revision up to which it has applied all changes.
     pub revision: i64,
     /// Its clock minus this exit's.
     pub clock_offset_ms: i64,

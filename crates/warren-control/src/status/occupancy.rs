@@ -24,7 +24,7 @@ pub struct Occupancy {
 impl Occupancy {
     pub(super) fn of(Snapshot { sockets, occupancy, .. }: &Snapshot) -> Self {
         let counts = |histogram: &Histogram| histogram.counts().to_vec();
-        // Taken apart by name, so that no error is left out.
+        // Destructured by name, so that no error is left out.
         let SendErrors {
             datagram_too_long,
             batch_too_long,

@@ -44,7 +44,7 @@ fn move_only(
             "process {process} does not belong to user {user} alone; a program that has changed its user cannot be moved"
         )));
     }
-    // While it lives, its number is its own. So the status was its own too.
+    // While the process lives, no other process gets its number. So the status was that of this process.
     if has_ended(&handle)? {
         return Err(gone());
     }

@@ -62,7 +62,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         | AccessFs::MakeSock
         | AccessFs::RemoveFile;
     let set = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-    // Abstract sockets are no files, so no rule about files keeps a daemon from them.
+    // Abstract sockets are not files, so no rule about files keeps a daemon from them.
     let mut ruleset = ruleset()?.scope(Scope::Signal | Scope::AbstractUnixSocket)?.create()?;
     for directory in &files.readable {
         ruleset = allow(ruleset, directory, read)?;

@@ -1,4 +1,5 @@
-//! The audit log's file. It only grows; when it is full, it is put aside as the older half, and the half before that goes.
+//! The audit log's file. It only grows. When it is full, it becomes the older half of the log, and the previous older half
+//! is deleted.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
@@ -51,7 +52,7 @@ impl AuditFile {
             length = 0;
         }
         if length > 0 && !ends_with_line_break(&file, length)? {
-            // A power cut has torn the last line. It stays, and is told from this one.
+            // A power cut has torn the last line. It stays, and a line break separates it from this one.
             line.insert(0, b'\n');
         }
         let written = file.write_all_at(&line, length).and_then(|()| file.sync_data());
@@ -90,7 +91,7 @@ fn ends_with_line_break(file: &File, length: u64) -> io::Result<bool> {
 }
 
 impl Found {
-    /// The entries about every client that has had a name, those under their earlier names too. The oldest come first.
+    /// The entries about every client that has had a name, including those under its earlier names. The oldest come first.
     pub fn about(&self, name: &str) -> Vec<&Entry> {
         let mut found = follow(self.entries.iter().rev(), Vec::new(), Some(name));
         found.reverse();
@@ -98,8 +99,9 @@ impl Found {
     }
 }
 
-/// The entries, of those given with the newest first, that are about the clients whose present names are `names`, those under earlier
-/// names too. With `any`, also those about every other client that has had this name.
+/// Selects the entries about the clients whose present names are `names`, including entries under their earlier names.
+/// With `any`, also selects those about every other client that has had this name. The entries that are given and
+/// those that are returned begin with the newest.
 pub(super) fn follow<'entries, 'name>(
     newest_first: impl Iterator<Item = &'entries Entry>,
     mut names: Vec<&'name str>,
@@ -113,7 +115,7 @@ where
         let Some(client) = entry.change.client.as_deref() else { continue };
         let renamed = names.iter().position(|name| entry.change.is_rename_to(name));
         if let Some(position) = renamed {
-            // What is older under the later name was about another client.
+            // Older entries under the later name are about another client.
             names.swap_remove(position);
         }
         if renamed.is_some() || any.is_some_and(|name| entry.change.is_rename_to(name)) {

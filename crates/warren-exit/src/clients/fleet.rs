@@ -97,7 +97,7 @@ impl Clients {
         }
     }
 
-    /// Lets the fleet hear of the exit's newest key.
+    /// Tells the fleet the exit's newest key.
     pub(crate) fn introduce(&mut self, key: PublicKey) {
         if let Some(fleet) = &mut self.fleet {
             fleet.introduce(key, &mut self.sessions);

@@ -34,8 +34,8 @@ impl Daemon<'_> {
         Ok(ended)
     }
 
-    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start. So an
-    /// unchanged copy leaves the keys in place that the exit was given since.
+    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start.
+    /// So if the copy is unchanged, the keys that the exit was given since stay in place.
     pub(super) async fn adopt_keys(&mut self, read: &mut ExitSettings) {
         let keys = read.public_keys();
         if read.keys.is_copy && keys == self.keys_read {

@@ -111,7 +111,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// The name that what a person has typed gives, whether that is the plainest one, and who has that otherwise.
+    /// The name that is made from what a person has typed, and whether it is the plainest one. If it is not, also
+    /// who has the plainest one.
     fn name_of(&self, typed: &Typed) -> Result<Value, String> {
         if typed.text.len() > LONGEST_TYPED {
             return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));
@@ -126,7 +127,8 @@ impl Daemon<'_> {
         Ok(json!({ "name": proposed_name(&typed.text, is_taken), "wanted": wanted, "holder": holder }))
     }
 
-    /// A change of a client. Its answer has its forwards, which the dialog for them shows. `after` is its name after that.
+    /// A change of a client. The answer has the client's forwards, which their dialog shows. `after` is the
+    /// client's name after the change.
     async fn change_one(
         &self,
         name: String,

@@ -1,5 +1,5 @@
-//! What an exit of a fleet keeps over a restart beside its clients: when the store answered last, up to which revision its copy is,
-//! which of its changes the store may lack, and where the store is.
+//! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, up to
+//! which revision its copy is, which of its changes the store may lack, and where the store is.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,8 @@ impl FleetFile {
         self.written.revision
     }
 
-    /// Writes what has changed. Later answers alone are written now and then only.
+    /// Writes what has changed. If only the time of the store's last answer has changed, it is written
+    /// only now and then.
     ///
     /// # Errors
     /// When the file cannot be written. It is as before then.

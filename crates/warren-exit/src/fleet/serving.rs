@@ -28,7 +28,7 @@ pub(super) struct Serving {
     is_ending: bool,
     /// Whether clients are sent away now.
     is_leaving: bool,
-    /// When those who are left are cut off, of a stale exit.
+    /// When a stale exit cuts off the clients that are left.
     cut_off: Option<Instant>,
     is_stale: bool,
 }

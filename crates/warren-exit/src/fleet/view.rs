@@ -1,4 +1,4 @@
-//! How the fleet is, for the status, the metrics, the page, and the answers to operators.
+//! The state of the fleet, for the status, the metrics, the page, and the answers to operators.
 
 use std::time::{Instant, SystemTime};
 

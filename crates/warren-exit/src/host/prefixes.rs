@@ -19,7 +19,7 @@ pub(super) struct Needed {
 }
 
 impl Needed {
-    /// Looks what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
+    /// Finds out what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
     pub(super) async fn look(store: Option<&[IpAddr]>, registry: &ClientRegistry, helper: &Helper) -> Self {
         let has_networks = registry.prefixes().next().is_some();
         match store.filter(|_| has_networks) {

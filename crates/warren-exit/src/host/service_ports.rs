@@ -28,12 +28,12 @@ pub(super) struct ServicePorts {
     helper: Helper,
     /// A look that is under way.
     listing: Option<JoinHandle<Listed>>,
-    /// The sockets' ports, as they could be listed last.
+    /// The sockets' ports, from the last listing that succeeded.
     sockets: Vec<ServicePort>,
-    /// The ports that no forward may take, as they could be listed last, and those of two looks in a row.
+    /// The ports that no forward may take, from the last listing that succeeded, and those of two looks in a row.
     own: Vec<Ports>,
     lasting: Vec<Ports>,
-    /// The ports that rules publish, as they could be listed last.
+    /// The ports that rules publish, from the last listing that succeeded.
     published: BTreeSet<u16>,
     /// The rules that publish ports and could not be read, as logged last.
     unread: Vec<String>,

@@ -34,7 +34,7 @@ impl Families<'_> {
         })
     }
 
-    /// The same for sums that are no whole numbers.
+    /// The same for sums that are not whole numbers.
     pub(super) fn float_counters<Labels: EncodeLabelSet>(
         &mut self,
         name: &str,

@@ -69,7 +69,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("quic_returned_datagrams", "Kept datagrams that QUIC returned because their packets were lost."),
     ("quic_forgotten_datagrams", "Kept datagrams that QUIC forgot because too many bytes were kept."),
     ("quic_kept_bytes", "Bytes of datagrams that are kept now, to be sent again if they are lost."),
-    ("repaired_datagrams", "Lost datagrams that were sent again, each counted once a repair."),
+    ("repaired_datagrams", "Lost datagrams that were sent again, counted once for each repair."),
     ("given_up_datagrams", "Lost datagrams that were not sent again."),
     ("filled_datagrams", "Missing datagrams that arrived while others waited for them."),
     ("late_datagrams", "Datagrams that arrived after others had stopped waiting for them."),

@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(300);
 const PLACES: u64 = 288;
 
 /// What each client carried. A client takes 8 bytes for each five minutes between its first and its last traffic of the day, so 4 kB at
-/// most. Clients are looked at every five minutes alone, and never by a worker.
+/// most. Clients are looked at only every five minutes, and never by a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
     /// When the step that has begun did so. None before the first look.

@@ -38,7 +38,7 @@ pub(crate) enum ApiCall {
     Day,
     /// A page of the audit log.
     Audit(AuditQuery),
-    /// The name that what a person has typed gives.
+    /// The name that is made from what a person has typed.
     Name(Typed),
     /// A change.
     Change(Change),

@@ -192,7 +192,7 @@ async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Po
     }
     let is_incomplete = [
         Compare::value(beginning, CompareOp::Equal, config.exit.as_str()),
-        // Each link writes one with its first heartbeat.
+        // Each link writes its position with its first heartbeat.
         Compare::version(keys.positions(), CompareOp::Equal, 0).with_prefix(),
     ];
     let deletes =

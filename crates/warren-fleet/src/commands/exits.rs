@@ -127,11 +127,12 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
     Ok(answer.succeeded())
 }
 
-/// Deletes all keys of an exit. Whoever may remove its user of the store does so.
+/// Deletes all keys of an exit. Its user of the store is left to a link or command that may remove
+/// users.
 pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
-    // A fleet that an exit has left has begun.
+    // An exit can leave only a fleet whose beginning is over.
     operations.push(TxnOp::delete(keys.beginning(), None));
     Ok(operations)
 }

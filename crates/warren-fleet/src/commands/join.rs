@@ -1,7 +1,8 @@
 //! `warren fleet join`: makes a host an exit of a fleet, with a ticket.
 //!
-//! A ticket works for one host. Whatever fails, and whenever, the same host may join with it again until it has succeeded: before it uses
-//! the ticket, it draws a secret and keeps it in a file, and the store learns with the ticket's use whose it was.
+//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this,
+//! the host draws a secret and keeps it in a file before it uses the ticket. The store then learns by this secret which host
+//! has used the ticket.
 
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -220,7 +221,8 @@ fn text_of(argument: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A host's attempt to join. Its file is there from before the ticket's use on, so that the host can prove that it has used the ticket.
+/// A host's attempt to join. Its file is written before the ticket is used, so that the host can prove that it has used
+/// the ticket.
 struct Attempt {
     path: PathBuf,
     /// The ticket's digest.
@@ -267,7 +269,7 @@ impl Attempt {
         write(&self.path, &serde_json::to_vec(&kept)?)
     }
 
-    /// The attempt has failed for good. If the host belongs to a fleet, its credentials stay, and this with them.
+    /// The attempt has failed for good. If the host belongs to a fleet, its credentials stay, and so does this file.
     fn forget(&self, belongs_to_fleet: bool) {
         if !belongs_to_fleet {
             let _ = std::fs::remove_file(&self.path);
@@ -370,7 +372,7 @@ mod tests {
         assert!(again.is_again && again.host == first.host);
         let other = Ticket { secret: "y".to_owned(), ..a_ticket() };
         assert!(!Attempt::of(directory.path(), &other).unwrap().is_again);
-        // What the earlier attempt has left is no obstacle, and what another one has left is.
+        // Files of the earlier attempt are no obstacle. Files of another one are.
         Files::of(directory.path(), &a_ticket(), true).unwrap().write(directory.path()).unwrap();
         assert!(Files::of(directory.path(), &a_ticket(), true).is_ok());
         assert!(Files::of(directory.path(), &other, false).is_err());

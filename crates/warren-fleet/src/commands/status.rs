@@ -50,7 +50,7 @@ struct Line {
     exit: FleetExit,
     /// Whether an operator drains it.
     is_drained: bool,
-    /// Whether it acts by the latest change.
+    /// Whether it has applied the latest change.
     has_heard: bool,
 }
 

@@ -140,7 +140,7 @@ impl Ticket {
     }
 }
 
-/// How long a user that is being removed is waited for. Nobody takes longer, unless it has ended halfway.
+/// How long to wait while a user is being removed. The removal takes longer only if its process has ended halfway.
 const REMOVAL: (Duration, u32) = (Duration::from_millis(200), 25);
 
 /// Makes a ticket and prints it.
@@ -237,7 +237,8 @@ pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The new exit's certificate, which has to be that of its user. This exit's own one would make whoever has the ticket this exit.
+/// The new exit's certificate, which has to be that of its user. With this exit's own certificate, the holder of the ticket
+/// could pose as this exit.
 fn identity_for(
     arguments: &TicketArguments,
     own: &StoreOptions,
@@ -289,7 +290,7 @@ async fn make_user(
     if has_certificate {
         return Ok(None);
     }
-    // A store that checks no users answers so.
+    // A store that checks no users gives this answer.
     let user = Some((name.to_owned(), password.clone()));
     match (StoreOptions { user, ..arguments.admin.options(fleet)? }).connect_any().await {
         Err(error) if format!("{error:#}").contains("authentication is not enabled") => {

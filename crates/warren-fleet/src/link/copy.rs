@@ -46,7 +46,7 @@ impl Pair {
         );
     }
 
-    /// The value as a signed roster. `None` if it was deleted, or no roster is so long.
+    /// The value as a signed roster. `None` if it was deleted, or is too long for a roster.
     pub(crate) fn roster(&self) -> Option<Vec<u8>> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_ROSTER_LENGTH {
@@ -75,7 +75,7 @@ impl Pair {
 /// All that a link knows of the store.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// Shared with a connection until that knows whether it must replay removed keys.
+    /// Shared with a connection until the connection knows whether it must replay removed keys.
     rows: Arc<Rows>,
     unseen: Unseen,
     revision: i64,
@@ -85,7 +85,7 @@ pub(crate) struct Copy {
     others: Others,
 }
 
-/// What the store has one of, for this exit.
+/// The values of which the store has one for this exit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
     /// The revision of the exit's own `wr`.

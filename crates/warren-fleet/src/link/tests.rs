@@ -484,7 +484,7 @@ impl World {
         }
     }
 
-    /// A token that one answer says enrolled a key has enrolled no other.
+    /// If an answer says that a token has enrolled a key, the token has enrolled no other key.
     fn check_tokens(&self) {
         let mut used: BTreeMap<TokenDigest, PublicKey> = BTreeMap::new();
         for rows in self.sides.iter().flat_map(|side| &side.stored) {

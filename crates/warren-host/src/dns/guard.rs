@@ -82,8 +82,8 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }
 }
 
-/// A firewall table that rejects DNS queries to the LAN, and no others: for a tunnel beside which the LAN is reachable
-/// without having been asked for, and which has no [`guard`].
+/// A firewall table that rejects DNS queries to the LAN, and no others: for a tunnel that has no [`guard`], and beside
+/// which the LAN is reachable although the profile did not ask for that.
 ///
 /// `exclude` is the profile's own list, whose resolvers the profile wants to be asked. `mark` and `guests` are as in
 /// [`guard`].

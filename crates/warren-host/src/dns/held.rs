@@ -244,7 +244,7 @@ impl Method {
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
-            // The record of the file knows; `repair` asks it instead.
+            // Only the record of the file knows. `repair` asks the record instead.
             Self::File { .. } => true,
         }
     }

@@ -91,7 +91,7 @@ impl Dns {
 }
 
 fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
-    // Without a stub nobody asks.
+    // Without a stub, nobody needs the answer.
     if plan.split.is_none() {
         return Ok(Vec::new());
     }

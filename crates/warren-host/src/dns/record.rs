@@ -226,8 +226,8 @@ impl Record {
             }
             let is_untouched =
                 self.contents.written.is_none() || resolv_conf::stamp(&self.file) == self.contents.written;
-            // Another program has written Warren's text anew, as a VPN does that had saved it. What that program itself had
-            // written is no original any more.
+            // Another program has put Warren's text back, as a VPN does that had saved it. The text that this program
+            // wrote before no longer counts as an original.
             if !is_untouched && originals.len() > 1 {
                 originals.pop();
             }

@@ -103,7 +103,7 @@ impl Standing {
         sync_directory_of(path).map_err(failed)
     }
 
-    /// The file's text. None if the object is no file, or if the file's content is not UTF-8.
+    /// The file's text. None if the object is not a file, or if the file's content is not UTF-8.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::File { content: Content::Text(text), .. } => Some(text),

@@ -56,7 +56,8 @@ fn arriving(rules: &ExecRules) -> Vec<String> {
     ]
 }
 
-/// A program inside is not reached from outside: the kernel itself would answer there, with packets of no socket.
+/// A program inside is not reached from outside: the kernel itself would answer there, with packets that belong to no
+/// socket.
 fn input(rules: &ExecRules) -> Vec<String> {
     let mut statements = vec!["iifname \"lo\" accept".into()];
     statements.extend(rules.device.iter().map(|index| format!("iif {index} accept")));

@@ -225,7 +225,7 @@ pub(super) struct SeenRoute {
 
 impl SeenRoute {
     pub(super) fn of(message: &RouteMessage, family: Family) -> Option<Self> {
-        // Other kinds of routes lead no packet off this host.
+        // Routes of other kinds take no packet off this host.
         if message.header.kind != RouteType::Unicast
             || message.header.protocol == RouteProtocol::from(PROTOCOL)
         {

@@ -34,7 +34,7 @@ pub(super) fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
 /// The address with its prefix length. For a point-to-point address, that of the peer.
 pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
-    // The peer's address names the network if it differs from the own one.
+    // The peer's address names the network if it differs from the interface's own address.
     let address = own(peer_address).or_else(|| own(local_address))?;
     IpNet::new(address, message.header.prefix_len).ok()
 }

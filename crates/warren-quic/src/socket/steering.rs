@@ -7,7 +7,7 @@ use libc::{sock_filter, sock_fprog};
 
 use super::set_option_of;
 
-/// A value that is no socket's index. The kernel then selects by the hash of both addresses and ports.
+/// A value that is not the index of any socket. The kernel then selects by the hash of both addresses and ports.
 const BY_HASH: u32 = u32::MAX;
 
 /// Steers packets for a shared port (`SO_REUSEPORT`) to the first `workers` sockets bound to it, by the first byte of the

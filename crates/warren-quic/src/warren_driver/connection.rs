@@ -172,8 +172,8 @@ impl WarrenConnection {
         self.is_enrolled = true;
     }
 
-    /// Whose queue space and turn its packets take at an exit that is behind. After the connection's end, its packets no
-    /// longer take the client's, because the client's key may have been removed.
+    /// The peer whose queue space and turn its packets use at an exit that is behind. After the connection's end, its
+    /// packets no longer use those of the client, because the client's key may have been removed.
     pub(super) fn sender(&self) -> Sender {
         match self.peer {
             None => Sender::Stranger,

@@ -69,7 +69,7 @@ fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     let part = |(place, candidate): &(usize, Candidate)| (*place, candidate.part());
     let parts: Vec<_> = near.iter().map(part).filter(|(_, part)| *part > 0).collect();
     lot.draw(&parts).or_else(|| {
-        // All of them are full, or say so.
+        // All of them are full, or claim to be.
         let weights: Vec<_> = near.iter().map(|(place, candidate)| (*place, candidate.weight())).collect();
         lot.draw(&weights)
     })
@@ -110,9 +110,11 @@ impl Lot {
         for (place, part) in parts {
             let end = u128::from(*part) << 64;
             if point < end {
-                // Where the lot lies within this part, on a line of its own: those who drew this one spread evenly over the next.
+                // The lot's place within this part, stretched to a whole line. So the clients that drew this exit spread
+                // evenly in the next draw.
                 let rest = u64::try_from(point / u128::from(*part)).unwrap_or_default();
-                // That line has fewer points. Its last digits are filled up, or the lots of a long list would all end at one point.
+                // The stretched line has fewer points, so its last digits are filled up. Otherwise the lots of a long list
+                // would all end at one point.
                 self.0 = rest ^ (mixed(rest) >> 24);
                 return Some(*place);
             }

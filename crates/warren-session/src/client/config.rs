@@ -17,14 +17,14 @@ pub struct ClientConfig {
     pub prefixes: Vec<IpNet>,
     /// Whether this client can go to another exit, which matters to an operator who drains this one.
     pub has_other_exit: bool,
-    /// 16 random bytes, which stay the same as long as the client process lives: by them, an exit tells a client that has moved from
-    /// another machine with the same key. Without them, the session draws its own.
+    /// 16 random bytes, which stay the same as long as the client process lives: with them, an exit distinguishes a client
+    /// that has moved from another machine with the same key. Without them, the session draws its own.
     pub nonce: Option<[u8; 16]>,
-    /// The session's number among those of this client process, higher than that of every earlier one. By it, the exits of a fleet
-    /// agree on which of two sessions counts.
+    /// The session's number among those of this client process, higher than that of every earlier one. With it, the exits of
+    /// a fleet agree on which of two sessions counts.
     pub claim: u64,
-    /// Whether the client can open a session at another exit while this one goes on. Then a draining exit ends nothing by its word:
-    /// the caller hears [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
+    /// Whether the client can open a session at another exit while this one goes on. If so, the message of a draining exit
+    /// ends nothing: the caller gets [`ClientAction::AskedToLeave`](super::ClientAction::AskedToLeave).
     pub moves_without_gap: bool,
     /// The fleet that the client follows, and the serial of the newest roster that it has.
     pub fleet: Option<(FleetName, u64)>,

@@ -11,7 +11,7 @@ use crate::PublicKey;
 /// Most keys that were learnt and not retired yet.
 const MOST_LEARNT: usize = 2;
 
-/// Most retired keys that are remembered, beside those that the profile pins.
+/// Most retired keys that are remembered, besides those that the profile pins.
 const MOST_RETIRED: usize = 16;
 
 /// The keys by which a client accepts one exit.

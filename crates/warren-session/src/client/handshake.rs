@@ -131,7 +131,8 @@ impl ClientSession {
         let exit_keys = welcome.exit_keys.clone();
         session.welcome = welcome;
         if is_news {
-            // The host need not follow what has changed again by now, or an exit could keep it busy with nothing else.
+            // The host skips a change that a newer one has replaced. Otherwise an exit could keep it busy
+            // with nothing else.
             self.actions.retain(|action| !matches!(action, ClientAction::Changed(_)));
             self.actions.push_back(ClientAction::Changed(Box::new(session.welcome.clone())));
         }
@@ -157,7 +158,7 @@ impl ClientSession {
                 Loss { answered: true, ..Loss::broken(why).closing(Goodbye::ClientStopped) },
             );
         };
-        // The exit closes nothing with this word alone. Its clients have time to open a session elsewhere.
+        // This message alone closes nothing. Its clients have time to open a session elsewhere.
         if reason == Goodbye::Draining && self.config.moves_without_gap && self.up_count() > 0 {
             match self.link(index).and_then(Link::attached_since) {
                 Some(_) => self.actions.push_back(ClientAction::AskedToLeave),

@@ -82,7 +82,8 @@ pub struct Moves {
     leave_at: Option<Instant>,
     /// Until when no move for a better exit begins.
     rests_until: Option<Instant>,
-    /// The place of an exit that gave no session, and until when no move there begins that the exit in use has not asked for.
+    /// The place of an exit that gave no session, and a time. Until then, a move there begins only if the exit in use has
+    /// asked for it.
     failed: Option<(usize, Instant)>,
     in_use: Proof,
     beside: Proof,
@@ -147,7 +148,7 @@ impl Moves {
         self.under_way.is_none() && self.rests_until.is_none_or(|until| now >= until)
     }
 
-    /// Whether a move to the exit at a place may begin now. `is_asked` whether the exit in use has asked for it.
+    /// Whether a move to the exit at a place may begin now. `is_asked` says whether the exit in use has asked for it.
     pub fn may_go(&self, now: Instant, is_asked: bool, place: usize) -> bool {
         is_asked || !self.failed.is_some_and(|(failed, until)| failed == place && now < until)
     }
@@ -335,7 +336,8 @@ impl Move {
         let late = (now >= until).then_some(Step::GiveUp("nothing came back through it"));
         let (true, Some(keeps_addresses)) = (beside.is_up, self.keeps_addresses) else { return late };
         let attached = *self.attached.get_or_insert(now);
-        // A session that is lost needs no proof of the other. If it is back by the time the other is there, it is not lost.
+        // If the session in use is lost, the other one needs no proof. A session that is back by the time the other one is
+        // there does not count as lost.
         let is_lost = !in_use.is_up && !is_planted(Bug::LostWithoutSuccessor);
         if is_lost || is_planted(Bug::UnprovenSwitch) {
             return Some(Step::Switch);
@@ -374,7 +376,7 @@ impl Move {
         (proof == Proof::Missing && now >= self.probe_at).then(|| self.probe(now, Which::InUse)).flatten()
     }
 
-    /// Asks for an echo. Whoever cannot send one says nothing, and is asked again.
+    /// Asks for an echo. A caller that cannot send one reports nothing, and is asked again.
     fn probe(&mut self, now: Instant, which: Which) -> Option<Step> {
         self.probe_at = now + PROBE_AGAIN;
         Some(Step::Probe(which))

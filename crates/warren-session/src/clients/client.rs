@@ -97,7 +97,8 @@ impl Client {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
     }
 
-    /// What makes a key of the kind that one of its keys is. A next key is always one of Warren's.
+    /// The program that makes keys of the same kind as one of the client's keys. A next key is always a Warren
+    /// key.
     pub(crate) fn key_maker(&self, key: PublicKey) -> KeyMaker {
         match self.wireguard {
             Some(_) if key == self.public_key => KeyMaker::WireGuard,

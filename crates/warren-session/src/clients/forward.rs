@@ -45,7 +45,7 @@ pub struct PortRange {
 pub struct InvalidPortRange;
 
 impl PortRange {
-    /// The ports from `first` to `last`. `None` if these are no ports, or not in this order.
+    /// The ports from `first` to `last`. `None` if these are not ports, or not in this order.
     pub const fn new(protocol: ForwardProtocol, first: u16, last: u16) -> Option<Self> {
         if first > 0 && first <= last { Some(Self { protocol, first, last }) } else { None }
     }
@@ -133,7 +133,7 @@ pub struct Forward {
 pub struct InvalidForward;
 
 impl Forward {
-    /// Forwards `ports` to those of the client that begin with `to`. `None` if these are no ports.
+    /// Forwards `ports` to those of the client that begin with `to`. `None` if these are not ports.
     pub fn new(ports: PortRange, to: u16) -> Option<Self> {
         let last = to.checked_add(ports.last() - ports.first());
         (to > 0 && last.is_some()).then_some(Self { ports, to })
@@ -155,7 +155,7 @@ impl Forward {
         PortRange { protocol, first: self.to, last: self.to + (last - first) }
     }
 
-    /// Whether the client's ports are others than the exit's.
+    /// Whether the client's ports differ from the exit's.
     pub const fn is_moved(self) -> bool {
         self.to != self.ports.first
     }

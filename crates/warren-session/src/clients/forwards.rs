@@ -1,4 +1,4 @@
-//! What a client's forwards must fulfil among themselves.
+//! The rules that a client's forwards must keep among themselves.
 
 use super::forward::{MAX_FORWARDS, MAX_MOVED_PORTS};
 use super::{Client, RegistryError};

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// What makes a key of some kind.
+/// The program that makes keys of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyMaker {
-    /// A key of Warren's.
+    /// A Warren key.
     Warren,
-    /// A key of WireGuard's.
+    /// A WireGuard key.
     WireGuard,
 }
 

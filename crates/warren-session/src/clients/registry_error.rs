@@ -106,7 +106,7 @@ pub enum RegistryError {
     },
     /// A prefix overlaps a special-purpose network, which cannot be behind a client.
     #[error(
-        "client {name:?} cannot have the prefix {prefix}: it overlaps {reserved}, {what} addresses, which cannot be behind a client; write the networks that are"
+        "client {name:?} cannot have the prefix {prefix}: it overlaps {reserved}, {what} addresses, which cannot be behind a client; write the networks that are behind it"
     )]
     ReservedPrefix {
         /// The client that was to be added.
@@ -145,7 +145,7 @@ pub enum RegistryError {
         name: String,
         /// The exit's ports.
         ports: PortRange,
-        /// The ports of the forward that there is.
+        /// The ports of the existing forward.
         other: PortRange,
         /// The client that has that one.
         holder: String,

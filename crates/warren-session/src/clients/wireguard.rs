@@ -7,11 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A client that connects with WireGuard. Its public key is an X25519 key then, which no connection of Warren can prove.
+/// A client that connects with WireGuard. Its public key is then an X25519 key, which no Warren connection can prove.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WireGuardClient {
-    /// The secret that it shares with the exit beside its key pair, if any.
+    /// The secret that it shares with the exit in addition to its key pair, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preshared_key: Option<PresharedKey>,
 }

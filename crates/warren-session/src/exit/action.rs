@@ -82,7 +82,7 @@ pub enum ExitAction {
         /// The client's key.
         key: PublicKey,
     },
-    /// Let this key connect with WireGuard, or no longer. Its sessions have ended before.
+    /// Admit this key to WireGuard, or refuse it from now on. Its sessions have ended before.
     SetWireGuard {
         /// The client's key.
         key: PublicKey,

@@ -33,7 +33,7 @@ pub struct SessionConfig {
     pub features: u64,
     /// The exit's public keys, the newest first, at most [`MAX_EXIT_KEYS`](crate::MAX_EXIT_KEYS). Clients that take updates are told.
     pub exit_keys: Vec<PublicKey>,
-    /// The exit's fleet, whose roster clients get that follow one.
+    /// The exit's fleet. Clients that follow rosters get this fleet's roster.
     pub fleet: FleetNews,
 }
 

@@ -1,5 +1,6 @@
-//! What an exit does differently because other exits have the same clients: a copy of the registry of its own, rows that the store
-//! may not have over a restart, whole copies of the store, and sessions that clients have elsewhere.
+//! How an exit differs when other exits have the same clients. It has its own copy of the registry, and remembers over a
+//! restart which rows the store may lack. It takes whole copies of the store. And its clients may have sessions at other
+//! exits.
 
 use std::collections::{BTreeSet, btree_map::Entry};
 use std::time::{Duration, Instant};
@@ -34,14 +35,14 @@ pub struct UnsentRow {
 #[derive(Debug, Default)]
 pub struct WholeCopy {
     seen: BTreeSet<RowId>,
-    /// The rows that the exit had otherwise when they arrived.
+    /// The rows that differed from the exit's own when they arrived.
     differing: Vec<RowChange>,
 }
 
 /// Most rows of a whole copy: the clients, and as many invitations and removed keys as an exit has memory for.
 const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
 
-/// Why a part does not belong into a whole copy.
+/// Why a part does not belong in a whole copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadWhole {
     /// A row is there a second time.
@@ -127,7 +128,7 @@ impl ExitSessions {
                 && is_shut_out
                 && self.registry.by_key(key).is_some_and(|client| client.disabled)
             {
-                // By a request that is older than every request of this run.
+                // Stands for a request that is older than every request of this run.
                 self.store.shut_out(key, StoreRequestId(0));
             }
         }

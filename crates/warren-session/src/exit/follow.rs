@@ -63,7 +63,7 @@ impl ExitSessions {
         let mut errors = Vec::new();
         let (mut own, mut stored) = (Vec::new(), Vec::new());
         for row in changes {
-            // Asked first, because merging makes more rows owed.
+            // Looked up first, because merging can make further rows owed.
             let is_own = self.store.owes(row.id());
             let Some(row) = self.merged(row, writer) else { continue };
             let row = fitting(row, &self.pool).unwrap_or_else(|(key, error)| {

@@ -41,7 +41,7 @@ pub struct RosterExit {
     pub name: String,
     /// The keys by which clients know it: two while its key is being rotated.
     pub public_keys: Vec<PublicKey>,
-    /// Where it listens, in the order in which clients shall try.
+    /// Where it listens, in the order in which clients should try.
     pub endpoints: Vec<RosterEndpoint>,
     /// Where it is, for people. May be empty.
     pub region: String,

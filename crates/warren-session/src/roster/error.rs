@@ -11,7 +11,7 @@ pub enum RosterError {
     /// The bytes are not an encoded roster.
     #[error("it does not decode")]
     Malformed,
-    /// The bytes are a roster that is encoded in another way than this version does it.
+    /// The bytes are a roster, but not in this version's encoding.
     #[error("it is not encoded as a roster of this version")]
     NotCanonical,
     /// It is too long.

@@ -38,7 +38,7 @@ pub enum RosterRefusal {
     },
     /// Two rosters have one serial. Somebody signs with the fleet key who should not, or on an old copy.
     #[error(
-        "it has the serial {serial} as another roster does, and differs from that one; sign the next one with a higher serial"
+        "it has the same serial as another roster, {serial}, but differs from it; sign the next one with a higher serial"
     )]
     Conflicting {
         /// The serial.

@@ -12,7 +12,8 @@ use super::error::RosterError;
 use super::key::FleetKey;
 use super::wire;
 
-/// What a roster's signature begins with, so that it is no signature of anything else.
+/// The beginning of the signed bytes of a roster, so that its signature cannot pass for one of
+/// anything else.
 const DOMAIN: &[u8] = b"warren fleet roster, version 1\0";
 
 /// A roster, and its signature by the key that it names as its signer. Whether that is the fleet's key is for

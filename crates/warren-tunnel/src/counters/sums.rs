@@ -1,4 +1,5 @@
-//! The counters of several workers together. Each struct is taken apart by name, so that no counter is left out.
+//! The counters of several workers together. Each struct is destructured by name, so that no counter is left
+//! out.
 
 use super::{Histogram, Occupancy, PastConnections, QuicSums, RepairSums, Snapshot, Totals, WorkerShare};
 

@@ -70,7 +70,7 @@ impl Worker {
                 // A connection that cannot take control data is closing; its Closed event tells the control plane.
                 let _ = self.endpoint.send_control(connection, &data);
             }
-            // It cannot be told why.
+            // A peer of another protocol cannot be told why.
             ConnectionCommand::Close { connection, .. } if connection.is_of_other_protocol() => {
                 self.detach_peer(connection);
             }

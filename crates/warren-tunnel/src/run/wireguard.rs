@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Lets a client connect, or no longer.
+    /// Admits a client, or refuses it from now on.
     pub(super) fn set_wireguard(&mut self, key: PublicKey, client: Option<WireGuardClient>) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         let WireGuard { server, members, .. } = &mut *wireguard;
@@ -276,8 +276,9 @@ impl Worker {
     }
 }
 
-/// The reason for a packet with a source that is not the client's. Its system talks on every link, also on this one, which ends
-/// here: from link-local addresses, and from none before it has one. Warren's own clients send no such packets.
+/// The reason to count for a packet whose source is not the client's. The client's system talks on every link, and so on
+/// this one, which ends here. It does so from link-local addresses, and from the unspecified one before it has one.
+/// Warren's own clients send no such packets.
 fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     let is_of_link = |source| match source {
         IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),

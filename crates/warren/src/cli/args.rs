@@ -120,8 +120,9 @@ pub(crate) enum Command {
     /// Run one program inside the tunnel, its DNS included, while the host may stay outside.
     ///
     /// A profile that is not up is brought up for such programs alone; `warren down` ends that. With --outside, the
-    /// program is outside while the host is inside. Either way nothing of it ever leaves on the wrong side: when the
-    /// tunnel goes down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not cover.
+    /// program is outside while the host is inside. Either way none of its packets ever leaves on the wrong side: when
+    /// the tunnel goes down or the daemon is killed, a program inside is cut off. docs/exec.md says what this does not
+    /// cover.
     #[command(after_help = "Examples:\n  warren exec home -- curl https://example.net/\n  \
                             warren exec --outside home -- ping 192.0.2.1")]
     Exec(ExecArgs),
@@ -150,8 +151,8 @@ pub(crate) enum Command {
     Import(ImportProfileCommand),
     /// Disconnect and restore the host exactly.
     ///
-    /// A member of the group warren may do this too for profiles in /etc/warren. A closed kill switch stays with root, unless the profile
-    /// has `down = "group"` in [kill_switch].
+    /// A member of the group warren may do this too for profiles in /etc/warren. Only root may open a closed kill
+    /// switch, unless the profile has `down = "group"` in [kill_switch].
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
     /// Show what a client or an exit does, in ten lines, with one more for each problem.

@@ -21,7 +21,7 @@ use warren_daemon::directories::Directories;
 /// The most clients that are offered.
 const MOST_CLIENTS: usize = 200;
 
-/// Answers a shell that asks for completions, and ends the process. Returns if none does.
+/// Answers a shell that asks for completions, and ends the process. Returns if no shell asks.
 pub(crate) fn answer_shell() {
     fleet::answer_shell(VARIABLE);
     CompleteEnv::with_factory(command).var(VARIABLE).bin("warren").complete();

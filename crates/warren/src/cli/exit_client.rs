@@ -83,7 +83,7 @@ pub(crate) fn run(
     }
 }
 
-/// Says which exits of a fleet act by a removal.
+/// Says which exits of a fleet have applied a removal.
 fn print_cut_off(cut_off: Option<&CutOff>) -> anyhow::Result<()> {
     cut_off.map_or(Ok(()), |cut_off| output::print(&format!("{}\n", cut_off.line())))
 }

@@ -198,7 +198,7 @@ fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow:
 /// What an import does.
 #[derive(Debug)]
 struct Plan {
-    /// The clients to enrol beside those that are enrolled already. Each gets a key of its own later.
+    /// The clients to enrol in addition to those that are enrolled already. Each gets a key of its own later.
     clients: Vec<NewClient>,
     /// Those of them whose names in the file are taken.
     renamed: Vec<Renamed>,

@@ -43,8 +43,8 @@ pub(crate) fn run(directories: &Directories, arguments: &[OsString]) -> anyhow::
     Err(failed(&command.args(arguments).exec()))
 }
 
-/// Lets `warren-fleet` answer a shell that asks for words behind `warren fleet`, and ends the process. Returns if the shell asks for
-/// others, or the program is not there.
+/// Lets `warren-fleet` answer a shell that asks for completions of `warren fleet`, and ends the process. Returns if the
+/// shell asks for completions of another command, or `warren-fleet` is not installed.
 pub(crate) fn answer_shell(variable: &str) {
     let Some(shell) = std::env::var_os(variable) else { return };
     // `warren -- warren fleet WORDS`, as clap's scripts call it.

@@ -82,7 +82,7 @@ pub(crate) async fn run_with(
     }
 }
 
-/// How the comment begins that says with which invitation a profile's key was enrolled.
+/// The beginning of the comment that says with which invitation a profile's key was enrolled.
 const MARK: &str = "# Enrolled with the invitation ";
 
 /// What an invitation says, apart from its token.

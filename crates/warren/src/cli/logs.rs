@@ -14,7 +14,8 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// Shows the log of one daemon: the named one, or the only one that there is. Replaces this process by the program that prints it.
+/// Shows the log of one daemon: the named one, or the only existing one. Replaces this process by the program that prints
+/// it.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] if there is no log. The message says where one may be.

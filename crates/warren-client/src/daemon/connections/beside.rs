@@ -11,13 +11,13 @@ use crate::exits::Way;
 use warren_tunnel::WorkerHandle;
 
 impl Connections {
-    /// Begins a session beside the one in use. The winner of a race is its connection 0.
+    /// Begins a second session, beside the one in use. The winner of a race is its connection 0.
     pub(in crate::daemon) fn begin_beside(&mut self, connection: ConnectionId, way: Way, key: PublicKey) {
         self.sessions += 1;
         self.beside = Some(SessionConnections::begin(self.sessions, connection, way, key));
     }
 
-    /// Uses the session beside, and keeps the one in use beside it.
+    /// Makes the second session the one in use, and keeps the other one as the second session.
     pub(in crate::daemon) fn swap(&mut self, now: Instant) {
         let Some(beside) = &mut self.beside else { return };
         std::mem::swap(&mut self.own, beside);
@@ -27,7 +27,7 @@ impl Connections {
         }
     }
 
-    /// Forgets the session beside, and closes what it still has.
+    /// Forgets the second session, and closes the connections that it still has.
     pub(in crate::daemon) async fn end_beside(&mut self, worker: &WorkerHandle) {
         let Some(beside) = self.beside.take() else { return };
         for connection in beside.indices.into_keys() {
@@ -35,7 +35,7 @@ impl Connections {
         }
     }
 
-    /// The index of a connection in the session beside. None if it is not that session's.
+    /// The index of a connection in the second session. None if the connection is not that session's.
     pub(in crate::daemon) fn index_beside(&self, connection: ConnectionId) -> Option<u32> {
         self.beside.as_ref()?.indices.get(&connection).copied()
     }
@@ -61,7 +61,7 @@ impl Connections {
         self.of(which)?.silence.silent_since()
     }
 
-    /// Whether the exit beside is still one that a session may use, by the key that it has proven.
+    /// Whether the second session's exit is still one that a session may use, by the key that it has proven.
     pub(in crate::daemon) fn is_beside_accepted(&self) -> bool {
         let Some((beside, way)) = self.beside.as_ref().and_then(|beside| Some((beside, beside.way?))) else {
             return true;

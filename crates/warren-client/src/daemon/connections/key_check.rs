@@ -21,7 +21,7 @@ impl Connections {
         self.own.proven.insert(index, key);
     }
 
-    /// Notes which of its keys the other exit has proven on one of the connections beside.
+    /// Notes which of its keys the other exit has proven on one of the second session's connections.
     pub(in crate::daemon) fn proven_beside(&mut self, index: u32, key: PublicKey) {
         if let Some(beside) = &mut self.beside {
             beside.proven.insert(index, key);

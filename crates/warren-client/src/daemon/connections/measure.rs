@@ -14,7 +14,7 @@ use warren_tunnel::WorkerHandle;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Connections {
-    /// Has the exits measured at a time, unless they are being measured.
+    /// Schedules the next measurement of the exits, unless one is under way.
     pub(in crate::daemon) fn measure_at(&mut self, due: Instant) {
         if self.measuring.asked.is_none() {
             self.measuring.due = Some(due);
@@ -31,7 +31,8 @@ impl Connections {
         self.measuring.asked.is_some()
     }
 
-    /// Starts to measure all exits of the roster. Names that have not been looked up are looked up for the next time.
+    /// Starts to measure all exits of the roster. Names that have not been looked up are looked up for the next
+    /// measurement.
     ///
     /// # Errors
     /// When this process may not mark its sockets.

@@ -18,9 +18,9 @@ pub(in crate::daemon) struct Ordered {
     pub(super) session: u64,
     /// The part that it takes in a race, if it is ordered for one.
     pub(super) racer: Option<Racer>,
-    /// The exit's key that it is to show, if that is all that it is for.
+    /// The exit's key, if the connection is only to show that the exit has this key.
     pub(super) check: Option<PublicKey>,
-    /// The way that it is to measure, if that is all that it is for.
+    /// The way to measure, if the connection is only for that.
     pub(super) measured: Option<Way>,
     /// Whether the session has given the connection up since it was ordered.
     pub(super) is_cancelled: bool,

@@ -14,14 +14,15 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// How often the exits are asked again. So a client works again by itself after an operator has enabled it.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
-/// A waiting `up` is told of unproven answers once there were this many of them, over this long. A single answer is easily forged.
+/// A waiting `up` is told of unproven answers once this many have come, spread over this long. A single answer is easily
+/// forged.
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
 /// The refusals of the exits, and answers that are not proven to be theirs.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDirectory,
-    /// Whether an `up` has started this daemon, no traffic has flowed yet, and no refusal of every exit has come.
+    /// Whether an `up` has started this daemon, no traffic has flowed yet, and not every exit has refused.
     is_first_try: bool,
     refused: Option<Refused>,
     unproven: UnprovenAnswers,

@@ -36,7 +36,7 @@ export function fleetLine(fleet) {
   return `${fleet.name}, one of a fleet: ${serving} of ${fleet.exits.length} exits serve`;
 }
 
-// An exit of the fleet: its state with a look, and whether it acts by the latest change of `newest`.
+// An exit of the fleet: its state with a look, and whether it has applied the latest change of `newest`.
 export function exitState(exit, own) {
   const looks = { serving: ["connected", "serves clients"], draining: ["disabled", "sends its clients away"], gone: ["offline", "not heard of for 10 s"] };
   const [look, words] = looks[exit.state] ?? ["offline", exit.state];

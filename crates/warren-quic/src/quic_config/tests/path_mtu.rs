@@ -1,4 +1,4 @@
-//! What the path's MTU is taken to be under loss, under overload, when the path shrinks, and when nobody speaks.
+//! Which path MTU a connection assumes under loss, under overload, when the path shrinks, and when nothing is sent.
 
 use std::time::Duration;
 

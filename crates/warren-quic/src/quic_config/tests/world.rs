@@ -68,7 +68,7 @@ pub(super) struct World {
     /// The buffer that receives datagrams, and how often it could not be reused because something kept a part of it.
     buffer: BytesMut,
     pub(super) kept: u64,
-    /// Whether what the client sends seems to come from another port. What is sent there reaches nobody.
+    /// Whether the client's packets seem to come from another port. Packets sent to that port reach nobody.
     pub(super) strays: bool,
     /// Datagrams from the exit that were longer than the path carries.
     pub(super) too_long: u64,

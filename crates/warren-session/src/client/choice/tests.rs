@@ -114,7 +114,8 @@ impl World {
             }
             next += 1;
         }
-        // In one of two worlds, all clients know of the same moment. One exit had just begun anew then.
+        // In every second world on average, all clients know the loads of the same moment. One exit
+        // had just restarted at that moment.
         let moments = if below(&mut random, 2) == 0 { 1 } else { 20 };
         let told = (0..moments)
             .map(|_| {

@@ -65,7 +65,7 @@ pub(super) struct World {
     pub(super) model: ExitModel,
     pub(super) clients: ClientsModel,
     pub(super) store: Store,
-    /// Until when the exit may not have told the store everything.
+    /// Until when the exit may still have something that it has not told the store.
     pub(super) troubled_until: Instant,
     /// Clients that were disabled and not enabled since.
     pub(super) shut: BTreeSet<String>,

@@ -6,7 +6,7 @@ use super::world::World;
 use crate::client::{ClientState, Which};
 use crate::exit::SessionId;
 
-/// Since when something has been as it must not stay.
+/// Since when each state that must not last has lasted.
 #[derive(Default)]
 pub(super) struct Checks {
     /// The session in use works, and the status says that the tunnel is lost.

@@ -32,7 +32,7 @@ pub(super) fn add(
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    // First, because an exit that serves no WireGuard shall not get a key for it.
+    // First, because an exit that serves no WireGuard must not get a key for it.
     wireguard::endpoint(config)?;
     check(config, args, false)?;
     let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;

@@ -1,4 +1,4 @@
-//! What a file leads to at this exit, and how it is shown before anything changes.
+//! What the import of a file would do at this exit, and how that is shown before anything changes.
 
 use warren_control::{ClientView, NewClient};
 use warren_daemon::output;
@@ -20,7 +20,7 @@ pub(super) struct Import {
 }
 
 impl Import {
-    /// Prints what the file leads to, before anything changes.
+    /// Prints what the import would do, before anything changes.
     pub(super) fn announce(&self) -> anyhow::Result<()> {
         output::print(&self.present.text())?;
         if self.planned.is_empty() {

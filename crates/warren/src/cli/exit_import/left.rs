@@ -1,4 +1,4 @@
-//! What an import does not take over, with the commands for what the operator can have again.
+//! What an import does not take over, with the commands for what the operator can set up again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -14,7 +14,7 @@ use warren_config::ConfigError;
 pub(super) struct Translated {
     /// As text.
     pub(super) settings: String,
-    /// What the file says otherwise, and what becomes of it.
+    /// What else the file says, and what becomes of it.
     pub(super) notes: Vec<String>,
 }
 
@@ -178,7 +178,7 @@ fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<Str
     }
     if !keys.is_empty() {
         notes.push(format!(
-            "the commands of {} are not taken over; ExecStartPost and ExecStopPost in a drop-in of warren@.service can run such",
+            "the commands of {} are not taken over; ExecStartPost and ExecStopPost in a drop-in of warren@.service can run commands",
             keys.join(", ")
         ));
     }

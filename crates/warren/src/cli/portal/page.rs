@@ -24,7 +24,7 @@ pub(super) enum Found {
     Page(String),
     /// A page of its own in place of the one that was asked for, or an answer that says that a login is needed (RFC 6585).
     Replaced,
-    /// Nothing that tells of a login page.
+    /// Nothing that points to a login page.
     Nothing,
     /// No answer.
     NoAnswer(String),
@@ -88,7 +88,7 @@ impl PlainUrl {
         let status = lines.next().unwrap_or_default();
         let code = status.split_whitespace().nth(1).unwrap_or_default();
         if !status.starts_with("HTTP/") {
-            return Found::NoAnswer("an answer that is no web page".to_owned());
+            return Found::NoAnswer("an answer that is not a web page".to_owned());
         }
         let location = lines.find_map(|line| {
             let (name, value) = line.split_once(':')?;

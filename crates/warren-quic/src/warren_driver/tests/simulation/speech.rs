@@ -34,7 +34,7 @@ impl Speech {
         speech
     }
 
-    /// Whether it and the next are to be said at once.
+    /// Whether it and the next one are to be sent together.
     pub(super) fn is_in_burst(self) -> bool {
         self.number % BURST_OF < BURST
     }

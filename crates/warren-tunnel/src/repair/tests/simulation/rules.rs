@@ -9,7 +9,7 @@ use warren_packet::datagram::{Lane, Numbering, Place};
 use super::PATIENCE;
 use crate::repair::{COPY_AFTER, FRESH};
 
-/// Most of the sent bytes that may be sent again, and bytes that may be saved up for it.
+/// The largest share of the sent bytes that may be sent again, and the most bytes that may be saved up for that.
 const MOST: f64 = 0.15;
 const SAVED: f64 = 256.0 * 1024.0;
 
