@@ -69,10 +69,10 @@ mod tests {
     use std::time::SystemTime;
 
     use warren_session::clients::RemovedKey;
+    use warren_simulation::finds;
 
     use super::*;
     use crate::keys::Keys;
-    use crate::planted::with;
     use crate::rows::Unseen;
     use crate::transaction::{Known, draft};
 
@@ -114,6 +114,6 @@ mod tests {
     #[test]
     fn a_recovery_lets_no_removed_key_in() {
         keys_removed_since_the_backup_stay_out();
-        assert!(with(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
+        assert!(finds(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
     }
 }
