@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_session::PublicKey;
-use warren_session::clients::{Client, Invitation, RowChange};
+use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
-use crate::keys::{Key, Keys, RowId, holder_text, is_set};
+use crate::keys::{Key, Keys, holder_text};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows, Subject, Unseen};
 
@@ -108,7 +108,7 @@ struct Drafting<'a> {
 
 impl Drafting<'_> {
     fn add(&mut self, wanted: &RowChange) -> Result<(), Conflict> {
-        let id = RowId::of(wanted);
+        let id = wanted.id();
         let row = self.merged(wanted)?;
         if row != *wanted {
             self.draft.corrected.push(row.clone());
@@ -128,7 +128,7 @@ impl Drafting<'_> {
             return Err(Conflict);
         }
         self.expect(Subject::Row(id));
-        let value = is_set(&row).then(|| serde_json::to_vec(&row).map_err(|_| Conflict)).transpose()?;
+        let value = row.is_set().then(|| serde_json::to_vec(&row).map_err(|_| Conflict)).transpose()?;
         self.draft.operations.insert(self.known.keys.name(&Key::Row(id)), value);
         match &row {
             RowChange::Client { key, client } => self.client(*key, client.as_ref())?,
@@ -141,7 +141,7 @@ impl Drafting<'_> {
 
     /// The row to store. Rows that others have changed since the exit saw them are merged if only dates differ.
     fn merged(&self, wanted: &RowChange) -> Result<RowChange, Conflict> {
-        let id = RowId::of(wanted);
+        let id = wanted.id();
         let current = self.known.rows.content(id);
         let basis = if is_planted(Bug::NewestBasis) { i64::MAX } else { self.known.basis };
         let Some(seen) = self.known.unseen.seen(id, basis) else {

@@ -29,7 +29,7 @@ pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
-pub use self::row::RowChange;
+pub use self::row::{RowChange, RowId};
 pub use self::wireguard::{PresharedKey, WireGuardClient};
 
-pub(crate) use self::row::{Before, RowId};
+pub(crate) use self::row::Before;

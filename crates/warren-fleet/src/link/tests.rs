@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
-use warren_session::clients::{Client, Invitation, RemovedKey};
+use warren_session::clients::{Client, Invitation, RemovedKey, RowId};
 use warren_session::invite::TokenDigest;
 use warren_simulation::finds;
 
 use super::*;
-use crate::keys::{RowId, is_set};
 
 /// A linearizable store.
 #[derive(Default)]
@@ -256,10 +255,10 @@ fn claims_of(row: &RowChange) -> Vec<String> {
 }
 
 fn put(rows: &mut BTreeMap<RowId, RowChange>, row: RowChange) {
-    if is_set(&row) {
-        rows.insert(RowId::of(&row), row);
+    if row.is_set() {
+        rows.insert(row.id(), row);
     } else {
-        rows.remove(&RowId::of(&row));
+        rows.remove(&row.id());
     }
 }
 
