@@ -1,5 +1,24 @@
 //! The client registry, which is the content of `clients.toml`: the clients that may connect, and their addresses.
 
+/// Has serde keep a type as its text.
+macro_rules! stored_as_text {
+    ($type:ident) => {
+        impl TryFrom<String> for $type {
+            type Error = <Self as std::str::FromStr>::Err;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
 mod change;
 mod client;
 mod forward;
