@@ -132,7 +132,7 @@ impl Drafting<'_> {
         self.draft.operations.insert(self.known.keys.name(&Key::Row(id)), value);
         match &row {
             RowChange::Client { key, client } => self.client(*key, client.as_ref())?,
-            RowChange::Removed { key, removed: Some(_) } => self.must_be_unused(*key)?,
+            RowChange::Removed { key, removed: Some(_) } => self.must_be_missing(RowId::Client(*key))?,
             RowChange::Removed { .. } | RowChange::Invitation { .. } => {}
         }
         self.draft.rows.push(row);
@@ -189,7 +189,7 @@ impl Drafting<'_> {
         }
         let Some(client) = client else { return Ok(()) };
         if before.is_none() {
-            self.must_not_be_removed(key)?;
+            self.must_be_missing(RowId::Removed(key))?;
         }
         let gets_prefixes = before.map_or(&[][..], |before| &before.prefixes) != client.prefixes;
         if gets_prefixes && !client.prefixes.is_empty() {
@@ -202,19 +202,8 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// A client may have a removed key only if the same request allows it.
-    fn must_not_be_removed(&mut self, key: PublicKey) -> Result<(), Conflict> {
-        let id = RowId::Removed(key);
-        if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
-            return Err(Conflict);
-        }
-        self.expect(Subject::Row(id));
-        Ok(())
-    }
-
-    /// A removed key may be neither a client's key nor its next key.
-    fn must_be_unused(&mut self, key: PublicKey) -> Result<(), Conflict> {
-        let id = RowId::Client(key);
+    /// A row must be missing, unless the same request deletes it: a client has no removed key, and a removed key has no client.
+    fn must_be_missing(&mut self, id: RowId) -> Result<(), Conflict> {
         if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
             return Err(Conflict);
         }
@@ -256,8 +245,8 @@ impl Drafting<'_> {
             };
             if let Claim::NextKey(next) = claim {
                 // The next key must not be a client's key already, nor a removed one.
-                self.must_be_unused(next)?;
-                self.must_not_be_removed(next)?;
+                self.must_be_missing(RowId::Client(next))?;
+                self.must_be_missing(RowId::Removed(next))?;
             }
             self.draft.expected.insert(name.clone(), expected);
             self.draft.operations.insert(name, Some(holder_text(key)));
