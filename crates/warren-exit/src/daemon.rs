@@ -7,7 +7,7 @@ mod reload;
 mod requests;
 mod waiting;
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Instant;
@@ -17,6 +17,7 @@ use ipnet::IpNet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_quic::key::PublicKey;
 use warren_session::goodbye::Goodbye;
+use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 use warren_tun::{Device, Queue};
 
 use crate::audit::Audit;
@@ -355,19 +356,13 @@ fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
 
 /// The rules by which workers forward packets, as the configuration has them.
 fn forwarding(config: &ExitSettings) -> Forwarding {
-    let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
+    let ipv4 = config.ipv4.map(gateway_ipv4).map(IpNet::V4);
+    let gateways: Vec<IpNet> = ipv4.into_iter().chain(config.ipv6.map(gateway_ipv6).map(IpNet::V6)).collect();
     Forwarding::Exit {
-        pools: pools.into_iter().flatten().collect(),
-        gateways: gateways(config),
+        pools: gateways.iter().map(IpNet::trunc).collect(),
+        gateways: gateways.iter().map(IpNet::addr).collect(),
         isolation: config.isolation,
     }
-}
-
-/// The exit's own inner addresses: the first host of each pool.
-fn gateways(config: &ExitSettings) -> Vec<IpAddr> {
-    let ipv4 = config.ipv4.and_then(|pool| pool.hosts().next()).map(IpAddr::V4);
-    let ipv6 = config.ipv6.and_then(|pool| pool.hosts().find(|host| *host != pool.network())).map(IpAddr::V6);
-    ipv4.into_iter().chain(ipv6).collect()
 }
 
 /// The signals that a daemon obeys.

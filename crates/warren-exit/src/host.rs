@@ -15,6 +15,7 @@ use warren_host::exit_hold::{HeldRules, Hold};
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
 use warren_session::clients::{ClientRegistry, Forward};
+use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 
 pub(crate) use self::forwards::Waiting;
 use self::prefixes::{Needed, Withheld};
@@ -268,8 +269,8 @@ async fn facts_of(
     Ok(ExitHost {
         device,
         mtu: INNER_MTU,
-        ipv4: config.ipv4,
-        ipv6: config.ipv6,
+        ipv4: config.ipv4.map(gateway_ipv4),
+        ipv6: config.ipv6.map(gateway_ipv6),
         nat_ipv4: config.nat.ipv4,
         nat_ipv6: config.nat.ipv6,
         interface,

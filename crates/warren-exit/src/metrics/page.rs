@@ -292,7 +292,7 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
         "Requests that the store has answered.",
         fleet.operations.iter().map(|(name, (_, count))| (operation(name), *count)),
     )?;
-    families.float_counters(
+    families.counters(
         "warren_fleet_operation_seconds",
         "Time until the store answered requests.",
         fleet.operations.iter().map(|(name, (seconds, _))| (operation(name), *seconds)),

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
-use warren_session::clients::{Client, Invitation, RemovedKey};
+use warren_session::clients::{Client, Invitation, RemovedKey, RowId};
 use warren_session::invite::TokenDigest;
+use warren_simulation::finds;
 
 use super::*;
-use crate::keys::{RowId, is_set};
-use crate::planted::with;
 
 /// A linearizable store.
 #[derive(Default)]
@@ -256,10 +255,10 @@ fn claims_of(row: &RowChange) -> Vec<String> {
 }
 
 fn put(rows: &mut BTreeMap<RowId, RowChange>, row: RowChange) {
-    if is_set(&row) {
-        rows.insert(RowId::of(&row), row);
+    if row.is_set() {
+        rows.insert(row.id(), row);
     } else {
-        rows.remove(&RowId::of(&row));
+        rows.remove(&row.id());
     }
 }
 
@@ -538,7 +537,7 @@ fn planted_bugs_are_found() {
         let strategy = steps();
         let is_found = (0..3000).any(|_| {
             let steps = strategy.new_tree(&mut runner).unwrap().current();
-            with(bug, || run(&steps))
+            finds(bug, || run(&steps))
         });
         assert!(is_found, "{bug:?} is not found");
     }
@@ -597,7 +596,7 @@ fn a_transaction_that_was_given_up_comes_as_a_change() {
 #[test]
 fn sessions_that_waited_for_the_store_yield_to_newer_records() {
     a_waiting_session_yields();
-    assert!(with(Bug::QueuedClaimOverwrites, a_waiting_session_yields));
+    assert!(finds(Bug::QueuedClaimOverwrites, a_waiting_session_yields));
 }
 
 fn a_waiting_session_yields() {
@@ -622,7 +621,7 @@ fn a_waiting_session_yields() {
 #[test]
 fn of_two_sessions_of_one_process_the_later_one_has_the_record_whenever_the_store_hears_of_it() {
     the_later_session_has_the_record();
-    assert!(with(Bug::ClaimsIgnored, the_later_session_has_the_record));
+    assert!(finds(Bug::ClaimsIgnored, the_later_session_has_the_record));
 }
 
 fn the_later_session_has_the_record() {
