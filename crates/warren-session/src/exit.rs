@@ -201,6 +201,7 @@ impl ExitSessions {
                 }
                 Deadline::Session(session) => self.end(now, session, EndReason::TimedOut),
                 Deadline::Leaving(session) => self.end(now, session, EndReason::Superseded),
+                Deadline::Stays(key) => self.fleet.forget_stays(key),
                 Deadline::LastSeen => self.stamp_online(now),
                 Deadline::Ends => self.save_ends(),
                 Deadline::Again => {

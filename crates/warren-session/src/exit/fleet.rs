@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::fleet_rules::{STAYS_TIME, Stay};
 use super::session::Nonce;
 use super::{AdminError, Deadline, EndReason, ExitAction, ExitSessions, SessionId, StoreRequestId};
 use crate::PublicKey;
@@ -192,6 +193,7 @@ impl ExitSessions {
             && claim > 0
             && session.process.claim > claim
             && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
+            && self.may_stay(now, key)
         {
             // The client has come back or stayed, and the store has heard of the other session late.
             return self.actions.push_back(ExitAction::Stays { session: id, key });
@@ -208,18 +210,40 @@ impl ExitSessions {
     }
 
     /// The client keeps a session, although it has opened another one at another exit.
-    pub(super) fn stays(&mut self, id: SessionId, claim: u64) {
+    pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         // Each connection says so, and only the first one says something new.
         if claim <= session.process.claim || planted_moves::is_planted(planted_moves::Bug::StayIgnored) {
             return;
         }
-        session.process.claim = claim;
         let key = session.key;
+        // The store has the session unless it is leaving, and need not hear of it again.
+        let is_leaving = self.fleet.leaving.contains_key(&id);
+        if is_leaving && !self.may_stay(now, key) {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.process.claim = claim;
+        }
         if let Some(until) = self.fleet.leaving.remove(&id) {
             self.deadlines.remove(until, Deadline::Leaving(id));
             // The store says that the client is elsewhere.
             self.actions.push_back(ExitAction::Stays { session: id, key });
         }
+    }
+
+    /// Whether a client may keep its session once more, which the store has to hear of.
+    fn may_stay(&mut self, now: Instant, key: PublicKey) -> bool {
+        let stay = self.fleet.stay(key);
+        if stay == Stay::First {
+            self.deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
+        }
+        stay != Stay::TooMany
+    }
+
+    /// How often clients could not keep a session, because they had just kept one too often. Such a session ends when its time as a
+    /// leaving one is over.
+    pub fn stays_refused(&self) -> u64 {
+        self.fleet.stays_refused
     }
 }
