@@ -462,8 +462,8 @@ impl Link {
         (!batch.sessions.is_empty()).then_some(batch)
     }
 
-    pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch) {
-        self.sessions.stored(batch);
+    pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch, now: Instant) {
+        self.sessions.stored(batch, now);
     }
 
     /// The exit's records have a new lease, so all of them are written again.

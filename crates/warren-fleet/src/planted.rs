@@ -18,6 +18,10 @@ pub(crate) enum Bug {
     QueuedClaimOverwrites,
     /// The numbers that a client process gives its sessions are ignored.
     ClaimsIgnored,
+    /// A session that has changed while its record was written counts as written.
+    LaterChangeForgotten,
+    /// A client's record is written as often as it changes.
+    RecordsWithoutPace,
     /// A recovery brings back no removed keys.
     TombstoneForgotten,
 }

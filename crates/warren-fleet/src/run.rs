@@ -292,7 +292,7 @@ impl Runner {
             FromStore::Sessions { batch, is_stored } => {
                 self.is_recording = false;
                 if is_stored {
-                    self.link.sessions_stored(&batch);
+                    self.link.sessions_stored(&batch, now);
                 }
             }
             FromStore::Compacted => {
