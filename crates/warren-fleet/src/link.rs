@@ -5,7 +5,6 @@ mod copy;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +16,7 @@ use warren_session::clients::RowChange;
 
 use self::copy::Copy;
 pub(crate) use self::copy::{Pair, read};
+use crate::addresses::Found;
 use crate::exits::{Exits, Heartbeat, Member, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
@@ -44,8 +44,8 @@ pub(crate) struct Link {
     store: Store,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
-    /// The addresses of the store's members. `None` until they were found.
-    addresses: Option<Vec<IpAddr>>,
+    /// The addresses of the store's members. `None` until one was found.
+    addresses: Option<Found>,
     out: Vec<FleetMessage>,
 }
 
@@ -219,13 +219,15 @@ impl Link {
     }
 
     /// The addresses of the store's members, as they are now.
-    pub(crate) fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
-        self.addresses = Some(addresses);
+    pub(crate) fn set_addresses(&mut self, found: Found) {
+        self.addresses = Some(found);
         self.tell_addresses();
     }
 
     fn tell_addresses(&mut self) {
-        self.out.extend(self.addresses.clone().map(|addresses| FleetMessage::StoreAddresses { addresses }));
+        if let Some(Found { addresses, is_whole }) = self.addresses.clone() {
+            self.out.push(FleetMessage::StoreAddresses { addresses, is_whole });
+        }
     }
 
     fn tell_exits(&mut self) {
