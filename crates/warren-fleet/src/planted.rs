@@ -42,6 +42,13 @@ pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }
 
+/// Ends the command as SIGKILL would if the test that runs it has named this step, but only in a build with debug assertions.
+pub(crate) fn reached(step: &str) {
+    if cfg!(debug_assertions) && std::env::var("WARREN_FLEET_DIES_AT").is_ok_and(|named| named == step) {
+        std::process::abort();
+    }
+}
+
 #[cfg(test)]
 pub(crate) use self::planting::{is_planted, with};
 
