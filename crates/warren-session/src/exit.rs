@@ -132,7 +132,9 @@ impl ExitSessions {
     ) -> Result<Self, SessionConfigError> {
         config.check()?;
         let mut registry = registry;
-        let (pool, lost) = config.fill_pool(&mut registry)?;
+        let (mut pool, lost) = config.fill_pool(&mut registry)?;
+        registry.compact();
+        pool.compact();
         let mut store = StoreState::default();
         // The store still has the leases that no longer fit.
         lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));

@@ -42,6 +42,9 @@ pub struct WholeCopy {
 /// Most rows of a whole copy: the clients, and as many invitations and removed keys as an exit has memory for.
 const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
 
+/// After so many changes at once, the memory that they have left unused is given up.
+const MANY_CHANGES: usize = 1_000;
+
 /// Why a part does not belong into a whole copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadWhole {
@@ -160,7 +163,13 @@ impl ExitSessions {
             let here = self.registry.rows().map(|row| row.id());
             changes.extend(here.filter(|id| !seen.contains(id) && !is_new(id)).map(RowId::deletion));
         }
-        self.apply(now, changes)
+        let are_many = changes.len() >= MANY_CHANGES;
+        let errors = self.apply(now, changes);
+        if are_many {
+            self.registry.compact();
+            self.pool.compact();
+        }
+        errors
     }
 
     /// Tells the store at once of everything that it lacks, because it answers again.
