@@ -15,6 +15,7 @@ mod moves;
 mod moving;
 mod on_demand;
 mod proof;
+mod proving;
 mod refusals;
 mod reload;
 mod resting;

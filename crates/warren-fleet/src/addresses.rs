@@ -11,21 +11,13 @@ use tokio::time::{sleep, timeout};
 use warren_fleet_link::MAX_ADDRESSES;
 
 use crate::certificates::address_of;
+use crate::link::Found;
 
 /// How often names are looked up, once every member is known, and before.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 
 /// How long a look-up may take.
 const LOOK_UP: Duration = Duration::from_secs(5);
-
-/// The addresses of the members that are known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// In order.
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Whether all members' addresses are among them.
-    pub(crate) is_whole: bool,
-}
 
 /// What is known of each member. One whose name cannot be looked up now keeps its addresses.
 #[derive(Default)]

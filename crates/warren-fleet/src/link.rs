@@ -5,6 +5,7 @@ mod copy;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,7 +17,6 @@ use warren_session::clients::RowChange;
 
 use self::copy::Copy;
 pub(crate) use self::copy::{Pair, read};
-use crate::addresses::Found;
 use crate::exits::{Exits, Heartbeat, Member, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
@@ -47,6 +47,15 @@ pub(crate) struct Link {
     /// The addresses of the store's members. `None` until one was found.
     addresses: Option<Found>,
     out: Vec<FleetMessage>,
+}
+
+/// The addresses of the store's members that are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// In order.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Whether all members' addresses are among them.
+    pub(crate) is_whole: bool,
 }
 
 /// The exit that is connected.

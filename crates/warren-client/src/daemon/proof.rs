@@ -1,12 +1,6 @@
-//! The proof that the session in use carries packets: an echo of the exit's inner address. A waiting `up` waits for it, but not for long: an
-//! exit whose operator has turned pings off is used all the same, and users are told that nothing is proven.
+//! How long the proof that the session in use carries packets is waited for, and how long it is asked for. `proving.rs` acts by it.
 
 use std::time::{Duration, Instant};
-
-use super::Daemon;
-use super::connections::Which;
-use crate::probe::Probe;
-use warren_control::status::State;
 
 /// How long an echo is waited for. On a path that loses a tenth of the packets, one of the five requests sent by then is answered with
 /// near certainty.
@@ -38,10 +32,12 @@ enum Stage {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
+pub(super) enum Due {
     Nothing,
-    /// The session counts as up.
-    Up,
+    /// The session counts as up. `is_news` whether the exit has answered in earlier sessions, or is asked for the first time.
+    Up {
+        is_news: bool,
+    },
     /// No more requests.
     GiveUp,
 }
@@ -59,18 +55,18 @@ impl UpProof {
     }
 
     /// A request was answered, or none can be sent. Returns whether the session had counted as up without that.
-    fn end(&mut self, is_answered: bool) -> bool {
+    pub(super) fn end(&mut self, is_answered: bool) -> bool {
         self.is_mute &= !is_answered;
         matches!(std::mem::take(&mut self.stage), Stage::Missing { .. } | Stage::GivenUp)
     }
 
     /// Whether the session counts as up and nothing has proven it.
-    fn is_missing(&self) -> bool {
+    pub(super) fn is_missing(&self) -> bool {
         matches!(self.stage, Stage::Missing { .. } | Stage::GivenUp)
     }
 
     /// When [`Self::take_due`] has something.
-    fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         match self.stage {
             Stage::Asked { until, .. } => Some(until),
             Stage::Missing { since } => Some(since + ASKED_FOR),
@@ -78,67 +74,16 @@ impl UpProof {
         }
     }
 
-    fn take_due(&mut self, now: Instant) -> Due {
+    pub(super) fn take_due(&mut self, now: Instant) -> Due {
         if self.due().is_none_or(|due| now < due) {
             return Due::Nothing;
         }
         let (stage, due) = match self.stage {
-            Stage::Asked { since, .. } => (Stage::Missing { since }, Due::Up),
+            Stage::Asked { since, .. } => (Stage::Missing { since }, Due::Up { is_news: !self.is_mute }),
             Stage::Missing { .. } | Stage::GivenUp | Stage::Over => (Stage::GivenUp, Due::GiveUp),
         };
         (self.stage, self.is_mute) = (stage, true);
         due
-    }
-}
-
-impl Daemon {
-    /// When [`Self::look_at_proof`] has something to do.
-    pub(super) fn proof_due(&self) -> Option<Instant> {
-        self.session.proof.due()
-    }
-
-    /// Whether the session in use has to show first that it carries packets, and still may.
-    pub(super) fn awaits_proof(&self) -> bool {
-        self.moves.plan.is_asking(Which::InUse) && !self.session.proof.is_missing()
-    }
-
-    /// Uses a session that has not been proven in time, and later gives the proof up.
-    pub(super) fn look_at_proof(&mut self, now: Instant) {
-        match self.session.proof.take_due(now) {
-            Due::Nothing => {}
-            Due::Up => {
-                if let Some(warning) = self.unproven() {
-                    tracing::warn!("{warning}");
-                }
-                if self.health.state() != State::Up {
-                    self.up();
-                }
-            }
-            Due::GiveUp => {
-                self.session.abort_probe();
-                self.moves.plan.unanswered(now, Which::InUse);
-            }
-        }
-    }
-
-    /// The session in use has answered an echo, or none can be sent through it.
-    pub(super) fn take_proof(&mut self, is_answered: bool) {
-        let was_missing = self.session.proof.end(is_answered);
-        if self.health.state() != State::Up {
-            self.up();
-        } else if was_missing && is_answered {
-            tracing::info!("the exit answers pings now, so traffic flows");
-        }
-    }
-
-    /// What users are told of a session that counts as up and that nothing has proven.
-    pub(super) fn unproven(&self) -> Option<String> {
-        let probe = self.session.welcome().and_then(Probe::of).filter(|_| self.session.proof.is_missing())?;
-        Some(format!(
-            "connected, but the exit does not answer pings to {}, so it is not proven that traffic flows; if nothing gets through, see the \
-             exit's log",
-            probe.gateway
-        ))
     }
 }
 
@@ -158,7 +103,7 @@ mod tests {
             (proof.due(), proof.take_due(at(1)), proof.is_missing()),
             (Some(at(2)), Due::Nothing, false)
         );
-        assert_eq!((proof.take_due(at(2)), proof.is_missing()), (Due::Up, true));
+        assert_eq!((proof.take_due(at(2)), proof.is_missing()), (Due::Up { is_news: true }, true));
         assert_eq!((proof.due(), proof.take_due(at(29))), (Some(at(30)), Due::Nothing));
         assert_eq!((proof.take_due(at(30)), proof.is_missing()), (Due::GiveUp, true));
         assert_eq!((proof.due(), proof.take_due(at(99))), (None, Due::Nothing));
@@ -166,7 +111,7 @@ mod tests {
         // The next session at an exit that answers nothing is not waited for.
         proof.forget();
         proof.asks(at(100));
-        assert_eq!((proof.take_due(at(100)), proof.is_missing()), (Due::Up, true));
+        assert_eq!((proof.take_due(at(100)), proof.is_missing()), (Due::Up { is_news: false }, true));
         // The control: it has answered.
         assert!(proof.end(true) && !proof.is_missing());
         proof.asks(at(200));
