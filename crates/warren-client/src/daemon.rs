@@ -14,6 +14,8 @@ mod host_upkeep;
 mod moves;
 mod moving;
 mod on_demand;
+mod proof;
+mod proving;
 mod refusals;
 mod reload;
 mod resting;
@@ -273,7 +275,8 @@ impl Daemon {
     /// When [`Self::handle_timeouts`] has something to do.
     fn session_due(&self) -> Option<Instant> {
         let beside = self.session.beside.as_ref().and_then(|beside| beside.machine.timeout());
-        [self.session.machine.timeout(), beside, self.moves.plan.due()].into_iter().flatten().min()
+        let own = self.session.machine.timeout();
+        [own, beside, self.moves.plan.due(), self.proof_due()].into_iter().flatten().min()
     }
 
     /// Does what is due for the sessions. What is due for a move between them follows with their actions.
@@ -283,6 +286,7 @@ impl Daemon {
         if let Some(beside) = &mut self.session.beside {
             beside.machine.handle_timeout(now);
         }
+        self.look_at_proof(now);
     }
 
     /// When to ask whether an earlier exit of the profile is back. Until the exit in use works, nothing is asked.

@@ -35,6 +35,7 @@ pub(crate) struct FoundHost {
     host: Host,
     facts: ExitHost,
     services: ServicePorts,
+    needed: Needed,
 }
 
 impl FoundHost {
@@ -51,9 +52,9 @@ impl FoundHost {
         let host = Host::open(journal).await?;
         refuse_missing_interface(config)?;
         let services = ServicePorts::look(helper.clone(), Instant::now()).await;
-        let needed = Needed::look(store, registry, helper).await;
+        let needed = Needed::look(store, registry, helper, &Needed::default()).await;
         let facts = facts_of(config, (registry, &needed), &host, &services).await?;
-        Ok(Self { host, facts, services })
+        Ok(Self { host, facts, services, needed })
     }
 
     /// Sets the host up. Also returns the table that outlives this daemon.
@@ -61,7 +62,7 @@ impl FoundHost {
     /// # Errors
     /// Which step failed. The steps before it are undone.
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
-        let Self { mut host, facts, services } = self;
+        let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
         // Before forwarding is turned on: an exit that is killed at any moment after that leaves this table in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
@@ -85,6 +86,7 @@ impl FoundHost {
             forwards: None,
             waiting: Vec::new(),
             withheld: Vec::new(),
+            needed,
         };
         Ok((setup, hold))
     }
@@ -111,6 +113,8 @@ pub(crate) struct HostSetup {
     waiting: Vec<Waiting>,
     /// Networks behind clients that are not in force, as they were logged.
     withheld: Vec<Withheld>,
+    /// What no network behind a client may lead away, as it was found last.
+    needed: Needed,
 }
 
 impl HostSetup {
@@ -143,7 +147,8 @@ impl HostSetup {
         registry: &ClientRegistry,
         store: Option<&[IpAddr]>,
     ) -> anyhow::Result<Plan> {
-        let needed = Needed::look(store, registry, self.services.helper()).await;
+        let needed = Needed::look(store, registry, self.services.helper(), &self.needed).await;
+        self.needed.clone_from(&needed);
         let mut facts = facts_of(config, (registry, &needed), &self.host, &self.services).await?;
         self.log_withheld(prefixes::in_force(registry, &facts.surroundings, &needed).1);
         self.services.follow(&mut facts, Instant::now()).await;

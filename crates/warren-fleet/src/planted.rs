@@ -14,6 +14,17 @@ warren_simulation::planted_bugs! {
     QueuedClaimOverwrites,
     /// The numbers that a client process gives its sessions are ignored.
     ClaimsIgnored,
+    /// A session that has changed while its record was written counts as written.
+    LaterChangeForgotten,
+    /// A client's record is written as often as it changes.
+    RecordsWithoutPace,
     /// A recovery brings back no removed keys.
     TombstoneForgotten,
+}
+
+/// Ends the command as SIGKILL would if the test that runs it has named this step. Only builds with debug assertions do so.
+pub(crate) fn reached(step: &str) {
+    if cfg!(debug_assertions) && std::env::var("WARREN_FLEET_DIES_AT").is_ok_and(|named| named == step) {
+        std::process::abort();
+    }
 }

@@ -15,6 +15,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use self::error::PoolError;
 use self::range::Range;
 use crate::PublicKey;
+use crate::compact::compact;
 use crate::planted::{Bug, is_planted};
 
 /// The inner addresses of one client.
@@ -116,6 +117,12 @@ impl AddressPool {
             ipv6: ipv6.map(|network| Range::new(network.into())).transpose()?,
             holders: BTreeMap::new(),
         })
+    }
+
+    /// Gives up memory that many changes have left unused.
+    pub(crate) fn compact(&mut self) {
+        compact(&mut self.holders);
+        [&mut self.ipv4, &mut self.ipv6].into_iter().flatten().for_each(Range::compact);
     }
 
     /// The exit's own inner IPv4 address with its network's prefix length.

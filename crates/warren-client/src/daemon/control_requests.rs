@@ -93,7 +93,7 @@ impl Daemon {
     /// What is wrong although traffic flows. `opened` is what is wrong with the kill switch.
     fn warnings(&self, opened: Option<String>) -> Vec<String> {
         let warnings = self.host.setup.warnings().into_iter().chain(opened);
-        let warnings = warnings.chain(self.host_outside()).chain(self.never_rests());
+        let warnings = warnings.chain(self.unproven()).chain(self.host_outside()).chain(self.never_rests());
         warnings.chain(self.start.fleet.problem()).collect()
     }
 

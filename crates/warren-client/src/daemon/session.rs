@@ -11,8 +11,9 @@ use warren_session::exit::SessionId;
 use warren_session::roster::FleetName;
 
 use super::connections::Which;
+use super::proof::UpProof;
 use super::task::finished;
-use crate::probe::{EchoSockets, Identifier, Probe};
+use crate::probe::{EchoSockets, Identifier, KEPT_FOR_MOVES, Probe};
 use warren_daemon::{entropy, notify};
 
 /// The second session of a client that moves to another exit.
@@ -35,12 +36,15 @@ pub(super) struct CurrentSession {
     pub(super) beside: Option<SessionBeside>,
     /// Runs from the first attached connection until the exit's inner address answers through the tunnel.
     probe: Option<JoinHandle<io::Result<()>>>,
+    pub(super) proof: UpProof,
 }
 
 impl CurrentSession {
     pub(super) fn new(config: ClientConfig) -> anyhow::Result<Self> {
         let mut config = ClientConfig { nonce: Some(entropy::bytes()?), ..config };
-        Ok(Self { machine: new_machine(&mut config), config, welcome: None, beside: None, probe: None })
+        let machine = new_machine(&mut config);
+        let proof = UpProof::default();
+        Ok(Self { machine, config, welcome: None, beside: None, probe: None, proof })
     }
 
     /// Makes the next session look like that of another client process, because an exit has replaced this client's session.
@@ -77,6 +81,7 @@ impl CurrentSession {
             std::mem::swap(&mut self.machine, &mut beside.machine);
             std::mem::swap(&mut self.welcome, &mut beside.welcome);
             std::mem::swap(&mut self.probe, &mut beside.probe);
+            self.proof.forget();
         }
     }
 
@@ -136,19 +141,22 @@ impl CurrentSession {
         self.welcome.as_ref().map(leased).unwrap_or_default()
     }
 
-    /// Starts to send echo requests through the device. Returns false when the exit has no inner address to ask.
-    /// With `sockets`, the daemon can send them in its sandbox too.
-    pub(super) fn start_probe(&mut self, device: Option<String>, sockets: Option<&EchoSockets>) -> bool {
+    /// Starts to send echo requests through the device, by sockets from before the sandbox. Returns false when the exit has no inner
+    /// address to ask. `is_trying` whether a move depends on it, which may use up all sockets.
+    pub(super) fn start_probe(
+        &mut self,
+        device: Option<String>,
+        sockets: &EchoSockets,
+        is_trying: bool,
+    ) -> bool {
         let probe = self.welcome.as_ref().and_then(Probe::of);
-        let (Some(probe), Some(device)) = (probe, device) else { return false };
-        // A waiting `up` prints this if no reply comes in time.
+        let (Some(probe), Some(device), Ok(identifier)) = (probe, device, Probe::identifier()) else {
+            return false;
+        };
+        // Users see this while they wait.
         notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
-        self.probe = Some(match (sockets, Probe::identifier()) {
-            (Some(sockets), Ok(identifier)) => {
-                tokio::spawn(probe.answered_as(sockets.clone(), device, identifier))
-            }
-            _ => tokio::spawn(probe.answered(device)),
-        });
+        let kept = if is_trying { 0 } else { KEPT_FOR_MOVES };
+        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), kept, device, identifier)));
         true
     }
 
@@ -183,7 +191,7 @@ impl SessionBeside {
         device: String,
         (probe, identifier): (Probe, Identifier),
     ) {
-        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), device, identifier)));
+        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), 0, device, identifier)));
     }
 
     /// Gives this session's probe up.

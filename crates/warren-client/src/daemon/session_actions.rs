@@ -159,11 +159,11 @@ impl Daemon {
 
     /// Makes the session in use show that it carries packets, unless the status says so already.
     pub(super) fn ask_for_echo(&mut self) {
-        if self.health.state() != State::Up
-            && !self.moves.plan.is_asking(Which::InUse)
-            && !self.probe_in_use()
-        {
-            // Without a device to probe through, an attached connection is the best sign that traffic flows.
+        if self.health.state() == State::Up || self.awaits_proof() {
+            return;
+        }
+        // Without a device to probe through, or an exit that answers, an attached connection is the best sign that traffic flows.
+        if self.moves.plan.is_asking(Which::InUse) || !self.probe_in_use() {
             self.up();
         }
     }
@@ -171,13 +171,15 @@ impl Daemon {
     /// Sends echo requests through the session in use. Returns whether that is possible now.
     pub(super) fn probe_in_use(&mut self) -> bool {
         let device = self.host.setup.device().map(|device| device.name);
-        // A session on trial has to show that it carries packets. Otherwise an attached connection is enough, as for exits that answer no
-        // pings.
-        let sockets = self.moves.plan.is_trying().then_some(&self.start.made.echo_sockets);
-        let starts = self.session.start_probe(device, sockets);
+        let (now, is_trying) = (Instant::now(), self.moves.plan.is_trying());
+        let starts = self.session.start_probe(device, &self.start.made.echo_sockets, is_trying);
         match starts {
             true => self.moves.plan.asks(Which::InUse),
-            false => self.moves.plan.unanswered(Instant::now(), Which::InUse),
+            false => self.moves.plan.unanswered(now, Which::InUse),
+        }
+        // A session on trial has to show that it carries packets. Any other one is used without that in the end.
+        if starts && !is_trying {
+            self.session.proof.asks(now);
         }
         starts
     }
@@ -205,6 +207,7 @@ impl Daemon {
     /// Forgets whether the session in use carries packets.
     pub(super) fn forget_proof(&mut self) {
         self.session.abort_probe();
+        self.session.proof.forget();
         self.moves.plan.lost(Which::InUse);
     }
 

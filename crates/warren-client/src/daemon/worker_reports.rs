@@ -31,10 +31,7 @@ impl Daemon {
             Report::Connected { connection, peer, .. } => self.connected(connection, peer).await?,
             Report::Answers { connection, answers } => {
                 let is_back = self.connections.take_answers(&self.worker, connection, answers).await;
-                if is_back
-                    && self.health.state() == State::Reconnecting
-                    && !self.moves.plan.is_asking(Which::InUse)
-                {
+                if is_back && self.health.state() == State::Reconnecting && !self.awaits_proof() {
                     self.up();
                 }
             }
@@ -226,11 +223,11 @@ impl Daemon {
     /// tunnel.
     pub(super) fn take_probe(&mut self, (which, probed): (Which, Result<io::Result<()>, JoinError>)) {
         let now = Instant::now();
-        // The sandbox forbids new raw sockets, so an attached connection has to be enough for the session in use. A move can
-        // probe, because its sockets were opened before the sandbox, unless this host's container forbids that too.
+        // If this host's container forbids raw sockets, an attached connection has to be enough.
         let is_forbidden =
             matches!(&probed, Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied);
-        let is_answered = is_forbidden || matches!(probed, Ok(Ok(())));
+        let is_proven = matches!(probed, Ok(Ok(())));
+        let is_answered = is_forbidden || is_proven;
         if let Ok(Err(error)) = probed {
             tracing::debug!("cannot probe the tunnel: {error}");
         }
@@ -240,7 +237,7 @@ impl Daemon {
         }
         // A session on trial that cannot be probed has not shown anything.
         if which == Which::InUse && (is_answered || !self.moves.plan.is_trying()) {
-            self.up();
+            self.take_proof(is_proven);
         }
     }
 

@@ -71,6 +71,9 @@ pub struct FleetStatus {
     pub requests: BTreeMap<String, u64>,
     /// Requests without an answer.
     pub requests_open: usize,
+    /// How often a client could not keep its session after a move that failed, because it had just kept one too often.
+    #[serde(default)]
+    pub stays_refused: u64,
     /// The length of the signed list of exits that the store has. 0 if it has none.
     pub roster_bytes: usize,
     /// Every exit of the fleet, by name.

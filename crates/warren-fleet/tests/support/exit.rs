@@ -385,7 +385,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
-        FleetMessage::StoreAddresses { addresses } => seen.store_addresses = addresses,
+        FleetMessage::StoreAddresses { addresses, .. } => seen.store_addresses = addresses,
         FleetMessage::Certificates { .. } => {}
     }
     None

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::PoolError;
 use crate::PublicKey;
+use crate::compact::{compact, compact_set};
 use crate::message::is_unicast;
 
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
@@ -57,6 +58,12 @@ impl Range {
             promised: BTreeSet::new(),
             away: BTreeSet::new(),
         })
+    }
+
+    pub(super) fn compact(&mut self) {
+        compact(&mut self.taken);
+        compact_set(&mut self.given_back);
+        compact_set(&mut self.away);
     }
 
     pub(super) fn network(&self) -> IpNet {
