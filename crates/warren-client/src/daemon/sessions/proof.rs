@@ -1,4 +1,5 @@
-//! How long the proof that the session in use carries packets is waited for, and how long it is asked for. `proving.rs` acts by it.
+//! The proof that the session in use carries packets: an echo of the exit's inner address. A waiting `up` waits for it, but not for long: an
+//! exit whose operator has turned pings off is used all the same, and users are told that nothing is proven.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ const ASKED_FOR: Duration = Duration::from_secs(30);
 
 /// What is known of the session in use.
 #[derive(Debug, Default)]
-pub(super) struct UpProof {
+pub(in crate::daemon) struct UpProof {
     stage: Stage,
     /// Whether the exit has answered none of the requests of the latest session that was asked. Then the next one is not waited for.
     is_mute: bool,
