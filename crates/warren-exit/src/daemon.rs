@@ -1,5 +1,9 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
+//!
+//! The loop is here. Below it, `page.rs`, `requests.rs` and `reload.rs` answer operators, `waiting.rs` makes their changes, `keys.rs`
+//! changes keys, and `follow.rs` makes the host follow. Each calls only those after it.
 
+mod follow;
 mod keys;
 mod link;
 mod page;
@@ -25,7 +29,7 @@ use crate::clients::{Awaited, Clients, Proposed, look_again_at};
 use crate::ending::Ending;
 use crate::fleet::FleetSocket;
 use crate::host::{HostSetup, INNER_MTU};
-use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
+use crate::reporting::{HttpQuestion, Reloads, Reporting};
 use crate::web;
 use link::FleetLink;
 use warren_config::storage::survive_file_size_limit;
@@ -311,21 +315,6 @@ impl<'host> Daemon<'host> {
         Ok(())
     }
 
-    /// Makes rules and routes follow the host and the networks behind clients.
-    async fn follow_host(&mut self) -> anyhow::Result<()> {
-        let (registry, store) = (self.clients.registry(), self.clients.store_addresses());
-        self.host.follow(&self.config, registry, store).await.map(drop)
-    }
-
-    /// Makes forwards follow clients to other addresses.
-    async fn follow_forwards(&mut self) {
-        if self.clients.have_forwards_moved()
-            && let Err(error) = self.follow_host().await
-        {
-            tracing::error!("the firewall cannot follow a client with forwards: {error:#}");
-        }
-    }
-
     /// Notes what the connections have carried until now, and gives spare memory back.
     async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
@@ -334,18 +323,6 @@ impl<'host> Daemon<'host> {
         self.clients.hear(now, &snapshot);
         self.say_load(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
-    }
-
-    /// The exit's state now, from which reports are made.
-    async fn observe(&self) -> Observations<'_> {
-        Observations {
-            config: &self.config,
-            clients: &self.clients,
-            tuning: &self.tuning,
-            reloads: &self.reloads,
-            is_stopping: self.stopping.is_some(),
-            snapshot: self.worker.snapshot().await.unwrap_or_default(),
-        }
     }
 }
 

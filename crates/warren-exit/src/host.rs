@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use warren_host::exit_hold::{HeldRules, Hold};
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
-use warren_session::clients::{ClientRegistry, Forward};
+use warren_session::clients::ClientRegistry;
 use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 
 pub(crate) use self::forwards::Waiting;
@@ -22,6 +22,7 @@ use self::prefixes::{Needed, Withheld};
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
 use warren_config::{ExitSettings, NatInterface};
+use warren_control::ClientChange;
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
 
@@ -173,18 +174,19 @@ impl HostSetup {
         Ok(exit_plan::exit(&facts))
     }
 
-    /// Refuses a forward of ports that this host needs itself.
+    /// Refuses a change that forwards ports which this host needs itself.
     ///
     /// # Errors
     /// Which port is taken, and by what.
-    pub(crate) async fn refuse_taken(
+    pub(crate) async fn refuse_forward(
         &self,
-        forward: Forward,
+        change: &ClientChange,
         config: &ExitSettings,
         registry: &ClientRegistry,
     ) -> anyhow::Result<()> {
+        let ClientChange::AddForward { forward } = change else { return Ok(()) };
         let host = self.services.host_ports_now(config).await?;
-        forwards::refuse_taken(forward, &host, registry).map_err(anyhow::Error::msg)
+        forwards::refuse_taken(*forward, &host, registry).map_err(anyhow::Error::msg)
     }
 
     /// The forwards that are not in force, because this host needs their ports.
