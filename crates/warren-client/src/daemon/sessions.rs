@@ -1,8 +1,8 @@
 //! Owns the sessions with the exits: the one in use, the one beside it while the client moves, and the connections of both.
 //!
 //! Here is what begins and ends a session, and what its connections need. `sessions/moving.rs` moves from one exit to another, and
-//! `sessions/reports.rs` takes what the workers report. Nothing here knows of the host or of what users see: the methods return
-//! what these have to follow, and take the kill switch where it has to let a connection out.
+//! `sessions/reports.rs` takes what the workers report. Nothing here changes the host or what users see: the methods return what
+//! these have to follow. They borrow the kill switch, which has to let a connection out before it is opened.
 
 mod moving;
 mod proof;
