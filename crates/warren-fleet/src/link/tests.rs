@@ -654,7 +654,7 @@ fn the_later_session_has_the_record() {
 #[test]
 fn a_session_that_changes_while_its_record_is_written_is_written_again() {
     changes_are_written_again();
-    assert!(with(Bug::LaterChangeForgotten, changes_are_written_again));
+    assert!(finds(Bug::LaterChangeForgotten, changes_are_written_again));
 }
 
 fn changes_are_written_again() {
@@ -694,7 +694,7 @@ fn changes_are_written_again() {
 #[test]
 fn a_client_whose_session_changes_all_the_time_costs_the_store_few_writes_and_its_last_word_is_written() {
     a_restless_client_is_paced();
-    assert!(with(Bug::RecordsWithoutPace, a_restless_client_is_paced));
+    assert!(finds(Bug::RecordsWithoutPace, a_restless_client_is_paced));
 }
 
 fn a_restless_client_is_paced() {
