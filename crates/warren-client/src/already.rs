@@ -5,7 +5,7 @@ use warren_control::status::{ClientStatus, State, Status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// The failure of an `up` whose profile has a daemon already. Says what that daemon does.
+/// The error of an `up` for a profile whose daemon runs already. It says what that daemon is doing.
 pub(super) async fn runs_already(directory: &DaemonDirectory, name: &str) -> Failure {
     let status = ask_status(&directory.socket()).await.ok();
     Failure::new(ExitCode::Failed, sentence(name, status.as_ref()))

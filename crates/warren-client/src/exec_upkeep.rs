@@ -11,12 +11,13 @@ use crate::kill_switch::Lockdown;
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::helper::Helper;
 
-/// The table, which is made when somebody first asks for a program on a side of its own.
+/// The nftables table for programs inside or outside of the tunnel. It is created when the first such program
+/// is asked for.
 #[derive(Debug)]
 pub(crate) struct ExecUpkeep {
     name: String,
     journal: PathBuf,
-    /// Whether the table is to be there. An earlier daemon may have left it for programs that still run.
+    /// Whether the table should exist. An earlier daemon may have left it for programs that still run.
     is_wanted: bool,
     table: Option<ExecTable>,
     helper: Helper,
@@ -41,7 +42,8 @@ impl ExecUpkeep {
         self.table.iter().map(ExecTable::change).collect()
     }
 
-    /// Makes this host ready for programs on a side. Makes their cgroups if they are missing.
+    /// Prepares this host for programs inside or outside of the tunnel. Creates their cgroups if they are
+    /// missing.
     ///
     /// # Errors
     /// Why it cannot be done, and what to do.
@@ -64,11 +66,12 @@ impl ExecUpkeep {
             );
         }
         self.is_wanted = true;
-        // Before the routes: until these are there, the table drops what belongs inside.
+        // Before the routes: until they exist, the table drops packets of programs inside.
         self.follow(setup, lockdown).await.map(drop)
     }
 
-    /// Makes the table follow the tunnel, and makes it again if others have changed it. Returns a sentence if they had.
+    /// Adapts the table to the tunnel, and recreates it if another program has changed it. Returns a sentence if one
+    /// has.
     ///
     /// # Errors
     /// What could not be done. The next look at the host tries again.
@@ -100,7 +103,7 @@ impl ExecUpkeep {
                 false
             }
         };
-        // A plan that is there already, as after a restart, gets their routes too.
+        // A plan that is already in place, as after a restart, gets their routes too.
         setup.prepare_for_exec().await?;
         Ok(was_changed.then(|| "somebody has changed the table of `warren exec`".to_owned()))
     }

@@ -1,8 +1,8 @@
-//! The profile's exits, and those of its fleet's roster: their addresses, the order in which they are tried, and a marked socket for
-//! each connection. `members.rs` has what concerns the roster.
+//! The profile's exits, and those of its fleet's roster: their addresses, the order in which they are tried, and a marked socket
+//! for each connection. `members.rs` handles the roster.
 //!
-//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the list,
-//! so that an event of an earlier connection is never taken for one of another exit.
+//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the
+//! list, so that an event of an earlier connection is never attributed to another exit.
 
 mod members;
 #[cfg(test)]
@@ -85,7 +85,7 @@ struct Entry {
     is_listed: bool,
     /// Its rank in the order of attempts. The lowest comes first.
     rank: usize,
-    /// Whether the roster does not have it any more.
+    /// Whether it has left the roster.
     is_gone: bool,
 }
 
@@ -129,8 +129,7 @@ impl Exits {
         &entry.expect("a profile has an exit").exit
     }
 
-    /// Takes over the keys and server names from a profile with the same exits. They apply to connections that are opened from now
-    /// on.
+    /// Applies the keys and server names of a profile with the same exits. They apply to connections that are opened from now on.
     pub(crate) fn take_keys(&mut self, profile: &ClientProfile) {
         // A reload with other endpoints is refused, so both lists have the same order.
         for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
@@ -172,7 +171,7 @@ impl Exits {
         self.with_ranks(&places).iter().map(|(_, rank)| rank + 1).max().unwrap_or_default()
     }
 
-    /// Whether an address belongs to an exit, as far as is known.
+    /// Whether an address is known to belong to an exit.
     pub(crate) fn have(&self, address: SocketAddr) -> bool {
         let has = |entry: &Entry| {
             let addresses = &entry.addresses;
@@ -269,7 +268,8 @@ impl Exits {
         self.before(place).is_empty()
     }
 
-    /// The places that are preferred to one. None where the client chooses: a move costs more than it gains there.
+    /// The places that are preferred to this one. None if the client chooses its exit: then a move back costs more
+    /// than it gains.
     fn before(&self, place: usize) -> Vec<usize> {
         let rank = self.rank_of(place);
         let is_before = |other: &usize| {
@@ -285,7 +285,7 @@ impl Exits {
         self.entries.get(place).map_or(usize::MAX, |entry| entry.rank)
     }
 
-    /// Takes over the addresses that a look-up found. If it found none, the earlier addresses stay.
+    /// Stores the addresses that a look-up found. If it found none, the earlier addresses stay.
     ///
     /// # Errors
     /// A message for the user, if there are no earlier addresses either.

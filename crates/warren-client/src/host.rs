@@ -80,8 +80,8 @@ pub(crate) struct Preview {
 }
 
 impl HostSetup {
-    /// Takes over the settings of a profile, and changes nothing yet. `is_closed` tells whether the kill switch is closed. A dry run has no
-    /// `helper`.
+    /// Reads the settings of a profile, and changes nothing yet. `is_closed` tells whether the kill switch is closed. A dry run
+    /// has no `helper`.
     pub(crate) fn new(
         profile: &ClientProfile,
         is_closed: bool,
@@ -177,8 +177,8 @@ impl HostSetup {
     }
 
     /// Blocks the tunnel's networks until an exit grants a lease, unless its routes stand already. Packets go to the device,
-    /// where they are dropped, and are not refused: a login page is reached around these routes, by a program that has found
-    /// one. Returns the queues of the TUN device if one was created.
+    /// which drops them silently. They are not refused, so a program can still look for a login page, which it reaches
+    /// around these routes. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
     /// What could not be done, after what was done is undone.
@@ -195,7 +195,7 @@ impl HostSetup {
         Ok(Some(queues))
     }
 
-    /// Removes the lease from this host. The tunnel's networks are unreachable until there is another.
+    /// Removes the lease from this host. The tunnel's networks are unreachable until an exit grants another lease.
     ///
     /// # Errors
     /// What could not be done. The next check of the host tries again.

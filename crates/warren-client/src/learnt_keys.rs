@@ -70,7 +70,7 @@ impl LearntKeys {
         self.of(exit).unproven()
     }
 
-    /// Takes what an exit says about its keys, in a session that it has opened with the key `by`.
+    /// Applies what an exit says about its keys, in a session whose connection has proven the key `by`.
     pub(crate) fn told(&mut self, now: Instant, exit: &RemoteExit, keys: &[PublicKey], by: PublicKey) {
         let mut known = self.of(exit);
         let mut news = known.told(keys, by);
@@ -91,7 +91,7 @@ impl LearntKeys {
         }
     }
 
-    /// Keeps what has changed, and says so.
+    /// Stores an exit's keys if they have changed, and logs the news.
     fn take(&mut self, exit: &RemoteExit, known: ExitKeys, news: Vec<KeyNews>) {
         let endpoint = exit.endpoint.to_string();
         if known != self.of(exit) {
@@ -103,7 +103,7 @@ impl LearntKeys {
         }
     }
 
-    /// What the file has to hold, if it has to be written.
+    /// The content to save, if it has changed since the last call.
     pub(crate) fn unsaved(&mut self) -> Option<BTreeMap<String, ExitKeys>> {
         let is_unsaved = std::mem::take(&mut self.is_unsaved);
         let learnt = self.exits.iter().filter(|(_, known)| known.has_learnt());

@@ -1,4 +1,5 @@
-//! Opens a network's login page for one user's browser: what a portal is refused for, and the portals of a running daemon.
+//! Opens a network's login page for one user's browser: checks whether a portal can be opened, and keeps the portals of a
+//! running daemon.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ pub struct OpenPortal {
 }
 
 impl OpenPortal {
-    /// Opens a portal for a user. Its cgroup is there.
+    /// Opens a portal for a user. Its cgroup must exist.
     ///
     /// # Errors
     /// Why it cannot be opened.
@@ -54,7 +55,7 @@ impl OpenPortal {
         self.since.elapsed() >= self.time || !self.group.is_populated()
     }
 
-    /// Closes it. Its programs are still there.
+    /// Closes it. Its programs keep running.
     ///
     /// # Errors
     /// What is left on this host.

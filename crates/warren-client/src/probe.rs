@@ -20,11 +20,11 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
-/// Sockets of each family. A socket serves one pair of addresses and one device for good, because only the first binding to a device
-/// needs no rights. A move needs another one only if these have changed.
+/// Number of sockets of each address family. A socket serves one pair of addresses and one device for good, because only the
+/// first binding to a device needs no rights. A move needs another socket only if these have changed.
 const SOCKETS: usize = 8;
-/// A classic BPF program that takes no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP packets while
-/// nobody reads it.
+/// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP
+/// packets while nobody reads it.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
 /// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones.

@@ -132,7 +132,7 @@ pub enum Lan {
 }
 
 impl Lan {
-    /// Whether they stay reachable while the kill switch is closed, or is not.
+    /// Whether local networks are reachable in the given state of the kill switch.
     pub fn is_reachable(self, is_kill_switch_closed: bool) -> bool {
         match self {
             Self::Closed => false,

@@ -156,7 +156,7 @@ impl DaemonDirectory {
         })
     }
 
-    /// Takes the note that `warren up` starts this daemon. Returns whether there was one.
+    /// Removes the note by which `warren up` says that it started this daemon. Returns whether there was one.
     pub fn take_wanted_up(&self) -> bool {
         std::fs::remove_file(self.wanted_up()).is_ok()
     }

@@ -63,7 +63,7 @@ pub(crate) struct Clients {
 #[derive(Debug)]
 struct Watched {
     id: StoreRequestId,
-    /// Set for an import: the whole store is replaced, and marked with this.
+    /// Set for an import: the whole store is replaced, and marked with the inner value.
     import: Option<Option<String>>,
     failure: Option<ConfigError>,
 }
@@ -234,7 +234,7 @@ impl Clients {
     /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
         if let Some(fleet) = &mut self.fleet {
-            // Otherwise it would take clients again once the store answers.
+            // Otherwise the exit would accept clients again once the store answers.
             fleet.drain();
         }
         self.sessions.drain(Instant::now());
@@ -252,14 +252,14 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Writes down what is only in memory, at the end.
+    /// Saves what is only in memory, when the exit ends.
     pub(crate) fn end(&mut self) {
         if let Some(fleet) = &mut self.fleet {
             fleet.end(&mut self.store, &mut self.sessions);
         }
     }
 
-    /// Checks that clients could use what they are to be told.
+    /// Checks that clients could use these announcements.
     ///
     /// # Errors
     /// Why they could not.

@@ -51,7 +51,7 @@ pub(crate) struct ExitStart {
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
     /// What it needs to serve WireGuard, if it does.
     pub(crate) wireguard: Option<WireGuardCarrier>,
-    /// The key of the stateless reset tokens.
+    /// The key from which stateless reset tokens are derived.
     pub(crate) reset_key: [u8; 64],
     pub(crate) device: Device,
     /// One for each worker.
@@ -310,13 +310,13 @@ impl<'host> Daemon<'host> {
         Ok(())
     }
 
-    /// Makes rules and routes follow the host and the networks behind clients.
+    /// Adapts rules and routes to the host and to the networks behind clients.
     async fn follow_host(&mut self) -> anyhow::Result<()> {
         let (registry, store) = (self.clients.registry(), self.clients.store_addresses());
         self.host.follow(&self.config, registry, store).await.map(drop)
     }
 
-    /// Makes forwards follow clients to other addresses.
+    /// Adapts forwards to clients that have other addresses now.
     async fn follow_forwards(&mut self) {
         if self.clients.have_forwards_moved()
             && let Err(error) = self.follow_host().await
@@ -353,7 +353,7 @@ fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
     clients.store().path().parent().context("the clients' store has no directory")
 }
 
-/// The rules by which workers forward packets, as the configuration has them.
+/// The rules by which workers forward packets, from the configuration.
 fn forwarding(config: &ExitSettings) -> Forwarding {
     let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     Forwarding::Exit {

@@ -37,10 +37,10 @@ use self::requests::{Asked, Counts, Requests};
 use self::serving::Serving;
 pub(crate) use self::socket::FleetSocket;
 
-/// Changes that others make may wait this long until the exit's copy on disk has them.
+/// The longest time until the exit's copy on disk contains changes made elsewhere.
 const COPY_WITHIN: Duration = Duration::from_millis(200);
 
-/// Most certificates around the store.
+/// The most certificates of the store that a message may contain.
 const MOST_CERTIFICATES: usize = 100;
 
 /// The exit's side of its fleet.
@@ -82,7 +82,7 @@ struct AroundTheStore {
 struct Link {
     number: u64,
     to: mpsc::Sender<ExitMessage>,
-    /// The exit's key, as it was told.
+    /// The exit's key that `warren-fleet` was told.
     key: PublicKey,
 }
 
@@ -91,7 +91,7 @@ struct Link {
 pub(crate) struct Followed {
     /// The clients whose rows have changed.
     pub(crate) clients: Vec<PublicKey>,
-    /// Whether every other client is gone.
+    /// Whether the message completed a whole copy, so that every other client is gone.
     pub(crate) is_whole: bool,
     /// Clients that do not fit this exit, which it therefore does not have.
     pub(crate) unfit: Vec<AdminError>,
@@ -100,7 +100,7 @@ pub(crate) struct Followed {
 }
 
 impl Fleet {
-    /// Takes up what an earlier run has left beside the clients' store.
+    /// Loads what an earlier run has left beside the clients' store.
     ///
     /// # Errors
     /// When the file of the earlier run cannot be read.
@@ -135,7 +135,7 @@ impl Fleet {
         })
     }
 
-    /// `warren-fleet` has connected. The exit says who it is and which sessions it has.
+    /// Handles a connection of `warren-fleet`: tells it who the exit is and which sessions it has.
     pub(crate) fn connected(
         &mut self,
         number: u64,
@@ -163,7 +163,8 @@ impl Fleet {
         self.link.as_ref().is_some_and(|link| link.number == number)
     }
 
-    /// The connection has ended, or is given up. Requests without an answer are answered as unavailable, once.
+    /// Handles the end of the connection, or gives it up. Requests without an answer are answered as
+    /// unavailable, once.
     pub(crate) fn lose(&mut self, why: &str, sessions: &mut ExitSessions) {
         if self.link.take().is_none() {
             return;
@@ -187,7 +188,7 @@ impl Fleet {
         }
     }
 
-    /// Says something to `warren-fleet`, if it is there and reads.
+    /// Sends a message to `warren-fleet`, if it is connected and reads.
     pub(crate) fn say(&mut self, message: ExitMessage, sessions: &mut ExitSessions) {
         if let Some(link) = &self.link
             && link.to.try_send(message).is_err()
@@ -196,7 +197,7 @@ impl Fleet {
         }
     }
 
-    /// Says how busy the exit is.
+    /// Reports how busy the exit is.
     pub(crate) fn say_load(&mut self, load: Load, sessions: &mut ExitSessions) {
         let state = self.serving.state();
         self.say(ExitMessage::Load { load, state }, sessions);
@@ -243,7 +244,7 @@ impl Fleet {
         self.say(ExitMessage::Request { id: id.0, rows }, sessions);
     }
 
-    /// Takes a message of `warren-fleet`.
+    /// Handles a message of `warren-fleet`.
     ///
     /// # Errors
     /// Why the message is invalid. The link must be given up then, and a new one begins with a whole copy.
@@ -299,7 +300,7 @@ impl Fleet {
             FleetMessage::StoreAddresses { addresses } => {
                 check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
                 self.around.addresses = addresses;
-                // The exit needs them before it hears of them again.
+                // After a restart, the exit needs these addresses before it hears of them again.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
             FleetMessage::Roster { bytes } => {
@@ -399,7 +400,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The registry has everything up to this revision.
+    /// Notes that the registry has everything up to this revision.
     fn act_by(&mut self, revision: i64, sessions: &mut ExitSessions) {
         self.revision = self.revision.max(revision);
         self.say(ExitMessage::Applied { revision: self.revision }, sessions);
@@ -412,7 +413,7 @@ impl Fleet {
         Followed { clients, unfit, ..Followed::default() }
     }
 
-    /// Takes the outcome of a request.
+    /// Handles the outcome of a request.
     fn answer(&mut self, now: Instant, id: u64, outcome: Outcome, sessions: &mut ExitSessions) -> Followed {
         let (id, asked) = self.requests.answered(id, outcome, now);
         let result = match outcome {
@@ -478,7 +479,7 @@ impl Fleet {
         }
     }
 
-    /// The exit sends its clients away for good, because it ends.
+    /// Sends the exit's clients away for good, because it ends.
     pub(crate) fn drain(&mut self) {
         self.serving.end();
     }
@@ -548,7 +549,7 @@ fn is_wrong(offset_ms: i64) -> bool {
     offset_ms.unsigned_abs() > MOST
 }
 
-/// A reason as the log and reports may have it: it comes from another program.
+/// Another program's reason, made safe for the log and reports.
 fn one_line(reason: &str) -> String {
     const MOST: usize = 500;
     let short: String = reason.chars().take(MOST).map(|c| if c == '\n' { ' ' } else { c }).collect();

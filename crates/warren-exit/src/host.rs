@@ -98,7 +98,7 @@ pub(crate) struct HostSetup {
     /// The rules of the table that outlives this daemon.
     held: HeldRules,
     services: ServicePorts,
-    /// Whether the host forwards for others than clients, as it was logged last.
+    /// Whether the host forwards for others than clients, as last logged.
     forwards_for_others: Option<bool>,
     /// Whether the rules name wider networks than those on the host's links.
     has_too_many_links: bool,
@@ -186,13 +186,13 @@ impl HostSetup {
         &self.waiting
     }
 
-    /// Logs each forward once that is not in force.
+    /// Logs each forward that is not in force, once.
     fn log_waiting(&mut self, waiting: Vec<Waiting>) {
         waiting.iter().filter(|one| !self.waiting.contains(one)).for_each(|one| tracing::warn!("{one}"));
         self.waiting = waiting;
     }
 
-    /// Logs each network once that is not routed to its client.
+    /// Logs each network that is not routed to its client, once.
     fn log_withheld(&mut self, withheld: Vec<Withheld>) {
         withheld.iter().filter(|one| !self.withheld.contains(one)).for_each(|one| tracing::warn!("{one}"));
         self.withheld = withheld;

@@ -26,7 +26,7 @@ pub(crate) struct Reporting {
     /// The page's Unix socket. Nothing can make it again, so it stays until the configuration no longer names it.
     web_socket: Option<UnixSocket>,
     device: DeviceStatus,
-    /// Of an exit that serves WireGuard.
+    /// The key for WireGuard, if the exit serves WireGuard.
     pub(crate) wireguard_key: Option<PublicKey>,
     since: Instant,
     meter: RateMeter,

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use crate::host::INNER_MTU;
 use crate::{invitation, sockets};
 
-/// Bytes that a configuration has room for. It is far shorter.
+/// The capacity of a configuration's buffer in bytes. A configuration is far shorter.
 const LONGEST: usize = 4_096;
 
 /// The MTU that new clients' configurations name.

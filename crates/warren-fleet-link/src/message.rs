@@ -253,8 +253,8 @@ pub enum FleetMessage {
         // Not flattened: serde does not know its fields then, and refuses each answer.
         outcome: Outcome,
     },
-    /// A client has a newer session at another exit. With the same nonce, the session here goes on as a leaving one; with another
-    /// one it ends as replaced.
+    /// A client has a newer session at another exit. If the nonces match, the client is moving, and the session here stays for a
+    /// while. Otherwise it ends as replaced.
     Elsewhere {
         /// The client's key, which may be one of WireGuard's.
         #[serde(deserialize_with = "stored_key")]

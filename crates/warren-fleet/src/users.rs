@@ -205,8 +205,8 @@ pub(crate) async fn keep(client: &mut Client, keys: &Keys, exit: &ExitId) -> any
     Ok(())
 }
 
-/// Ends users whose tickets have ended, again and again. Only links whose user may remove users can. `is_used`: whether the link uses
-/// the store. One that comes from an old backup may lack exits.
+/// Ends users whose tickets have ended, again and again. Only links whose user may remove users can. `is_used`: whether the link
+/// uses the store. A store restored from an old backup may lack exits, so the link does not use it.
 pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
     let keys = config.keys();
     let mut client = None;

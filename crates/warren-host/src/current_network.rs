@@ -34,7 +34,7 @@ pub struct CurrentNetwork {
     pub router: IpAddr,
     /// The router's hardware address; none if it has not answered.
     pub hardware: Option<HardwareAddress>,
-    /// Whether the router has answered lately, so that an old entry cannot be taken for it.
+    /// Whether the router has answered recently. An old neighbour entry does not count.
     pub is_confirmed: bool,
 }
 

@@ -206,7 +206,7 @@ impl Moving {
         is_known
     }
 
-    /// Time since the move's begin, and 1 at least.
+    /// Milliseconds since the move began, at least 1.
     fn milliseconds(&self, now: Instant) -> u32 {
         milliseconds(now.saturating_duration_since(self.begun)).max(1)
     }

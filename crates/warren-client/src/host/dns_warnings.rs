@@ -32,8 +32,8 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
-/// The warning that names below the profile's domains are looked up outside the tunnel, or nowhere in it. None if a resolver inside is
-/// asked.
+/// The warning that names below the profile's domains are looked up outside the tunnel, or not inside it. None if a resolver
+/// inside is asked.
 pub(super) fn without_resolver_of(
     domains: &[String],
     facts: &DnsFacts<'_>,
@@ -81,8 +81,8 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
     ))
 }
 
-/// The warning that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the same. None
-/// if it has none of them.
+/// The warning that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the
+/// same. None if it has no such address.
 pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     let first = claimed.first()?;
     Some(format!(
@@ -93,7 +93,7 @@ pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     ))
 }
 
-/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if they do not.
+/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if no query does.
 ///
 /// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself. `facts` have the exclusions of the
 /// profile alone.

@@ -11,7 +11,7 @@ use super::{HostSetup, dns_warnings};
 use crate::stub::{self, Stub};
 
 impl HostSetup {
-    /// Makes the host's programs ask the tunnel's resolvers. To be called once its routes lead there.
+    /// Makes the host's programs ask the tunnel's resolvers. Call it once the tunnel's routes lead to them.
     ///
     /// `anew` sets them again although they are set already, because systemd-resolved forgets them with a device that was deleted.
     pub(super) async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
@@ -86,7 +86,8 @@ impl HostSetup {
         let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
         let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
         let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
-        // Rules that keep queries inside also keep them from a LAN's resolver, which is reached otherwise.
+        // Rules that keep queries inside the tunnel also block them to a resolver on the LAN, which could be reached
+        // otherwise.
         let unreached = match servers.is_empty() {
             true => dns_warnings::without_resolver(&with_lan, &listed, is_guarded),
             false if is_guarded => dns_warnings::exits_outside(&with_lan, &servers),

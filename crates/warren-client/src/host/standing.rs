@@ -59,7 +59,7 @@ impl Standing {
         self.facts.void = Some(self.void.name().clone());
     }
 
-    /// The indexes of the devices, as far as they are still on this host.
+    /// The indexes of the devices that still exist on this host.
     pub(super) fn devices(&self) -> Vec<u32> {
         let device = self.device.is_there().then(|| self.device.index());
         let void = self.void.is_there().then(|| self.void.index());

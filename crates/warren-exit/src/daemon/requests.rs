@@ -134,7 +134,7 @@ impl Daemon<'_> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
         let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
-        // It is in force, even if the host cannot follow.
+        // The import is in force, even if the host cannot follow.
         if !dry_run {
             self.audit.note_command(peer, Change::imported(&summary));
         }
@@ -148,7 +148,7 @@ impl Daemon<'_> {
         Answer::of(self.reporting.status(&self.observe().await, host_changes))
     }
 
-    /// Makes the host follow a change of clients that is in force.
+    /// Adapts the host to a change of clients that is in force.
     pub(super) async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
         let followed = self.follow_host().await;
         followed.map_err(|error| {

@@ -1,5 +1,5 @@
-//! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, up to
-//! which revision its copy is, which of its changes the store may lack, and where the store is.
+//! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, the
+//! revision of its copy, which of its changes the store may lack, and the addresses of the store.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(super) struct Kept {
     /// When the store answered last, in seconds since 1970. `None` if it never did.
     pub(super) answered: Option<u64>,
-    /// The store's revision up to which the copy is.
+    /// The store's revision that the copy has reached.
     pub(super) revision: i64,
     /// Rows in force that the store may lack.
     pub(super) unsent: Vec<UnsentRow>,
@@ -35,7 +35,7 @@ impl Kept {
     /// How long ago the store answered last. `None` if it never did, or at a time that no clock can show.
     pub(super) fn age(&self, now: SystemTime) -> Option<Duration> {
         let answered = UNIX_EPOCH.checked_add(Duration::from_secs(self.answered?))?;
-        // A clock that was set back makes it fresh, as for everything that is dated.
+        // If the clock was set back, the answer counts as fresh.
         Some(now.duration_since(answered).unwrap_or_default())
     }
 }

@@ -86,7 +86,7 @@ impl Operation {
     }
 }
 
-/// How long the answers to requests of one kind took, together.
+/// How many requests of one kind were answered, and how long they took in total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Took {
     pub(super) time: Duration,

@@ -14,13 +14,13 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Serving {
-    /// How long it serves after the store's last answer. `None` for ever.
+    /// How long the exit serves after the store's last answer. `None` means without limit.
     limit: Option<Duration>,
-    /// When the store answered last, as far back as an `Instant` reaches. For a new member, when it started.
+    /// When the store answered last, as far back as an `Instant` reaches. A new member starts with its own start time.
     heard: Instant,
-    /// How much further back that was.
+    /// How much earlier than `heard` that answer was.
     before: Duration,
-    /// The same on the wall clock, in seconds since 1970. `None` if the store has never answered.
+    /// The wall-clock time of that answer, in seconds since 1970. `None` if the store has never answered.
     answered: Option<u64>,
     /// Whether an operator drains it, from any exit of the fleet.
     is_drained: bool,
@@ -54,7 +54,7 @@ impl Serving {
         }
     }
 
-    /// The store has answered.
+    /// Notes that the store has answered.
     pub(super) fn heard(&mut self, now: Instant) {
         (self.heard, self.before) = (now, Duration::ZERO);
         self.answered = Some(seconds_of(SystemTime::now()));

@@ -11,7 +11,7 @@ use super::{Fleet, Verdict};
 /// Which other exits have applied a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// How many, with this one.
+    /// How many exits have applied it, including this one.
     pub(crate) heard: usize,
     /// The names of those that have not heard and are alive.
     pub(crate) waiting: Vec<String>,
@@ -25,12 +25,12 @@ impl Fleet {
         self.requests.watch(id);
     }
 
-    /// What has become of it.
+    /// What has become of a watched request.
     pub(crate) fn verdict(&self, id: StoreRequestId) -> Verdict {
         self.requests.verdict(id)
     }
 
-    /// Ends the waiting.
+    /// Stops waiting for a request.
     pub(crate) fn forget(&mut self, id: StoreRequestId) {
         self.requests.forget(id);
     }
@@ -58,7 +58,7 @@ impl Fleet {
         self.exits.iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }
 
-    /// How the fleet is.
+    /// The fleet's status.
     pub(crate) fn status(&self) -> FleetStatus {
         let now = Instant::now();
         let store = match &self.store {

@@ -8,13 +8,13 @@ use warren_daemon::helper::Helper;
 use warren_host::Surroundings;
 use warren_session::clients::ClientRegistry;
 
-/// What the host of a fleet's exit must reach by its own routes, wherever it is. Without its store the exit would learn nothing any more,
-/// not even that such a network is gone again. An exit without a fleet needs nothing: its operator may well have a resolver behind
-/// a client.
+/// The addresses that the host of a fleet's exit must reach by its own routes, wherever they are. Without its store the exit
+/// would learn nothing any more, not even that such a network is gone again. An exit without a fleet needs nothing: its operator
+/// may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
     store: Vec<IpAddr>,
-    /// Those that the host's files name. The store may be known by name.
+    /// The resolvers that the host's files name. The store's name may have to be looked up there.
     resolvers: Vec<IpAddr>,
 }
 
@@ -36,8 +36,9 @@ impl Needed {
 }
 
 /// A network that is not routed to its client, because this host has a permanent address in it, or needs something in it that is
-/// elsewhere. Otherwise any exit of a fleet could lead away the traffic of all others with their neighbours, or cut them off from the store.
-/// Networks that a router advertises do not count: anybody on the link can send an advertisement, and would get what belongs to the client.
+/// elsewhere. Otherwise any exit of a fleet could divert the traffic between all others and their neighbours, or cut them off
+/// from the store. Networks that a router advertises do not count: anybody on the link can send an advertisement, and would get
+/// what belongs to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Withheld {
     client: String,

@@ -33,7 +33,7 @@ pub(crate) struct ClientFigures {
     pub rate_limited_packets: u64,
     pub connections: usize,
     pub queued_bytes: usize,
-    /// The shortest round-trip time of its connections, in seconds; nothing while it has no connection.
+    /// The shortest round-trip time of its connections, in seconds; None while it has no connection.
     pub round_trip: Option<f64>,
 }
 
@@ -334,7 +334,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
         |client| client.rate_limited_packets,
     )?;
     let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
-        // A client without a value has no sample, since a zero would be taken for a measurement.
+        // A client without a value has no sample, because a zero would look like a measurement.
         let values = clients.iter().filter_map(|client| Some((labels(client), of(client)?)));
         families.gauges(name, help, values)
     };

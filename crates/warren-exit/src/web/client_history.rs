@@ -13,15 +13,16 @@ const EVERY: Duration = Duration::from_secs(300);
 /// A day.
 const PLACES: u64 = 288;
 
-/// What each client carried. A client takes 8 bytes for each five minutes between its first and its last traffic of the day, so 4 kB at
-/// most. Clients are looked at only every five minutes, and never by a worker.
+/// The rates of each client over the last day. A client takes 8 bytes for each five minutes between its first and its last
+/// traffic of the day, so 4 kB at most. Clients are looked at only every five minutes, and never by a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
-    /// When the step that has begun did so. None before the first look.
+    /// When the current step began. None before the first call of [`Self::take`].
     since: Option<Instant>,
-    /// Steps that are over.
+    /// The number of completed steps.
     over: u64,
-    /// What each client had carried when the step began. A client that is missing had carried nothing.
+    /// What each client had carried when the current step began. A client that is missing had carried
+    /// nothing.
     before: BTreeMap<PublicKey, Traffic>,
     clients: HashMap<PublicKey, Steps>,
 }

@@ -56,9 +56,9 @@ pub(crate) enum Change {
     Limit(NewLimit),
     /// Remove a client for good, or withdraw an invitation.
     Remove(Named),
-    /// Let ports of the exit lead to a client.
+    /// Forward ports of the exit to a client.
     Forward(NewForward),
-    /// Take such ports back.
+    /// Stop forwarding such ports.
     Unforward(ForwardedPorts),
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct NewForward {
     pub(crate) name: String,
     /// The exit's ports, such as `tcp/8443`.
     pub(crate) ports: String,
-    /// The client's lowest port, if it is another one than the exit's.
+    /// The client's lowest port, if it differs from the exit's.
     pub(crate) to: Option<u16>,
 }
 

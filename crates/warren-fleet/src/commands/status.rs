@@ -48,7 +48,7 @@ struct Report {
 struct Line {
     #[serde(flatten)]
     exit: FleetExit,
-    /// Whether an operator drains it.
+    /// Whether an operator is draining it.
     is_drained: bool,
     /// Whether it has applied the latest change.
     has_heard: bool,

@@ -214,7 +214,8 @@ impl Copy {
         (Subject::Row(id), Some(self.rows.content(id)))
     }
 
-    /// Takes the event of a row, or of all prefixes or forwards. Returns what was there before, and the row as it is.
+    /// Applies an event for one row, or for all prefixes or forwards. Returns the previous content and the row's new
+    /// content.
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
             let row = pair.row(*id)?;

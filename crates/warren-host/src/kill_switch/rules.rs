@@ -32,7 +32,7 @@ pub struct KillSwitchRules {
     pub resolvers: Vec<SocketAddr>,
     /// The mark of the daemon's own queries, which no other program on this host knows; none where no daemon asks.
     pub query_mark: Option<u32>,
-    /// The marks of programs that `warren exec` has put on a side of their own.
+    /// The marks of programs that `warren exec` has put inside or outside the tunnel.
     #[serde(default)]
     pub exec: Option<ExecLetOut>,
     /// Whether a portal ([`crate::portal`]) may let a browser out.

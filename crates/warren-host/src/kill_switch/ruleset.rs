@@ -45,8 +45,8 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     text
 }
 
-/// Drops packets that nobody may start with: those with the mark that every kill switch accepts, and those to
-/// resolvers with the carrier's mark, which queries get further below.
+/// Drops packets whose mark must be forged: the let-out mark, and the carrier's mark on packets to resolvers. Only later
+/// rules set either.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     let mut forged = vec![format!("meta mark {LET_OUT:#x} counter drop")];
     // A portal's table sets its mark behind this chain.

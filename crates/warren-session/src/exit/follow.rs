@@ -86,8 +86,8 @@ impl ExitSessions {
         errors
     }
 
-    /// Merges a row of the store with what this exit knows better. Returns `None` if this exit has a later change of
-    /// the row.
+    /// Merges a row of the store with this exit's more recent knowledge. Returns `None` if this exit has a later
+    /// change of the row.
     fn merged(&mut self, row: RowChange, writer: Writer) -> Option<RowChange> {
         let id = row.id();
         let lacks = self.store.lacks(id);

@@ -14,7 +14,7 @@ pub(super) struct WireGuardClient {
     /// The client's inner addresses with their networks.
     pub(super) addresses: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
-    /// The names in `DNS`, which wg-quick takes for search domains.
+    /// The names in `DNS`, which wg-quick treats as search domains.
     pub(super) domains: Vec<String>,
     /// The networks of all peers.
     pub(super) allowed: Vec<IpNet>,
