@@ -23,7 +23,7 @@ pub struct TrustedNetwork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HardwareAddress([u8; 6]);
 
-/// The network by which this host reaches the internet.
+/// The network through which this host reaches the internet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentNetwork {
     /// The device of the default route.
@@ -69,7 +69,8 @@ impl CurrentNetwork {
             && self.networks.iter().any(|network| network.trunc() == trusted.network.trunc())
     }
 
-    /// What a profile writes for it, with `name` in front. None while the router has not answered.
+    /// The value of a profile's setting for this network, which begins with `name`. None while the router has
+    /// not answered.
     pub fn as_setting(&self, name: &str) -> Option<String> {
         Some(format!("{name} {} {}", self.networks.first()?.trunc(), self.hardware?))
     }

@@ -64,7 +64,7 @@ impl DnsPlan {
     /// Finds out how this host's programs find their resolvers, and plans to send them to `servers`.
     ///
     /// `state` is Warren's state directory, `owner` the profile, `device` its tunnel. With a `split`, only names below its
-    /// domains are asked of `servers`.
+    /// domains are looked up at `servers`.
     pub async fn of_host(
         state: &Path,
         owner: &str,

@@ -148,7 +148,8 @@ impl ClientSession {
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
             return;
         }
-        // A connection may be lost before its exit has read this, so each one says it, and each later one again.
+        // A connection may be lost before the exit has read this, so every connection sends it, including later
+        // ones.
         self.stays = true;
         for index in 0..self.config.connections {
             if self.link(index).is_some_and(|link| link.attached_since().is_some()) {

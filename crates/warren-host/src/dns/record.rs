@@ -250,7 +250,8 @@ impl Record {
     /// Writes the topmost layer's resolvers into the file; the record notes this first.
     fn write(&mut self) -> Result<(), DnsError> {
         let Some(wanted) = self.wanted() else { return Ok(()) };
-        // If this process is killed during the write, the next look has no stamp to compare. It takes the file for untouched.
+        // If this process is killed during the write, the next look has no stamp to compare, and treats the file as
+        // untouched.
         self.contents.written = None;
         self.keep()?;
         resolv_conf::write(&self.file, &wanted)?;

@@ -24,7 +24,7 @@ pub struct DnsFacts<'a> {
     pub include: &'a [IpNet],
     /// Networks that stay outside the tunnel.
     pub exclude: &'a [IpNet],
-    /// Whether only names below some domains are asked of the resolvers.
+    /// Whether only names below some domains are looked up at the resolvers.
     pub has_domains: bool,
     /// Whether the tunnel has an inner address of IPv4.
     pub has_ipv4: bool,

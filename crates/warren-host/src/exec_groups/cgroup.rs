@@ -65,7 +65,7 @@ impl ExecGroup {
         hybrid.join(&self.slice).display().to_string()
     }
 
-    /// Makes the cgroup if it is not there. The rules about it count from the next loading of the table on.
+    /// Creates the cgroup if it is missing. Rules about it take effect when the table is loaded next.
     ///
     /// # Errors
     /// If the kernel refuses. The error names the path.

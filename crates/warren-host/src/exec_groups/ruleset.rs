@@ -30,7 +30,7 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     add("names", "type nat hook output priority -100; policy accept;", &names(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
     add("check", "type filter hook output priority security; policy accept;", &check(rules));
-    // The addresses were chosen before the mark, by the host's own routes.
+    // The source addresses were chosen by the host's own routes, before the packets were marked.
     add("source", "type nat hook postrouting priority srcnat; policy accept;", &source(rules));
     add("guard", "", &guard(rules));
     add("leaving", "type filter hook postrouting priority srcnat - 10; policy accept;", &leaving(rules));

@@ -216,7 +216,7 @@ fn picks(attribute: &RuleAttribute) -> bool {
     )
 }
 
-/// A route by which packets leave this host.
+/// A route through which packets leave this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenRoute {
     pub(super) table: u32,

@@ -12,7 +12,7 @@ use crate::GuestNetwork;
 pub struct KillSwitchRules {
     /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.
     pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` has them.
+    /// Networks that go outside although `include` contains them.
     pub exclude: Vec<IpNet>,
     /// This host's private networks, if they are to be reachable. DNS is not let out to them: it would tell them every
     /// name.
@@ -43,7 +43,7 @@ pub struct KillSwitchRules {
 /// The packets of single programs that a kill switch lets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecLetOut {
-    /// The mark of programs inside. Their packets are judged by the device that they leave by in the end.
+    /// The mark of programs inside. Their packets are judged by the device through which they finally leave.
     pub inside: u32,
     /// The mark of programs outside, if the profile allows them.
     pub outside: Option<u32>,

@@ -275,7 +275,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads names of devices to compare with, if there are any. Elsewhere nft takes quoted text for the name of a
+    /// Reads names of devices to compare with, if there are any. Elsewhere nft treats quoted text as the name of a
     /// host or a user.
     fn devices(&mut self) -> Result<(), RulesetError> {
         if let Some(Token::Symbol("!=" | "==")) = self.peek() {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Round-trip times that differ by less than this are taken as equal: a busy host alone makes such a difference.
+/// Round-trip times that differ by less than this are treated as equal: a busy host alone makes such a
+/// difference.
 const NOISE: Duration = Duration::from_millis(2);
 
 /// A load that leaves no room, in thousandths.
@@ -80,7 +81,8 @@ impl Candidate {
         self.weight.max(1).into()
     }
 
-    /// What it is to get, compared with others. An exit of unknown load counts as idle, or it would never be tried.
+    /// The exit's share, compared with the others'. An exit of unknown load counts as idle, or it would never be
+    /// tried.
     fn part(&self) -> u64 {
         self.weight() * u64::from(FULL.saturating_sub(self.load.unwrap_or_default()))
     }

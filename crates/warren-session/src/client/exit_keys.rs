@@ -59,7 +59,7 @@ pub enum KeyNews {
     Learnt(PublicKey),
     /// The exit has shown that it has a learnt key.
     Proven(PublicKey),
-    /// The exit no longer has this key, and nobody is accepted by it any more.
+    /// The exit has retired this key, which is not accepted any more.
     Retired(PublicKey),
     /// The exit no longer names a key that it has never shown.
     Withdrawn(PublicKey),
@@ -96,7 +96,8 @@ impl ExitKeys {
         self.learnt.iter().rev().find(|learnt| !learnt.proven).map(|learnt| learnt.key)
     }
 
-    /// Takes what the exit says in a session that it has opened with the key `by`: all keys that it has, the newest first.
+    /// Handles the keys that the exit names in a session whose connection has proven the key `by`: all its keys, the
+    /// newest first. Returns what has changed.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
         if !self.accepts(by) {
             return Vec::new();
@@ -106,7 +107,7 @@ impl ExitKeys {
             self.learnt.retain(|learnt| learnt.key != withdrawn);
             news.push(KeyNews::Withdrawn(withdrawn));
         }
-        // Before a new key is learnt, because it may make room for that.
+        // Before a new key is learnt, because retiring a key may make room for it.
         if keys.contains(&by) {
             self.older_than(by).into_iter().filter(|old| !keys.contains(old)).for_each(|old| {
                 self.retire(old);

@@ -21,9 +21,9 @@ pub enum ClientChange {
     Enable,
     /// Sets what is in the settings.
     Set(ClientSettings),
-    /// Lets ports of the exit lead to it.
+    /// Forwards ports of the exit to it.
     AddForward { forward: Forward },
-    /// Takes back the forward of exactly these ports of the exit.
+    /// Removes the forward of exactly these ports of the exit.
     RemoveForward { ports: PortRange },
 }
 
@@ -135,11 +135,11 @@ impl ClientRegistry {
         }
     }
 
-    /// Lets ports of the exit lead to a client. A forward that it has already stays as it is.
+    /// Forwards ports of the exit to a client. A forward that the client already has stays as it is.
     ///
     /// # Errors
     ///
-    /// If no client has that name, or the ports lead to a client already.
+    /// If no client has that name, or the ports are forwarded to a client already.
     fn add_forward(&mut self, name: &str, forward: Forward) -> Result<(), RegistryError> {
         let mut client = self.named(name)?.clone();
         if client.forwards.contains(&forward) {
@@ -156,7 +156,7 @@ impl ClientRegistry {
         self.replace(client)
     }
 
-    /// Takes back a forward.
+    /// Removes a forward.
     ///
     /// # Errors
     ///

@@ -210,7 +210,7 @@ impl ClientRegistry {
 
     /// Gives a WireGuard client a next key of Warren, with which it connects from then on.
     fn upgrade(&mut self, old: PublicKey, key: PublicKey, invitation: Invitation) -> Option<Redeemed> {
-        // It may be gone or upgraded in another way by now.
+        // The client may be gone, or upgraded in another way, by now.
         let client = self.by_key(old).filter(|client| client.wireguard.is_some())?.clone();
         let name = client.name.clone();
         self.replace(Client { next_public_key: Some(key), ..client }).ok()?;

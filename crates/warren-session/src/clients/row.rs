@@ -89,7 +89,8 @@ impl From<RemovedKey> for RowChange {
     }
 }
 
-/// A change as a store's file and messages have it. The names of the variants are part of their formats.
+/// A change in the form that a store's file and messages contain. The names of the variants are part of their
+/// formats.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StoredChange {

@@ -21,7 +21,7 @@ pub(super) struct ClientTable {
     addresses: BTreeMap<IpAddr, PublicKey>,
     /// Prefixes of different clients do not overlap.
     prefixes: BTreeMap<IpNet, PublicKey>,
-    /// Forwards by protocol and last port. Those of different clients do not overlap.
+    /// Forwards by protocol and last port. Forwards of different clients do not overlap.
     forwards: BTreeMap<(ForwardProtocol, u16), (Forward, PublicKey)>,
 }
 
@@ -86,7 +86,7 @@ impl ClientTable {
         self.clients.get(&key)
     }
 
-    /// Sets the date when a client was last online, which no index has.
+    /// Sets the date when a client was last online, which no index contains.
     pub(super) fn set_seen(&mut self, key: PublicKey, when: std::time::SystemTime) -> bool {
         let client = self.clients.get_mut(&key);
         client.map(|client| client.last_seen = Some(when)).is_some()
@@ -114,7 +114,7 @@ impl ClientTable {
         self.forwards.values().filter_map(|(forward, key)| Some((*forward, self.by_key(*key)?)))
     }
 
-    /// Number of forwarded ports that lead to another port of their client.
+    /// Number of ports that are forwarded to another port number of their client.
     pub(super) fn moved_ports(&self) -> usize {
         self.forwards.values().map(|(forward, _)| forward.moved_ports()).sum()
     }

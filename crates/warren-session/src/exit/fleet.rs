@@ -112,7 +112,7 @@ impl ExitSessions {
         self.store.lacking().any(|(_, is_owed)| is_owed)
     }
 
-    /// Takes back what [`Self::unsent`] returned before a restart. Call it before anything else happens.
+    /// Restores what [`Self::unsent`] returned before a restart. Call it before anything else happens.
     pub fn resume(&mut self, unsent: Vec<UnsentRow>) {
         for UnsentRow { row, is_date, is_shut_out } in unsent {
             // If the exit ended after it wrote the row's name and before it wrote the row, nobody was told of the change.
@@ -137,7 +137,7 @@ impl ExitSessions {
     /// Whether a row can be the result of a change that an exit makes without the store.
     fn is_change_of_this_exit(&self, row: RowId) -> bool {
         match (row, self.registry.row(row)) {
-            // Its key is a removed key, too.
+            // If this exit removed the client, its key is a removed key, too.
             (RowId::Client(key), RowChange::Client { client: None, .. }) => {
                 self.registry.row(RowId::Removed(key)) != RowId::Removed(key).deletion()
             }
@@ -149,8 +149,8 @@ impl ExitSessions {
         }
     }
 
-    /// Takes over a whole copy of the store: what differs, except where this exit has a later change that the store lacks. Returns
-    /// an error for each client that does not fit this exit, which it then does not have.
+    /// Applies a whole copy of the store, except where this exit has a later change that the store lacks. Returns an error for
+    /// each client that does not fit this exit and is therefore left out.
     pub fn take_whole(&mut self, now: Instant, whole: WholeCopy) -> Vec<AdminError> {
         let WholeCopy { seen, differing: mut changes } = whole;
         if !is_planted(Bug::GoneRowsKept) {
@@ -176,15 +176,16 @@ impl ExitSessions {
         self.fleet.is_clock_wrong = is_wrong;
     }
 
-    /// Takes clients again after [`Self::drain`], or after [`Self::shutdown`] with [`Goodbye::Draining`].
+    /// Accepts clients again after [`Self::drain`], or after [`Self::shutdown`] with [`Goodbye::Draining`].
     pub fn serve_again(&mut self) {
         if self.leaving == Some(Goodbye::Draining) {
             self.leaving = None;
         }
     }
 
-    /// A client has a session at another exit, with this number. If the same client process has it, its session here goes on for a
-    /// while, for packets that are on their way, unless it is the newer one. Otherwise another host has taken the client's place.
+    /// Handles the news that a client has a session at another exit, with the number `claim`. If the client process here has
+    /// opened it, the session here goes on for a while, for packets on their way, and stays if it is the newer one. Otherwise
+    /// another host has taken the client's place.
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         let (id, own): (_, Nonce) = (session.id, session.process.nonce);
@@ -208,7 +209,7 @@ impl ExitSessions {
         }
     }
 
-    /// The client keeps a session, although it has opened another one at another exit.
+    /// Notes that the client keeps a session, although it has opened another one at another exit.
     pub(super) fn stays(&mut self, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         // Each connection says so, and only the first one says something new.

@@ -1,4 +1,4 @@
-//! What an exit of a fleet keeps in mind besides its sessions.
+//! What an exit of a fleet remembers besides its sessions.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -56,7 +56,7 @@ impl ExitSessions {
         let signed = if is_known { Vec::new() } else { fleet.signed().as_bytes().to_vec() };
         let loads = self.config.fleet.loads.clone();
         if !is_known && let Some(session) = self.sessions.get_mut(&id) {
-            // This connection may break before the client has the roster, and the session go on without it.
+            // This connection may break before the client has the roster, while the session goes on.
             session.told.roster = true;
         }
         if !(signed.is_empty() && loads.is_empty()) {

@@ -38,8 +38,8 @@ impl ExitSessions {
         self.config_with(announced.clone()).check()
     }
 
-    /// Tells clients something else from now on. Open sessions go on, and their clients hear of the change at once if they take
-    /// updates. Returns how many sessions hear of it, and how many do not. WireGuard's are not counted.
+    /// Announces other values to clients from now on. Open sessions go on, and their clients hear of the change at once if they
+    /// take updates. Returns how many sessions hear of it, and how many do not. Sessions of WireGuard clients are not counted.
     ///
     /// # Errors
     ///
@@ -60,9 +60,9 @@ impl ExitSessions {
         Ok((hearing.len(), deaf.len()))
     }
 
-    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key as
-    /// well, the registry then shows who no longer depends on that. In a fleet it also shows at which exit a client was last, so that
-    /// no other exit waits for it.
+    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key
+    /// as well, the registry then shows which clients no longer need that one. In a fleet it also shows at which exit a client
+    /// was last, so that no other exit waits for it.
     ///
     /// Returns whether the client has got the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
@@ -122,7 +122,7 @@ impl ExitSessions {
     }
 }
 
-/// Whether a session's client takes what a feature bit stands for.
+/// Whether a session's client has the feature of a bit.
 pub(super) fn takes(session: &Session, feature: u64) -> bool {
     session.features & feature != 0
 }

@@ -91,7 +91,7 @@ pub enum RosterError {
         /// The weight.
         weight: u32,
     },
-    /// The changes of the fleet key do not form a chain that has the signer.
+    /// The changes of the fleet key do not form a chain that contains the signer.
     #[error(
         "its changes of the fleet key are not a chain of up to {MAX_HANDOVERS} signed ones that has the signer"
     )]

@@ -45,7 +45,7 @@ impl Handover {
     }
 }
 
-/// Reads a roster's handovers: a chain without a loop, in which the signer is.
+/// Reads a roster's handovers: a chain without a loop that contains the signer.
 pub(super) fn read_chain(
     fleet: &FleetName,
     handovers: &[wire::Handover],
