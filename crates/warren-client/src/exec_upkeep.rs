@@ -84,7 +84,7 @@ impl ExecUpkeep {
             return Ok(None);
         }
         let allows_outside = self.allows_outside || !lockdown.is_closed();
-        let cannot = "cannot keep programs of `warren exec` on their side";
+        let cannot = "cannot keep programs of `warren exec` inside or outside of the tunnel";
         let rules = setup.exec_rules(allows_outside).context(cannot)?;
         if let Some(marks) = rules.slot.map(Marks::of) {
             let outside = allows_outside.then_some(marks.outside);

@@ -145,14 +145,14 @@ pub enum ExitMessage {
         /// The nonce of the session that is over.
         nonce: Vec<u8>,
     },
-    /// Every two seconds, and at once when the state changes.
+    /// The exit's load and state. Sent every two seconds, and at once when the state changes.
     Load {
         /// How busy it is.
         load: Load,
         /// Whether it takes clients.
         state: ExitState,
     },
-    /// The exit has applied all changes up to this revision of the store.
+    /// Says that the exit has applied all changes up to this revision of the store.
     Applied {
         /// The revision.
         revision: i64,
@@ -266,32 +266,32 @@ pub enum FleetMessage {
         /// The exit that has it.
         exit: ExitId,
     },
-    /// Whether the store can be reached, at the start, at each change, and every second while it is away.
+    /// Whether the store can be reached. Sent at the start, at each change, and every second while the store is away.
     Store(StoreLink),
-    /// All exits of the fleet, at each change of any of them.
+    /// All exits of the fleet. Sent at each change of any of them.
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,
     },
-    /// The addresses of the store's members, at the start and at each change. No network behind a client may take them from the exit's
-    /// host.
+    /// The addresses of the store's members. Sent at the start and at each change. No network behind a client may take them from
+    /// the exit's host.
     StoreAddresses {
         /// Up to [`MAX_ADDRESSES`], in order.
         addresses: Vec<IpAddr>,
     },
-    /// All certificates around the store, now and then.
+    /// All certificates of the store and its users. Sent now and then.
     Certificates {
         /// The certificates, by name.
         certificates: Vec<StoreCertificate>,
     },
-    /// The signed roster, when it has changed.
+    /// The signed roster. Sent when it has changed.
     Roster {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
-    /// An operator at another exit drains this one, or ends its draining.
+    /// Whether an operator at another exit drains this one. Sent when this changes.
     Drain {
         /// Whether it should send its clients away.
         on: bool,

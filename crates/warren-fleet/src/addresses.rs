@@ -11,13 +11,13 @@ use warren_fleet_link::MAX_ADDRESSES;
 
 use crate::certificates::address_of;
 
-/// How often names are looked up, once every member is known, and before.
+/// The interval between look-ups: once every member is known, and before.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 
 /// How long a look-up may take.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Looks the members up again and again. Says which addresses they have, at the start and at each change.
+/// Looks the members up periodically. Reports their addresses at the start and at each change.
 pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Vec<IpAddr>>) {
     // A member whose name cannot be looked up now keeps its addresses.
     let mut known: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
@@ -29,7 +29,8 @@ pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Vec<IpAdd
                 known.insert(endpoint, found.map(|address| address.ip()).collect());
             }
         }
-        // The exit may know more from the last time, so it hears of all members at once.
+        // Nothing is reported before all members are known, because the exit may still know more of them from
+        // an earlier run.
         let is_complete = endpoints.iter().all(|endpoint| known.contains_key(endpoint.as_str()));
         let all: BTreeSet<IpAddr> = known.values().flatten().copied().take(MAX_ADDRESSES).collect();
         if is_complete && all != told {

@@ -32,9 +32,9 @@ const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_se
 /// Operators are warned of a certificate that expires sooner than this.
 const WARNED: i64 = 14;
 
-/// Looks at the certificates again and again. Reports what it has found, and warns of those that expire soon.
+/// Checks the certificates periodically. Reports what it has found, and warns of those that expire soon.
 pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCertificate>>) {
-    // Members that are away now keep what was seen of them.
+    // The certificates of members that do not answer now stay as they were last seen.
     let mut seen = BTreeMap::new();
     let mut warned = Once::default();
     loop {
@@ -209,8 +209,8 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     Ok(config)
 }
 
-/// Takes each certificate, because only its end is of interest, and nothing is sent to its holder. The link to the store has a
-/// TLS client of its own, which checks everything.
+/// Accepts every certificate, because only its expiry is of interest, and nothing is sent to its holder. The link to the store
+/// has a TLS client of its own, which checks everything.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -92,7 +92,7 @@ impl Exits {
         self.members.get(exit) == Some(member)
     }
 
-    /// Takes a heartbeat. `is_live` if it was written just now, so that its clock can be compared.
+    /// Handles a heartbeat. `is_live`: it was written just now, so its clock can be compared.
     pub(crate) fn heartbeat(
         &mut self,
         exit: ExitId,

@@ -89,7 +89,7 @@ impl Keys {
         Self { prefix: format!("/warren/{fleet}/") }
     }
 
-    /// What all keys of the fleet begin with.
+    /// The prefix of all keys of the fleet.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -150,12 +150,12 @@ impl Keys {
         format!("{}{exit}", self.grants())
     }
 
-    /// What the keys of all grants begin with.
+    /// The prefix of the keys of all grants.
     pub(crate) fn grants(&self) -> String {
         format!("{}us/", self.prefix)
     }
 
-    /// What the keys of all exits' positions begin with.
+    /// The prefix of the keys of all exits' positions.
     pub(crate) fn positions(&self) -> String {
         format!("{}po/", self.prefix)
     }
@@ -165,7 +165,7 @@ impl Keys {
         format!("{}beginning", self.prefix)
     }
 
-    /// What the keys of clients, invitations, removed keys and claims begin with.
+    /// The prefixes of the keys of clients, invitations, removed keys and claims.
     pub(crate) fn of_registry(&self) -> [String; 8] {
         ["cl/", "in/", "rv/", "na/", "ad/", "nk/", "px", "fw"].map(|kind| format!("{}{kind}", self.prefix))
     }

@@ -6,7 +6,7 @@
 /// A bug that a test plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Rows are written whatever the store has.
+    /// Rows are written whatever the store contains.
     ReadThenPut,
     /// A request is judged by what the link knows, not by what the exit had seen.
     NewestBasis,

@@ -49,7 +49,7 @@ impl Own {
         }
     }
 
-    /// Compares this session with that of a record. They are equal if they are of different client processes.
+    /// Compares this session with that of a record. Sessions of different client processes compare as equal.
     fn by_claim(&self, record: &SessionRecord) -> Ordering {
         // Clients and exits of earlier versions give no numbers.
         let are_numbered = self.claim > 0 && record.claim > 0;
@@ -71,7 +71,7 @@ pub(crate) struct SessionBatch {
 }
 
 impl Sessions {
-    /// A client has opened a session here, or keeps one, with its process's nonce and its number.
+    /// Notes that a client has opened a session here, or keeps one, with its process's nonce and its number.
     pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
         let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
         self.own.insert(key, Own { nonce, claim, opened: now, basis });
@@ -94,7 +94,7 @@ impl Sessions {
         self.unsent.clear();
     }
 
-    /// All records are gone with an earlier lease, or soon will be.
+    /// Writes all records again, because they are gone with an earlier lease, or soon will be.
     pub(crate) fn send_all_again(&mut self) {
         self.unsent.extend(self.own.keys());
     }
@@ -104,7 +104,7 @@ impl Sessions {
         self.records = records;
     }
 
-    /// Takes a record from the store. Says so if a session has moved away from here.
+    /// Applies a record from the store. Returns a message for the exit if a session has moved away from here.
     pub(crate) fn record(
         &mut self,
         me: &ExitId,
@@ -183,7 +183,7 @@ impl Sessions {
         (batch, lost)
     }
 
-    /// A batch is stored. A session that has changed again meanwhile stays unsent.
+    /// Notes that a batch is stored. A session that has changed again meanwhile stays unsent.
     pub(crate) fn stored(&mut self, batch: &SessionBatch) {
         for (key, nonce) in &batch.sessions {
             if self.own.get(key).map(|own| &own.nonce) == nonce.as_ref() {

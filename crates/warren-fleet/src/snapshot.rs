@@ -18,7 +18,7 @@ use crate::meta::{Meta, Position};
 
 const FORMAT: u32 = 1;
 
-/// What the disk has.
+/// The content of the link's copy on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) meta: Meta,

@@ -23,7 +23,7 @@ use crate::transaction::{Draft, Expected, Known, draft};
 /// How long a member of etcd may take to answer. Then another one is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// Keys of one answer while everything is read.
+/// The most keys in one answer while everything is read.
 const PAGE: i64 = 2000;
 
 /// Largest message from etcd: a page of the largest rows, or the events of many transactions.

@@ -80,7 +80,7 @@ pub(crate) struct Known<'a> {
     pub(crate) basis: i64,
 }
 
-/// Makes the transaction for some of a request's rows. `request` are all of them.
+/// Makes the transaction for some of a request's rows. `request` contains all of its rows.
 ///
 /// # Errors
 /// If somebody else has what the rows claim, or has changed them in more than dates since the exit saw them.
@@ -119,7 +119,8 @@ impl Drafting<'_> {
             self.expect(Subject::Row(id));
             return Ok(());
         }
-        // Whatever the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces that one.
+        // No matter what the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces
+        // that one.
         if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
             && invitation.used_by != Some(user)
             && !self.request.contains(&RowId::Client(user).deletion())
@@ -202,7 +203,7 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// A client may have a removed key only if the same request allows it.
+    /// Refuses a removed key for a client, unless the same request allows that key.
     fn must_not_be_removed(&mut self, key: PublicKey) -> Result<(), Conflict> {
         let id = RowId::Removed(key);
         if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
@@ -212,7 +213,7 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// A removed key may be neither a client's key nor its next key.
+    /// Requires that a removed key is neither a client's key nor its next key.
     fn must_be_unused(&mut self, key: PublicKey) -> Result<(), Conflict> {
         let id = RowId::Client(key);
         if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
@@ -222,7 +223,8 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// All clients' prefixes, or forwards, must be as the exit knew them, because those of different clients must not overlap.
+    /// Requires that all clients' prefixes, or forwards, are as the exit knew them, because those of different clients must
+    /// not overlap.
     fn touch(&mut self, subject: Subject, key: PublicKey) -> Result<(), Conflict> {
         if self.known.unseen.has_changed(subject, self.known.basis) {
             return Err(Conflict);
@@ -272,7 +274,7 @@ impl Drafting<'_> {
         Ok(self.draft)
     }
 
-    /// A new client's key, and a removed key, must not be another client's next key.
+    /// Requires that a new client's key, or a removed key, is not another client's next key.
     fn keys_are_nobodys_next(&mut self) -> Result<(), Conflict> {
         let mut keys = BTreeSet::new();
         for row in &self.draft.rows {

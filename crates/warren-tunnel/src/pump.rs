@@ -60,13 +60,13 @@ pub(crate) struct Pump {
     /// At an exit: where drops of the session's client are counted.
     pub client: Option<Arc<ClientLimit>>,
     pub assembler: Assembler,
-    /// Puts what the peer numbered in order.
+    /// Restores the order of the peer's numbered datagrams.
     pub resequencer: Resequencer,
-    /// Memory of the datagrams held for order, as last added to the worker's sum.
+    /// Memory of the datagrams that are held for order, as last added to the worker's sum.
     held_noted: usize,
     /// How long a missing datagram holds back its lane.
     pub hold: Duration,
-    /// Sends again what the path lost.
+    /// Sends lost datagrams again.
     pub repair: Repair,
     /// Whether this pump is on the worker's list of pumps with postponed repairs.
     pub has_repairs: bool,

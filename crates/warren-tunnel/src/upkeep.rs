@@ -25,7 +25,7 @@ impl Upkeep {
         Self { began: now, next: None, assembling: false, found_assembly: false }
     }
 
-    /// An assembly has begun.
+    /// Notes that an assembly has begun.
     pub(crate) fn note_assembly(&mut self) {
         self.assembling = true;
         self.found_assembly = true;

@@ -21,7 +21,7 @@ const ROUND: Duration = Duration::from_millis(250);
 const MOST_HELD: usize = 32;
 /// Bytes of one send: the largest UDP payload, with room for an IPv6 header.
 const MOST_BYTES: usize = 65_000;
-/// Datagrams of one send: as many as every kernel takes that can send several.
+/// Most datagrams of one send. Every kernel that can send several at once accepts this many.
 const MOST_DATAGRAMS: usize = 64;
 
 /// What an exit needs to serve WireGuard.
@@ -34,7 +34,7 @@ pub struct WireGuardCarrier {
     pub mtu: u16,
 }
 
-/// What one worker has of WireGuard.
+/// One worker's WireGuard state.
 pub(crate) struct WireGuard {
     pub(crate) server: Server,
     pub(crate) sockets: Vec<PlainSocket>,
@@ -68,7 +68,7 @@ pub(crate) struct Member {
 }
 
 impl WireGuard {
-    /// Takes over the sockets. Must be called inside a tokio runtime.
+    /// Registers the sockets, so it must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the kernel refuses one.
@@ -95,13 +95,14 @@ impl WireGuard {
         due
     }
 
-    /// How long until that is due.
+    /// How long until [`Self::is_due`] is true. `None` without peers.
     pub(crate) fn due(&self, now: Instant) -> Option<Duration> {
         let next = self.looked_after + ROUND;
         self.server.has_peers().then(|| next.saturating_duration_since(now))
     }
 
-    /// Encrypts a packet for a peer, into the send that is being made. Returns false if the peer has no keys.
+    /// Encrypts a packet for a peer, into the send that is being prepared. Returns false if the peer has no
+    /// keys.
     pub(crate) fn seal(
         &mut self,
         peer: usize,
@@ -217,7 +218,7 @@ impl Member {
         Ok(())
     }
 
-    /// Takes what was kept.
+    /// Takes the packets that were held.
     pub(crate) fn take_held(&mut self) -> Vec<BytesMut> {
         std::mem::take(&mut self.held)
     }

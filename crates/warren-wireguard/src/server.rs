@@ -22,7 +22,7 @@ use super::peer::{Path, Peer};
 pub const OVERHEAD: usize = 32;
 /// Longest message except data messages: a handshake's first.
 const HANDSHAKE: usize = 148;
-/// A key is not used beyond this counter (WireGuard's paper, section 6.1). A peer that does so all the same is not heard.
+/// A key is not used beyond this counter (WireGuard's paper, section 6.1). Messages beyond it are refused.
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// boringtun uses the low 8 bits of a receiver index to tell a peer's keys apart.
 const KEY_BITS: u32 = 8;
@@ -59,7 +59,7 @@ pub enum Refusal {
     Malformed,
     /// Its sender did not prove an enrolled key, or the key of a connection.
     NotAuthentic,
-    /// It came before, or is too old to tell.
+    /// It arrived before, or is too old to tell.
     Repeated,
     /// Too many handshakes were begun.
     TooMany,
@@ -68,7 +68,7 @@ pub enum Refusal {
 /// News of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer of this number is there, and has this key. Its packets may come before somebody acts on this.
+    /// The peer of this number has come up, and has this key. Its packets may arrive before this event is handled.
     Up {
         /// Its number, until it is down.
         peer: usize,
@@ -107,7 +107,7 @@ struct Known {
 }
 
 impl Server {
-    /// The server with this key, which knows nobody yet.
+    /// A server with this key and without peers.
     pub fn new(key: PrivateKey, now: Instant) -> Self {
         let public = x25519::PublicKey::from(key.secret());
         Self {
@@ -171,7 +171,8 @@ impl Server {
         self.known.keys().copied()
     }
 
-    /// Takes a datagram. `buffer` gets a packet, or the answer, and must be longer than the datagram, and hold 148 bytes.
+    /// Handles a datagram. `buffer` receives a packet, or the answer. It must be longer than the datagram, and hold at
+    /// least 148 bytes.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -254,7 +255,7 @@ impl Server {
         }
     }
 
-    /// Takes the first message of a handshake, whose sender claims a key.
+    /// Handles the first message of a handshake, whose sender claims a key.
     fn begin<'a>(
         &mut self,
         key: PublicKey,

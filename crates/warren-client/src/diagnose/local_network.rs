@@ -43,7 +43,7 @@ fn sentence(links: &[OutsideLink], remote: Option<SocketAddr>, source: Option<Ip
         let link = links.iter().find(|link| link.addresses.contains(&source))?;
         return (!link.has_carrier).then(|| {
             format!(
-                "no network: {}, by which this host reaches {to}, is not connected; plug its cable in or join a Wi-Fi network",
+                "no network: {}, through which this host reaches {to}, is not connected; plug its cable in or join a Wi-Fi network",
                 link.name
             )
         });
@@ -97,7 +97,7 @@ mod tests {
             (
                 vec![unplugged.clone(), container],
                 source,
-                "eth0, by which this host reaches 198.51.100.2:443, is not",
+                "eth0, through which this host reaches 198.51.100.2:443, is not",
             ),
         ] {
             let said = sentence(&links, remote, source).unwrap();

@@ -112,7 +112,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Connects with what the ticket has, and reads what the fleet agrees on.
+/// Connects with the ticket's credentials, and reads what the fleet agrees on.
 async fn look(options: &StoreOptions, ticket: &Ticket) -> anyhow::Result<(Client, Option<Meta>)> {
     let looked = async {
         let mut client = options.connect_any().await?;
@@ -206,7 +206,7 @@ async fn try_to_use_up(
     }))
 }
 
-/// The ticket itself, or what standard input or a file has.
+/// The ticket itself, or the content of standard input or of a file.
 fn text_of(argument: &str) -> anyhow::Result<String> {
     /// Longer than any ticket.
     const MOST: u64 = 256 * 1024;
@@ -227,7 +227,7 @@ struct Attempt {
     path: PathBuf,
     /// The ticket's digest.
     ticket: String,
-    /// What this host has drawn.
+    /// The random text that this host has drawn.
     host: String,
     /// Whether an earlier attempt was with the same ticket.
     is_again: bool,
@@ -240,13 +240,15 @@ struct Kept {
     host: String,
 }
 
-/// What this host has drawn for the ticket that it has joined with. `None` if it did not join with one.
+/// The random text that this host has drawn for the ticket with which it has joined. `None` if it did not join with one.
 pub(super) fn host_of_join(directory: &Path) -> Option<String> {
     let text = std::fs::read(credentials_directory(directory).join(ATTEMPT)).ok()?;
     Some(serde_json::from_slice::<Kept>(&text).ok()?.host)
 }
 
 impl Attempt {
+    /// Reads the file of an earlier attempt with the same ticket, or draws a new random text.
+    ///
     /// # Errors
     /// If the file of an earlier attempt cannot be read.
     fn of(directory: &Path, ticket: &Ticket) -> anyhow::Result<Self> {
@@ -269,7 +271,8 @@ impl Attempt {
         write(&self.path, &serde_json::to_vec(&kept)?)
     }
 
-    /// The attempt has failed for good. If the host belongs to a fleet, its credentials stay, and so does this file.
+    /// Forgets an attempt that has failed for good. If the host belongs to a fleet, its credentials stay, and so
+    /// does this file.
     fn forget(&self, belongs_to_fleet: bool) {
         if !belongs_to_fleet {
             let _ = std::fs::remove_file(&self.path);
@@ -285,7 +288,7 @@ struct Files {
 }
 
 impl Files {
-    /// `is_again`: an earlier attempt with this ticket may have left them.
+    /// The files to write. `is_again`: an earlier attempt with this ticket may have left them.
     ///
     /// # Errors
     /// If one of them exists.

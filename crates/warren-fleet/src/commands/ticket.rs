@@ -43,7 +43,7 @@ pub(crate) struct TicketArguments {
     expires: Duration,
 }
 
-/// Who makes and removes users of the store.
+/// The etcd user that makes and removes users.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AdminArguments {
     /// A user of the store who may make and remove users. Without it, this exit's own user is asked.

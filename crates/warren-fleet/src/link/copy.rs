@@ -27,8 +27,8 @@ impl Pair {
         Self { key: key.into(), value: Some(value.into()), modified }
     }
 
-    /// The value as what it should be. `None` if it was deleted, is damaged, or is too long to be passed on: any exit of the fleet can
-    /// write it.
+    /// Parses the value. `None` if it was deleted, is damaged, or is too long to be passed on: any exit of the fleet can write
+    /// it.
     pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_VALUE {
@@ -85,7 +85,7 @@ pub(crate) struct Copy {
     others: Others,
 }
 
-/// The values of which the store has one for this exit.
+/// The values that the store has for this exit alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
     /// The revision of the exit's own `wr`.

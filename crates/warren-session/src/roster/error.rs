@@ -93,7 +93,7 @@ pub enum RosterError {
     },
     /// The changes of the fleet key do not form a chain that contains the signer.
     #[error(
-        "its changes of the fleet key are not a chain of up to {MAX_HANDOVERS} signed ones that has the signer"
+        "its changes of the fleet key are not a chain of up to {MAX_HANDOVERS} signed ones that contains the signer"
     )]
     Handovers,
 }

@@ -316,7 +316,7 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // Packets of the way back should go in one piece on this side too.
+            // Packets in the other direction should fit into one datagram on this side, too.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();

@@ -75,7 +75,7 @@ impl Worker {
                     }
                     Taken::KeepAlive { peer } => {
                         buffer.clear();
-                        // The first one makes it a member.
+                        // The first one makes the peer a member.
                         self.take_wireguard_events(server, members);
                         members.heard(peer, datagram.len());
                         return;
@@ -276,9 +276,9 @@ impl Worker {
     }
 }
 
-/// The reason to count for a packet whose source is not the client's. The client's system talks on every link, and so on
-/// this one, which ends here. It does so from link-local addresses, and from the unspecified one before it has one.
-/// Warren's own clients send no such packets.
+/// The reason to count for a packet whose source is not the client's address. The client's system sends link-local
+/// traffic on every link, and so into the tunnel: from link-local addresses, and from the unspecified address before it
+/// has another. Such packets go no further. Warren's own clients send none.
 fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     let is_of_link = |source| match source {
         IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),

@@ -26,17 +26,17 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::logging::LogSettings;
 use warren_daemon::output;
 
-/// Becomes the program, on its side of the tunnel.
+/// Replaces this process by the program, inside or outside of the tunnel.
 ///
 /// # Errors
-/// Why it cannot be there, or cannot be started. It does not run then.
+/// Why it cannot be put there, or cannot be started.
 pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &ExecArgs) -> anyhow::Result<()> {
     let side = if arguments.outside { Side::Outside } else { Side::Inside };
     let (name, shadowed) = match rustix::process::geteuid().is_root() {
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
-    // Whoever moved this process, the kernel's word counts.
+    // Whoever has moved this process, only the kernel can prove where it is.
     let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");

@@ -226,7 +226,8 @@ impl Watched<'_> {
         Ok(match ask_status(&self.directory.socket()).await {
             Ok(status) => (status.state == State::Up).then_some(Ended::Connected),
             Err(AskError::NotRunning) if self.has_daemon => Some(Ended::DaemonGone),
-            // A daemon that takes long to answer is not a dead one. The kernel has the time.
+            // A daemon that takes long to answer is not dead. The kernel closes the portal in time in any
+            // case.
             Err(_) => None,
         })
     }

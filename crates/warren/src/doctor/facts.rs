@@ -175,7 +175,7 @@ pub(super) struct KnownExit {
 pub(super) struct ExitFacts {
     pub(super) is_running: bool,
     pub(super) ports: Vec<u16>,
-    /// Those of `ports` that some program listens on.
+    /// The ones among `ports` on which some program listens.
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,

@@ -1,4 +1,4 @@
-//! `warren exit client forward add|list|remove`: ports of the exit that lead to a client.
+//! `warren exit client forward add|list|remove`: forwards ports of the exit to a client.
 
 use super::all;
 use super::store::ClientStore;

@@ -44,14 +44,15 @@ pub(crate) trait ClientStore {
     fn is_invited(&mut self, name: &str) -> anyhow::Result<bool>;
     /// A page of the keys of removed clients, by key.
     fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>>;
-    /// Removes a client and ends its session, or withdraws the invitation of that name. Returns where it is cut off, in a fleet.
+    /// Removes a client and ends its session, or withdraws the invitation of that name. In a fleet, returns at how many exits it
+    /// is cut off.
     fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>>;
     /// Changes a client. Its session continues unless the change concerns it. Returns where it is cut off, if it is disabled in a
     /// fleet.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
     /// Whether WireGuard clients can connect now, if the exit runs, with the exit's key that they have.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
-    /// Takes over the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
+    /// Imports the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
 }
 
@@ -157,9 +158,9 @@ pub(crate) struct StoppedExit {
     clients: StoppedClients,
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
-    /// Where changes are written down.
+    /// The audit log, in which changes are recorded.
     audit: AuditFile,
-    /// What was read for a list. Its other pages come from the same moment.
+    /// The registry that a list was read from, so that all pages of the list show the same moment.
     read: Option<ClientRegistry>,
     /// Whether the exit belongs to a fleet, whose store has the clients.
     is_of_fleet: bool,
@@ -207,7 +208,7 @@ impl StoppedExit {
         Ok(())
     }
 
-    /// Refuses to change the copy that an exit of a fleet has on disk: the exit would take the change back when it starts.
+    /// Refuses to change the copy that an exit of a fleet has on disk: the exit would undo the change when it starts.
     fn refuse_in_fleet(&self) -> anyhow::Result<()> {
         if self.is_of_fleet {
             bail!(
@@ -282,7 +283,7 @@ impl ClientStore for StoppedExit {
     }
 
     fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {
-        // It does once it starts.
+        // A stopped exit will use its key once it starts.
         Ok(true)
     }
 

@@ -14,9 +14,9 @@ const SHOWN: usize = 20;
 /// The peers that are enrolled already, by the names of their clients.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
-    /// With what the import would give them.
+    /// Clients with the settings that the import would give them.
     pub(super) same: Vec<String>,
-    /// With the same name and address, but another key than the import would keep.
+    /// Clients with the same name and address, but another key than the import would keep.
     pub(super) other_key: Vec<String>,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct WireGuardServer {
     pub(super) skipped: Vec<Skipped>,
 }
 
-/// A setting that is not taken over.
+/// A setting that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Skipped {
     pub(super) line: usize,
@@ -42,7 +42,7 @@ pub(super) struct Peer {
     pub(super) preshared_key: Option<KeyText>,
 }
 
-/// What stands in a key's place, and its line. It is read only where keys are kept.
+/// The text of a key, and its line. It is parsed only where keys are kept.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct KeyText {
     pub(super) line: usize,
@@ -68,7 +68,7 @@ enum Section {
     Peer,
 }
 
-/// Reads the file. Notes settings that an exit does not take over.
+/// Reads the file. Notes settings that an exit does not import.
 ///
 /// # Errors
 /// The first line that cannot be understood.
@@ -126,7 +126,7 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
     Ok(server)
 }
 
-/// Takes one KEY = VALUE of a section.
+/// Handles one KEY = VALUE of a section.
 fn take(
     server: &mut WireGuardServer,
     section: &Section,

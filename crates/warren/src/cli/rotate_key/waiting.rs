@@ -19,9 +19,9 @@ const MOST_SHOWN: usize = 20;
 /// The state of a rotation.
 #[derive(Debug, Serialize)]
 pub(super) struct Waiting {
-    /// The number of clients that pin a key of the exit. WireGuard's have a key of their own.
+    /// The number of clients that pin a key of the exit. WireGuard clients use another key.
     clients: usize,
-    /// Those that have not connected with the new key, by name.
+    /// The clients that have not connected with the new key, by name.
     waiting: Vec<WaitingClient>,
     /// The names of open invitations. Those from before the rotation name the old key.
     invitations: Vec<String>,
@@ -186,7 +186,7 @@ impl Need {
 
     fn sentence(self) -> &'static str {
         match self {
-            Self::Nothing => "nothing: it takes the new key over by itself",
+            Self::Nothing => "nothing: it switches to the new key by itself",
             Self::KeyByHand => "the new key in its profile, because its version is too old to learn it",
             Self::ToConnect => "to connect once before the old key is retired",
             Self::ToBeEnabled => "to be enabled, and to connect once",
