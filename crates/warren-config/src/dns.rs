@@ -13,7 +13,8 @@ use super::wording::quoted;
 pub struct DnsSettings {
     /// The tunnel's resolvers.
     pub servers: Servers,
-    /// The domains below which names are asked of the tunnel's resolvers, in lower case and without a final dot. Empty if all names are.
+    /// Names below these domains are looked up at the tunnel's resolvers. In lower case and without a final dot. Empty if all
+    /// names are.
     pub domains: Vec<String>,
 }
 

@@ -64,7 +64,8 @@ fn staleness(value: Value<'_>) -> Result<Option<Duration>, Problem> {
     }
 }
 
-/// A time as options of commands have it, such as `30min`, `1h 30min` or `30m`. At most a year. Alone, only 0 needs no unit.
+/// Parses a time in the form that command options use, such as `30min`, `1h 30min` or `30m`. At most a year. Alone, only 0
+/// needs no unit.
 fn parse_time(text: &str) -> Option<Duration> {
     const MOST: Duration = Duration::from_secs(365 * 86_400);
     humantime::parse_duration(text).ok().filter(|time| *time <= MOST)

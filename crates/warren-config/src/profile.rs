@@ -109,7 +109,7 @@ pub struct RouteSettings {
     pub include: Vec<IpNet>,
     /// Whether the exit names the networks that go through the tunnel, and may change them during a session.
     pub of_exit: bool,
-    /// Networks that do not, although `include` covers them.
+    /// Networks that stay outside of the tunnel, although `include` covers them.
     pub exclude: Vec<IpNet>,
     /// Whether private networks on this host's links stay reachable.
     pub lan: Lan,
@@ -122,12 +122,12 @@ pub struct RouteSettings {
 /// Whether private networks on this host's links stay reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lan {
-    /// They do not. This also holds for profiles without the setting, because earlier versions took that
-    /// as false.
+    /// Private networks are not reachable. This also holds for profiles without the setting, because earlier
+    /// versions treated that as false.
     Closed,
-    /// They do, with or without a kill switch.
+    /// They stay reachable, with or without a kill switch.
     Reachable,
-    /// They do unless the kill switch is closed. New profiles say so.
+    /// They stay reachable unless the kill switch is closed. New profiles have this value.
     UnlessKillSwitch,
 }
 

@@ -35,7 +35,7 @@ impl Users {
     }
 }
 
-/// The user who logged in, if that is another one than this process's: somebody has used `sudo` or `su`. Root could give any name, so
+/// The user who logged in, if that is not this process's user: somebody has used `sudo` or `su`. Root could give any name, so
 /// this helps to tell operators apart, and proves nothing.
 pub fn login() -> Option<String> {
     let own = rustix::process::getuid().as_raw();

@@ -59,7 +59,7 @@ impl ControlSocket {
         Self::bind_for(path, None)
     }
 
-    /// Binds the socket like [`Self::bind`], for members of a group too. They may ask for the status alone.
+    /// Binds the socket like [`Self::bind`], for members of a group too. They may only ask for the status.
     pub fn bind_for(path: &Path, group: Option<u32>) -> anyhow::Result<Self> {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound

@@ -23,8 +23,8 @@ use warren_control::{AskError, Request, SOCKET_NAME, ask, exec_socket};
 /// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
 
-/// What becomes of things that a daemon leaves for its successor: a closed kill switch, and the table that keeps an
-/// exit's flows.
+/// What happens to the things that a daemon leaves for its successor: a closed kill switch, and the table that
+/// keeps an exit's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
     /// It stays for the successor.
@@ -156,7 +156,7 @@ impl DaemonDirectory {
         })
     }
 
-    /// Removes the note by which `warren up` says that it started this daemon. Returns whether there was one.
+    /// Removes the note of `warren up` that it started this daemon. Returns whether there was one.
     pub fn take_wanted_up(&self) -> bool {
         std::fs::remove_file(self.wanted_up()).is_ok()
     }
@@ -176,7 +176,7 @@ impl DaemonDirectory {
         })
     }
 
-    /// Takes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
+    /// Removes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
     pub fn take_host_outside(&self) -> bool {
         std::fs::remove_file(self.host_outside()).is_ok()
     }
@@ -201,9 +201,10 @@ impl DaemonDirectory {
         })
     }
 
-    /// Removes the note: the process ends on its own and was not killed.
+    /// Removes the note of [`Self::note_guard`], because the process ends on its own and was not killed.
     pub fn forget_guard(&self) {
-        // If the note stayed, the next process would take this one for killed, and not close the kill switch.
+        // If the note stayed, the next process would believe that this one was killed, and would not close the kill
+        // switch.
         drop(std::fs::remove_file(self.guard()));
     }
 
@@ -236,7 +237,7 @@ impl DaemonDirectory {
         })
     }
 
-    /// Takes the note of the exit to try first, which is valid for one daemon. None if there is no note.
+    /// Reads and removes the note of the exit to try first, which is valid for one daemon. None if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
         // If the note stayed, it would count for the next start too.
@@ -365,11 +366,8 @@ impl DaemonDirectory {
         Ok(found_any)
     }
 
-    /// Removes the table for single programs, or leaves it in place, with no way out, while one is still inside. Says so
-    /// then. Returns whether the table was removed.
-    ///
-    /// # Errors
-    /// When nft fails.
+    /// Removes the table for single programs. While a program is still inside, the table stays, the program has no way
+    /// out, and a warning says so. Returns whether the table was removed.
     pub async fn release_exec(&self) -> anyhow::Result<bool> {
         let name = self.name();
         let released = warren_host::exec_groups::release(self.exec(), &name).await?;

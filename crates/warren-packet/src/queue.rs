@@ -37,8 +37,8 @@ pub struct FlowQueue {
     limit: usize,
     patience: Patience,
     flows: Box<[Flow]>,
-    /// Buckets of the flows that have just become active. `old` has those of the other flows with a backlog (RFC 8290 section
-    /// 4.1).
+    /// Buckets of the flows that have just become active. `old` contains the buckets of all other flows with a backlog (RFC
+    /// 8290 section 4.1).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     bytes: usize,

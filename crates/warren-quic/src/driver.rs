@@ -193,8 +193,8 @@ impl Endpoint {
         }
     }
 
-    /// As [`send_datagram`](Self::send_datagram), and keeps the datagram until its packet is acknowledged. If the packet is lost,
-    /// [`Inbox::lost`] returns the datagram once, with `context`. It stays lost unless it is sent again.
+    /// Queues a datagram like [`send_datagram`](Self::send_datagram), and keeps it until its packet is acknowledged. If the
+    /// packet is lost, [`Inbox::lost`] returns the datagram once, with `context`. It stays lost unless it is sent again.
     ///
     /// An endpoint that does not keep datagrams ([`keeps_datagrams`](Self::keeps_datagrams)) only sends it. A datagram is also
     /// not returned if it was dropped before it was sent, if too many bytes are kept ([`LossCounts::forgotten`]), or if the

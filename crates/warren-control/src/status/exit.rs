@@ -71,7 +71,7 @@ pub struct FleetStatus {
     pub requests: BTreeMap<String, u64>,
     /// Requests without an answer.
     pub requests_open: usize,
-    /// The length of the signed list of exits that the store has. 0 if it has none.
+    /// The length of the signed list of exits in the store. 0 if there is none.
     pub roster_bytes: usize,
     /// Every exit of the fleet, by name.
     pub exits: Vec<FleetExitStatus>,
@@ -79,7 +79,8 @@ pub struct FleetStatus {
     /// `remove`.
     #[serde(default)]
     pub operations: BTreeMap<String, (f64, u64)>,
-    /// Days until the certificates around the store expire, by name: `ca`, `client`, and `server HOST:PORT`. Below 0 once one has.
+    /// Days until the certificates around the store expire, by name: `ca`, `client`, and `server HOST:PORT`. Below 0 once a
+    /// certificate has expired.
     #[serde(default)]
     pub certificate_days: BTreeMap<String, f64>,
 }
@@ -107,7 +108,7 @@ pub struct FleetExitStatus {
     pub endpoints: Vec<String>,
 }
 
-/// What WireGuard clients reach.
+/// Where WireGuard clients reach the exit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WireGuardStatus {
     /// The addresses that the exit listens on.

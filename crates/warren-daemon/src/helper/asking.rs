@@ -198,7 +198,7 @@ impl Helper {
         self.ask_to(HelperRequest::MakePortalGroup).await
     }
 
-    /// Moves a process of `user` into that cgroup.
+    /// Moves a process of `user` into the cgroup of the browser.
     ///
     /// # Errors
     /// If it is not that user's process, or the kernel refuses.
@@ -206,7 +206,7 @@ impl Helper {
         self.ask_to(HelperRequest::TakeIntoPortal { process, user }).await
     }
 
-    /// Ends the processes of that cgroup, and removes it.
+    /// Ends the processes of the browser's cgroup, and removes the cgroup.
     ///
     /// # Errors
     /// If the kernel refuses.

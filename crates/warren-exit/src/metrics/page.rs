@@ -65,7 +65,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
     ("quic_lost_packets", "QUIC packets that were declared lost."),
-    ("quic_spurious_losses", "QUIC packets that were taken for lost and acknowledged after all."),
+    ("quic_spurious_losses", "QUIC packets that were declared lost and acknowledged after all."),
     ("quic_returned_datagrams", "Kept datagrams that QUIC returned because their packets were lost."),
     ("quic_forgotten_datagrams", "Kept datagrams that QUIC forgot because too many bytes were kept."),
     ("quic_kept_bytes", "Bytes of datagrams that are kept now, to be sent again if they are lost."),
