@@ -37,7 +37,7 @@ impl ExecUpkeep {
         self.allows_outside = allows_outside;
     }
 
-    /// What it has changed on this host, in a few words.
+    /// What the table has changed on this host, in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.table.iter().map(ExecTable::change).collect()
     }
@@ -70,8 +70,8 @@ impl ExecUpkeep {
         self.follow(setup, lockdown).await.map(drop)
     }
 
-    /// Adapts the table to the tunnel, and recreates it if another program has changed it. Returns a sentence if one
-    /// has.
+    /// Adapts the table to the tunnel, and recreates it if another program has changed it. Returns a sentence if
+    /// another program has changed it.
     ///
     /// # Errors
     /// What could not be done. The next look at the host tries again.

@@ -30,9 +30,9 @@ const AVOIDED_FOR: Duration = Duration::from_secs(30);
 /// An exit that a profile's client would use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownExit {
-    /// The exit, with all keys by which it is accepted.
+    /// The exit, with all keys that are accepted for it.
     pub exit: RemoteExit,
-    /// Its name in the fleet's roster, if that has it.
+    /// The exit's name in the fleet's roster, if it is in the roster.
     pub member: Option<String>,
     /// Whether the profile lists it.
     pub is_pinned: bool,
@@ -81,11 +81,11 @@ struct Entry {
     refused: Option<Stop>,
     /// The exit's name in the roster, which all its endpoints share.
     member: Option<String>,
-    /// Whether the profile lists it, or the user has asked for it. A client goes back to such an exit.
+    /// Whether the profile lists the exit, or the user has asked for it. A client goes back to such an exit.
     is_listed: bool,
-    /// Its rank in the order of attempts. The lowest comes first.
+    /// The exit's rank in the order of attempts. The lowest comes first.
     rank: usize,
-    /// Whether it has left the roster.
+    /// Whether the exit has left the roster.
     is_gone: bool,
 }
 

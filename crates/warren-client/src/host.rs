@@ -64,7 +64,7 @@ pub(crate) struct HostSetup {
 struct ResolverWarnings {
     /// Why look-ups may fail or leave outside the tunnel.
     trouble: Option<String>,
-    /// That the LAN has the address of a listed resolver.
+    /// A warning that a network of the LAN has the address of a listed resolver.
     claimed: Option<String>,
 }
 
@@ -141,8 +141,7 @@ impl HostSetup {
 
     /// Sets the host up as a Welcome asks. Returns the queues of the TUN device if one was created.
     ///
-    /// # Errors
-    /// What could not be done. The rest is undone then.
+    /// # Errors What could not be done. In that case the rest is undone.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         self.exec.note(welcome);
         if self.settings.take_routes(welcome) {
@@ -245,8 +244,7 @@ impl HostSetup {
     /// Follows a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill switch is
     /// closed afterwards.
     ///
-    /// # Errors
-    /// What could not be done. Everything is as it was before then.
+    /// # Errors What could not be done. In that case nothing has changed.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
@@ -411,8 +409,7 @@ impl HostSetup {
 
     /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
     ///
-    /// # Errors
-    /// What could not be undone. The devices end with this process then.
+    /// # Errors What could not be undone. Even so, the devices end with this process.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
         // First the resolvers, while the tunnel still takes queries. Otherwise some would leave outside.
         let dns = self.restore_dns().await;

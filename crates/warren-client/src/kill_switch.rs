@@ -39,7 +39,7 @@ pub(crate) struct Lockdown {
     query_mark: Option<u32>,
     /// The programs that `warren exec` has put inside or outside of the tunnel.
     exec: Option<ExecLetOut>,
-    /// Whether the fleet's roster has exits that must be looked up.
+    /// Whether the fleet's roster contains exits that must be looked up.
     roster_has_names: bool,
 }
 
@@ -70,7 +70,7 @@ impl Lockdown {
         Ok(lockdown)
     }
 
-    /// The mark by which the table recognises the daemon's own queries.
+    /// The mark that tells the table which queries are the daemon's own.
     pub(crate) fn query_mark(&self) -> u32 {
         self.query_mark.unwrap_or(CARRIER_MARK)
     }
@@ -80,7 +80,7 @@ impl Lockdown {
         self.closed.is_some()
     }
 
-    /// What is wrong with the table in the kernel, if anything is.
+    /// What is wrong with the table in the kernel. None if nothing is.
     pub(crate) async fn trouble(&self) -> Option<String> {
         // An nft that hangs must not keep the status from being answered.
         match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
@@ -347,7 +347,7 @@ pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
     )
 }
 
-/// Warns that a kill switch is still closed, if it is.
+/// Warns if a kill switch is still closed.
 pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
     // A needless reminder does less harm than a missing one, so an unreadable journal counts as closed.
     if is_closed(directory).unwrap_or(true) {

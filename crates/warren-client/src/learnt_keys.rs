@@ -60,7 +60,7 @@ impl LearntKeys {
         Self { exits, is_unsaved: false, learnt: VecDeque::new(), complained: BTreeMap::new() }
     }
 
-    /// The keys by which an exit of the profile is accepted.
+    /// The keys that are accepted for an exit of the profile.
     pub(crate) fn accepted(&self, exit: &RemoteExit) -> Vec<PublicKey> {
         self.of(exit).accepted()
     }
@@ -139,7 +139,7 @@ impl LearntKeys {
     }
 }
 
-/// Lets the exits of a profile be accepted by the keys that its daemon has learnt, too.
+/// Adds the keys that the profile's daemon has learnt to those that are accepted for its exits.
 pub fn accept_learnt_keys(state_dir: &Path, profile: &mut ClientProfile) {
     let learnt = LearntKeys::load(state_dir, profile.name.as_str());
     for exit in std::iter::once(&mut profile.exit).chain(&mut profile.other_exits) {

@@ -64,7 +64,7 @@ impl OpenPortal {
     }
 }
 
-/// Refuses a portal that could let nothing out.
+/// Returns an error for a portal that could let nothing out.
 ///
 /// # Errors
 /// A sentence that says why, and what to do.
@@ -99,8 +99,7 @@ pub(crate) struct PortalUpkeep {
 impl PortalUpkeep {
     /// Opens a portal for a user's process, and moves the process there.
     ///
-    /// # Errors
-    /// Why it cannot be opened. It is closed then.
+    /// # Errors Why it cannot be opened. In that case it is closed.
     pub(crate) async fn admit(
         &mut self,
         helper: &Helper,
@@ -121,7 +120,7 @@ impl PortalUpkeep {
         Ok(())
     }
 
-    /// Whether it has to be closed now.
+    /// Whether the portal has to be closed now.
     pub(crate) fn is_over(&self, is_connected: bool) -> bool {
         self.open.as_ref().is_some_and(|open| is_connected || open.is_over())
     }

@@ -53,7 +53,7 @@ impl Unit {
         Self { name: format!("warren-down@{name}.service") }
     }
 
-    /// Whether it runs, starts or stops now.
+    /// Whether the unit runs, starts or stops now.
     pub(crate) async fn is_active(&self) -> bool {
         let state = self.property("ActiveState").await.unwrap_or_default();
         !["", "inactive", "failed"].contains(&state.as_str())

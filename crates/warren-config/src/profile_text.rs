@@ -10,7 +10,7 @@ use super::Endpoint;
 
 /// Who has the private key of a new profile.
 pub enum ClientKey {
-    /// This machine made it. Only the profile has it.
+    /// This machine made it. The profile contains the only copy.
     Ours(PrivateKey),
     /// The client made it and keeps the private half.
     Theirs(PublicKey),
@@ -26,7 +26,7 @@ impl ClientKey {
     }
 }
 
-/// The settings that a new profile has besides its exit and its key.
+/// The settings of a new profile, apart from its exit and its key.
 ///
 /// A profile without this line is of an earlier version, for which the LAN is closed.
 pub const NEW_SETTINGS: &str = "[routes]\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is no kill \

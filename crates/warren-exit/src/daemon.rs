@@ -49,7 +49,7 @@ pub(crate) struct ExitStart {
     pub(crate) tuning: Tuning,
     /// The UDP sockets of each worker.
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
-    /// What it needs to serve WireGuard, if it does.
+    /// What the exit needs to serve WireGuard, if it serves it.
     pub(crate) wireguard: Option<WireGuardCarrier>,
     /// The key from which stateless reset tokens are derived.
     pub(crate) reset_key: [u8; 64],
@@ -98,7 +98,7 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
 /// Makes a change of clients.
 type Propose = Box<dyn FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>>;
 
-/// What follows once a change has its outcome: an answer, and a line of the audit log.
+/// What to do once a change has its outcome: answer, and write a line of the audit log.
 type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<serde_json::Value, RequestRefused>)>;
 
 /// A change that waits for the fleet's store.
@@ -353,7 +353,7 @@ fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
     clients.store().path().parent().context("the clients' store has no directory")
 }
 
-/// The rules by which workers forward packets, from the configuration.
+/// The rules for forwarding packets, from the configuration.
 fn forwarding(config: &ExitSettings) -> Forwarding {
     let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     Forwarding::Exit {

@@ -53,7 +53,7 @@ pub(crate) struct Fleet {
     whole: Option<(i64, WholeCopy)>,
     /// Whether the registry follows the link: its whole copy is in force.
     follows: bool,
-    /// The revision up to which the registry has the store's changes.
+    /// The revision up to which the store's changes are in the registry.
     revision: i64,
     requests: Requests,
     serving: Serving,
@@ -68,7 +68,7 @@ pub(crate) struct Fleet {
     is_failing: bool,
 }
 
-/// What an operator has put into the store or around it, besides the clients.
+/// What operators have put into the store or around it, apart from the clients.
 #[derive(Debug, Default)]
 struct AroundTheStore {
     /// The length of the signed roster.
@@ -93,9 +93,9 @@ pub(crate) struct Followed {
     pub(crate) clients: Vec<PublicKey>,
     /// Whether the message completed a whole copy, so that every other client is gone.
     pub(crate) is_whole: bool,
-    /// Clients that do not fit this exit, which it therefore does not have.
+    /// Clients that do not fit this exit, and are therefore not in its registry.
     pub(crate) unfit: Vec<AdminError>,
-    /// The signed roster, if the store has another one.
+    /// The signed roster, if it has changed in the store.
     pub(crate) roster: Option<Vec<u8>>,
 }
 
@@ -361,7 +361,8 @@ impl Fleet {
             return Ok(Followed::default());
         }
         let Some((_, copy)) = self.whole.take() else { return Ok(Followed::default()) };
-        // What `warren-fleet` has on disk may be older than what this exit has. The store itself is always right.
+        // The copy of `warren-fleet` on disk may be older than this exit's registry. The store itself is always
+        // right.
         let is_old = self.store != StoreLink::Reachable && revision < self.revision;
         let mut followed = Followed::default();
         if is_old {
@@ -400,7 +401,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Notes that the registry has everything up to this revision.
+    /// Notes that the registry contains everything up to this revision.
     fn act_by(&mut self, revision: i64, sessions: &mut ExitSessions) {
         self.revision = self.revision.max(revision);
         self.say(ExitMessage::Applied { revision: self.revision }, sessions);
@@ -537,7 +538,7 @@ impl Fleet {
         }
     }
 
-    /// The revision that may be written before these rows are.
+    /// The revision that may be written to the file before these rows are stored.
     fn file_revision(&self, rows: &[RowChange]) -> i64 {
         if rows.is_empty() { self.revision } else { self.file.revision() }
     }

@@ -50,10 +50,7 @@ fn profile_name(client: &str) -> Option<&str> {
     }
 }
 
-/// The host and port by which clients reach the exit.
-///
-/// # Errors
-/// When exit.toml leaves it out.
+/// The host and port where clients reach the exit.
 pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();

@@ -104,7 +104,7 @@ pub fn endpoint(config: &ExitSettings) -> anyhow::Result<Endpoint> {
 
 /// A new client's key.
 pub enum NewKey {
-    /// The configuration has the only copy.
+    /// The exit has made the key. The client's configuration contains the only copy.
     Ours(PrivateKey),
     /// The private key stays on the client.
     Theirs(PublicKey),
@@ -126,7 +126,7 @@ impl NewKey {
         }
     }
 
-    /// Its line in the configuration.
+    /// The key's line in the client's configuration.
     fn line(&self) -> Zeroizing<String> {
         Zeroizing::new(match self {
             Self::Ours(key) => format!("PrivateKey = {}", *key.to_base64()),

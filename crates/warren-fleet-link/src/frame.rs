@@ -46,8 +46,7 @@ pub async fn read_frame<M: DeserializeOwned>(
 
 /// Writes a message.
 ///
-/// # Errors
-/// When the socket fails, or the message is too long. Nothing is written then.
+/// # Errors When the socket fails, or the message is too long. In that case nothing is written.
 pub async fn write_frame(
     to: &mut (impl AsyncWrite + Unpin),
     message: &impl Serialize,

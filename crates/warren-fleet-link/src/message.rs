@@ -23,7 +23,7 @@ pub const MAX_ADDRESSES: usize = 100;
 /// Most bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
 pub const MAX_VALUE: usize = 16_000;
 
-/// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as a client's name.
+/// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as in a client's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ExitId(String);
@@ -69,7 +69,7 @@ pub struct Pools {
     pub ipv6: Option<Ipv6Net>,
 }
 
-/// How busy an exit is.
+/// The load of an exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Sessions of clients.
@@ -93,14 +93,14 @@ fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::E
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitState {
-    /// It takes clients.
+    /// The exit takes clients.
     #[default]
     Serving,
-    /// It sends its clients to other exits, and takes no new ones.
+    /// The exit sends its clients to other exits, and takes no new ones.
     Draining,
 }
 
-/// What an exit says.
+/// A message of the exit to `warren-fleet`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ExitMessage {
@@ -147,9 +147,9 @@ pub enum ExitMessage {
     },
     /// The exit's load and state. Sent every two seconds, and at once when the state changes.
     Load {
-        /// How busy it is.
+        /// The exit's load.
         load: Load,
-        /// Whether it takes clients.
+        /// Whether the exit takes clients.
         state: ExitState,
     },
     /// Says that the exit has applied all changes up to this revision of the store.
@@ -179,9 +179,9 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case", deny_unknown_fields)]
 pub enum StoreLink {
-    /// It answers.
+    /// The store answers.
     Reachable,
-    /// It does not answer, or not in time.
+    /// The store does not answer, or not in time.
     Away {
         /// Time since its latest answer.
         silent: Duration,
@@ -204,9 +204,9 @@ pub struct FleetExit {
     pub key: PublicKey,
     /// Where clients reach it.
     pub endpoints: Vec<String>,
-    /// How busy it is.
+    /// The exit's load.
     pub load: Load,
-    /// Whether it takes clients.
+    /// Whether the exit takes clients.
     pub state: ExitState,
     /// The revision up to which it has applied all changes.
     pub applied: i64,
@@ -219,17 +219,17 @@ pub struct FleetExit {
 /// A certificate around the store: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreCertificate {
-    /// Which one.
+    /// The certificate's name: `ca`, `client`, or `server HOST:PORT`.
     pub name: String,
-    /// When it expires, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     pub expires: i64,
 }
 
-/// What `warren-fleet` says.
+/// A message of `warren-fleet` to the exit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FleetMessage {
-    /// A part of all rows that the store has. Rows that are in no part do not exist.
+    /// A part of all rows in the store. Rows that are in no part do not exist.
     Whole {
         /// The store's revision.
         revision: i64,
@@ -249,7 +249,7 @@ pub enum FleetMessage {
     Answer {
         /// The request's number.
         id: u64,
-        /// What has become of it.
+        /// The outcome of the request.
         // Not flattened: serde does not know its fields then, and refuses each answer.
         outcome: Outcome,
     },
@@ -281,7 +281,7 @@ pub enum FleetMessage {
         /// Up to [`MAX_ADDRESSES`], in order.
         addresses: Vec<IpAddr>,
     },
-    /// All certificates of the store and its users. Sent now and then.
+    /// All certificates of the store and its users. Sent from time to time.
     Certificates {
         /// The certificates, by name.
         certificates: Vec<StoreCertificate>,

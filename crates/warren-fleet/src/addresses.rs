@@ -11,7 +11,7 @@ use warren_fleet_link::MAX_ADDRESSES;
 
 use crate::certificates::address_of;
 
-/// The interval between look-ups: once every member is known, and before.
+/// The interval between look-ups once every member's address is known, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 
 /// How long a look-up may take.

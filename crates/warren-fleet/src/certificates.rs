@@ -108,7 +108,7 @@ fn expected(options: &StoreOptions) -> usize {
     members + usize::from(options.ca.is_some()) + usize::from(options.identity.is_some())
 }
 
-/// Whole days until a certificate expires, rounded down. Below 0 once it has.
+/// Whole days until a certificate expires, rounded down. Below 0 once it has expired.
 pub(crate) fn days_left(certificate: &StoreCertificate, now: SystemTime) -> i64 {
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let left = certificate.expires.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX));

@@ -85,9 +85,9 @@ enum Store {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) expected: BTreeMap<String, Expected>,
-    /// If all is as expected: new values by key, or `None` to delete a key.
+    /// Written if all is as expected: new values by key, or `None` to delete a key.
     pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
-    /// If not.
+    /// Written otherwise.
     pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,
 }
 

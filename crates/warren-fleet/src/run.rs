@@ -401,8 +401,8 @@ impl Runner {
         tokio::spawn(session::run(setup, report, receiver));
     }
 
-    /// The changes since the last one are no longer available, or belong to a new history. Until
-    /// everything is read, the link's place is where it was.
+    /// The changes since the last one are no longer available, or belong to a new history. Until everything
+    /// is read, the link's place does not change.
     fn must_read_all(&mut self) {
         self.position = self.current_position();
         self.is_live = false;

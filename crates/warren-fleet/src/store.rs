@@ -69,8 +69,7 @@ impl StoreOptions {
 
     /// Connects to any member that answers, for a command.
     ///
-    /// # Errors
-    /// If none does.
+    /// # Errors If no member answers.
     pub(crate) async fn connect_any(&self) -> anyhow::Result<Client> {
         let mut last = anyhow::anyhow!("it has no endpoints");
         for endpoint in &self.endpoints {
@@ -102,7 +101,7 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
     answer.map_err(|error| anyhow::anyhow!("{}", sentence(&error)))
 }
 
-/// What etcd says is wrong, without the words around it.
+/// The part of etcd's message that says what is wrong.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
     let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
@@ -262,7 +261,7 @@ pub(crate) async fn apply(
     Ok(refused)
 }
 
-/// The first groups that fit into one transaction, and how many they are.
+/// The first groups that fit into one transaction, and their number.
 fn join_first(
     keys: &Keys,
     rows: &Rows,

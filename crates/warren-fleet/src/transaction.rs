@@ -18,11 +18,11 @@ pub(crate) const MAX_OPERATIONS: usize = 120;
 /// What a key must be for a transaction to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Changed last at this revision. 0 if there is no such key.
+    /// The key was changed last at this revision. 0 if there is no such key.
     Modified(i64),
-    /// This value.
+    /// The key has this value.
     Value(Vec<u8>),
-    /// Any value.
+    /// The key has any value.
     Present,
 }
 

@@ -101,8 +101,7 @@ impl ExecTable {
     /// Adapts the table to the tunnel and its cgroups, and restores it if others have changed it. Returns whether they
     /// had.
     ///
-    /// # Errors
-    /// If nft fails. The old table stays then.
+    /// # Errors If nft fails. In that case the old table stays.
     pub async fn follow(&mut self, groups: [Option<u64>; 2], rules: ExecRules) -> Result<bool, ExecError> {
         let listing = match &self.loaded {
             Some(loaded) if loaded.rules == rules && loaded.groups == groups => loaded.listing.as_ref(),

@@ -31,9 +31,9 @@ pub struct Bypass {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum How {
-    /// Its table has a route to this network.
+    /// The rule's table has a route to this network.
     Leads(IpNet),
-    /// It jumps to the rule with this priority, past all rules in between.
+    /// The rule jumps to the rule with this priority, past all rules in between.
     Skips(u32),
 }
 
@@ -111,7 +111,7 @@ async fn bypasses_among(
 }
 
 impl Bypass {
-    /// Whether it leaves the band alone: it comes after the band, or jumps no further than the band's start.
+    /// Whether the rule leaves the band alone: it comes after the band, or jumps no further than the band's start.
     fn is_behind(&self, band: Band) -> bool {
         match self.how {
             How::Leads(_) => self.priority > band.last(),

@@ -284,7 +284,7 @@ impl Host {
         self.journal.share_lock()
     }
 
-    /// Makes a step, replacing the one that `applied` has in its place.
+    /// Makes a step. If `applied` contains an earlier form of it, replaces that one.
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
         let replaced = applied.replaced_by(step);
         let Some(undo) = step::prepare(step, &self.netlink, replaced).await? else { return Ok(()) };

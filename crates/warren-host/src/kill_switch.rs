@@ -45,7 +45,7 @@ pub struct KillSwitch {
 pub enum Standing {
     /// Open: nobody has closed it in this boot, or somebody has opened it since.
     Open,
-    /// Closed, and the kernel has its table.
+    /// Closed, and its table is in the kernel.
     Closed,
     /// Meant to be closed, but the kernel does not have its table.
     Gone,
@@ -123,7 +123,7 @@ impl KillSwitch {
         }
     }
 
-    /// Takes over a kill switch that an ended process left closed; none if it is open.
+    /// Adopts a kill switch that an ended process left closed. None if it is open.
     ///
     /// # Errors
     /// If another process has the journal, the journal is about another network namespace, or there is no record.
@@ -155,8 +155,7 @@ impl KillSwitch {
 
     /// Replaces the rules in force by `rules`, atomically. Does nothing if they are in force already.
     ///
-    /// # Errors
-    /// If nft fails or the record cannot be written; the old rules stay in force then.
+    /// # Errors If nft fails or the record cannot be written; in that case the old rules stay in force.
     pub async fn set(&mut self, rules: KillSwitchRules) -> Result<(), KillSwitchError> {
         if rules == self.record.rules {
             return Ok(());

@@ -33,10 +33,10 @@ pub enum PortalError {
     /// The kernel cannot be asked.
     #[error("cannot read this host's state: {0}")]
     Read(#[from] std::io::Error),
-    /// It cannot be opened.
+    /// The portal cannot be opened.
     #[error("{0}; a portal needs nft 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
     Apply(#[from] ApplyError),
-    /// It cannot be closed. The kernel still closes it in time.
+    /// The portal cannot be closed. The kernel still closes it in time.
     #[error(transparent)]
     Undo(#[from] UndoError),
     /// The kernel's state cannot be read.
@@ -64,7 +64,7 @@ impl Portal {
         Ok(Self { host })
     }
 
-    /// Closes it.
+    /// Closes the portal.
     ///
     /// # Errors
     /// What is left of it.

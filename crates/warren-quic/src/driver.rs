@@ -107,8 +107,7 @@ impl Endpoint {
 
     /// Replaces an exit's keys. Existing connections are not affected.
     ///
-    /// # Errors
-    /// If there is no key, or the TLS library refuses one. The previous keys stay then.
+    /// # Errors If there is no key, or the TLS library refuses one. In that case the previous keys stay.
     pub fn set_identities(&mut self, identities: &[PrivateKey]) -> Result<(), EndpointError> {
         if identities.is_empty() {
             return Err(EndpointError::NoIdentity);
@@ -158,7 +157,7 @@ impl Endpoint {
         }
     }
 
-    /// Moves new events and datagrams into `inbox`. Returns ready if there are any. Otherwise `cx` is woken once there are.
+    /// Moves new events and datagrams into `inbox`. Returns ready if there are any. Otherwise `cx` is woken once there are some.
     ///
     /// The caller should drop datagrams before the next poll, which reuses their memory. Datagrams that are kept longer stay
     /// valid, but cost new memory. After a ready poll, the caller polls again, with or without a flush in between. One call adds
@@ -289,8 +288,7 @@ impl Endpoint {
     /// Moves a client's connection to another socket of the same IP version and pings the exit. Call it when the path from the
     /// old port is broken.
     ///
-    /// # Errors
-    /// If the socket cannot be used. The connection keeps the old one then.
+    /// # Errors If the socket cannot be used. In that case the connection keeps the old one.
     pub fn rebind(&mut self, connection: ConnectionId, socket: UdpSocket) -> io::Result<()> {
         match self {
             Self::Noq(endpoint) => endpoint.rebind(connection, socket),

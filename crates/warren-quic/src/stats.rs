@@ -311,7 +311,7 @@ impl SendErrors {
     }
 }
 
-/// The counters behind [`SocketStats`]. The sockets of an endpoint share them with their readers.
+/// The counters that [`SocketStats`] reports. The sockets of an endpoint share them with their readers.
 ///
 /// It has 18 fields because each is a counter of its own.
 #[derive(Debug)]

@@ -354,7 +354,7 @@ struct Loss {
     goodbye: Option<Goodbye>,
     /// The code to close the connection with, if it is still open.
     closing: Option<Goodbye>,
-    /// Whether the exit answered. Retrying at once would not help then.
+    /// Whether the exit answered. If so, retrying at once would not help.
     answered: bool,
 }
 

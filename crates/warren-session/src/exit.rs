@@ -176,7 +176,8 @@ impl ExitSessions {
     pub fn poll_action(&mut self) -> Option<ExitAction> {
         loop {
             let mut action = self.actions.pop_front()?;
-            // A batch is filled only when it leaves, so that it has all changes made until then. It may have none left.
+            // A batch is filled only when it leaves, so that it contains all changes made until then. There may be none
+            // left.
             if let ExitAction::Store(request) = &mut action
                 && !self.store.fill_batch(request, &self.registry)
             {

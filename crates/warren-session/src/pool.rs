@@ -168,7 +168,7 @@ impl AddressPool {
     ///
     /// # Errors
     ///
-    /// As [`Self::check_static`]. Nothing changes then.
+    /// As [`Self::check_static`]. In that case nothing changes.
     pub fn reserve(
         &mut self,
         key: PublicKey,
@@ -216,7 +216,7 @@ impl AddressPool {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Exhausted`]. Nothing changes then.
+    /// [`PoolError::Exhausted`]. In that case nothing changes.
     pub fn lease(&mut self, key: PublicKey) -> Result<Leased, PoolError> {
         // Choose for both families before taking anything, so that a full one leaves the other unchanged.
         let families = [Family::V4, Family::V6].map(|family| self.choose(key, family));

@@ -1,4 +1,4 @@
-//! The roster of a fleet: which exits belong to it, where they are, and by which keys clients know them.
+//! The roster of a fleet: which exits belong to it, where they are, and which keys clients accept for them.
 //!
 //! An operator signs the roster with the *fleet key*, which is on no exit. Exits hand the signed roster to clients, and cannot change
 //! it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the one before.

@@ -39,7 +39,7 @@ pub enum Carrier {
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
-        /// What it needs to serve WireGuard, if it does. Its first worker does that.
+        /// What the exit needs to serve WireGuard, if it serves it. Only its first worker does so.
         wireguard: Option<WireGuardCarrier>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],

@@ -82,7 +82,7 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
 }
 
 /// The warning that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the
-/// same. None if it has no such address.
+/// same. None if `claimed` is empty.
 pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     let first = claimed.first()?;
     Some(format!(
@@ -93,7 +93,7 @@ pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     ))
 }
 
-/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if no query does.
+/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if no query leaves outside.
 ///
 /// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself. `facts` have the exclusions of the
 /// profile alone.

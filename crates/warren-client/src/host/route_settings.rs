@@ -22,7 +22,7 @@ pub(super) struct RouteSettings {
     pub(super) servers: Servers,
     /// Whether `warren exec` can put single programs inside or outside of the tunnel.
     pub(super) exec: bool,
-    /// Names below these domains are looked up at the tunnel's resolvers. Empty if all names are.
+    /// Names below these domains are looked up at the tunnel's resolvers. If empty, all names are.
     pub(super) domains: Vec<String>,
     pub(super) allowed_forwards: Vec<Ports>,
 }

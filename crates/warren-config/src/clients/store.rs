@@ -119,8 +119,7 @@ impl ClientStore {
 
     /// Makes a transaction durable. `all` are the rows of the whole registry, with or without `changes`.
     ///
-    /// # Errors
-    /// When the file was changed by somebody else, or cannot be written. The store is as before then.
+    /// # Errors When the file was changed by somebody else, or cannot be written. In that case the store is unchanged.
     pub fn save<Rows>(&mut self, changes: &[RowChange], all: impl Fn() -> Rows) -> Result<(), ConfigError>
     where
         Rows: Iterator<Item = RowChange>,
@@ -156,8 +155,7 @@ impl ClientStore {
     /// Replaces the store with these rows, even if somebody else has changed the file. If the rows were imported,
     /// `mark` is the mark of their file.
     ///
-    /// # Errors
-    /// When the file cannot be written. The store is as before then.
+    /// # Errors When the file cannot be written. In that case the store is unchanged.
     pub fn save_all(
         &mut self,
         rows: impl Iterator<Item = RowChange>,
@@ -308,7 +306,7 @@ struct Contents {
     format: u32,
     /// The bytes of the store's complete lines.
     length: u64,
-    /// How many rows these lines have.
+    /// How many rows these lines contain.
     written: usize,
 }
 

@@ -11,7 +11,7 @@ use warren_quic::strangers::{Strangers, Turned};
 pub struct ExitStatus {
     /// The addresses that it listens on.
     pub listen: Vec<SocketAddr>,
-    /// How it serves WireGuard clients, if it does.
+    /// How the exit serves WireGuard clients. Absent if it does not.
     #[serde(default)]
     pub wireguard: Option<WireGuardStatus>,
     /// The exit's key.

@@ -146,7 +146,7 @@ impl Helper {
         }
     }
 
-    /// Keeps what is known of the profile's fleet beyond this process and a loss of power.
+    /// Saves what is known of the profile's fleet, so that it survives this process and a loss of power.
     ///
     /// # Errors
     /// Why it could not be written.

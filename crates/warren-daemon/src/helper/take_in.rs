@@ -56,7 +56,7 @@ fn move_only(
     Ok(())
 }
 
-/// Whether a process has ended: its handle can be read then.
+/// Whether a process has ended: its handle can then be read.
 fn has_ended(handle: &OwnedFd) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now))? != 0)

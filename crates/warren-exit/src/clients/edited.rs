@@ -60,8 +60,7 @@ impl Clients {
 
     /// Applies what an operator has edited. Sessions of unchanged clients continue.
     ///
-    /// # Errors
-    /// When it cannot be stored. Nothing has changed then.
+    /// # Errors When it cannot be stored. In that case nothing has changed.
     pub(crate) async fn take_over(&mut self, edited: Edited, worker: &WorkerHandle) -> anyhow::Result<()> {
         self.refuse_in_fleet("importing clients")?;
         let Edited { registry, import } = edited;

@@ -20,7 +20,7 @@ use warren_session::PublicKey;
 /// How long an operator waits for the store.
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
-/// How long an operator waits for the other exits once the store has a change.
+/// How long an operator waits for the other exits once a change is in the store.
 const EXITS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest that an operator waits in all. The command gives up after 5 s.
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(4_500);
 pub(crate) struct Awaited {
     proposed: Proposed,
     begun: Instant,
-    /// When the store had the change, and the store's revision that contains it.
+    /// When the change was in the store, and the store's revision that contains it.
     stored: Option<(Instant, i64)>,
 }
 

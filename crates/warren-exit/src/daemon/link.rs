@@ -14,7 +14,7 @@ pub(super) struct FleetLink<W> {
     events: LinkEvents,
     /// When the load is due.
     load_due: Instant,
-    /// When the processor time was last read, and its value then.
+    /// When the processor time was last read, and what it was.
     processor: (Instant, Duration),
     /// Operators' changes that wait for the store.
     pub(super) waiting: Vec<W>,

@@ -50,7 +50,7 @@ impl Daemon<'_> {
             ApiCall::Day => Ok(self.reporting.day()),
             ApiCall::Audit(query) => Ok(self.audit.page(&query)),
             ApiCall::Name(typed) => self.name_of(&typed),
-            // Answered once the store has the change.
+            // Answered once the change is in the store.
             ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
         };
         drop(answer.send(reply));
@@ -187,7 +187,8 @@ impl Daemon<'_> {
         Ok(Prepared { propose, follows_host: false, made })
     }
 
-    /// Enrols a client that uses WireGuard's own apps. The answer has the only copy of its configuration.
+    /// Enrols a client that uses WireGuard's own apps. The answer contains the only copy of its
+    /// configuration.
     fn add_wireguard(&self, name: &str) -> Result<Prepared, String> {
         let enrol = || -> anyhow::Result<_> {
             wireguard::endpoint(&self.config)?;

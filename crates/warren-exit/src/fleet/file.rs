@@ -20,7 +20,7 @@ const MOST_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Kept {
-    /// When the store answered last, in seconds since 1970. `None` if it never did.
+    /// When the store answered last, in seconds since 1970. `None` if it never answered.
     pub(super) answered: Option<u64>,
     /// The store's revision that the copy has reached.
     pub(super) revision: i64,
@@ -95,8 +95,7 @@ impl FleetFile {
     /// Writes what has changed. If only the time of the store's last answer has changed, it is written
     /// only now and then.
     ///
-    /// # Errors
-    /// When the file cannot be written. It is as before then.
+    /// # Errors When the file cannot be written. In that case it is unchanged.
     pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
         let waited =

@@ -11,11 +11,11 @@ use super::{Fleet, Verdict};
 /// Which other exits have applied a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// How many exits have applied it, including this one.
+    /// How many exits have applied the revision, including this one.
     pub(crate) heard: usize,
-    /// The names of those that have not heard and are alive.
+    /// The names of live exits that have not applied it.
     pub(crate) waiting: Vec<String>,
-    /// The names of those that have not heard and cannot be asked.
+    /// The names of exits that have not applied it and are not alive.
     pub(crate) dead: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Fleet {
         self.requests.forget(id);
     }
 
-    /// The store's latest revision that the registry has.
+    /// The latest revision of the store whose changes are in the registry.
     pub(crate) fn revision(&self) -> i64 {
         self.revision
     }

@@ -21,9 +21,9 @@ pub(crate) struct Head {
 /// Why a head cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BadHead {
-    /// It is not HTTP/1.0 or HTTP/1.1, or the connection ended within it.
+    /// The head is not HTTP/1.0 or HTTP/1.1, or the connection ended within it.
     Malformed,
-    /// It is longer than [`MAX_HEAD`], or has more fields than [`MAX_FIELDS`].
+    /// The head is longer than [`MAX_HEAD`], or has more fields than [`MAX_FIELDS`].
     TooLong,
 }
 

@@ -59,7 +59,7 @@ impl Body<'_> {
     }
 }
 
-/// Reads the head of a request. Bytes that arrived behind the head are the beginning of the body.
+/// Reads the head of a request. Bytes that arrived after the head are the beginning of the body.
 async fn read_head(stream: &mut Stream, peer: Peer) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
     let mut begun = Vec::new();
     let head = loop {

@@ -58,7 +58,7 @@ pub(crate) enum Change {
     Remove(Named),
     /// Forward ports of the exit to a client.
     Forward(NewForward),
-    /// Stop forwarding such ports.
+    /// Stop forwarding ports of the exit.
     Unforward(ForwardedPorts),
 }
 

@@ -70,7 +70,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
     let options = StoreOptions { endpoints, ca, identity, user };
     let (client, meta) = look(&options, &ticket).await?;
-    let meta = meta.with_context(|| format!("the store has no fleet {:?} any more", ticket.fleet))?;
+    let meta = meta.with_context(|| format!("the store no longer has the fleet {:?}", ticket.fleet))?;
     // Before the ticket is used: without them the exit could not reach the store.
     let written =
         if is_written { Ok(()) } else { attempt.keep().and_then(|()| files.write(directories.config)) };
@@ -132,7 +132,7 @@ async fn look(options: &StoreOptions, ticket: &Ticket) -> anyhow::Result<(Client
     })
 }
 
-/// What has become of a ticket.
+/// The outcome of redeeming a ticket.
 enum Used {
     /// This host has used it, now or before.
     ByThisHost,

@@ -88,7 +88,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     ))
 }
 
-/// Reads everything that the store has. Another fleet of the same name is none of this exit's business.
+/// Reads everything in the store. Another fleet of the same name is none of this exit's business.
 async fn from_store(
     directories: &Directories<'_>,
     own_fleet: Option<&str>,

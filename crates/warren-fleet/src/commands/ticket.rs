@@ -102,7 +102,7 @@ pub(super) struct Ticket {
     /// Name and password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<(String, String)>,
-    /// A random text, by which the store knows whether the ticket was used.
+    /// A random text, from which the store knows whether the ticket was used.
     pub(super) secret: String,
     /// In seconds since 1970. The store deletes its record of the ticket at that time.
     pub(super) expires: u64,

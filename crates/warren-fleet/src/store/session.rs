@@ -53,7 +53,7 @@ pub(crate) struct Setup {
 pub(crate) enum FromStore {
     /// The store is the right one.
     Up { meta: Meta, cluster: u64, revision: i64 },
-    /// Everything that it has.
+    /// All rows of the store.
     Whole { revision: i64, pairs: Vec<Pair> },
     /// All events of one revision.
     Events { revision: i64, pairs: Vec<Pair> },

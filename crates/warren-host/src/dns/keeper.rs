@@ -31,8 +31,7 @@ impl Dns {
     /// Sets the host's resolvers, and sets them again whenever another program undoes it. Call this within a tokio
     /// runtime.
     ///
-    /// # Errors
-    /// If they cannot be set; nothing has changed then.
+    /// # Errors If they cannot be set. In that case nothing has changed.
     pub async fn apply(plan: DnsPlan) -> Result<Self, DnsError> {
         let held = Held::take(&plan).await?;
         Ok(Self::keep(plan, held))

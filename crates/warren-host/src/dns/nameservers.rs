@@ -24,8 +24,8 @@ pub fn nameservers(text: &str) -> Vec<IpAddr> {
     text.lines().filter_map(server).collect()
 }
 
-/// As [`nameservers`], with the port and the device of a link-local address. Without its device such an address cannot be
-/// asked, so it is left out then.
+/// As [`nameservers`], with the port and the device of a link-local address. An address without its device cannot be
+/// asked, so it is left out.
 pub(super) fn to_ask(text: &str) -> Vec<SocketAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();

@@ -196,7 +196,7 @@ impl Lane {
         self.forget_gaps();
     }
 
-    /// Forgets the gaps that are behind the next number.
+    /// Forgets the gaps before the next number.
     fn forget_gaps(&mut self) {
         if !self.holds_any() {
             self.gaps.clear();

@@ -41,7 +41,7 @@ pub(super) struct WarrenConnection {
     /// At a client, where the verifier leaves a refused key. An exit has none.
     presented: Option<PresentedKey>,
     remote: SocketAddr,
-    /// The key that the peer proved, once it has.
+    /// The key that the peer has proven. `None` before that.
     pub(super) peer: Option<PublicKey>,
     /// At an exit, whether the peer is known to be an enrolled client.
     is_enrolled: bool,
@@ -253,7 +253,7 @@ impl WarrenConnection {
         has_closed || has_answer
     }
 
-    /// Finishes a close whose control bytes the peer has acknowledged. Returns whether it did.
+    /// Finishes a close whose control bytes the peer has acknowledged. Returns whether it finished one.
     fn try_closing(&mut self, now: Instant) -> bool {
         let Some(closing) = self.ending.closing.take() else { return false };
         if self.control.is_delivered(self.quic.get_mut()) {

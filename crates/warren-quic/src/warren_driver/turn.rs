@@ -226,7 +226,7 @@ impl WarrenEndpoint {
 
     /// Delivers pending events and datagrams of connections as far as the inbox has room.
     fn deliver(&mut self, inbox: &mut Inbox, now: Instant) {
-        // Only those that are listed now: a connection with more news is listed again, behind the others.
+        // Only those that are listed now: a connection with more news is listed again, after the others.
         for _ in 0..self.work.with_news.len() {
             if !has_room(inbox) {
                 return;

@@ -1,4 +1,4 @@
-//! The keys by which a client accepts one exit: those that its profile pins, and those that the exit has named since.
+//! The keys that a client accepts for one exit: those that its profile pins, and those that the exit has named since.
 //!
 //! An exit names its keys in a session, so a key that the client accepts already vouches for each new one. The client accepts the
 //! new key **beside** the old ones. Only a session that the new key has opened can retire an older one. A retired key is never
@@ -14,7 +14,7 @@ const MOST_LEARNT: usize = 2;
 /// Most retired keys that are remembered, besides those that the profile pins.
 const MOST_RETIRED: usize = 16;
 
-/// The keys by which a client accepts one exit.
+/// The keys that a client accepts for one exit.
 ///
 /// ```
 /// use warren_session::PublicKey;
@@ -33,7 +33,7 @@ const MOST_RETIRED: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExitKeys {
-    /// What the profile says. Learnt keys count only as long as it says the same.
+    /// What the profile contains. Learnt keys count only as long as that stays the same.
     pinned: Vec<PublicKey>,
     /// In the order in which they were learnt.
     learnt: Vec<LearntKey>,
@@ -85,7 +85,7 @@ impl ExitKeys {
         !self.learnt.is_empty() || !self.retired.is_empty()
     }
 
-    /// The keys by which the exit is accepted, the newest first. Never empty unless the profile pins none.
+    /// The keys that are accepted for the exit, the newest first. Never empty unless the profile pins none.
     pub fn accepted(&self) -> Vec<PublicKey> {
         let learnt = self.learnt.iter().rev().map(|learnt| learnt.key);
         learnt.chain(self.pinned.iter().copied().filter(|pinned| !self.is_retired(*pinned))).collect()

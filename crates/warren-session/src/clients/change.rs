@@ -21,7 +21,7 @@ pub enum ClientChange {
     Enable,
     /// Sets what is in the settings.
     Set(ClientSettings),
-    /// Forwards ports of the exit to it.
+    /// Forwards ports of the exit to the client.
     AddForward { forward: Forward },
     /// Removes the forward of exactly these ports of the exit.
     RemoveForward { ports: PortRange },
@@ -30,9 +30,9 @@ pub enum ClientChange {
 /// What an operator chooses for a client. A setting that is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientSettings {
-    /// Its inner IPv4 address.
+    /// The client's inner IPv4 address.
     pub ipv4: Option<AddressChoice<Ipv4Addr>>,
-    /// Its inner IPv6 address.
+    /// The client's inner IPv6 address.
     pub ipv6: Option<AddressChoice<Ipv6Addr>>,
     /// The networks behind it that it may ask for.
     pub prefixes: Option<Vec<IpNet>>,

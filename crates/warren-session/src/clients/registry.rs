@@ -87,7 +87,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If there is no client of that name, or as [`Self::add`]. Nothing changes then.
+    /// If there is no client of that name, or as [`Self::add`]. In that case nothing changes.
     pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
         let before = self.by_name(&client.name);
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;

@@ -34,7 +34,7 @@ pub enum RowChange {
     Removed {
         /// The key.
         key: PublicKey,
-        /// When it was taken, and from whom. `None` deletes the row.
+        /// When the key was taken, and from whom. `None` deletes the row.
         removed: Option<RemovedKey>,
     },
 }

@@ -19,7 +19,7 @@ pub enum AdminError {
     /// The registry refuses it.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// It does not fit the exit's networks.
+    /// The change does not fit the exit's networks.
     #[error(transparent)]
     Config(#[from] SessionConfigError),
     /// Another change of the same client, name, address or invitation is not stored yet.

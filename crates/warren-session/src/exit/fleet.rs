@@ -48,7 +48,7 @@ pub enum BadWhole {
     /// A row is there a second time.
     #[error("a whole copy has a row twice")]
     Twice,
-    /// It never ends.
+    /// The copy has too many rows.
     #[error("a whole copy has more than {MAX_WHOLE} rows")]
     TooLong,
     /// A row is deleted. Rows that do not exist are in no part.

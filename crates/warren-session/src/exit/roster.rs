@@ -19,7 +19,7 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// Why the roster is not taken. No client gets it then.
+    /// Why the roster is not taken. In that case no client gets it.
     pub fn set_roster(&mut self, signed: &[u8]) -> Result<RosterNews, RosterRefusal> {
         let news = match &mut self.config.fleet.fleet {
             Some(fleet) => fleet.take(signed)?,

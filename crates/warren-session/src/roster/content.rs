@@ -39,7 +39,7 @@ pub struct Roster {
 pub struct RosterExit {
     /// Its name in the fleet, of the same characters as a client's name.
     pub name: String,
-    /// The keys by which clients know it: two while its key is being rotated.
+    /// The keys that clients accept for it: two while its key is being rotated.
     pub public_keys: Vec<PublicKey>,
     /// Where it listens, in the order in which clients should try.
     pub endpoints: Vec<RosterEndpoint>,

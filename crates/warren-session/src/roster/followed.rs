@@ -19,11 +19,11 @@ pub struct FollowedFleet {
 /// How an accepted roster relates to the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RosterNews {
-    /// It is the roster that was known already.
+    /// The roster was known already.
     Known,
-    /// It is newer.
+    /// The roster is newer.
     Newer,
-    /// It is newer, and signed by another key, to which the earlier one has handed over.
+    /// The roster is newer, and signed by another key, to which the earlier one has handed over.
     NewKey,
 }
 
@@ -37,7 +37,7 @@ impl FollowedFleet {
     ///
     /// # Errors
     ///
-    /// Why it is not taken. Nothing changes then.
+    /// Why the roster is not accepted. In that case nothing changes.
     pub fn take(&mut self, bytes: &[u8]) -> Result<RosterNews, RosterRefusal> {
         // No signature is checked here, because peers send the known roster again and again.
         if bytes == self.newest.as_bytes() {

@@ -127,7 +127,7 @@ impl Worker {
         device.coalescer.push(Flags::NONE, packet.freeze())
     }
 
-    /// Takes what has happened to peers: members come and go, and the control plane hears of it.
+    /// Takes what has happened to peers: members come and go, and the control plane is told.
     fn take_wireguard_events(&mut self, server: &mut Server, members: &mut Members) {
         while let Some(event) = server.poll_event() {
             match event {

@@ -92,7 +92,7 @@ async fn settled(
 
 /// How long connected clients may take to use the new key.
 const SETTLING: Duration = Duration::from_secs(3);
-/// How often to look whether they have.
+/// How often to check whether clients have connected with the new key.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 async fn list(directories: &Directories, config: &ExitSettings, json: bool) -> anyhow::Result<()> {

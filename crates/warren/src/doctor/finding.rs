@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
-// In the order of severity, by which the findings are sorted.
+// Findings are sorted by severity, in this order.
 pub(super) enum Verdict {
     /// Nothing to do.
     Good,

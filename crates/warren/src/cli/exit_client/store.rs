@@ -162,7 +162,7 @@ pub(crate) struct StoppedExit {
     audit: AuditFile,
     /// The registry that a list was read from, so that all pages of the list show the same moment.
     read: Option<ClientRegistry>,
-    /// Whether the exit belongs to a fleet, whose store has the clients.
+    /// Whether the exit belongs to a fleet. The clients are then in the fleet's store.
     is_of_fleet: bool,
 }
 
