@@ -48,8 +48,8 @@ impl TunDevice {
         Ok((Self { device, name, stand_in: None, has_failed: false }, queues))
     }
 
-    /// Recreates the device if it was deleted, renamed or moved, or if a substitute has its place. The workers take the new queues
-    /// once the routes lead to the new device.
+    /// Recreates the device if it was deleted, renamed or moved, or if a substitute has taken its place. The workers take the new
+    /// queues once the routes lead to the new device.
     ///
     /// While another device has the profile's name, a substitute without traffic keeps the tunnel's routes in place. Without these
     /// routes the tunnel's packets would leave outside it.

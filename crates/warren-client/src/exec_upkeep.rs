@@ -32,7 +32,7 @@ impl ExecUpkeep {
         Self { name: name.to_owned(), journal, is_wanted, table: None, helper, allows_outside }
     }
 
-    /// Follows a profile that was read again.
+    /// Applies a profile that was read again.
     pub(crate) fn allow_outside(&mut self, allows_outside: bool) {
         self.allows_outside = allows_outside;
     }
@@ -70,8 +70,8 @@ impl ExecUpkeep {
         self.follow(setup, lockdown).await.map(drop)
     }
 
-    /// Adapts the table to the tunnel, and recreates it if another program has changed it. Returns a sentence if
-    /// another program has changed it.
+    /// Adapts the table to the tunnel. If another program has changed the table, recreates it and returns a
+    /// sentence.
     ///
     /// # Errors
     /// What could not be done. The next look at the host tries again.
@@ -103,7 +103,7 @@ impl ExecUpkeep {
                 false
             }
         };
-        // A plan that is already in place, as after a restart, gets their routes too.
+        // A plan that is already in place, as after a restart, gets the routes of single programs too.
         setup.prepare_for_exec().await?;
         Ok(was_changed.then(|| "somebody has changed the table of `warren exec`".to_owned()))
     }

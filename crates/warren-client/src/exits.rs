@@ -197,12 +197,12 @@ impl Exits {
         ranked
     }
 
-    /// Tries the exit in use last for a while, because it restarts or drains.
+    /// For a while, tries the exit in use only after all others, because it restarts or drains.
     pub(crate) fn avoid_current(&mut self, now: Instant) {
         self.avoid(self.current, now);
     }
 
-    /// Tries an exit last for a while.
+    /// For a while, tries an exit only after all others.
     pub(crate) fn avoid(&mut self, place: usize, now: Instant) {
         self.avoided.retain(|(avoided, until)| *avoided != place && *until > now);
         self.avoided.push((place, now + AVOIDED_FOR));

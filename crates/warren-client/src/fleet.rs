@@ -41,7 +41,7 @@ pub(crate) struct Fleet {
     is_unsaved: bool,
     /// Which of several equally good exits this client takes.
     lot: Lot,
-    /// How busy exits say that they are, by name.
+    /// The loads that exits report, by the exits' names.
     loads: BTreeMap<String, u32>,
     /// Why the latest roster was refused.
     problem: Option<String>,

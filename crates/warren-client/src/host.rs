@@ -35,7 +35,7 @@ use warren_daemon::helper::Helper;
 /// How many slots are tried. Another tunnel that comes up at the same moment may take one first.
 const SLOT_ATTEMPTS: usize = 5;
 
-/// The TUN device and what is applied around it, or a plan of both that is not applied.
+/// The TUN device and the changes around it, either applied or only planned.
 pub(crate) struct HostSetup {
     device: DeviceSettings,
     mtu: Option<u16>,
@@ -118,7 +118,7 @@ impl HostSetup {
         self.stub.as_ref().map_or(0, Stub::dropped)
     }
 
-    /// Takes the stub resolver of a profile that limits its resolvers to domains.
+    /// Sets the stub resolver of a profile that limits its resolvers to domains.
     pub(crate) fn with_stub(self, stub: Option<Stub>) -> Self {
         Self { stub, ..self }
     }
@@ -141,7 +141,8 @@ impl HostSetup {
 
     /// Sets the host up as a Welcome asks. Returns the queues of the TUN device if one was created.
     ///
-    /// # Errors What could not be done. In that case the rest is undone.
+    /// # Errors
+    /// What could not be done. In that case the rest is undone.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         self.exec.note(welcome);
         if self.settings.take_routes(welcome) {
@@ -241,10 +242,11 @@ impl HostSetup {
         self.set_dns(servers, false).await
     }
 
-    /// Follows a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill switch is
-    /// closed afterwards.
+    /// Applies a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill
+    /// switch is closed afterwards.
     ///
-    /// # Errors What could not be done. In that case nothing has changed.
+    /// # Errors
+    /// What could not be done. In that case nothing has changed.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
@@ -409,7 +411,8 @@ impl HostSetup {
 
     /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
     ///
-    /// # Errors What could not be undone. Even so, the devices end with this process.
+    /// # Errors
+    /// What could not be undone. Even so, the devices end with this process.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
         // First the resolvers, while the tunnel still takes queries. Otherwise some would leave outside.
         let dns = self.restore_dns().await;

@@ -99,7 +99,7 @@ impl Lockdown {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
-    /// Follows a profile that was read again: allows what it allows now, and closes the kill switch if it asks for that now.
+    /// Applies a profile that was read again: allows what it allows now, and closes the kill switch if it asks for that now.
     /// `listed` are the resolvers in this host's files.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Lockdown {
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
     }
 
-    /// Changes the table if the rules in force differ, as they still do after nft has failed.
+    /// Changes the table if the rules in force differ. They also differ after nft has failed.
     async fn update(&mut self) -> anyhow::Result<()> {
         let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
             return Ok(());

@@ -55,7 +55,7 @@ impl OpenPortal {
         self.since.elapsed() >= self.time || !self.group.is_populated()
     }
 
-    /// Closes it. Its programs keep running.
+    /// Closes the portal. Its programs keep running.
     ///
     /// # Errors
     /// What is left on this host.
@@ -99,7 +99,8 @@ pub(crate) struct PortalUpkeep {
 impl PortalUpkeep {
     /// Opens a portal for a user's process, and moves the process there.
     ///
-    /// # Errors Why it cannot be opened. In that case it is closed.
+    /// # Errors
+    /// Why it cannot be opened. In that case it is closed.
     pub(crate) async fn admit(
         &mut self,
         helper: &Helper,
@@ -125,7 +126,7 @@ impl PortalUpkeep {
         self.open.as_ref().is_some_and(|open| is_connected || open.is_over())
     }
 
-    /// Closes it, and ends its programs.
+    /// Closes the portal, and ends its programs.
     pub(crate) async fn close(&mut self, helper: &Helper) {
         let Some(open) = self.open.take() else { return };
         if let Err(error) = open.close().await {

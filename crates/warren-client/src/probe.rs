@@ -85,7 +85,7 @@ impl EchoSockets {
 
 /// A socket on loan, which goes back to its owner.
 struct Lent {
-    /// Taken only when it is given back.
+    /// `None` only once it was given back.
     socket: Option<EchoSocket>,
     owner: EchoSockets,
 }

@@ -275,7 +275,7 @@ async fn ask_by_connection(server: SocketAddr, question: &Question, query: &[u8]
     timeout(PATIENCE, exchange).await?
 }
 
-/// Reads a message behind its length (RFC 1035 section 4.2.2).
+/// Reads a message that follows its length (RFC 1035 section 4.2.2).
 async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = stream.read_u16().await?;
     let mut message = vec![0; usize::from(length)];

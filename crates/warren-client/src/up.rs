@@ -203,7 +203,7 @@ fn spawn(
     directory: &DaemonDirectory,
 ) -> anyhow::Result<Child> {
     let file = directory.log();
-    // Each start begins a new log, from which `up` reads the daemon's last words.
+    // Each start begins a new log, from which `up` reads the daemon's final message.
     let log_file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
             || {

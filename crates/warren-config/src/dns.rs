@@ -19,7 +19,7 @@ pub struct DnsSettings {
 }
 
 impl DnsSettings {
-    /// Reads the section of a tunnel to `include`.
+    /// Reads the section, for a tunnel to the networks `include`.
     pub(super) fn read(document: &mut Document<'_>, include: &[IpNet]) -> Result<Self, ConfigError> {
         const DOMAINS: &str = "a list of domains such as [\"corp.example\"]";
         let mut section = document.section("dns")?;

@@ -132,7 +132,7 @@ pub struct ForwardNotInForce {
 }
 
 impl ClientView {
-    /// A registry's entry, and what a running exit knows of the client.
+    /// Combines a registry's entry with what a running exit knows of the client.
     pub fn of(client: &Client, live: Option<LiveView>) -> Self {
         let lease = client.lease();
         Self {

@@ -239,7 +239,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Adds one. Returns how many there are to tell of, if it is time to.
+    /// Counts one more refusal. Returns how many refusals to report, if it is time to report them.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
         if self.said.is_some_and(|said| now.duration_since(said) < BETWEEN_LINES) {

@@ -10,7 +10,7 @@ const LONGEST: usize = 64;
 pub struct Users(HashMap<u32, String>);
 
 impl Users {
-    /// Reads them. Without the file, users have numbers alone.
+    /// Reads `/etc/passwd`. Without the file, users have only numbers.
     pub fn read() -> Self {
         Self::parse(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())
     }

@@ -73,8 +73,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) login: Option<String>,
 }
 
-/// The part of [`Asking`] besides the request. It is read apart, so that no second copy is made of what the request
-/// holds.
+/// The part of [`Asking`] other than the request. It is read separately, so that no second copy is made of what the
+/// request holds.
 #[derive(Default, Deserialize)]
 pub(crate) struct AskedBy {
     #[serde(default)]

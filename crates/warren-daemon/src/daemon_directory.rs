@@ -368,6 +368,9 @@ impl DaemonDirectory {
 
     /// Removes the table for single programs. While a program is still inside, the table stays, the program has no way
     /// out, and a warning says so. Returns whether the table was removed.
+    ///
+    /// # Errors
+    /// When nft fails.
     pub async fn release_exec(&self) -> anyhow::Result<bool> {
         let name = self.name();
         let released = warren_host::exec_groups::release(self.exec(), &name).await?;

@@ -81,7 +81,7 @@ pub(crate) struct LiveSession {
 }
 
 impl Clients {
-    /// The clients of an exit that is starting. `sessions` has the registry that was read from `store`.
+    /// The clients of an exit that is starting. `sessions` contains the registry that was read from `store`.
     pub(crate) fn new(sessions: ExitSessions, store: ClientStore, path: PathBuf) -> Self {
         Self {
             sessions,
@@ -159,7 +159,8 @@ impl Clients {
         !self.live.is_empty()
     }
 
-    /// Tells the sessions what the wall clock says: invitations expire by it, and somebody may have set it.
+    /// Passes the time of the wall clock to the sessions, because invitations expire by it, and somebody may
+    /// have set it.
     pub(crate) fn look_at_clock(&mut self) {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
@@ -194,7 +195,7 @@ impl Clients {
         }
     }
 
-    /// A WireGuard client is there and wants a session.
+    /// Tells the sessions that a WireGuard client has connected and needs a session.
     pub(crate) fn wireguard_up(&mut self, connection: u64, key: PublicKey) {
         self.events.connected();
         self.sessions.wireguard_up(Instant::now(), connection, key);
@@ -275,7 +276,7 @@ impl Clients {
     /// Hands a signed roster to clients.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// Why it is not accepted.
     pub(crate) fn set_roster(&mut self, signed: &[u8]) -> Result<RosterNews, RosterRefusal> {
         self.sessions.set_roster(signed)
     }

@@ -114,8 +114,8 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. Clients, host and reports have owners of their own; this type coordinates them. It has 16 fields because each
-/// is the owner of a part, or says how far the daemon is.
+/// The running exit. Clients, host and reports have owners of their own; this type coordinates them. It has 16 fields because
+/// each is the owner of a part, or a part of the daemon's state.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -348,7 +348,7 @@ impl<'host> Daemon<'host> {
     }
 }
 
-/// The directory of the clients' store, which also has the page's token.
+/// The directory of the clients' store, which also contains the page's token.
 fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
     clients.store().path().parent().context("the clients' store has no directory")
 }

@@ -1,9 +1,9 @@
 //! The exit as a member of a fleet: its link to the store that all exits share, and what follows from the
 //! store's state.
 //!
-//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and says what the store has. Requests of the sessions' state machine
-//! go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs` decides when
-//! the exit sends its clients away. `view.rs` describes the state of the fleet.
+//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. Requests of the sessions' state
+//! machine go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs`
+//! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
 
 mod file;
 mod link;
@@ -62,7 +62,7 @@ pub(crate) struct Fleet {
     around: AroundTheStore,
     counts: Counts,
     file: FleetFile,
-    /// When the copy on disk must have what is in the registry.
+    /// When the copy on disk must be up to date with the registry.
     copy_due: Option<Instant>,
     /// Whether the copy could not be written the last time.
     is_failing: bool,
@@ -247,7 +247,8 @@ impl Fleet {
     /// Handles a message of `warren-fleet`.
     ///
     /// # Errors
-    /// Why the message is invalid. The link must be given up then, and a new one begins with a whole copy.
+    /// Why the message is invalid. In that case the link must be given up. A new one begins with a whole
+    /// copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -423,7 +424,7 @@ impl Fleet {
             Outcome::Unavailable => Err(StoreRefusal::Unavailable),
         };
         let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
-        // The state machine has given it up. It learns of the change like of one that another exit has made.
+        // The state machine has given it up. It learns of the change as if another exit had made it.
         if let Some(Asked { rows, is_late: true, .. }) = asked {
             return match result {
                 Ok(()) => self.apply(now, rows, sessions),
@@ -464,7 +465,7 @@ impl Fleet {
         [self.requests.due(), self.copy_due, away].into_iter().flatten().min()
     }
 
-    /// Does what is due: gives requests up, writes the copy, sends clients away or takes them again.
+    /// Does what is due: gives requests up, writes the copy, sends clients away or accepts them again.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -491,7 +492,7 @@ impl Fleet {
         self.serving.follow(now, is_back, sessions)
     }
 
-    /// Writes down what has changed since the last time: first which rows the store may lack, then the rows.
+    /// Saves what has changed since the last time: first which rows the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
         let kept = self.kept(sessions);
@@ -521,7 +522,7 @@ impl Fleet {
         }
     }
 
-    /// Writes everything down, because the exit ends.
+    /// Saves everything, because the exit ends.
     pub(crate) fn end(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy(store, sessions);
         if let Err(error) = self.file.write(self.kept(sessions)) {

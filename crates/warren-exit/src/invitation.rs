@@ -51,6 +51,9 @@ fn profile_name(client: &str) -> Option<&str> {
 }
 
 /// The host and port where clients reach the exit.
+///
+/// # Errors
+/// When exit.toml leaves it out.
 pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();

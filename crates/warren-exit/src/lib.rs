@@ -1,4 +1,4 @@
-//! The exit: a daemon that takes clients' sessions and passes their packets on to the internet.
+//! The exit: a daemon that accepts clients' sessions and passes their packets on to the internet.
 //!
 //! - [`exit_run`] (`run.rs`) makes everything the daemon needs: sockets, device, rules on the host, and the helper process.
 //! - `daemon.rs` is the loop. It coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has the

@@ -43,7 +43,7 @@ pub(crate) struct Observations<'a> {
     pub(crate) snapshot: Snapshot,
 }
 
-/// How reloads have gone.
+/// The results of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     /// Why the latest reload changed nothing. None if it succeeded.

@@ -31,7 +31,8 @@ impl StoppedClients {
 
     /// Opens the store. Before that, imports a `clients.toml`, which an earlier version left or an operator put there.
     ///
-    /// # Errors When a file cannot be read or written, or `clients.toml` cannot be imported.
+    /// # Errors
+    /// When a file cannot be read or written, or `clients.toml` cannot be imported.
     pub fn open(&self) -> anyhow::Result<(ClientStore, ClientRegistry)> {
         let (mut store, registry) = ClientStore::open(store_path(&self.path))?;
         let import = ClientsImport::read(&self.path)?;

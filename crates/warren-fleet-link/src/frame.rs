@@ -26,7 +26,7 @@ pub enum FrameError {
 /// Not cancel safe: a read that is given up loses bytes. Give it a task of its own.
 ///
 /// # Errors
-/// When the socket fails, or the frame is too long or no message.
+/// When the socket fails, or the frame is too long or not a message.
 pub async fn read_frame<M: DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<M>, FrameError> {
@@ -46,7 +46,8 @@ pub async fn read_frame<M: DeserializeOwned>(
 
 /// Writes a message.
 ///
-/// # Errors When the socket fails, or the message is too long. In that case nothing is written.
+/// # Errors
+/// When the socket fails, or the message is too long. In that case nothing is written.
 pub async fn write_frame(
     to: &mut (impl AsyncWrite + Unpin),
     message: &impl Serialize,

@@ -250,7 +250,7 @@ pub enum FleetMessage {
         /// The request's number.
         id: u64,
         /// The outcome of the request.
-        // Not flattened: serde does not know its fields then, and refuses each answer.
+        // Not flattened: serde would then not know its fields, and would refuse each answer.
         outcome: Outcome,
     },
     /// A client has a newer session at another exit. If the nonces match, the client is moving, and the session here stays for a

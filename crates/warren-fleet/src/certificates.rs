@@ -26,7 +26,7 @@ use crate::config::StoreConfig;
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions};
 
-/// The interval between checks: after every certificate has been seen, and before.
+/// The interval between checks once every certificate has been seen, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(60));
 
 /// Operators are warned of a certificate that expires sooner than this.

@@ -51,7 +51,8 @@ pub(crate) fn is_set(change: &RowChange) -> bool {
     }
 }
 
-/// Something in the store that a link follows. Names, addresses and next keys are not among it: they follow from the clients.
+/// Something in the store that a link follows. Names, addresses and next keys are not part of it, because they follow from
+/// the clients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// A row of the registry.

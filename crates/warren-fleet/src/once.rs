@@ -1,4 +1,4 @@
-//! Lines of the log that are written once, until what they are about has changed.
+//! Log lines that are written once, until their subject changes.
 
 use std::collections::BTreeSet;
 

@@ -131,7 +131,7 @@ impl Rows {
         }
     }
 
-    /// What must change for these rows to become the newer ones.
+    /// The changes that turn these rows into the newer ones.
     pub(crate) fn changes_to(&self, newer: &Self) -> Vec<RowChange> {
         let gone = self.rows.keys().filter(|id| !newer.rows.contains_key(*id)).map(|id| id.deletion());
         let set = newer

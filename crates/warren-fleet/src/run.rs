@@ -317,7 +317,7 @@ impl Runner {
                 }
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
-                // `warren fleet recover` reads the disk, which has to have what this link was told last.
+                // `warren fleet recover` reads the disk, which has to contain what this link was told last.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }

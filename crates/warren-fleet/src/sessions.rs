@@ -132,7 +132,7 @@ impl Sessions {
             return None;
         }
         if self.own.get(&key)?.by_claim(&record) == Ordering::Greater {
-            // The other exit was late to say that the client was there.
+            // The other exit has only now recorded an older session of the client.
             self.unsent.insert(key);
             return None;
         }

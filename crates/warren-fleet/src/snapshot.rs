@@ -112,7 +112,8 @@ impl StateDirectory {
 
     /// Replaces the copy.
     ///
-    /// # Errors If the copy cannot be written. In that case the old one is unchanged.
+    /// # Errors
+    /// If the copy cannot be written. In that case the old one is unchanged.
     pub(crate) fn save(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
         let bytes = encode(snapshot)?;
         write_atomic(&self.snapshot(), &bytes, 0o600)

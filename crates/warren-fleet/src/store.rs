@@ -69,7 +69,8 @@ impl StoreOptions {
 
     /// Connects to any member that answers, for a command.
     ///
-    /// # Errors If no member answers.
+    /// # Errors
+    /// If no member answers.
     pub(crate) async fn connect_any(&self) -> anyhow::Result<Client> {
         let mut last = anyhow::anyhow!("it has no endpoints");
         for endpoint in &self.endpoints {
@@ -199,7 +200,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 /// A lease, and which keys have it.
 type Lease<'a> = (i64, &'a dyn Fn(&str) -> bool);
 
-/// A transaction as etcd's. Puts of `leased` keys have the lease.
+/// Converts a transaction into etcd's form. Puts of `leased` keys get the lease.
 pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn {
     let compares: Vec<_> =
         transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();

@@ -115,7 +115,8 @@ impl Drafting<'_> {
         }
         let current = self.known.rows.content(id);
         if row == current {
-            // In a transaction with other requests, the answer comes later. Nobody else may change the row before it.
+            // In a transaction with other requests, the answer comes later. Nobody else may change the row before
+            // that.
             self.expect(Subject::Row(id));
             return Ok(());
         }

@@ -21,7 +21,7 @@ use crate::store::{ANSWER_TIMEOUT, in_words, pairs_of};
 /// How often a link looks for users whose tickets have ended.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How an exit has got its etcd user, `us/EXIT`. It is written with the ticket, before the user is created.
+/// The record of how an exit got its etcd user, `us/EXIT`. It is written with the ticket, before the user is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
     /// The digest of the latest ticket. Empty if the exit was removed, or has left, and its user is still there.

@@ -70,7 +70,8 @@ impl ExecTable {
     /// Makes the table of the profile `name`, whose journal is at `journal`, in place of one that an ended daemon left. Both
     /// cgroups must exist.
     ///
-    /// # Errors If another process has the journal, the journal is about another network namespace, or nft fails.
+    /// # Errors
+    /// If another process has the journal open, the journal is about another network namespace, or nft fails.
     pub async fn make(
         journal: impl AsRef<Path>,
         name: &str,
@@ -101,7 +102,8 @@ impl ExecTable {
     /// Adapts the table to the tunnel and its cgroups, and restores it if others have changed it. Returns whether they
     /// had.
     ///
-    /// # Errors If nft fails. In that case the old table stays.
+    /// # Errors
+    /// If nft fails. In that case the old table stays.
     pub async fn follow(&mut self, groups: [Option<u64>; 2], rules: ExecRules) -> Result<bool, ExecError> {
         let listing = match &self.loaded {
             Some(loaded) if loaded.rules == rules && loaded.groups == groups => loaded.listing.as_ref(),

@@ -65,7 +65,8 @@ impl Hold {
 impl HeldRules {
     /// Replaces the table atomically if this exit's rules differ.
     ///
-    /// # Errors If nft fails. In that case the old table stays.
+    /// # Errors
+    /// If nft fails. In that case the old table stays.
     pub async fn follow(&mut self, exit: &ExitHost) -> Result<(), StepError> {
         let ruleset = ruleset(exit);
         if self.ruleset == ruleset {

@@ -80,8 +80,8 @@ impl KillSwitch {
     /// atomically, unless it is the one that these rules make.
     ///
     /// # Errors
-    /// If another process has the journal, the journal is about another network namespace, or nft fails. An earlier
-    /// table stays then.
+    /// If another process has the journal open, the journal is about another network namespace, or nft fails. In
+    /// that case an earlier table stays.
     pub async fn close(
         journal: impl AsRef<Path>,
         name: &str,
@@ -126,7 +126,8 @@ impl KillSwitch {
     /// Adopts a kill switch that an ended process left closed. None if it is open.
     ///
     /// # Errors
-    /// If another process has the journal, the journal is about another network namespace, or there is no record.
+    /// If another process has the journal open, the journal is about another network namespace, or there is no
+    /// record.
     pub fn take_over(journal: impl AsRef<Path>, name: &str) -> Result<Option<Self>, KillSwitchError> {
         let path = journal.as_ref();
         if !is_closed(path).map_err(|source| HostError::Journal { path: path.to_owned(), source })? {
@@ -155,7 +156,8 @@ impl KillSwitch {
 
     /// Replaces the rules in force by `rules`, atomically. Does nothing if they are in force already.
     ///
-    /// # Errors If nft fails or the record cannot be written; in that case the old rules stay in force.
+    /// # Errors
+    /// If nft fails or the record cannot be written; in that case the old rules stay in force.
     pub async fn set(&mut self, rules: KillSwitchRules) -> Result<(), KillSwitchError> {
         if rules == self.record.rules {
             return Ok(());

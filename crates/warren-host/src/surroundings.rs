@@ -172,7 +172,7 @@ impl Surroundings {
 }
 
 /// Whether an address has no lifetime, so that neither an advertisement nor a lease assigned it. A network manager may
-/// give an advertised address no lifetime, but manages its route itself then (`noprefixroute`).
+/// give an advertised address no lifetime, but then manages its route itself (`noprefixroute`).
 fn is_permanent(message: &AddressMessage) -> bool {
     let is_managed = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Flags(flags) if flags.contains(AddressFlags::Noprefixroute));
     message.header.flags.contains(AddressHeaderFlags::Permanent) && !message.attributes.iter().any(is_managed)

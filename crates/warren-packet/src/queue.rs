@@ -140,7 +140,7 @@ impl FlowQueue {
     /// because their senders notice a head drop soonest.
     pub fn push(&mut self, flow_hash: u32, framed: BytesMut, now: Instant) -> u64 {
         let mut dropped = 0;
-        // A packet that is larger than the limit is taken if the queue is empty.
+        // A packet that is larger than the limit is accepted if the queue is empty.
         while self.bytes + framed.len() > self.limit && !self.is_empty() {
             self.drop_from_longest();
             dropped += 1;
@@ -200,7 +200,7 @@ impl FlowQueue {
                 self.old.push_back(place);
             } else {
                 flow.is_listed = false;
-                // After a long backlog. Many flows could otherwise keep the memory of a full queue each.
+                // Gives up memory after a long backlog. Otherwise many flows could each keep the memory of a full queue.
                 if flow.packets.capacity() > KEPT_PLACES {
                     flow.packets = VecDeque::new();
                 }

@@ -107,7 +107,8 @@ impl Endpoint {
 
     /// Replaces an exit's keys. Existing connections are not affected.
     ///
-    /// # Errors If there is no key, or the TLS library refuses one. In that case the previous keys stay.
+    /// # Errors
+    /// If there is no key, or the TLS library refuses one. In that case the previous keys stay.
     pub fn set_identities(&mut self, identities: &[PrivateKey]) -> Result<(), EndpointError> {
         if identities.is_empty() {
             return Err(EndpointError::NoIdentity);
@@ -288,7 +289,8 @@ impl Endpoint {
     /// Moves a client's connection to another socket of the same IP version and pings the exit. Call it when the path from the
     /// old port is broken.
     ///
-    /// # Errors If the socket cannot be used. In that case the connection keeps the old one.
+    /// # Errors
+    /// If the socket cannot be used. In that case the connection keeps the old one.
     pub fn rebind(&mut self, connection: ConnectionId, socket: UdpSocket) -> io::Result<()> {
         match self {
             Self::Noq(endpoint) => endpoint.rebind(connection, socket),

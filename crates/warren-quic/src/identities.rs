@@ -33,7 +33,8 @@ impl Identities {
     /// Replaces the keys. Handshakes with a key that stays go on. A removed key is erased from all configurations, including
     /// those that running connections still hold.
     ///
-    /// # Errors As [`Self::new`]. In that case the previous keys stay.
+    /// # Errors
+    /// As [`Self::new`]. In that case the previous keys stay.
     pub(crate) fn set(&mut self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
         let Some(base) = self.first() else { return Ok(()) };
         let of_key = |key: &PrivateKey| {

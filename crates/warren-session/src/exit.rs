@@ -223,7 +223,7 @@ impl ExitSessions {
         self.store.lacks(row)
     }
 
-    /// Number of things that this exit keeps in mind, besides its clients.
+    /// Number of entries that this exit keeps in memory, apart from its clients.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         let lists = self.sessions.len() + self.by_key.len() + self.predecessors.len() + self.actions.len();
@@ -253,7 +253,7 @@ impl ExitSessions {
         self.clock.at(session.heard)
     }
 
-    /// The address pool, which also has the exit's own inner addresses.
+    /// The address pool, which also contains the exit's own inner addresses.
     pub fn pool(&self) -> &AddressPool {
         &self.pool
     }

@@ -51,7 +51,7 @@ impl PublicKey {
         (key.is_on_curve() && !key.is_of_small_order()).then_some(key)
     }
 
-    /// Reads any 32 bytes without checking that they are a point, as a registry may have them.
+    /// Reads any 32 bytes without checking that they are a point, as a registry may contain them.
     ///
     /// # Errors
     ///

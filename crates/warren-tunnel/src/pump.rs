@@ -179,7 +179,7 @@ impl Pump {
         // 182 with two thirds of the round trip (bench/LOG.md).
         let mut round_trip = counts.rtt;
         if self.repair.is_on() {
-            // What is behind a lost packet waits for its repair. An inner flow needs a window for both.
+            // Packets after a lost one wait for its repair. An inner flow needs a window for both.
             round_trip += time_of_repair(counts.rtt);
         }
         self.queue.set_round_trip(round_trip, counts.is_starting);
@@ -403,7 +403,7 @@ fn time_of_repair(round_trip: Duration) -> Duration {
     round_trip / 8 * 9 + REPAIR_DELAY
 }
 
-/// Takes a datagram out of an arena's buffer, with room for a trailer behind it.
+/// Takes a datagram out of an arena's buffer, with room for a trailer after it.
 pub(crate) fn with_room(buffer: &mut BytesMut) -> BytesMut {
     let length = buffer.len();
     // A buffer from `split` has no spare capacity, so the trailer is reserved before it. Otherwise, `append_trailer`

@@ -61,7 +61,7 @@ pub(crate) struct Member {
     pub(crate) session: Option<SessionId>,
     /// What it carried for the session.
     pub(crate) traffic: Traffic,
-    /// Packets that came before it was attached.
+    /// Packets that came before the peer was attached.
     held: Vec<BytesMut>,
     sent: Datagrams,
     received: Datagrams,
@@ -218,7 +218,7 @@ impl Member {
         Ok(())
     }
 
-    /// Takes the packets that were held.
+    /// Removes and returns the packets that were held.
     pub(crate) fn take_held(&mut self) -> Vec<BytesMut> {
         std::mem::take(&mut self.held)
     }

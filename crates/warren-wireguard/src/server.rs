@@ -18,7 +18,7 @@ use super::budget::{Budget, UNDER_LOAD};
 use super::key::{PrivateKey, is_safe};
 use super::peer::{Path, Peer};
 
-/// Bytes that a data message has beyond its packet: 16 of header and 16 of authentication.
+/// Bytes that a data message adds to its packet: 16 of header and 16 of authentication.
 pub const OVERHEAD: usize = 32;
 /// Longest message except data messages: a handshake's first.
 const HANDSHAKE: usize = 148;
@@ -32,34 +32,34 @@ const PEERS: usize = 1 << (32 - KEY_BITS);
 /// What became of a datagram.
 #[derive(Debug)]
 pub enum Taken<'a> {
-    /// It was a message of the protocol itself, and has no answer.
+    /// The datagram was a message of the protocol itself, and has no answer.
     Nothing,
-    /// It was a sign of life of this peer.
+    /// The datagram was a sign of life of this peer.
     KeepAlive {
         /// The number of the peer.
         peer: usize,
     },
-    /// It is answered with this.
+    /// The datagram is answered with this.
     Answer(&'a [u8]),
-    /// It held a packet of this peer. Whether the packet is valid is for others to say.
+    /// The datagram held a packet of this peer. Whether the packet is valid is for others to say.
     Packet {
         /// The number of the peer.
         peer: usize,
         /// The packet, at the start of the buffer.
         length: usize,
     },
-    /// It goes no further.
+    /// The datagram goes no further.
     Refused(Refusal),
 }
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is not a WireGuard message.
+    /// The datagram is not a WireGuard message.
     Malformed,
-    /// Its sender did not prove an enrolled key, or the key of a connection.
+    /// The sender did not prove an enrolled key, or the key of a connection.
     NotAuthentic,
-    /// It arrived before, or is too old to tell.
+    /// The datagram arrived before, or is too old to tell.
     Repeated,
     /// Too many handshakes were begun.
     TooMany,
@@ -288,7 +288,7 @@ impl Server {
                 known.peer = Some(number);
             }
         } else {
-            // Its sender does not have the key: nothing is kept of it.
+            // The sender does not have the key, so nothing of the handshake is kept.
             self.peers.remove(number);
         }
         taken
@@ -353,7 +353,7 @@ impl std::fmt::Debug for Server {
 /// Why a handshake message is not processed.
 enum NotAdmitted {
     Refused(Refusal),
-    /// Its sender must prove its address first. The answer of this length is in the scratch.
+    /// Its sender must prove its address first. The answer of this length is in the scratch buffer.
     Cookie(usize),
 }
 

@@ -7,7 +7,7 @@ use warren_host::exec_groups::{ExecGroup, ExecRules, Side};
 use super::HostSetup;
 
 impl HostSetup {
-    /// Adds the routes and rules of single programs to the plan, now or as soon as there is one.
+    /// Adds the routes and rules of single programs to the plan, now or as soon as there is a plan.
     ///
     /// # Errors
     /// What could not be done. The next look at the host tries again.

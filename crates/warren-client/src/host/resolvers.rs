@@ -43,7 +43,7 @@ impl HostSetup {
         }
     }
 
-    /// The limits to the profile's domains, if it has any.
+    /// The limits to the profile's domains. None if it names no domains.
     pub(super) fn split(&self) -> Option<SplitDns> {
         let domains = self.settings.domains.clone();
         // A dry run has no stub, and shows the address that would be tried first.
@@ -104,7 +104,7 @@ impl HostSetup {
 
     /// Checks whether the LAN has the address of a listed resolver. Warns when the answer has changed for the worse.
     pub(super) fn check_claimed_resolvers(&mut self) {
-        // The plan includes them after the profile's own networks.
+        // The plan lists claimed resolvers after the profile's own networks.
         let listed = self.settings.include.len();
         let include = self.standing.iter().flat_map(|standing| &standing.facts.include);
         let claimed: Vec<IpAddr> = include.skip(listed).map(IpNet::addr).collect();

@@ -71,7 +71,7 @@ impl Standing {
     }
 }
 
-/// The plan of routes and rules. In a full tunnel it has the rules that keep DNS queries inside.
+/// The plan of routes and rules. In a full tunnel it contains the rules that keep DNS queries inside.
 pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -> Plan {
     let mut plan = client_plan::client(facts);
     // The LAN's networks follow the profile's own exclusions.

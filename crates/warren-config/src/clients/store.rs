@@ -119,7 +119,8 @@ impl ClientStore {
 
     /// Makes a transaction durable. `all` are the rows of the whole registry, with or without `changes`.
     ///
-    /// # Errors When the file was changed by somebody else, or cannot be written. In that case the store is unchanged.
+    /// # Errors
+    /// When the file was changed by somebody else, or cannot be written. In that case the store is unchanged.
     pub fn save<Rows>(&mut self, changes: &[RowChange], all: impl Fn() -> Rows) -> Result<(), ConfigError>
     where
         Rows: Iterator<Item = RowChange>,
@@ -155,7 +156,8 @@ impl ClientStore {
     /// Replaces the store with these rows, even if somebody else has changed the file. If the rows were imported,
     /// `mark` is the mark of their file.
     ///
-    /// # Errors When the file cannot be written. In that case the store is unchanged.
+    /// # Errors
+    /// When the file cannot be written. In that case the store is unchanged.
     pub fn save_all(
         &mut self,
         rows: impl Iterator<Item = RowChange>,

@@ -65,7 +65,7 @@ pub struct FleetStatus {
     pub revision_lag: i64,
     /// The exit's clock minus the median of all exits' clocks.
     pub clock_offset_ms: i64,
-    /// Whether that is so much that no invitation is redeemed at this exit.
+    /// Whether the offset is so large that no invitation is redeemed at this exit.
     pub is_clock_wrong: bool,
     /// Requests to the store since the start, by outcome.
     pub requests: BTreeMap<String, u64>,

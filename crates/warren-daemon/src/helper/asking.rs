@@ -135,7 +135,7 @@ impl Helper {
         }
     }
 
-    /// Keeps what was learnt about the exits' keys beyond this process and a loss of power.
+    /// Saves what was learnt about the exits' keys, so that it survives this process and a loss of power.
     ///
     /// # Errors
     /// Why it could not be written.

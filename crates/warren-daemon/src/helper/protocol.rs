@@ -57,7 +57,7 @@ pub(super) enum HelperRequest {
     TakeIn { process: u32, user: u32, side: Side },
     /// Save what a client's daemon has learnt about its exits' keys, in the profile's own file.
     KeepExitKeys { exits: BTreeMap<String, ExitKeys> },
-    /// Keep what a client's daemon knows of its fleet, in the profile's own file.
+    /// Save what a client's daemon knows of its fleet, in the profile's own file.
     KeepFleet { fleet: Box<KeptFleet> },
     /// Make the cgroup of a browser that opens a login page.
     MakePortalGroup,

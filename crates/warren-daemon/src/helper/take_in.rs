@@ -62,7 +62,7 @@ fn has_ended(handle: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now))? != 0)
 }
 
-/// Whether all of a process's users are this one, according to its `/proc/PID/status`.
+/// Whether all user IDs of a process are this user's, according to its `/proc/PID/status`.
 fn is_of(user: u32, status: &str) -> bool {
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     let mut users = users.split_whitespace().map(str::parse);

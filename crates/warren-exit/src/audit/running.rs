@@ -70,20 +70,20 @@ impl Audit {
         })
     }
 
-    /// Writes down a change that a command has asked for.
+    /// Records a change that a command has asked for.
     pub(crate) fn note_command(&mut self, peer: &Peer, change: Change) {
         let user = Some(self.users.name(peer.user));
         self.note(Who { user, login: peer.login.clone(), ..Who::by(Way::Command) }, change);
     }
 
-    /// Writes down a change that was made on the page.
+    /// Records a change that was made on the page.
     pub(crate) fn note_page(&mut self, user: Option<u32>, from: Option<IpAddr>, change: Change) {
         let user = user.map(|user| self.users.name(user));
         let from = from.map(|address| address.to_string());
         self.note(Who { user, from, ..Who::by(Way::Page) }, change);
     }
 
-    /// Writes down that a client has used its invitation.
+    /// Records that a client has used its invitation.
     pub(crate) fn note_joined(&mut self, name: &str) {
         self.note(Who::by(Way::Invitation), Change::joined(name));
     }

@@ -60,7 +60,8 @@ impl Clients {
 
     /// Applies what an operator has edited. Sessions of unchanged clients continue.
     ///
-    /// # Errors When it cannot be stored. In that case nothing has changed.
+    /// # Errors
+    /// When it cannot be stored. In that case nothing has changed.
     pub(crate) async fn take_over(&mut self, edited: Edited, worker: &WorkerHandle) -> anyhow::Result<()> {
         self.refuse_in_fleet("importing clients")?;
         let Edited { registry, import } = edited;

@@ -206,7 +206,7 @@ impl Clients {
 
     /// At how many exits a client is cut off. `None` while it is worth waiting for more of them.
     fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
-        // A conflict is sent again with another number, so what counts is whether the store has everything.
+        // A conflict is sent again with another number, so what counts is whether everything is stored.
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }

@@ -16,7 +16,7 @@ use warren_daemon::panics;
 
 /// A request, sorted by how it is answered.
 enum Asked {
-    /// A change of clients, which the store must have before it is answered. The host follows it, unless it is an invitation.
+    /// A change of clients, which must be stored before it is answered. The host follows it, unless it is an invitation.
     Change {
         propose: Propose,
         follows_host: bool,
@@ -43,7 +43,7 @@ impl Daemon<'_> {
             }
             Ok(Asked::Other(request)) => {
                 let response = self.carry_out(*request, &peer).await;
-                // Reloads and drains have led to decisions, too.
+                // Reloads and drains lead to decisions of the sessions, too.
                 self.clients.carry_out_all(&self.worker).await;
                 then(self, response);
             }

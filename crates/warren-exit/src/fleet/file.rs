@@ -32,7 +32,8 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// How long ago the store answered last. `None` if it never did, or at a time that no clock can show.
+    /// How long ago the store answered last. `None` if it never answered, or if the time cannot be
+    /// represented.
     pub(super) fn age(&self, now: SystemTime) -> Option<Duration> {
         let answered = UNIX_EPOCH.checked_add(Duration::from_secs(self.answered?))?;
         // If the clock was set back, the answer counts as fresh.
@@ -95,7 +96,8 @@ impl FleetFile {
     /// Writes what has changed. If only the time of the store's last answer has changed, it is written
     /// only now and then.
     ///
-    /// # Errors When the file cannot be written. In that case it is unchanged.
+    /// # Errors
+    /// When the file cannot be written. In that case it is unchanged.
     pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
         let waited =
@@ -109,7 +111,7 @@ impl FleetFile {
         self.write(kept)
     }
 
-    /// Writes it in any case.
+    /// Writes the file in any case.
     ///
     /// # Errors
     /// As [`Self::keep`].

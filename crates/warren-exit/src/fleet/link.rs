@@ -126,7 +126,7 @@ async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, 
     loop {
         match timeout(SILENCE, read_frame::<FleetMessage>(&mut from)).await {
             Ok(Ok(Some(message))) => {
-                // The daemon takes its time; `warren-fleet` waits for that in its own writes.
+                // The daemon may be busy. `warren-fleet` then waits in its own writes.
                 if events.send((number, LinkEvent::Message(Box::new(message)))).await.is_err() {
                     return "the exit ends".to_owned();
                 }

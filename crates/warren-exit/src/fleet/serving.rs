@@ -18,13 +18,13 @@ pub(super) struct Serving {
     limit: Option<Duration>,
     /// When the store answered last, as far back as an `Instant` reaches. A new member starts with its own start time.
     heard: Instant,
-    /// How much earlier than `heard` that answer was.
+    /// How much earlier than `heard` the answer was, if an `Instant` does not reach that far.
     before: Duration,
     /// The wall-clock time of that answer, in seconds since 1970. `None` if the store has never answered.
     answered: Option<u64>,
-    /// Whether an operator drains it, from any exit of the fleet.
+    /// Whether an operator drains the exit, from any exit of the fleet.
     is_drained: bool,
-    /// Whether it sends its clients away because it ends.
+    /// Whether the exit sends its clients away because it ends.
     is_ending: bool,
     /// Whether clients are sent away now.
     is_leaving: bool,
@@ -102,7 +102,8 @@ impl Serving {
         [stale, self.cut_off].into_iter().flatten().min()
     }
 
-    /// Sends clients away or takes them again. `is_back` says whether the registry follows the store. Returns whether that changed.
+    /// Sends clients away or accepts them again. `is_back` says whether the registry follows the store. Returns whether that
+    /// changed.
     pub(super) fn follow(&mut self, now: Instant, is_back: bool, sessions: &mut ExitSessions) -> bool {
         let is_silent = self.limit.is_some_and(|limit| self.silent(now) >= limit);
         if is_silent && !self.is_stale {

@@ -28,7 +28,7 @@ impl Needed {
         }
     }
 
-    /// The addresses, each with what it is.
+    /// The addresses, each with a description.
     fn all(&self) -> impl Iterator<Item = (&IpAddr, &'static str)> {
         let store = self.store.iter().map(|address| (address, "the fleet's store"));
         store.chain(self.resolvers.iter().map(|address| (address, "a resolver of this host")))

@@ -76,7 +76,7 @@ impl Upkeep {
     }
 }
 
-/// Whether a step is one of those that the plan has for each device through which packets leave.
+/// Whether the plan contains a step of this kind for each device through which packets leave.
 fn is_of_device(step: &Step) -> bool {
     matches!(step, Step::Sysctl { key, .. } if key.starts_with("net.ipv4.conf."))
 }

@@ -65,7 +65,8 @@ impl Head {
     /// The value of a field.
     ///
     /// # Errors
-    /// If the head has the field twice, or if its value is not text. Two programs could read such a head in different ways.
+    /// If the head contains the field twice, or if its value is not text. Two programs could read such a head in different
+    /// ways.
     pub(crate) fn field(&self, name: &str) -> Result<Option<&str>, BadHead> {
         // Names of fields are case-insensitive (RFC 9110 section 5.1).
         let mut values = self.fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));

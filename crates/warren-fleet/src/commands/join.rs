@@ -82,7 +82,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     if let Used::Refused(_) | Used::Unknown(_) = &used
         && !is_written
     {
-        // Without them the exit belongs to no fleet, and the ticket still has the secrets.
+        // Without them the exit belongs to no fleet, and the ticket still contains the secrets.
         files.remove(directories.config);
     }
     match used {

@@ -87,7 +87,7 @@ pub(super) struct Stored {
     modified: i64,
 }
 
-/// Signs a roster that has the exit.
+/// Signs a roster that contains the exit.
 ///
 /// # Errors
 /// If the exit is not known, has another key, or the roster cannot be signed or stored.
@@ -122,7 +122,8 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     print(&format!("{note}{id} is in the roster. {}", summary(&signed)))
 }
 
-/// Checks the keys that an operator has given: the exit's key in the store, and one that the roster has for it.
+/// Checks the keys that an operator has given: the exit's key in the store, and one that the roster lists for
+/// it.
 fn check_keys(
     exit: &ExitId,
     stored: PublicKey,

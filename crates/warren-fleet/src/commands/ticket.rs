@@ -1,4 +1,4 @@
-//! `warren fleet ticket`: lets a further exit into the fleet.
+//! `warren fleet ticket`: admits a further exit to the fleet.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -55,7 +55,7 @@ pub(super) struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// How that user reaches the store.
+    /// The options with which that user reaches the store.
     fn options(&self, fleet: &Connected) -> anyhow::Result<StoreOptions> {
         let mut options = fleet.config.store.options()?;
         if let (Some(admin), Some(file)) = (&self.admin, &self.admin_password_file) {

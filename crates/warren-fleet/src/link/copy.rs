@@ -85,14 +85,14 @@ pub(crate) struct Copy {
     others: Others,
 }
 
-/// The values that the store has for this exit alone.
+/// The values in the store that concern this exit alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
     /// The revision of the exit's own `wr`.
     written: i64,
     /// The revision of its own `po`.
     position: i64,
-    /// Whether an operator drains it.
+    /// Whether an operator drains the exit.
     drains: bool,
     roster: Option<Vec<u8>>,
 }

@@ -2,8 +2,8 @@
 //!
 //! Several profiles may be up at once, and they go down in any order. Each is a layer: the newest layer's resolvers
 //! are in the file, and the original returns with the end of the last layer. The record is in the state directory,
-//! because the file outlives a boot. Every text that Warren writes bears a marker, so Warren never takes its own text
-//! for an original.
+//! because the file outlives a boot. Every text that Warren writes bears a marker, so Warren never mistakes its own
+//! text for an original.
 //!
 //! If another program writes the file while layers exist (a DHCP client after a network change), its text is the new
 //! original. The earlier original stays below it. A VPN that started later, for instance, saved Warren's text and puts

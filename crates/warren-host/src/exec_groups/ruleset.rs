@@ -1,7 +1,7 @@
 //! The text of the table that puts programs inside or outside of a tunnel.
 //!
 //! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets where they belong.
-//! The last chain, behind all routing, drops a packet of a program inside that is about to leave by any device but the
+//! The last chain, after all routing, drops a packet of a program inside that is about to leave by any device but the
 //! tunnel's, and one of a program outside that is about to enter the tunnel.
 
 use std::net::IpAddr;

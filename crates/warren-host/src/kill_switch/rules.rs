@@ -17,8 +17,8 @@ pub struct KillSwitchRules {
     /// This host's private networks, if they are to be reachable. DNS is not let out to them: it would tell them every
     /// name.
     pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Ports of theirs that
-    /// this host publishes (DNAT) answer outside hosts as the ports in `allow_inbound` do.
+    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Their ports that
+    /// this host publishes (DNAT) answer outside hosts, like the ports in `allow_inbound`.
     pub guests: Vec<GuestNetwork>,
     /// Networks behind this host, which the tunnel's other end may reach.
     pub prefixes: Vec<IpNet>,

@@ -49,7 +49,7 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
 /// rules set either.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     let mut forged = vec![format!("meta mark {LET_OUT:#x} counter drop")];
-    // A portal's table sets its mark behind this chain.
+    // A portal's table sets its mark after this chain.
     forged.push(format!("meta mark {PORTAL_MARK:#x} counter drop"));
     let to_resolvers = to_ends(&resolvers(rules));
     let to_resolvers = to_resolvers.map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} counter drop"));

@@ -230,7 +230,7 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// Reads a token other than a word in a chain or a set. Returns the depth of blocks behind it.
+    /// Reads a token other than a word in a chain or a set. Returns the depth of blocks after it.
     fn symbol(&mut self, token: Token<'text>, depth: u8) -> Result<u8, RulesetError> {
         match token {
             OPENING if depth < DEEPEST => return Ok(depth + 1),

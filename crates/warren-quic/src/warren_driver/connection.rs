@@ -96,7 +96,8 @@ enum State {
     /// Holds the time at which an exit gives up.
     Handshake(Option<Instant>),
     Open,
-    /// Its end was delivered, and it only answers late packets. It has its final counters until the next poll.
+    /// The connection's end was delivered, and it only answers late packets. It keeps its final counters until
+    /// the next poll.
     Over(Option<Box<ConnectionStats>>),
 }
 

@@ -85,7 +85,7 @@ impl WarrenEndpoint {
     fn expire(&mut self, now: Instant) {
         while let Some((slot, timer)) = self.timers.due(now) {
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            // Outdated: the deadline has moved, or the slot has another connection by now.
+            // Outdated: the deadline has moved, or the slot belongs to another connection by now.
             if connection.place.timer != Some(timer) {
                 continue;
             }

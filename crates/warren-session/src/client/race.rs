@@ -25,7 +25,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         Self { waiting: VecDeque::new(), running: Vec::new(), known: Vec::new(), last_begun: None, expecting }
     }
 
-    /// Adds a candidate behind those with the same or an earlier start. A candidate that was added before is ignored.
+    /// Adds a candidate after those with the same or an earlier start. A candidate that was added before is ignored.
     pub fn add(&mut self, not_before: Instant, candidate: Candidate) {
         if self.known.contains(&candidate) {
             return;

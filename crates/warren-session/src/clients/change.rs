@@ -13,13 +13,13 @@ use crate::PublicKey;
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum ClientChange {
-    /// Gives it another name.
+    /// Gives the client another name.
     Rename { to: String },
-    /// Refuses it from now on; its addresses stay its own.
+    /// Refuses the client from now on. The client keeps its addresses.
     Disable,
-    /// Admits it again.
+    /// Admits the client again.
     Enable,
-    /// Sets what is in the settings.
+    /// Changes the settings that are given.
     Set(ClientSettings),
     /// Forwards ports of the exit to the client.
     AddForward { forward: Forward },

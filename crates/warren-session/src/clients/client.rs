@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// What WireGuard needs to know to let the client in, if it may come in that way.
+    /// What WireGuard needs to know to admit the client. `None` if the client may not connect with WireGuard.
     pub fn by_wireguard(&self) -> Option<&WireGuardClient> {
         self.wireguard.as_ref().filter(|_| !self.disabled)
     }

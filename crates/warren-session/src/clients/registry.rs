@@ -74,8 +74,8 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. Nothing
-    /// changes then.
+    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. In that
+    /// case nothing changes.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
         self.withdraw(&client.name, Some(client.public_key));
@@ -151,7 +151,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a Warren client. Nothing changes then.
+    /// If its name is invalid or belongs to a Warren client. In that case nothing changes.
     pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
         let name = || invitation.name.clone();
         if !is_valid_name(&invitation.name) {

@@ -33,9 +33,9 @@ pub enum RegistryError {
     KeyTaken {
         /// The client that was to be added.
         name: String,
-        /// The key of both.
+        /// The key that both would have.
         key: PublicKey,
-        /// The client that has it.
+        /// The client that has the key.
         holder: String,
         /// The command that makes a key of this kind.
         maker: KeyMaker,

@@ -51,7 +51,7 @@ pub enum BadWhole {
     /// The copy has too many rows.
     #[error("a whole copy has more than {MAX_WHOLE} rows")]
     TooLong,
-    /// A row is deleted. Rows that do not exist are in no part.
+    /// A part deletes a row. Rows that do not exist must be in no part.
     #[error("a whole copy deletes a row")]
     Deletion,
 }
@@ -61,7 +61,7 @@ impl WholeCopy {
     ///
     /// # Errors
     ///
-    /// If the part has a row a second time, deletes a row, or makes the copy too long.
+    /// If the part repeats a row, deletes a row, or makes the copy too long.
     pub fn add(&mut self, sessions: &ExitSessions, rows: Vec<RowChange>) -> Result<(), BadWhole> {
         for row in rows {
             let id = row.id();
@@ -93,7 +93,7 @@ impl ExitSessions {
         self.store.take_uncopied().into_iter().map(|row| self.registry.row(row)).collect()
     }
 
-    /// Notes rows that could not be copied, so that the next [`Self::take_uncopied`] has them again.
+    /// Notes rows that could not be copied, so that the next [`Self::take_uncopied`] returns them again.
     pub fn copy_again(&mut self, rows: &[RowChange]) {
         rows.iter().for_each(|row| self.store.note(row.id()));
     }

@@ -14,12 +14,12 @@ impl ExitSessions {
         self.config.fleet.fleet.as_ref()
     }
 
-    /// Takes a signed roster, and sends it to all clients that follow rosters. The first one says which key is the fleet's. From then
-    /// on, only newer rosters of that key are taken.
+    /// Accepts a signed roster, and sends it to all clients that follow rosters. The first one says which key is the fleet's.
+    /// From then on, only newer rosters of that key are accepted.
     ///
     /// # Errors
     ///
-    /// Why the roster is not taken. In that case no client gets it.
+    /// Why the roster is not accepted. In that case no client gets it.
     pub fn set_roster(&mut self, signed: &[u8]) -> Result<RosterNews, RosterRefusal> {
         let news = match &mut self.config.fleet.fleet {
             Some(fleet) => fleet.take(signed)?,

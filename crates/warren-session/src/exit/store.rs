@@ -2,7 +2,7 @@
 //!
 //! What an operator or an invitation asks for is a **proposal**: it is in force once it is stored. What the exit does by itself
 //! (leases, dates, the change to a next key), and what shuts a client out, is in force at once and **recorded** afterwards: again
-//! and again until the store has it.
+//! and again until it is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -29,7 +29,7 @@ impl ExitSessions {
         Announced { dns, routes, exit_keys }
     }
 
-    /// Checks that clients could use this.
+    /// Checks that clients could use these announcements.
     ///
     /// # Errors
     ///
@@ -39,11 +39,12 @@ impl ExitSessions {
     }
 
     /// Announces other values to clients from now on. Open sessions go on, and their clients hear of the change at once if they
-    /// take updates. Returns how many sessions hear of it, and how many do not. Sessions of WireGuard clients are not counted.
+    /// accept updates. Returns how many sessions hear of it, and how many do not. Sessions of WireGuard clients are not
+    /// counted.
     ///
     /// # Errors
     ///
-    /// As [`Self::check_announced`]. Nothing changes then.
+    /// As [`Self::check_announced`]. In that case nothing changes.
     pub fn announce(&mut self, announced: Announced) -> Result<(usize, usize), SessionConfigError> {
         let config = self.config_with(announced);
         config.check()?;

@@ -67,7 +67,7 @@ impl Roster {
         self.exits.iter().find(|exit| exit.name == name)
     }
 
-    /// Encodes it. The same roster always gives the same bytes.
+    /// Encodes the roster. The same roster always gives the same bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         let since_epoch = self.issued_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let roster = wire::Roster {

@@ -1,4 +1,4 @@
-//! `FollowedFleet`: what a client or an exit knows of a fleet, and which rosters it takes.
+//! `FollowedFleet`: what a client or an exit knows of a fleet, and which rosters it accepts.
 
 use serde::{Deserialize, Serialize};
 

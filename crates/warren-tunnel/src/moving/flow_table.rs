@@ -87,12 +87,12 @@ impl FlowTable {
         self.slots_of(hash).any(|slot| slot.take(hash, at, self.idle_after))
     }
 
-    /// When the latest packet of a flow was noted. `None` if the table does not have the flow.
+    /// When the latest packet of a flow was noted. `None` if the table does not contain the flow.
     pub(super) fn seen(&self, flow: &FiveTuple) -> Option<u32> {
         self.slot(flow).map(|slot| slot.seen.load(Ordering::Relaxed) & !ENDED)
     }
 
-    /// Notes a packet of a flow, unless the table does not have it. Returns whether it has.
+    /// Notes a packet of a flow, if the table contains the flow. Returns whether it does.
     pub(super) fn see(&self, flow: &FiveTuple, at: u32) -> bool {
         let slot = self.slot(flow);
         slot.iter().for_each(|slot| slot.see(at));

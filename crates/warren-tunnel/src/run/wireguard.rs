@@ -127,7 +127,7 @@ impl Worker {
         device.coalescer.push(Flags::NONE, packet.freeze())
     }
 
-    /// Takes what has happened to peers: members come and go, and the control plane is told.
+    /// Handles the events of peers: members come and go, and the control plane is told.
     fn take_wireguard_events(&mut self, server: &mut Server, members: &mut Members) {
         while let Some(event) = server.poll_event() {
             match event {
@@ -190,7 +190,7 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Takes a peer from its session. What it sends next asks for another one.
+    /// Takes a peer from its session. The next packet that the peer sends asks for another session.
     pub(super) fn detach_peer(&mut self, connection: ConnectionId) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         let WireGuard { server, members, .. } = &mut *wireguard;

@@ -44,7 +44,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     let words = shadowed.around(&arguments.command);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
     let error = Command::new(program).args(rest).exec();
-    // As shells do, so that scripts can tell these cases from the program's own failures.
+    // The same codes as a shell's, so that scripts can tell these cases from the program's own failures.
     let code =
         if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
     let sentence = format!("cannot start {}: {error}; check the program's name", program.display());

@@ -65,7 +65,8 @@ pub(crate) fn answer_shell(variable: &str) {
 
 /// Makes this host a member of the fleet that has made the ticket. `warren-fleet` then has a configuration, too.
 ///
-/// # Errors When `warren-fleet` is not installed or refuses the ticket. It has then printed the reason.
+/// # Errors
+/// When `warren-fleet` is not installed or refuses the ticket. It has then printed the reason.
 pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
     // `warren-fleet` reads `-` and `@FILE` itself. A ticket is a secret, and every user of this host can see command
     // lines.

@@ -189,7 +189,7 @@ enum Ended {
     DaemonGone,
 }
 
-/// What ends a portal besides its program.
+/// What ends a portal, other than its program.
 struct Watched<'a> {
     directory: &'a DaemonDirectory,
     has_daemon: bool,

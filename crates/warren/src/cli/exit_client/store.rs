@@ -47,10 +47,10 @@ pub(crate) trait ClientStore {
     /// Removes a client and ends its session, or withdraws the invitation of that name. In a fleet, returns at how many exits it
     /// is cut off.
     fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>>;
-    /// Changes a client. Its session continues unless the change concerns it. Returns where it is cut off, if it is disabled in a
-    /// fleet.
+    /// Changes a client. Its session continues unless the change concerns it. If the client is disabled in a fleet, returns at
+    /// how many exits it is cut off.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
-    /// Whether WireGuard clients can connect now, if the exit runs, with the exit's key that they have.
+    /// Whether WireGuard clients that have this key of the exit can connect now, or once the exit runs.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
     /// Imports the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
@@ -185,7 +185,7 @@ impl StoppedExit {
         Ok(self.read.get_or_insert_default())
     }
 
-    /// Reads, changes and writes the registry under its lock, and writes the change down. Refuses a change that would keep the exit
+    /// Reads, changes and writes the registry under its lock, and records the change. Refuses a change that would keep the exit
     /// from starting.
     fn edit(
         &mut self,
@@ -218,7 +218,7 @@ impl StoppedExit {
         Ok(())
     }
 
-    /// Writes a change down. The caller holds the clients' lock, so nobody else does.
+    /// Records a change. The caller holds the clients' lock, so nobody else does.
     fn note(&self, change: Change) {
         if let Err(error) = self.audit.add(&Entry::now(Who::this_command(), change)) {
             output::warn(format!("the change is made, but the audit log cannot be written: {error}"));

@@ -21,7 +21,8 @@ pub(super) struct Present {
 }
 
 impl Present {
-    /// Takes those peers out of the file's. `keeps_keys` says whether the import keeps the peers' keys.
+    /// Removes the peers that are enrolled already from `peers`. `keeps_keys` says whether the import keeps
+    /// the peers' keys.
     pub(super) fn take(
         peers: &mut Vec<Peer>,
         enrolled: &[ClientView],

@@ -42,13 +42,13 @@ struct WaitingClient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Need {
-    /// It is connected, and is about to use the new key.
+    /// The client is connected, and is about to use the new key.
     Nothing,
-    /// It is connected, with a version that learns no keys.
+    /// The client is connected, with a version that learns no keys.
     KeyByHand,
-    /// It is away, or has never been here.
+    /// The client is away, or has never been here.
     ToConnect,
-    /// It is disabled.
+    /// The client is disabled.
     ToBeEnabled,
 }
 
