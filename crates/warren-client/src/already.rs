@@ -16,7 +16,7 @@ fn sentence(name: &str, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref().map(|client| (status.state, client)));
     match client {
         Some((_, ClientStatus { host_outside: true, .. })) => {
-            format!("{name} is up for `warren exec` alone; to put this host inside, run {down} first")
+            format!("{name} is up for `warren exec` alone; to put this host inside as well, run {down} first")
         }
         Some((state @ (State::Connecting | State::Reconnecting), client)) => {
             let why = client.last_error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();

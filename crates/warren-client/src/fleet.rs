@@ -366,8 +366,8 @@ mod tests {
         assert!(fleet.take(now, second.as_bytes(), Some(&pinned)));
         fleet.unsaved();
         for (roster, why) in [
-            (first(&key), "its serial is 1, and 2 is known"),
-            (admit(&admit(&first(&other), 2, &other), 3, &other), "has signed it, and the fleet's key is"),
+            (first(&key), "its serial is 1, but 2 is known already"),
+            (admit(&admit(&first(&other), 2, &other), 3, &other), "has signed it, but the fleet's key is"),
         ] {
             assert!(!fleet.take(now, roster.as_bytes(), Some(&pinned)));
             assert!(fleet.problem().unwrap().contains(why), "{:?}", fleet.problem());

@@ -355,7 +355,8 @@ fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, 
     let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
     match networks.iter().copied().find(is_included) {
         Some(both) => Err(value.problem(format!(
-            "has {both}, which include has too (by default it has everything); remove it from one of the two"
+            "contains {both}, which include contains too (by default it contains everything); remove it from \
+             one of the two"
         ))),
         None => Ok(networks),
     }

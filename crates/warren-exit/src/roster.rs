@@ -59,7 +59,7 @@ pub(crate) fn take(clients: &mut Clients, state_dir: &Path, signed: &[u8]) -> an
     }
     // It is in force even if it cannot be saved. The exit then gets it again after a restart.
     if let Err(error) = write_atomic(&path(state_dir), fleet.signed().to_line().as_bytes(), 0o644) {
-        tracing::warn!("cannot keep the roster in {}: {error}", path(state_dir).display());
+        tracing::warn!("cannot save the roster in {}: {error}", path(state_dir).display());
     }
     Ok(true)
 }

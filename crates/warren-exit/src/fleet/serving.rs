@@ -115,7 +115,7 @@ impl Serving {
             );
         } else if self.is_stale && is_back && !is_silent {
             (self.is_stale, self.cut_off) = (false, None);
-            tracing::info!("the fleet's store answers again: clients are taken again");
+            tracing::info!("the fleet's store answers again: clients are accepted again");
         }
         let is_leaving = self.is_stale || self.is_drained || self.is_ending;
         let has_changed = self.is_leaving != is_leaving;

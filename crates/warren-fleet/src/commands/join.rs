@@ -93,7 +93,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
         }
         Used::Unknown(error) => {
             return Err(error.context(
-                "it is not known whether the store has taken the ticket; run this again with the same one",
+                "it is not known whether the store has accepted the ticket; run this again with the same one",
             ));
         }
     }

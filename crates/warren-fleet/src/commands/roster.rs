@@ -143,7 +143,7 @@ fn check_keys(
     }
     if let Some(key) = given.iter().find(|key| **key != stored && !in_roster.contains(key)) {
         bail!(
-            "the store has the key {stored} for {exit}, and not {key}, which the roster does not have either: somebody may have put the \
+            "the store has the key {stored} for {exit}, and not {key}, which the roster does not list either: somebody may have put the \
              store's key there; nothing was signed"
         );
     }
@@ -195,11 +195,11 @@ pub(crate) async fn rotate_key(
         return print(&format!("The fleet key is {signer} already, in {new_file}. {}", summary(old)));
     }
     if old_key.public() != signer {
-        bail!("{old_file} does not have the key that signed the roster, {signer}; name that key's file");
+        bail!("{old_file} does not contain the key that signed the roster, {signer}; name that key's file");
     }
     let new_key = match new_key {
         Some(same) if same.public() == signer => {
-            bail!("{new_file} has the fleet key that is in use; name another file for the new one")
+            bail!("{new_file} contains the fleet key that is in use; name another file for the new one")
         }
         Some(made) => made,
         None => make_key(&arguments.new_key)?,

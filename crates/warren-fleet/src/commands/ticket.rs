@@ -266,7 +266,7 @@ fn identity_for(
         );
     }
     if own.identity.as_ref().is_some_and(|(_, own)| *own == key) {
-        bail!("{path} has this exit's own key; make another key for the new exit");
+        bail!("{path} contains this exit's own key; make another key for the new exit");
     }
     Ok(Some((certificate, key)))
 }

@@ -13,7 +13,7 @@ pub enum RosterRefusal {
     #[error("it is not a valid roster: {0}")]
     Invalid(#[from] RosterError),
     /// The roster is another fleet's.
-    #[error("it is of the fleet {offered}, and not of {followed}")]
+    #[error("it is a roster of the fleet {offered}, not of {followed}")]
     OtherFleet {
         /// The fleet that is followed.
         followed: FleetName,
@@ -21,7 +21,7 @@ pub enum RosterRefusal {
         offered: FleetName,
     },
     /// Neither the fleet's key has signed the roster, nor a key to which the fleet was handed over.
-    #[error("the key {signer} has signed it, and the fleet's key is {key}")]
+    #[error("the key {signer} has signed it, but the fleet's key is {key}")]
     OtherSigner {
         /// The fleet's key.
         key: FleetPublicKey,
@@ -29,7 +29,7 @@ pub enum RosterRefusal {
         signer: FleetPublicKey,
     },
     /// The roster is older than the newest known one.
-    #[error("its serial is {offered}, and {newest} is known")]
+    #[error("its serial is {offered}, but {newest} is known already")]
     Older {
         /// The newest serial that is known.
         newest: u64,

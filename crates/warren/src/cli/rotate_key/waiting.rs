@@ -152,7 +152,7 @@ impl Waiting {
         let mut text = String::new();
         if !self.invitations.is_empty() {
             text += &format!(
-                "Open invitations: {}. Those from before the rotation have the old key and stop working with it; invite again.\n",
+                "Open invitations: {}. Those from before the rotation name the old key and stop working with it; invite again.\n",
                 shown(&self.invitations)
             );
         }
