@@ -344,7 +344,7 @@ impl Entry {
         Self { exit, addresses, refused: None, member: None, is_listed: true, rank, is_gone: false }
     }
 
-    /// Its address, if its endpoint is not a name.
+    /// The exit's address, if its endpoint is not a name.
     fn literal(&self) -> Option<SocketAddr> {
         let endpoint = &self.exit.endpoint;
         Some(SocketAddr::new(endpoint.host().parse().ok()?, endpoint.port()))

@@ -30,7 +30,7 @@ pub(crate) struct LearntKeys {
     is_unsaved: bool,
     /// When new keys were learnt recently.
     learnt: VecDeque<Instant>,
-    /// When it was last logged that an exit names keys that are not accepted, by endpoint.
+    /// For each endpoint, when it was last logged that the exit names keys that are not accepted.
     complained: BTreeMap<String, Instant>,
 }
 

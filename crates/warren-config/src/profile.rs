@@ -125,9 +125,9 @@ pub enum Lan {
     /// Private networks are not reachable. This also holds for profiles without the setting, because earlier
     /// versions treated that as false.
     Closed,
-    /// They stay reachable, with or without a kill switch.
+    /// Private networks stay reachable, with or without a kill switch.
     Reachable,
-    /// They stay reachable unless the kill switch is closed. New profiles have this value.
+    /// Private networks stay reachable unless the kill switch is closed. New profiles have this value.
     UnlessKillSwitch,
 }
 

@@ -69,7 +69,7 @@ pub struct ClientView {
     /// The client's public key.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// Whether it connects with WireGuard.
+    /// Whether the client connects with WireGuard.
     #[serde(default)]
     pub wireguard: bool,
     /// The key that replaces `public_key` once the client connects with it.
@@ -103,7 +103,7 @@ pub struct ClientView {
 /// What only a running exit knows of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveView {
-    /// Whether it has a session.
+    /// Whether the client has a session.
     pub connected: bool,
     /// Whether its version accepts changes during a session. None while it has none, or if the exit has an older
     /// version.
@@ -117,7 +117,7 @@ pub struct LiveView {
     pub sent_bytes: u64,
     /// Packets in both directions that its rate limit dropped.
     pub rate_limited_packets: u64,
-    /// Its forwards that are not in force, because the exit's host itself uses their ports.
+    /// The client's forwards that are not in force, because the exit's host itself uses their ports.
     #[serde(default)]
     pub forwards_not_in_force: Vec<ForwardNotInForce>,
 }
@@ -125,7 +125,7 @@ pub struct LiveView {
 /// A forward that is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardNotInForce {
-    /// Its ports of the exit.
+    /// The exit's ports that the forward names.
     pub ports: PortRange,
     /// Which port is taken, and by what.
     pub reason: String,

@@ -29,7 +29,7 @@ use warren_host::exec_groups::Side;
 pub struct ExecAsked {
     /// The process that asks.
     pub process: u32,
-    /// Its user.
+    /// The user that the process runs as.
     pub user: u32,
     /// What the user wants for it.
     pub wish: UserWish,
@@ -41,11 +41,11 @@ pub struct ExecAsked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserWish {
-    /// To be in the tunnel.
+    /// To put the process inside the tunnel.
     Inside,
-    /// To be outside of it.
+    /// To put the process outside of the tunnel.
     Outside,
-    /// To reach the network's login page.
+    /// To let the process reach the network's login page.
     Portal,
 }
 

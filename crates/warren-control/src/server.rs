@@ -39,7 +39,7 @@ pub struct PendingRequest {
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its user's number, from the kernel (SO_PEERCRED).
+    /// The number of the peer's user, from the kernel (SO_PEERCRED).
     pub user: u32,
     /// The user who logged in before, as the command says.
     pub login: Option<String>,

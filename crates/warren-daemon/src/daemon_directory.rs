@@ -27,9 +27,9 @@ pub const EXIT: &str = "exit";
 /// keeps an exit's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
-    /// It stays for the successor.
+    /// They stay for the successor.
     Keep,
-    /// It is removed.
+    /// They are removed.
     Remove,
 }
 

@@ -79,7 +79,7 @@ impl Who {
 /// A line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it was done, in the format of RFC 3339.
+    /// When the change was made, in the format of RFC 3339.
     pub time: String,
     /// Who did it.
     #[serde(flatten)]

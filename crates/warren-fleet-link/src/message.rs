@@ -116,7 +116,7 @@ pub enum ExitMessage {
         key: PublicKey,
         /// Where clients reach it.
         endpoints: Vec<String>,
-        /// Its pools.
+        /// The exit's address pools.
         pools: Pools,
     },
     /// Make these changes in one transaction: all or none. [`FleetMessage::Answer`] follows for each, in this order.
@@ -293,7 +293,7 @@ pub enum FleetMessage {
     },
     /// Whether an operator at another exit drains this one. Sent when this changes.
     Drain {
-        /// Whether it should send its clients away.
+        /// Whether this exit should send its clients away.
         on: bool,
     },
 }

@@ -63,7 +63,7 @@ impl CurrentNetwork {
         Ok(Some(Self { device, networks, router, hardware, is_confirmed }))
     }
 
-    /// Whether it is the network that a profile names. An entry that is not confirmed counts as well.
+    /// Whether this is the network that a profile names. An entry that is not confirmed counts as well.
     pub fn is(&self, trusted: &TrustedNetwork) -> bool {
         self.hardware == Some(trusted.router)
             && self.networks.iter().any(|network| network.trunc() == trusted.network.trunc())

@@ -119,7 +119,7 @@ impl ExecTable {
         Ok(was_changed)
     }
 
-    /// Its change to this host, in a few words.
+    /// The table's change to this host, in a few words.
     pub fn change(&self) -> String {
         undo(&self.table).to_string()
     }

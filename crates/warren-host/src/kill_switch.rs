@@ -144,7 +144,7 @@ impl KillSwitch {
         Ok(Some(Self { path: path.to_owned(), journal, table, record }))
     }
 
-    /// Its change to this host, in a few words.
+    /// The kill switch's change to this host, in a few words.
     pub fn change(&self) -> String {
         undo(&self.table).to_string()
     }

@@ -30,9 +30,9 @@ pub(crate) struct Peer {
     /// Where its latest authentic data message came from.
     pub(crate) path: Path,
     begun: Instant,
-    /// Whether it counts as up.
+    /// Whether the peer counts as up.
     is_up: bool,
-    /// When it last came up.
+    /// When the peer last came up.
     came_up: Option<Instant>,
 }
 

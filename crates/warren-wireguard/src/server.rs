@@ -70,16 +70,16 @@ pub enum Refusal {
 pub enum Event {
     /// The peer of this number has come up, and has this key. Its packets may arrive before this event is handled.
     Up {
-        /// Its number, until it is down.
+        /// The peer's number, until it is down.
         peer: usize,
-        /// Its key.
+        /// The peer's key.
         key: PublicKey,
-        /// Its address.
+        /// The peer's address.
         remote: SocketAddr,
     },
     /// The peer of this number, which was up, is gone.
     Down {
-        /// Its number, which another peer may have next.
+        /// The peer's number, which another peer may have next.
         peer: usize,
     },
 }
@@ -102,7 +102,7 @@ pub struct Server {
 /// An enrolled key.
 struct Known {
     client: WireGuardClient,
-    /// Its number while it has begun a handshake.
+    /// The number of the key's peer, once a handshake has begun.
     peer: Option<usize>,
 }
 
@@ -353,7 +353,7 @@ impl std::fmt::Debug for Server {
 /// Why a handshake message is not processed.
 enum NotAdmitted {
     Refused(Refusal),
-    /// Its sender must prove its address first. The answer of this length is in the scratch buffer.
+    /// The sender must prove its address first. The answer of this length is in the scratch buffer.
     Cookie(usize),
 }
 

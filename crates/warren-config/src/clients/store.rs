@@ -56,7 +56,7 @@ pub struct ClientStore {
     imported: String,
     /// Rows that were appended since the last snapshot.
     appended: usize,
-    /// How many of them make the next snapshot due.
+    /// How many appended rows make the next snapshot due.
     snapshot_at: usize,
 }
 

@@ -26,7 +26,7 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A site turns requests into answers.
 pub(crate) trait Site: Send + Sync + 'static {
-    /// Its name in the log.
+    /// The site's name in the log.
     const NAME: &'static str;
 
     /// Answers one request.

@@ -41,10 +41,10 @@ pub(super) struct Listing {
     /// Where the exit is, for people [default: as before].
     #[arg(long, value_name = "TEXT")]
     region: Option<String>,
-    /// Its share of clients, compared with the weights of other exits [default: as before, or 1].
+    /// The exit's share of clients, compared with the weights of other exits [default: as before, or 1].
     #[arg(long, value_name = "NUMBER")]
     weight: Option<u32>,
-    /// Let clients use it only if no other exit answers. Without this option, they use it as any other.
+    /// Let clients use it only if no other exit answers. Without this option, they use it like any other.
     #[arg(long)]
     draining: bool,
 }

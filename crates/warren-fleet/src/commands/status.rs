@@ -50,7 +50,7 @@ struct Line {
     exit: FleetExit,
     /// Whether an operator is draining it.
     is_drained: bool,
-    /// Whether it has applied the latest change.
+    /// Whether the exit has applied the latest change.
     has_heard: bool,
 }
 

@@ -59,7 +59,7 @@ impl ExecGroup {
         Ok(Self { root: root.into(), slice: slice_path(name, parent) })
     }
 
-    /// Its path as nft reads it: below /sys/fs/cgroup.
+    /// The cgroup's path as nft reads it: below /sys/fs/cgroup.
     pub fn nft_path(&self) -> String {
         let hybrid = self.root.strip_prefix(NFT_ROOT).unwrap_or(Path::new(""));
         hybrid.join(&self.slice).display().to_string()

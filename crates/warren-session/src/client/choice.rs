@@ -33,7 +33,7 @@ pub struct Candidate {
     pub load: Option<u32>,
     /// The share of clients that it is to get.
     pub weight: u32,
-    /// Whether it sends its clients away.
+    /// Whether the exit sends its clients away.
     pub is_draining: bool,
 }
 

@@ -54,7 +54,7 @@ pub struct RosterExit {
 /// Whether an exit of a roster takes clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExitState {
-    /// It takes clients.
+    /// The exit takes clients.
     #[default]
     Serving,
     /// Clients use it only if no other exit answers.

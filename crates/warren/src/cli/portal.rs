@@ -180,7 +180,7 @@ async fn end(child: &mut Child) {
 
 /// Why a portal was closed.
 enum Ended {
-    /// Its program has ended, with this exit code.
+    /// The portal's program has ended, with this exit code.
     Program(Option<i32>),
     Interrupted,
     Timeout,

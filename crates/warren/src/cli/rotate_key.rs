@@ -172,7 +172,7 @@ async fn retire(
 /// How the running exit reacted.
 enum Told {
     NotRunning,
-    /// It has loaded the keys, and has ended this many sessions.
+    /// The exit has loaded the keys, and has ended this many sessions.
     TakenOver(u64),
 }
 

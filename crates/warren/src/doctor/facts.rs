@@ -139,7 +139,7 @@ pub(super) struct ClosedKillSwitch {
     pub(super) profile: String,
     /// Whether the profile's daemon runs.
     pub(super) is_running: bool,
-    /// Its state according to the kernel.
+    /// The kill switch's state according to the kernel.
     pub(super) standing: Result<Standing, String>,
 }
 

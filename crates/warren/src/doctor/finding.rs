@@ -9,9 +9,9 @@ use serde::Serialize;
 pub(super) enum Verdict {
     /// Nothing to do.
     Good,
-    /// It works, but could be better.
+    /// What was checked works, but could be better.
     Advice,
-    /// It does not work.
+    /// What was checked does not work.
     Problem,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Finding {
     pub(super) verdict: Verdict,
     /// What was found, as a sentence.
     pub(super) found: String,
-    /// Why it matters. Empty for a good finding.
+    /// Why the finding matters. Empty for a good finding.
     pub(super) why: &'static str,
     /// What to do. Empty for a good finding.
     pub(super) fix: String,

@@ -119,7 +119,7 @@ fn say_what_is_left(change: KeyChange) {
 /// What becomes of the exit's WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyChange {
-    /// It is the server's already.
+    /// The exit's key is the server's already.
     Keep,
     /// The exit gets the server's.
     Write,
