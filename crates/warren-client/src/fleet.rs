@@ -97,8 +97,8 @@ impl Fleet {
         self.known = self.known.take().filter(|known| profile.follows_fleet && is_vouched(known, profile));
     }
 
-    /// Takes a roster that an exit hands over. `by` is the exit as the profile has it, if the profile pins it and the connection has
-    /// proven its key. Returns whether the roster is news.
+    /// Handles a roster that an exit hands over. `by` is the exit as the profile lists it, if the profile pins it and the
+    /// connection has proven its key. Returns whether the roster is new.
     pub(crate) fn take(&mut self, now: Instant, signed: &[u8], by: Option<&RemoteExit>) -> bool {
         let is_known = self.known.as_ref().is_some_and(|known| known.roster.signed().as_bytes() == signed);
         if !self.is_wanted || is_known || !self.may_read(now) {

@@ -48,7 +48,7 @@ pub(crate) struct HostSetup {
     /// The devices for the plan that is applied next, while an exit is asked for a session.
     prepared: Option<Prepared>,
     helper: Option<Helper>,
-    /// Answers programs that ask it for names, if the profile limits its resolvers to domains.
+    /// The stub resolver, if the profile limits its resolvers to domains.
     stub: Option<Stub>,
     /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,

@@ -118,7 +118,8 @@ impl HostSetup {
         self.upkeep.due()
     }
 
-    /// Follows what has changed on the host, and restores what another program has undone. Failures are logged.
+    /// Adapts to what has changed on the host, and restores what another program has undone. Failures are
+    /// logged.
     pub(crate) async fn look(
         &mut self,
         config: &ExitSettings,

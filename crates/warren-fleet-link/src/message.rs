@@ -263,7 +263,7 @@ pub enum FleetMessage {
         nonce: Vec<u8>,
         /// The newer session's number among those of its client process.
         claim: u64,
-        /// The exit that has it.
+        /// The exit of the newer session.
         exit: ExitId,
     },
     /// Whether the store can be reached. Sent at the start, at each change, and every second while the store is away.

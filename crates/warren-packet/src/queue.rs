@@ -167,8 +167,8 @@ impl FlowQueue {
         dropped
     }
 
-    /// Takes the next packet to send. Packets that waited too long are dropped or marked, and counted in `signals`. Drops count
-    /// as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay).
+    /// Removes and returns the next packet to send. Packets that waited too long are dropped or marked, and counted in
+    /// `signals`. Drops count as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay).
     pub fn pop(&mut self, now: Instant, signals: &mut Signals) -> Option<BytesMut> {
         loop {
             let (place, is_new) = match (self.new.front(), self.old.front()) {
@@ -237,7 +237,7 @@ impl FlowQueue {
 }
 
 impl Flow {
-    /// Takes the flow's next packet that did not wait too long, with its wait.
+    /// Removes and returns the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
         (now, patience): (Instant, Patience),

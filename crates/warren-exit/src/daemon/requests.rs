@@ -51,7 +51,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Tells changes of clients from other requests.
+    /// Separates changes of clients from other requests.
     #[expect(clippy::wildcard_enum_match_arm, reason = "every other request is carried out")]
     async fn sort(&self, request: Request) -> Result<Asked, RequestRefused> {
         let change = |propose: Propose| Ok(Asked::Change { propose, follows_host: true });

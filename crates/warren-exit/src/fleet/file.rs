@@ -78,7 +78,7 @@ impl FleetFile {
         Ok((Self { path, written: kept.clone(), floor: 0, lag }, kept))
     }
 
-    /// Lets no lower revision be written from now on.
+    /// Prevents a lower revision from being written from now on.
     pub(super) fn stay_at(&mut self, revision: i64) {
         self.floor = revision;
     }

@@ -58,7 +58,7 @@ impl Socket {
         }
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     pub(super) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         Ok(match self {
             Self::Tcp(listener) => {

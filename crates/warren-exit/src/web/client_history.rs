@@ -60,7 +60,7 @@ impl StepRate {
 }
 
 impl ClientHistory {
-    /// Takes the current totals of all clients. Call it about once a second.
+    /// Records the current totals of all clients. Call it about once a second.
     pub(crate) fn take(&mut self, now: Instant, totals: &BTreeMap<PublicKey, Traffic>) {
         let Some(since) = self.since else {
             self.since = Some(now);

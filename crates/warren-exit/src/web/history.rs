@@ -28,7 +28,7 @@ impl History {
         }
     }
 
-    /// Takes the current totals of the clients. Call it about once a second.
+    /// Records the current totals of the clients. Call it about once a second.
     pub(crate) fn take(&mut self, now: Instant, clients: &BTreeMap<PublicKey, Traffic>) {
         let mut total = Traffic::default();
         clients.values().for_each(|traffic| total.add(traffic));

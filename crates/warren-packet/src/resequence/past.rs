@@ -51,7 +51,7 @@ impl Past {
         self.arrived[word] |= bit;
     }
 
-    /// Records that the next number has arrived, and goes on to the one after it.
+    /// Records that the next number has arrived, and moves on to the one after it.
     pub(super) fn pass(&mut self) {
         self.fill(self.next);
         self.next = self.next.plus(1);
@@ -60,7 +60,7 @@ impl Past {
         }
     }
 
-    /// Goes on without the next `count` numbers.
+    /// Skips the next `count` numbers.
     pub(super) fn skip(&mut self, count: u32) {
         if count >= REMEMBERED {
             self.arrived = [0; WORDS];

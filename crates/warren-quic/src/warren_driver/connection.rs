@@ -315,7 +315,7 @@ impl WarrenConnection {
         self.news.writable = !is_planted(Bug::RoomUntold);
     }
 
-    /// Follows the path's speed, and takes datagrams again once there is room.
+    /// Adapts to the path's speed, and accepts datagrams again once there is room.
     fn make_room(&mut self) {
         let quic = self.quic.get_mut();
         let (Some(path), Some(rtt)) = (quic.congestion_state(PathId::ZERO), quic.rtt(PathId::ZERO)) else {
@@ -418,7 +418,8 @@ impl WarrenConnection {
         is_open.then(|| self.control.backlog())
     }
 
-    /// Closes it: during the handshake at once, afterwards when its control bytes are delivered or their time is over.
+    /// Closes the connection: during the handshake at once, afterwards when its control bytes are delivered or their
+    /// time is over.
     pub(super) fn close(&mut self, now: Instant, code: u32, words: &str) {
         if self.is_ending() || self.is_over() {
             return;

@@ -46,7 +46,7 @@ pub struct ExitKeys {
 #[serde(deny_unknown_fields)]
 struct LearntKey {
     key: PublicKey,
-    /// The key of the session in which it was named.
+    /// The key that the exit had proven in the session in which it named this one.
     in_place_of: PublicKey,
     /// Whether the exit has shown that it has the key.
     proven: bool,

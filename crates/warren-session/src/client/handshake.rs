@@ -36,7 +36,7 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Send { index, bytes: message::encode(&message) });
     }
 
-    /// Takes bytes from the connection's control stream.
+    /// Handles bytes from the connection's control stream.
     pub fn received(&mut self, now: Instant, index: u32, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             let Some(link) = self.link_mut(index).filter(|link| link.is_open()) else { return };

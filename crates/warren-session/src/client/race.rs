@@ -52,7 +52,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         Some(staggered.map_or(*not_before, |staggered| staggered.max(*not_before)))
     }
 
-    /// Takes the next candidate if it is due by `now`.
+    /// Starts the next candidate if it is due by `now`, and returns it.
     pub fn begin(&mut self, now: Instant) -> Option<Candidate> {
         let alone = self.running.is_empty() && !self.expecting && !self.waiting.is_empty();
         if !alone && self.due()? > now {

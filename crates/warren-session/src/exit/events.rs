@@ -32,7 +32,7 @@ impl ExitSessions {
         }
     }
 
-    /// Takes bytes from a connection's control stream.
+    /// Handles bytes from a connection's control stream.
     pub fn received(&mut self, now: Instant, connection: u64, bytes: &[u8]) {
         if let Some((_, Phase::Attached { session, .. })) = self.connections.phase(connection) {
             self.heard(now, session);

@@ -25,7 +25,7 @@ impl Prefixes {
         }
     }
 
-    /// Takes a network from a session, unless another has it by now.
+    /// Takes a network from a session, unless it belongs to another by now.
     pub(super) fn remove(&mut self, network: IpNet, session: SessionId) {
         let network = network.trunc();
         if self.owners.get(&network) != Some(&session) {

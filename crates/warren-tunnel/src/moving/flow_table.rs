@@ -45,7 +45,7 @@ impl Slot {
         }
     }
 
-    /// Takes the slot for another flow, if the one that has it is over.
+    /// Gives the slot to another flow, if the flow in it is over.
     fn take(&self, hash: u64, at: u32, idle_after: u32) -> bool {
         let seen = self.seen.load(Ordering::Relaxed);
         let after = if seen & ENDED != 0 { OVER_AFTER } else { idle_after };

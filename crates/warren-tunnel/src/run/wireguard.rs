@@ -31,7 +31,7 @@ use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
-    /// Takes what WireGuard's peers sent, and does what is due for them. Returns whether there may be more.
+    /// Handles what WireGuard's peers sent, and does what is due for them. Returns whether there may be more.
     pub(super) fn take_wireguard(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Taken out while `self` is needed for its contents.
         let Some(mut wireguard) = self.wireguard.take() else { return false };
@@ -93,7 +93,7 @@ impl Worker {
         busy
     }
 
-    /// Takes a packet of a peer: now, or once the peer's session is open.
+    /// Handles a packet of a peer: now, or once the peer's session is open.
     fn take_from_peer(&mut self, member: Option<&mut Member>, packet: BytesMut, mtu: u16, now: Instant) {
         let Some(member) = member else { return self.refuse(DropReason::NotAttached) };
         let Some(session) = member.session else {
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Takes a member from its session, and gives up what it holds for the next one.
+    /// Removes a member from its session, and drops the packets that it holds for the next one.
     fn leave_session_of(&mut self, peer: usize, member: &mut Member) {
         for _ in member.take_held() {
             self.refuse(DropReason::NotAttached);
@@ -190,7 +190,7 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Takes a peer from its session. The next packet that the peer sends asks for another session.
+    /// Removes a peer from its session. The next packet that the peer sends asks for another session.
     pub(super) fn detach_peer(&mut self, connection: ConnectionId) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         let WireGuard { server, members, .. } = &mut *wireguard;
@@ -203,7 +203,7 @@ impl Worker {
         self.wireguard = Some(wireguard);
     }
 
-    /// Takes a peer from a session that has ended.
+    /// Removes a peer from a session that has ended.
     pub(super) fn leave_ended(&mut self, peer: usize, session: SessionId) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         if let Some(member) = wireguard.members.get_mut(peer).filter(|member| member.session == Some(session))

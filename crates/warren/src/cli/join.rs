@@ -144,7 +144,7 @@ enum Before {
 }
 
 impl Joining {
-    /// Takes the key that an earlier attempt with the same invitation left, or makes one. Does not change the profile.
+    /// Reads the key that an earlier attempt with the same invitation left, or makes one. Does not change the profile.
     fn prepare(directory: &Path, name: &ProfileName, invited: &Invited) -> anyhow::Result<Self> {
         let profile = directory.join(format!("{name}.toml"));
         let key_file = directory.join(format!("join-{}.key", invited.label));

@@ -79,7 +79,7 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardClient, ConfigEr
 }
 
 impl WireGuardClient {
-    /// Takes one setting. The error continues after the key.
+    /// Handles one setting. The error continues after the key.
     fn take(&mut self, key: &'static str, value: &str) -> Result<(), String> {
         match key {
             "Address" => self.addresses.extend(networks(value)?),
