@@ -29,7 +29,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(3_600);
 const MOST_READ: u32 = 16;
 const READ_PERIOD: Duration = Duration::from_secs(60);
 
-/// Most bytes of a file: the roster in base64, and a few figures for each exit.
+/// Maximum size of a file in bytes: the roster in base64, and a few figures for each exit.
 const LONGEST: u64 = 4 * MAX_ROSTER_LENGTH as u64;
 
 /// What a profile's daemon knows of its fleet.

@@ -19,7 +19,7 @@ use warren_daemon::directories::learnt_exit_keys;
 const MOST_LEARNT: usize = 8;
 const PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Most bytes of a file. An exit's entry takes about 2 KiB at most.
+/// Maximum size of a file in bytes. An exit's entry takes about 2 KiB at most.
 const LONGEST: u64 = 1024 * 1024;
 
 /// What a profile's daemon has learnt about its exits' keys.

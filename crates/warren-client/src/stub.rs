@@ -103,7 +103,7 @@ impl Stub {
         Ok(Self { address, routing, dropped, tasks })
     }
 
-    /// Where programs are to ask.
+    /// The address to which programs send their DNS questions.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }

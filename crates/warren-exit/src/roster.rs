@@ -16,7 +16,7 @@ use warren_config::storage::write_atomic;
 /// The file's name.
 const FILE: &str = "roster";
 
-/// Most bytes of the file: base64 takes four bytes for three.
+/// Maximum size of the file in bytes: base64 takes four bytes for three.
 const LONGEST: u64 = 2 * MAX_ROSTER_LENGTH as u64;
 
 /// Reads the roster at the exit's start. A file that cannot be used is logged: the exit serves its clients without a roster.

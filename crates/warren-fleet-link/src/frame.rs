@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Most bytes of a frame's JSON. [`crate::MAX_ROWS`] rows of the largest kind fit.
+/// Maximum size of a frame's JSON in bytes. [`crate::MAX_ROWS`] rows of the largest kind fit.
 pub const MAX_FRAME: usize = 16 << 20;
 
 /// Why no message could be read or written.

@@ -20,7 +20,7 @@ pub const MAX_EXITS: usize = 1000;
 /// Most addresses of the store's members.
 pub const MAX_ADDRESSES: usize = 100;
 
-/// Most bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
+/// Maximum size in bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
 pub const MAX_VALUE: usize = 16_000;
 
 /// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as in a client's name.
@@ -89,11 +89,11 @@ fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::E
     if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("the number is too large")) }
 }
 
-/// Whether an exit takes clients.
+/// Whether an exit accepts clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitState {
-    /// The exit takes clients.
+    /// The exit accepts clients.
     #[default]
     Serving,
     /// The exit sends its clients to other exits, and takes no new ones.
@@ -149,7 +149,7 @@ pub enum ExitMessage {
     Load {
         /// The exit's load.
         load: Load,
-        /// Whether the exit takes clients.
+        /// Whether the exit accepts clients.
         state: ExitState,
     },
     /// Says that the exit has applied all changes up to this revision of the store.
@@ -206,7 +206,7 @@ pub struct FleetExit {
     pub endpoints: Vec<String>,
     /// The exit's load.
     pub load: Load,
-    /// Whether the exit takes clients.
+    /// Whether the exit accepts clients.
     pub state: ExitState,
     /// The revision up to which it has applied all changes.
     pub applied: i64,

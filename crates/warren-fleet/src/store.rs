@@ -29,7 +29,7 @@ const PAGE: i64 = 2000;
 /// Largest message from etcd: a page of the largest rows, or the events of many transactions.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Most bytes of a fleet's keys and values. A full registry takes a quarter of it.
+/// Maximum size of a fleet's keys and values in bytes. A full registry takes a quarter of it.
 const MOST_READ: usize = 1 << 30;
 
 /// How to reach etcd.

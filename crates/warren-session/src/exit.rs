@@ -326,7 +326,7 @@ impl ExitSessions {
         self.save_soon(now);
     }
 
-    /// Has the store write soon what has changed, together with other changes.
+    /// Makes the store save soon what has changed, together with other changes.
     fn save_soon(&mut self, now: Instant) {
         if self.store.ends_due.is_none() {
             self.store.ends_due = Some(now + ENDED_INTERVAL);

@@ -39,7 +39,7 @@ pub const MAX_ROSTER_EXITS: usize = 64;
 /// Most endpoints of an exit.
 pub const MAX_ROSTER_ENDPOINTS: usize = 8;
 
-/// Most bytes of a signed roster.
+/// Maximum size of a signed roster in bytes.
 pub const MAX_ROSTER_LENGTH: usize = 16 * 1_024;
 
 /// Largest weight of an exit.

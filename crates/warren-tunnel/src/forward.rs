@@ -53,7 +53,7 @@ pub struct SessionRoute {
 }
 
 impl SessionRoute {
-    /// Whether the session may send from, or be sent, this address.
+    /// Whether the session may send from this address and receive at it.
     pub fn owns(&self, address: IpAddr) -> bool {
         let leased = match address {
             IpAddr::V4(address) => self.ipv4 == Some(address),

@@ -1,8 +1,8 @@
-//! When each connection is looked after: four times a second, a few connections in each turn.
+//! When the upkeep of each connection runs: four times a second, a few connections in each turn.
 
 use std::time::{Duration, Instant};
 
-/// How often each connection is looked after.
+/// How often the upkeep of each connection runs.
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
 /// Connections that one turn looks after, so that turns do not get longer with their number.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;

@@ -15,7 +15,7 @@ use warren_wireguard::{OVERHEAD, Path, PrivateKey, Refusal, Server};
 use super::counters::{ConnectionSnapshot, RepairSnapshot};
 use super::traffic::Traffic;
 
-/// How often every peer is looked after.
+/// How often the upkeep of every peer runs.
 const ROUND: Duration = Duration::from_millis(250);
 /// Packets of a peer that wait for its session to be opened, which takes the daemon about a millisecond.
 const MOST_HELD: usize = 32;

@@ -80,7 +80,7 @@ impl Peer {
     ) -> bool {
         match self.tunnel.update_timers(buffer) {
             TunnResult::WriteToNetwork(message) => send(self.path, message),
-            // It has not answered for long.
+            // The peer has not answered for a long time.
             TunnResult::Err(_) => return false,
             TunnResult::Done | TunnResult::WriteToTunnelV4(..) | TunnResult::WriteToTunnelV6(..) => {}
         }

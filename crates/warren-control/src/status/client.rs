@@ -65,7 +65,7 @@ pub struct FollowedFleetStatus {
 pub struct MoveStatus {
     /// The exit that the client leaves.
     pub from: String,
-    /// The exit that it moves to.
+    /// The exit that the client moves to.
     pub to: String,
     /// Whether new flows use the new exit. Until then, all flows use the old one.
     pub has_switched: bool,

@@ -19,7 +19,7 @@ use crate::users::{self, Grant, user_name};
 pub(crate) struct DrainArguments {
     /// The exit's name.
     exit: String,
-    /// Take clients again.
+    /// Accept clients again.
     #[arg(long)]
     end: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) struct RemoveArguments {
     admin: AdminArguments,
 }
 
-/// Makes an exit send its clients to other exits, or take clients again.
+/// Makes an exit send its clients to other exits, or accept clients again.
 ///
 /// # Errors
 /// If the fleet has no such exit.
@@ -54,7 +54,7 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     if !answer.succeeded() {
         bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
     }
-    let what = if arguments.end { "takes clients again" } else { "sends its clients to other exits" };
+    let what = if arguments.end { "accepts clients again" } else { "sends its clients to other exits" };
     let is_alive = answer.op_responses().iter().any(has_found);
     let when = if is_alive { "" } else { " once it is linked to the store, which it is not now" };
     print(&format!("{exit} {what}{when}.\n"))

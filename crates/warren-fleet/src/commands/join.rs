@@ -47,7 +47,7 @@ struct Joined<'a> {
     pools: &'a Pools,
 }
 
-/// How often the store is asked to take the ticket, if its answer is lost.
+/// How often the store is asked to accept the ticket, if its answers are lost.
 const TRIES: usize = 3;
 
 /// Joins a fleet: writes `fleet.toml` and the files that it names.

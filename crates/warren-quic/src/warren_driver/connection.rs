@@ -201,7 +201,7 @@ impl WarrenConnection {
         self.is_over() && (self.ending.draining || self.ending.drained)
     }
 
-    /// Whether nothing is left to do for it, not even to answer late packets.
+    /// Whether nothing is left to do for the connection, not even to answer late packets.
     pub(super) fn is_gone(&self) -> bool {
         self.is_over() && self.ending.drained
     }

@@ -57,7 +57,7 @@ pub fn is_worth_moving(current: Duration, other: Duration) -> bool {
 
 /// The best of the exits that are left.
 fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
-    // Exits that take clients come first, then those that have answered.
+    // Exits that accept clients come first, then those that have answered.
     let class = |candidate: &Candidate| (candidate.is_draining, candidate.round_trip.is_none());
     let best_class = left.iter().map(|(_, candidate)| class(candidate)).min()?;
     let of_class = || left.iter().filter(|(_, candidate)| class(candidate) == best_class);

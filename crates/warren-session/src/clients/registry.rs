@@ -219,7 +219,7 @@ impl ClientRegistry {
         Some(Redeemed { name, is_new: true })
     }
 
-    /// The client with a key, or with that next key.
+    /// The client whose current or next key this is.
     pub(crate) fn enrolled(&self, key: PublicKey) -> Option<&Client> {
         self.by_key(key).or_else(|| self.by_next_key(key))
     }

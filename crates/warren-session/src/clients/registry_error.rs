@@ -157,7 +157,7 @@ pub enum RegistryError {
         name: String,
         /// The later ports.
         ports: PortRange,
-        /// The ports before it.
+        /// The earlier ports.
         other: PortRange,
     },
     /// More forwards than one client may have.

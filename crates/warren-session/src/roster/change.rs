@@ -20,7 +20,7 @@ pub enum RosterChange {
         /// The exit's name.
         name: String,
     },
-    /// Sets whether an exit takes clients.
+    /// Sets whether an exit accepts clients.
     State {
         /// The exit's name.
         name: String,

@@ -47,14 +47,14 @@ pub struct RosterExit {
     pub region: String,
     /// Its share of clients compared with the weights of others, from 1 to [`MAX_WEIGHT`].
     pub weight: u32,
-    /// Whether it takes clients.
+    /// Whether the exit accepts clients.
     pub state: ExitState,
 }
 
-/// Whether an exit of a roster takes clients.
+/// Whether an exit of a roster accepts clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExitState {
-    /// The exit takes clients.
+    /// The exit accepts clients.
     #[default]
     Serving,
     /// Clients use it only if no other exit answers.

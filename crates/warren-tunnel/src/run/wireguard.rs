@@ -290,7 +290,7 @@ fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     }
 }
 
-/// What encrypting a super-packet needs of the worker.
+/// The parts of the worker that encrypting a super-packet needs.
 pub(super) struct Sealing<'a> {
     pub(super) totals: &'a mut Totals,
     pub(super) drops: &'a mut Drops,

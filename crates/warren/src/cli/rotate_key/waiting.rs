@@ -80,7 +80,7 @@ impl Waiting {
         Ok(Self { invitations, ..Self::of(&clients, new, only_of) })
     }
 
-    /// `only_of`: the old key, at an exit of a fleet. Clients that were last at another exit pin that one's key.
+    /// `only_of`: the old key, at an exit of a fleet. Clients that were last at another exit pin that exit's key.
     fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
         let is_own = |client: &ClientView| match (only_of, client.exit_key) {
             (Some(old), Some(key)) => key == old || key == new,
