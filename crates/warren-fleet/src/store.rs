@@ -84,7 +84,7 @@ impl StoreOptions {
 
     async fn try_connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut client = self.connect(endpoint).await?;
-        // A connection is made with the first request only.
+        // The library connects only with the first request.
         let asked =
             timeout(ANSWER_TIMEOUT, client.get("/warren/", None)).await.context("it does not answer")?;
         match asked {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How often the upkeep of each connection runs.
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
-/// Connections that one turn looks after, so that turns do not get longer with their number.
+/// Connections whose upkeep one turn does, so that turns do not get longer with their number.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
 /// Time until the next turn of a round that is not finished. Other work may bring it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);

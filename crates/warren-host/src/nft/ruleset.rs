@@ -393,7 +393,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the states of a connection, any of several.
+    /// Reads alternative states of a connection, such as `established,related`.
     fn states(&mut self) -> Result<(), RulesetError> {
         self.operator();
         while let Some(Token::Word(word)) =

@@ -15,14 +15,14 @@ pub(super) struct Past {
     arrived: [u64; WORDS],
 }
 
-/// Where a number is, seen from a lane's next one.
+/// Where a number is relative to the next number of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// This many numbers above the next one. Zero is the next one itself.
+    /// The number is this far above the next number, or the next number itself (0).
     Ahead(u32),
-    /// Below the next one, and it has not arrived.
+    /// The number is below the next number and has not arrived.
     Missing,
-    /// Below the next one, and it has arrived or is too far below to be remembered.
+    /// The number is below the next number, and has arrived or is too far below to be remembered.
     Passed,
 }
 

@@ -265,7 +265,7 @@ impl WarrenConnection {
         false
     }
 
-    /// Passes on what concerns the endpoint, such as reset tokens. Returns whether it had an answer.
+    /// Gives the endpoint the events meant for it, such as reset tokens. Returns whether it answered any.
     fn tell_endpoint(&mut self, endpoint: &mut Endpoint) -> bool {
         let quic = self.quic.get_mut();
         let mut has_answer = false;

@@ -42,7 +42,7 @@ pub struct ClientSettings {
     /// The key that replaces the current one as soon as the client connects with it.
     #[serde(default)]
     pub public_key: Option<PublicKey>,
-    /// Whether that key may be one that was taken from a client.
+    /// Whether `public_key` may be a removed key.
     #[serde(default)]
     pub allow_removed: bool,
 }

@@ -278,7 +278,7 @@ impl ClientRegistry {
         Ok(key)
     }
 
-    /// The client with a key.
+    /// The client with this key.
     pub fn by_key(&self, key: PublicKey) -> Option<&Client> {
         self.clients.by_key(key)
     }
@@ -310,7 +310,7 @@ impl ClientRegistry {
         }
     }
 
-    /// The client with a name.
+    /// The client with this name.
     pub fn by_name(&self, name: &str) -> Option<&Client> {
         self.clients.by_name(name)
     }

@@ -16,7 +16,7 @@ use crate::key::{StoredKey, stored_key};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredChange", into = "StoredChange")]
 pub enum RowChange {
-    /// The client with a key.
+    /// The client with this key.
     Client {
         /// The key.
         key: PublicKey,

@@ -62,7 +62,7 @@ pub enum ExitState {
 }
 
 impl Roster {
-    /// The exit of a name.
+    /// The exit with this name.
     pub fn exit(&self, name: &str) -> Option<&RosterExit> {
         self.exits.iter().find(|exit| exit.name == name)
     }
