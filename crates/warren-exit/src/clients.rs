@@ -134,7 +134,7 @@ impl Clients {
         std::mem::take(&mut self.joined)
     }
 
-    /// What was dropped of a client's packets since the exit started, by reason.
+    /// How many of a client's packets were dropped since the exit started, by reason.
     pub(crate) fn drops_of(&self, client: &Client) -> DropCounters {
         self.limits.drops(client.public_key)
     }

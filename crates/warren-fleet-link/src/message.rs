@@ -198,11 +198,11 @@ pub enum StoreLink {
 /// One exit of the fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FleetExit {
-    /// Its name.
+    /// The exit's name.
     pub exit: ExitId,
-    /// Its public key.
+    /// The exit's public key.
     pub key: PublicKey,
-    /// Where clients reach it.
+    /// Where clients reach the exit.
     pub endpoints: Vec<String>,
     /// The exit's load.
     pub load: Load,

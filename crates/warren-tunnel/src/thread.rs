@@ -29,9 +29,9 @@ const EVENT_INTERVAL: u32 = 16;
 /// What workers need to make their QUIC endpoints, each on its own thread.
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum Carrier {
-    /// A client's: sockets come with each connection.
+    /// For a client. It makes sockets for each connection.
     Client { tuning: Tuning, identity: PrivateKey },
-    /// An exit's.
+    /// For an exit.
     Exit {
         /// The settings of its connections.
         tuning: Tuning,

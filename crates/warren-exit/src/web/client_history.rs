@@ -8,9 +8,9 @@ use warren_tunnel::Traffic;
 
 use super::rate_series::RateSeries;
 
-/// One value covers this long.
+/// The time that one value covers.
 const EVERY: Duration = Duration::from_secs(300);
-/// A day.
+/// The number of values that cover a day.
 const PLACES: u64 = 288;
 
 /// The rates of each client over the last day. A client takes 8 bytes for each five minutes between its first and its last

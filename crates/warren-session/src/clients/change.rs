@@ -34,9 +34,9 @@ pub struct ClientSettings {
     pub ipv4: Option<AddressChoice<Ipv4Addr>>,
     /// The client's inner IPv6 address.
     pub ipv6: Option<AddressChoice<Ipv6Addr>>,
-    /// The networks behind it that it may ask for.
+    /// The networks behind the client that it may ask for.
     pub prefixes: Option<Vec<IpNet>>,
-    /// The most that it may send, and receive, in a second.
+    /// The most that the client may send, and receive, in a second.
     #[serde(default)]
     pub rate_limit: Option<RateChoice>,
     /// The key that replaces the current one as soon as the client connects with it.
