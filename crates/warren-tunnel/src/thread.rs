@@ -29,7 +29,7 @@ const EVENT_INTERVAL: u32 = 16;
 /// What workers need to make their QUIC endpoints, each on its own thread.
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum Carrier {
-    /// For a client. It makes sockets for each connection.
+    /// For a client. Each request to connect carries its own socket.
     Client { tuning: Tuning, identity: PrivateKey },
     /// For an exit.
     Exit {
