@@ -1,27 +1,23 @@
-//! The client daemon: one loop that carries events between the session's state machine, the worker threads and the host.
+//! The client daemon: one loop that carries events between the sessions' state machines, the worker threads and the host.
 //!
-//! [`Daemon`] has the loop. What it knows belongs to four types: [`CurrentSession`], [`Connections`], [`HostUpkeep`] and
-//! [`Health`]. The other files here say what an event means for several of them at once.
+//! [`Daemon`] has the loop, here. What it knows belongs to types that do not know each other's affairs: [`Sessions`], [`ExitNews`],
+//! [`HostUpkeep`], [`Health`], [`OnDemand`] and [`ExecRequests`]. Three files say what an event means for several of them at once.
+//! Each calls only those below it: `requests.rs` answers users, `session_events.rs` follows sessions and workers, and
+//! `host_events.rs` follows this host and its network.
 
 mod connections;
-mod control_requests;
 mod exec_requests;
 mod exit_news;
-mod fleet_news;
 mod health;
 mod host_events;
 mod host_upkeep;
 mod moves;
-mod moving;
 mod on_demand;
-mod refusals;
-mod reload;
-mod resting;
+mod requests;
 mod session;
-mod session_actions;
-mod stopping;
+mod session_events;
+mod sessions;
 mod task;
-mod worker_reports;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -29,16 +25,19 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_session::client::{ClientConfig, Stop};
+use warren_session::goodbye::Goodbye;
 use warren_session::{ROSTER, UPDATES};
 
-use self::connections::{Connections, Lookups, Purpose};
+use self::connections::{Connections, Lookups};
+use self::exec_requests::ExecRequests;
+use self::exit_news::ExitNews;
 use self::health::{Health, Refusal};
 use self::host_upkeep::HostUpkeep;
 use self::moves::Moves;
 use self::on_demand::OnDemand;
-use self::session::CurrentSession;
+use self::session::SessionPair;
+use self::sessions::{Sessions, UpProof};
 use super::exec_upkeep::ExecUpkeep;
-use super::exits::Exits;
 use super::fleet::Fleet;
 use super::host::HostSetup;
 use super::kill_switch::{self, Lockdown};
@@ -51,17 +50,18 @@ use crate::probe::EchoSockets;
 use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;
-use warren_control::status::{RateMeter, State};
+use warren_control::status::RateMeter;
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::deadline::until;
+use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::helper::Helper;
 use warren_daemon::notify;
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Carrier, Reports, Rings, WorkerHandle};
+use warren_tunnel::{Carrier, Reports, Rings};
 
-/// What the daemon was started with.
-pub(crate) struct ClientStart {
+/// What the daemon was started with, as long as it runs.
+pub(crate) struct Settings {
     /// The profile's name. The TUN device's journal, the runtime directory and messages carry it.
     pub name: String,
     pub profile: ClientProfile,
@@ -75,10 +75,15 @@ pub(crate) struct ClientStart {
     pub file: PathBuf,
     /// The caller holds its lock.
     pub directory: DaemonDirectory,
-    /// The profile's kill switch, closed before anything else was done.
-    pub lockdown: Lockdown,
     /// The other profiles whose kill switches were closed at the start.
     pub blocked_by: Vec<String>,
+}
+
+/// What the daemon's owners are made of.
+pub(crate) struct ClientStart {
+    pub settings: Settings,
+    /// The profile's kill switch, closed before anything else was done.
+    pub lockdown: Lockdown,
     /// The directory of records that outlive a boot.
     pub state_dir: PathBuf,
     /// Read before the sandbox, which keeps the daemon from that directory.
@@ -109,16 +114,15 @@ pub(crate) async fn run(start: ClientStart, control: ControlSocket, users: ExecU
 
 /// The daemon's loop, and the types between which it carries events.
 struct Daemon {
-    start: ClientStart,
+    settings: Settings,
     tuning: Tuning,
-    worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
-    exec_users: ExecUsers,
+    exec_requests: ExecRequests,
     network: NetworkEvents,
-    session: CurrentSession,
-    connections: Connections,
-    moves: Moves,
+    helper: Helper,
+    sessions: Sessions,
+    exit_news: ExitNews,
     host: HostUpkeep,
     health: Health,
     on_demand: OnDemand,
@@ -127,70 +131,59 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(mut start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<Self> {
-        let profile = &start.profile;
+    async fn start(start: ClientStart, control: ControlSocket, users: ExecUsers) -> anyhow::Result<Self> {
+        let ClientStart { settings, lockdown, state_dir, learnt_keys, fleet, helper, made } = start;
+        let (profile, directory) = (&settings.profile, &settings.directory);
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
-        let (worker, reports) = warren_tunnel::spawn(carrier, std::mem::take(&mut start.made.rings)).await?;
-        let config = ClientConfig {
-            connections: profile.transport.connections(),
-            name: start.name.clone(),
-            features: profile.transport.features()
-                | UPDATES
-                | if start.fleet.is_wanted() { ROSTER } else { 0 },
-            prefixes: profile.routes.prefixes.clone(),
-            ..ClientConfig::default()
-        };
+        let (worker, reports) = warren_tunnel::spawn(carrier, made.rings).await?;
+        let stub = made.stub.map(|sockets| Stub::start(sockets, helper.clone())).transpose()?;
         let setup = HostSetup::new(
             profile,
-            start.lockdown.is_closed(),
-            start.directory.journal(),
-            start.state_dir.clone(),
-            Some(start.helper.clone()),
+            lockdown.is_closed(),
+            directory.journal(),
+            state_dir,
+            Some(helper.clone()),
         );
-        let stub =
-            start.made.stub.take().map(|sockets| Stub::start(sockets, start.helper.clone())).transpose()?;
-        let setup = setup.with_stub(stub);
-        let servers = match kill_switch::names_all_by_address(profile) && !start.fleet.has_names() {
+        let servers = match kill_switch::names_all_by_address(profile) && !fleet.has_names() {
             // Nothing will be looked up, and waiting for the helper would delay the first connection.
             true => NameServers::default(),
             // Before the tunnel's resolvers take the place of the network's own in the host's files.
-            false => NameServers::find(Some(start.helper.clone())).await,
+            false => NameServers::find(Some(helper.clone())).await,
         };
-        let exec = ExecUpkeep::new(
-            &start.name,
-            &start.directory,
-            start.helper.clone(),
-            profile.kill_switch.allow_exec_outside,
-        );
-        let exits = first_exits(&start);
-        let mut daemon = Self {
+        let allows_outside = profile.kill_switch.allow_exec_outside;
+        let exec = ExecUpkeep::new(&settings.name, directory, helper.clone(), allows_outside);
+        let exit_news = ExitNews::new(learnt_keys, fleet, helper.clone());
+        let exits = exit_news.first_exits(profile, settings.first_exit.as_ref());
+        let connections = Connections::new(exits, Lookups::new(servers));
+        let pair = SessionPair::new(session_config(&settings, &exit_news.fleet))?;
+        let echo_sockets = made.echo_sockets;
+        let (moves, proof) = (Moves::default(), UpProof::default());
+        let mut sessions = Sessions { worker, connections, pair, moves, echo_sockets, proof };
+        exit_news.name_fleet(&mut sessions);
+        if exit_news.fleet.roster().is_some() {
+            sessions.connections.measure_at(Instant::now() + FIRST_MEASUREMENT);
+        }
+        Ok(Self {
             tuning,
-            worker,
             reports,
             control,
-            exec_users: users,
+            exec_requests: ExecRequests::new(users, directory.clone(), settings.name.clone()),
             network: NetworkEvents::watch(),
-            session: CurrentSession::new(config)?,
-            connections: Connections::new(exits, Lookups::new(servers)),
-            moves: Moves::default(),
-            host: HostUpkeep::start(setup, std::mem::take(&mut start.lockdown), exec, start.helper.clone())?,
-            health: Health::new(Refusal::new(start.directory.clone())),
+            sessions,
+            exit_news,
+            host: HostUpkeep::start(setup.with_stub(stub), lockdown, exec, helper.clone())?,
+            health: Health::new(Refusal::new(directory.clone())),
             on_demand: OnDemand::new(
-                start.profile.on_demand.trusted.clone(),
-                start.wanted_up || start.host_outside,
+                profile.on_demand.trusted.clone(),
+                settings.wanted_up || settings.host_outside,
                 Instant::now(),
             ),
             meter: RateMeter::new(Instant::now()),
             spare_memory: SpareMemory::new(Instant::now()),
-            start,
-        };
-        // `first_exits` has taken over the exits. Doing that again would draw another order.
-        daemon.name_fleet();
-        if daemon.start.fleet.roster().is_some() {
-            daemon.connections.measure_at(Instant::now() + FIRST_MEASUREMENT);
-        }
-        Ok(daemon)
+            helper,
+            settings,
+        })
     }
 
     /// Runs until the session has stopped, or something fails that the daemon cannot do without.
@@ -202,50 +195,57 @@ impl Daemon {
             self.look_at_network().await?;
         }
         if self.on_demand.resting().is_none() {
-            self.session.machine.start(Instant::now());
+            self.sessions.pair.in_use.machine.start(Instant::now());
         }
         loop {
             // Each event may leave actions, and these may change what the timers below wait for.
-            if let Some(stop) = self.carry_out_actions().await? {
-                return self.stopped(stop);
+            match self.carry_out_actions().await? {
+                Some(Stop::Goodbye(goodbye)) => {
+                    let sentence = self.sessions.connections.refusal_of(goodbye);
+                    return Err(Failure::new(ExitCode::Refused, sentence).into());
+                }
+                Some(Stop::Requested) => return Ok(()),
+                None => self.health.refusal.say_last_word()?,
             }
-            self.health.refusal.say_last_word()?;
-            let timeout = self.session_due();
-            let (race, silence) = (self.connections.race_due(), self.connections.silence_due());
-            let (failback, asking) = (self.failback_due(), self.health.refusal.asking_due());
-            let (look, measuring) = (self.on_demand.look_due(), self.connections.measuring_due());
+            let connections = &self.sessions.connections;
+            let (race, silence) = (connections.race_due(), connections.silence_due());
+            let (timeout, measuring) = (self.sessions.due(), connections.measuring_due());
+            let (asking, look) = (self.health.refusal.asking_due(), self.on_demand.look_due());
+            // Until the exit in use works, no earlier one is asked whether it is back.
+            let failback = connections.failback_due().filter(|_| self.health.is_up());
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log, and run `warren up` again")),
                 },
-                probed = self.session.probed() => self.take_probe(probed),
+                probed = self.sessions.pair.probed() => self.take_probe(probed),
                 cause = self.health.diagnosis.finished() => {
                     self.health.diagnosed(cause);
-                    self.health.tell_known_cause(self.connections.exits.count());
+                    self.health.tell_known_cause(self.sessions.connections.exits.count());
                 }
-                answer = self.connections.lookups.next() => if let Some(answer) = answer { self.take_lookup(answer).await? },
+                answer = self.sessions.connections.lookups.next() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(timeout) => self.handle_timeouts(),
-                () = until(race) => self.run_race().await?,
+                () = until(race) => self.sessions.run_race(&mut self.host.lockdown).await?,
                 () = until(asking) => self.ask_again().await?,
                 () = until(silence) => self.handle_silence().await?,
                 () = until(look) => self.look_at_network().await?,
-                () = until(measuring) => self.measure_exits().await?,
-                () = until(failback) => {
-                    self.connections.asks_for_failback(Instant::now());
-                    self.start_race(Purpose::Failback).await?;
+                () = until(measuring) => self.exit_news.measure(&self.settings.profile, &mut self.sessions, &mut self.host.lockdown, self.health.is_up()).await?,
+                () = until(failback) => self.sessions.ask_for_failback(&mut self.host.lockdown).await?,
+                event = self.network.next() => {
+                    tracing::debug!(?event, "asking the exit for a sign of life");
+                    self.sessions.hurry().await;
+                    self.on_demand.look_soon(Instant::now());
                 }
-                event = self.network.next() => self.take_network_event(event).await,
                 changed = self.host.changed() => {
                     changed?;
                     self.look_after_host().await;
                 }
                 asked = self.control.next() => self.answer(asked?).await,
-                asked = self.exec_users.next() => self.answer_user(asked).await,
-                () = self.start.helper.ended() => return Err(anyhow::anyhow!("the daemon's helper process has ended; run `warren up` again")),
+                asked = self.exec_requests.next() => self.exec_requests.answer(asked, &mut self.host, self.health.is_up()).await,
+                () = self.helper.ended() => return Err(anyhow::anyhow!("the daemon's helper process has ended; run `warren up` again")),
                 // A worker that hangs does not answer. Then there is no sign of life, and systemd treats the whole daemon as hung.
-                () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
+                () = watchdog.due() => if self.sessions.worker.snapshot().await.is_some() { watchdog.alive() },
                 // The log and the status say why a reload changed nothing.
                 _ = signals.hangup.recv() => drop(self.reload().await),
                 _ = signals.terminate.recv() => self.stop().await,
@@ -255,57 +255,39 @@ impl Daemon {
         }
     }
 
-    /// Carries out what the session's state machine asks for. Returns a reason if the daemon is to stop.
-    async fn carry_out_actions(&mut self) -> anyhow::Result<Option<Stop>> {
-        loop {
-            while let Some(action) = self.moves.take_news().or_else(|| self.session.machine.poll_action()) {
-                if let Some(stop) = self.carry_out(action).await? {
-                    return Ok(Some(stop));
-                }
-            }
-            // After a step of a move, the session in use may have something to send.
-            if !self.follow_move().await? {
-                return Ok(None);
-            }
+    /// Says goodbye to the exit and restores the host, whatever the reason for the daemon's end.
+    async fn end(mut self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
+        notify::stopping();
+        // The exit is told, so that it does not keep a session for a client that has stopped.
+        self.sessions.stop().await;
+        // The workers run until the host is restored: queries still go through the tunnel while the resolvers are put back.
+        self.host.close_portal().await;
+        let mut undone = self.host.undo().await;
+        let goodbye = Goodbye::ClientStopped;
+        self.sessions.worker.stop(goodbye.code(), goodbye.to_string()).await;
+        if let Ok(devices_gone) = &mut undone {
+            devices_gone.await;
         }
-    }
-
-    /// When [`Self::handle_timeouts`] has something to do.
-    fn session_due(&self) -> Option<Instant> {
-        let beside = self.session.beside.as_ref().and_then(|beside| beside.machine.timeout());
-        [self.session.machine.timeout(), beside, self.moves.plan.due()].into_iter().flatten().min()
-    }
-
-    /// Does what is due for the sessions. What is due for a move between them follows with their actions.
-    fn handle_timeouts(&mut self) {
-        let now = Instant::now();
-        self.session.machine.handle_timeout(now);
-        if let Some(beside) = &mut self.session.beside {
-            beside.machine.handle_timeout(now);
+        if let (Err(_), Err(error)) = (&outcome, &undone) {
+            // The daemon ends with the first error, so the log has the second one.
+            tracing::error!("{error:#}");
         }
-    }
-
-    /// When to ask whether an earlier exit of the profile is back. Until the exit in use works, nothing is asked.
-    fn failback_due(&self) -> Option<Instant> {
-        self.connections.failback_due().filter(|_| self.health.state() == State::Up)
+        outcome?;
+        undone.map(drop)
     }
 }
 
-/// The exits to begin with: the one that the user has asked for, or the one that is chosen, or the profile's first.
-fn first_exits(start: &ClientStart) -> Exits {
-    let mut exits = Exits::of(&start.profile);
-    let is_listed = |name: &String| start.profile.exits().any(|exit| exit.is_called(name));
-    let asked_for = start.first_exit.as_ref().filter(|name| !is_listed(name));
-    if start.first_exit.is_some() {
-        let member = asked_for.and_then(|name| start.fleet.find(name));
-        exits.ask_for(member.map(|member| member.name.clone()));
+/// What the client says of itself to an exit.
+fn session_config(settings: &Settings, fleet: &Fleet) -> ClientConfig {
+    let transport = &settings.profile.transport;
+    let roster = if fleet.is_wanted() { ROSTER } else { 0 };
+    ClientConfig {
+        connections: transport.connections(),
+        name: settings.name.clone(),
+        features: transport.features() | UPDATES | roster,
+        prefixes: settings.profile.routes.prefixes.clone(),
+        ..ClientConfig::default()
     }
-    exits.follow(&start.profile, &start.learnt_keys, &start.fleet);
-    // Before the first measurement, the profile's own exit is the one that surely answers.
-    if asked_for.is_some() || (exits.chooses() && start.fleet.is_measured()) {
-        exits.use_first();
-    }
-    exits
 }
 
 /// When exits are measured for the first time.

@@ -10,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use warren_host::CARRIER_MARK;
@@ -18,6 +17,7 @@ use warren_host::CARRIER_MARK;
 pub(crate) use self::local_network::has_route;
 use super::exits;
 use super::kill_switch;
+use super::login_page;
 
 /// How long to wait for each answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -184,39 +184,27 @@ async fn ask_tcp(remote: SocketAddr) -> Answer {
 /// Asks the address for a web page, and checks whether somebody else answers in its place.
 async fn has_login_page(address: IpAddr) -> bool {
     let ask = async {
-        let mut stream = tcp(SocketAddr::new(address, HTTP)).await?;
+        let stream = tcp(SocketAddr::new(address, HTTP)).await?;
         let host = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
         // The path that Android and Chrome use to detect login pages.
-        let request = format!("GET /generate_204 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = Vec::new();
-        // The head of the answer is enough, and a login page may be large.
-        stream.take(8 * 1024).read_to_end(&mut answer).await?;
-        Ok::<_, std::io::Error>(is_login_page(&String::from_utf8_lossy(&answer), &host))
+        let answer = login_page::ask(stream, &host, "/generate_204").await?;
+        Ok::<_, std::io::Error>(is_login_page(&answer, &host))
     };
     matches!(timeout(PATIENCE, ask).await, Ok(Ok(true)))
 }
 
-/// Whether an answer redirects to another host, or says that a login is needed (RFC 6585 section 6).
+/// Whether an answer redirects to another host, or says that a login is needed.
 fn is_login_page(answer: &str, host: &str) -> bool {
-    let mut lines = answer.lines();
-    let status = lines.next().and_then(|line| line.split_whitespace().nth(1)).unwrap_or_default();
-    if status == "511" {
-        return true;
-    }
-    let mut locations = lines
-        .filter_map(|line| line.split_once(':'))
-        .filter(|(name, _)| name.eq_ignore_ascii_case("location"));
-    let Some((_, location)) = locations.next() else { return false };
+    let Some(answer) = login_page::Answer::read(answer) else { return false };
     // A relative redirect stays on the host that was asked, so only one with a scheme counts.
-    let location = location.trim().split_once("://").map(|(_, rest)| rest);
+    let location = answer.location.and_then(|location| location.split_once("://")).map(|(_, rest)| rest);
     // Any other answer, such as a page with status 200, may come from a web server on the exit's own host.
     let elsewhere = location.is_some_and(|rest| {
         // The host ends where a port, a path or a query begins. 192.0.2.10 does not begin with the host 192.0.2.1.
         rest.strip_prefix(host)
             .is_none_or(|after| !after.is_empty() && !after.starts_with([':', '/', '?', '#']))
     });
-    matches!(status, "301" | "302" | "303" | "307" | "308") && elsewhere
+    answer.needs_login() || elsewhere
 }
 
 async fn tcp(remote: SocketAddr) -> std::io::Result<TcpStream> {

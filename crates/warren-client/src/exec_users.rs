@@ -67,9 +67,7 @@ impl ExecUsers {
 
 /// The number of a user according to the lines of passwd(5).
 fn number_of(user: &str, accounts: &str) -> Option<u32> {
-    let number = |line: &str| line.split(':').nth(2)?.parse().ok();
-    let listed = accounts.lines().find(|line| line.split(':').next() == Some(user));
-    listed.and_then(number).or_else(|| user.parse().ok())
+    members::number_in(accounts, user).or_else(|| user.parse().ok())
 }
 
 #[cfg(test)]

@@ -160,6 +160,11 @@ impl Exits {
         self.entries.get(place).is_some_and(|entry| !entry.is_gone)
     }
 
+    /// The name in the roster of the exit at a place.
+    pub(crate) fn member(&self, place: usize) -> Option<&str> {
+        self.entries.get(place)?.member.as_deref()
+    }
+
     /// Whether both places are endpoints of one exit.
     pub(crate) fn is_same_exit(&self, one: usize, other: usize) -> bool {
         one == other || self.member(one).is_some_and(|name| self.member(other) == Some(name))

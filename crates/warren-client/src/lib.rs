@@ -4,7 +4,7 @@
 //! |---|---|
 //! | commands | `up` starts the daemon, by its `systemd_unit` where there is one, and warns before it cuts an SSH session (`ssh_session`); `down` stops it; for users other than root, `member` asks systemd for both. `dry_run`, `client_close`, `enrol` and `exit_check` need no daemon |
 //! | the daemon's process | `run` undoes what a killed daemon left (`leftover_dns`), starts the helper, enters the sandbox and runs `daemon` |
-//! | the daemon's loop | `daemon` carries events between four owners: `session`, `connections`, `host_upkeep` and `health` |
+//! | the daemon's loop | `daemon` carries events between its owners: `sessions`, `exit_news`, `host_upkeep`, `health`, `on_demand` and `exec_requests` |
 //! | the way to an exit | `exits` knows the addresses and their order, `learnt_keys` the keys that exits have named, `lookup` finds them, `diagnose` says why none answers, `network_events` notices another network, `probe` checks that traffic flows |
 //! | names | `stub` answers programs that ask for names below a profile's domains |
 //! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside; `exec_upkeep` keeps single programs on a side of their own; `portal` lets a browser out to a login page |
@@ -27,6 +27,7 @@ mod host;
 pub mod kill_switch;
 mod learnt_keys;
 mod leftover_dns;
+pub mod login_page;
 mod lookup;
 mod member;
 mod network_events;

@@ -22,7 +22,9 @@ const ECHO_REPLY_V6: u8 = 129;
 
 /// Number of sockets of each address family. A socket serves one pair of addresses and one device for good, because only the
 /// first binding to a device needs no rights. A move needs another socket only if these have changed.
-const SOCKETS: usize = 8;
+const SOCKETS: usize = 12;
+/// Number of sockets of each family that are kept for moves.
+pub(crate) const KEPT_FOR_MOVES: usize = 8;
 /// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP
 /// packets while nobody reads it.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
@@ -58,16 +60,18 @@ impl EchoSockets {
     /// Lends a socket that sends this probe through a device.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] if this process may not have any, [`io::ErrorKind::ResourceBusy`] if all serve other addresses
-    /// or devices, else the kernel's error.
-    fn lend(&self, probe: Probe, device: &str) -> io::Result<Lent> {
+    /// [`io::ErrorKind::PermissionDenied`] if this process may not have any, [`io::ErrorKind::ResourceBusy`] if all but those that are kept
+    /// serve other addresses or devices. Otherwise the kernel's error.
+    fn lend(&self, probe: Probe, device: &str, kept: usize) -> io::Result<Lent> {
         let domain = probe.domain();
         let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let any =
             sockets.iter().find(|socket| socket.domain == domain).ok_or(io::ErrorKind::PermissionDenied)?;
         let aim = (probe, rustix::net::netdevice::name_to_index(&any.socket, device)?);
         let place = |wanted| sockets.iter().position(|of| of.domain == domain && of.aim == wanted);
-        let place = place(Some(aim)).or_else(|| place(None)).ok_or(io::ErrorKind::ResourceBusy)?;
+        let unused = sockets.iter().filter(|of| of.domain == domain && of.aim.is_none()).count();
+        let unused = || place(None).filter(|_| unused > kept);
+        let place = place(Some(aim)).or_else(unused).ok_or(io::ErrorKind::ResourceBusy)?;
         if let Some(free) = sockets.get_mut(place).filter(|socket| socket.aim.is_none()) {
             probe.bind(&free.socket, device)?;
             free.aim = Some(aim);
@@ -137,29 +141,19 @@ impl Probe {
         Ok(identifier)
     }
 
-    /// Sends echo requests through a device until one is answered.
+    /// Sends echo requests with a given identifier through a device, with one of the sockets, until one is answered. `kept` is the number of
+    /// unused sockets that must be left for others.
     ///
     /// # Errors
-    /// When no socket for the requests can be opened, or reading from it fails. That says nothing about the tunnel.
-    pub(crate) async fn answered(self, device: String) -> io::Result<()> {
-        let protocol = if self.gateway.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
-        let socket = raw_socket(self.domain(), protocol)?;
-        self.bind(&socket, &device)?;
-        self.connect(&socket)?;
-        self.answered_through(socket, Self::identifier()?).await
-    }
-
-    /// As [`Self::answered`], by one of the sockets and with requests of a given identifier.
-    ///
-    /// # Errors
-    /// As [`Self::answered`].
+    /// When there is no socket for the requests, or reading from it fails. That says nothing about the tunnel.
     pub(crate) async fn answered_as(
         self,
         sockets: EchoSockets,
+        kept: usize,
         device: String,
         identifier: Identifier,
     ) -> io::Result<()> {
-        let lent = sockets.lend(self, &device)?;
+        let lent = sockets.lend(self, &device, kept)?;
         let Some(own) = &lent.socket else { return Err(io::ErrorKind::PermissionDenied.into()) };
         self.answered_through(own.socket.try_clone()?, identifier).await
     }

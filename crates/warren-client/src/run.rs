@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::daemon::{self, ClientStart, MadeBeforeSandbox};
+use super::daemon::{self, ClientStart, MadeBeforeSandbox, Settings};
 use super::exec_users::ExecUsers;
 use super::fleet::Fleet;
 use super::kill_switch::{self, Lockdown};
@@ -69,23 +69,25 @@ pub async fn client_run(
     // The helper starts before the sandbox, in which no program can be started.
     let (helper, process) = Helper::start(directories, log, name, &lock)?;
     helper.install_as_nft_runner();
+    let name = name.to_owned();
     let start = ClientStart {
+        settings: Settings {
+            name: name.clone(),
+            blocked_by: kill_switch::closed_by_others(&directories.runtime, &name)?,
+            file: file.to_owned(),
+            directory: directory.clone(),
+            profile,
+            first_exit,
+            wanted_up,
+            host_outside,
+        },
         fleet,
-        learnt_keys: LearntKeys::load(&directories.state, name),
-        name: name.to_owned(),
-        blocked_by: kill_switch::closed_by_others(&directories.runtime, name)?,
-        file: file.to_owned(),
-        directory: directory.clone(),
+        learnt_keys: LearntKeys::load(&directories.state, &name),
         lockdown,
         state_dir: directories.state.clone(),
         helper,
         made,
-        profile,
-        first_exit,
-        wanted_up,
-        host_outside,
     };
-    let name = start.name.clone();
     let outcome = run_sandboxed(start).await;
     if let Err(error) = &outcome {
         // Sent now, while `up` or systemd still listens. The log alone is not enough, because its disk may be full.
@@ -178,14 +180,15 @@ fn bind_stub(profile: &ClientProfile) -> anyhow::Result<Option<StubSockets>> {
 }
 
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
+    let Settings { directory, profile, .. } = &start.settings;
     // Made before the sandbox, which allows no new listening socket.
-    let control = ControlSocket::bind_for(&start.directory.socket(), members::admit(&start.directory))?;
-    let users = ExecUsers::of(&start.profile, &start.directory)?;
-    sandbox::enter(&files_of(&start))?;
+    let control = ControlSocket::bind_for(&directory.socket(), members::admit(directory))?;
+    let users = ExecUsers::of(profile, directory)?;
+    sandbox::enter(&files_of(&start.settings))?;
     daemon::run(start, control, users).await
 }
 
-fn files_of(start: &ClientStart) -> Files {
-    let files = Files::new().reading(&start.file).writing_in(start.directory.path());
-    start.profile.key_file.iter().fold(files, |files, key| files.reading(key))
+fn files_of(settings: &Settings) -> Files {
+    let files = Files::new().reading(&settings.file).writing_in(settings.directory.path());
+    settings.profile.key_file.iter().fold(files, |files, key| files.reading(key))
 }

@@ -41,6 +41,7 @@ mod on_demand;
 mod profile;
 mod profile_text;
 pub mod storage;
+mod time;
 mod transport;
 mod value;
 mod web;
@@ -69,6 +70,7 @@ pub use network::{client_address, ipv4_pool, ipv6_pool};
 pub use on_demand::OnDemandSettings;
 pub use profile::{ClientProfile, Lan, RemoteExit, RouteSettings, TunSettings, WhenRefused, load_profile};
 pub use profile_text::{ClientKey, NEW_SETTINGS, profile_text, profile_text_with, with_private_key};
+pub use time::parse_time;
 pub use transport::Transport;
 pub use web::WebListen;
 pub use wireguard::{

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 
 use super::wording::quoted;
 
@@ -61,17 +62,12 @@ pub fn client_address(address: IpAddr, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     let (pool, reserved) = match address {
         IpAddr::V4(address) => {
             let Some(pool) = ipv4 else { return Err("the exit has no inner IPv4 prefix".to_owned()) };
-            // The first host address is the exit's own.
-            let gateway = pool.hosts().next() == Some(address);
-            (IpNet::V4(pool), gateway || address == pool.network() || address == pool.broadcast())
+            let reserved = [pool.network(), gateway_ipv4(pool).addr(), pool.broadcast()];
+            (IpNet::V4(pool), reserved.contains(&address))
         }
         IpAddr::V6(address) => {
             let Some(pool) = ipv6 else { return Err("the exit has no inner IPv6 prefix".to_owned()) };
-            // The first address is the subnet-router anycast address (RFC 4291 section 2.6.1), the second the exit's
-            // own.
-            let first = u128::from(pool.network());
-            let offset = u128::from(address).checked_sub(first);
-            (IpNet::V6(pool), offset.is_some_and(|offset| offset < 2))
+            (IpNet::V6(pool), [pool.network(), gateway_ipv6(pool).addr()].contains(&address))
         }
     };
     if !pool.contains(&address) {

@@ -150,10 +150,7 @@ impl DaemonDirectory {
     /// # Errors
     /// When the note cannot be written.
     pub fn note_wanted_up(&self) -> anyhow::Result<()> {
-        let note = self.wanted_up();
-        std::fs::write(&note, "").with_context(|| {
-            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
-        })
+        write_note(&self.wanted_up(), "")
     }
 
     /// Removes the note of `warren up` that it started this daemon. Returns whether there was one.
@@ -170,10 +167,7 @@ impl DaemonDirectory {
     /// # Errors
     /// When the note cannot be written.
     pub fn note_host_outside(&self) -> anyhow::Result<()> {
-        let note = self.host_outside();
-        std::fs::write(&note, "").with_context(|| {
-            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
-        })
+        write_note(&self.host_outside(), "")
     }
 
     /// Removes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
@@ -195,10 +189,8 @@ impl DaemonDirectory {
     /// # Errors
     /// When the note cannot be written.
     pub fn note_guard(&self) -> anyhow::Result<()> {
-        let note = self.guard();
-        std::fs::read(BOOT).and_then(|boot| std::fs::write(&note, boot)).with_context(|| {
-            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
-        })
+        let boot = std::fs::read(BOOT).with_context(|| format!("cannot read {BOOT}"))?;
+        write_note(&self.guard(), boot)
     }
 
     /// Removes the note of [`Self::note_guard`], because the process ends on its own and was not killed.
@@ -231,10 +223,7 @@ impl DaemonDirectory {
     /// # Errors
     /// When the note cannot be written.
     pub fn note_first_exit(&self, name: &str) -> anyhow::Result<()> {
-        let note = self.first_exit();
-        std::fs::write(&note, name).with_context(|| {
-            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
-        })
+        write_note(&self.first_exit(), name)
     }
 
     /// Reads and removes the note of the exit to try first, which is valid for one daemon. None if there is no note.
@@ -493,6 +482,12 @@ pub async fn clean_up(runtime_dir: &Path, for_successor: ForSuccessor) -> anyhow
 const END_OF_LOG: u64 = 64 * 1024;
 
 /// The kernel's random ID of this boot.
+fn write_note(note: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    std::fs::write(note, text).with_context(|| {
+        format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
+    })
+}
+
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Attempts to take the lock of a killed process. Together they last one second, in which such a process ends even on a
 /// busy machine.

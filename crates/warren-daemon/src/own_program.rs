@@ -29,7 +29,7 @@ pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Comman
 
 /// Returns the program's file, whose name looks good in a list of processes. If that file was replaced, returns the
 /// kernel's link to the running program.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let link = Path::new("/proc/self/exe");
     let is_this = |path: &PathBuf| is_same_file(path, link);
     std::env::current_exe().ok().filter(is_this).unwrap_or_else(|| link.to_owned())

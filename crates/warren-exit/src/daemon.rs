@@ -1,5 +1,9 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
+//!
+//! The loop is here. Below it, `page.rs`, `requests.rs` and `reload.rs` answer operators, `waiting.rs` makes their changes, `keys.rs`
+//! changes keys, and `follow.rs` adapts the host. Each file calls only the files after it.
 
+mod follow;
 mod keys;
 mod link;
 mod page;
@@ -7,7 +11,7 @@ mod reload;
 mod requests;
 mod waiting;
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Instant;
@@ -17,6 +21,7 @@ use ipnet::IpNet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_quic::key::PublicKey;
 use warren_session::goodbye::Goodbye;
+use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 use warren_tun::{Device, Queue};
 
 use crate::audit::Audit;
@@ -24,7 +29,7 @@ use crate::clients::{Awaited, Clients, Proposed, look_again_at};
 use crate::ending::Ending;
 use crate::fleet::FleetSocket;
 use crate::host::{HostSetup, INNER_MTU};
-use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
+use crate::reporting::{HttpQuestion, Reloads, Reporting};
 use crate::web;
 use link::FleetLink;
 use warren_config::storage::survive_file_size_limit;
@@ -310,21 +315,6 @@ impl<'host> Daemon<'host> {
         Ok(())
     }
 
-    /// Adapts rules and routes to the host and to the networks behind clients.
-    async fn follow_host(&mut self) -> anyhow::Result<()> {
-        let (registry, store) = (self.clients.registry(), self.clients.store_addresses());
-        self.host.follow(&self.config, registry, store).await.map(drop)
-    }
-
-    /// Adapts forwards to clients that have other addresses now.
-    async fn follow_forwards(&mut self) {
-        if self.clients.have_forwards_moved()
-            && let Err(error) = self.follow_host().await
-        {
-            tracing::error!("the firewall cannot follow a client with forwards: {error:#}");
-        }
-    }
-
     /// Notes what the connections have carried until now, and gives spare memory back.
     async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
@@ -333,18 +323,6 @@ impl<'host> Daemon<'host> {
         self.clients.hear(now, &snapshot);
         self.say_load(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
-    }
-
-    /// The exit's state now, from which reports are made.
-    async fn observe(&self) -> Observations<'_> {
-        Observations {
-            config: &self.config,
-            clients: &self.clients,
-            tuning: &self.tuning,
-            reloads: &self.reloads,
-            is_stopping: self.stopping.is_some(),
-            snapshot: self.worker.snapshot().await.unwrap_or_default(),
-        }
     }
 }
 
@@ -355,19 +333,13 @@ fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
 
 /// The rules for forwarding packets, from the configuration.
 fn forwarding(config: &ExitSettings) -> Forwarding {
-    let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
+    let ipv4 = config.ipv4.map(gateway_ipv4).map(IpNet::V4);
+    let gateways: Vec<IpNet> = ipv4.into_iter().chain(config.ipv6.map(gateway_ipv6).map(IpNet::V6)).collect();
     Forwarding::Exit {
-        pools: pools.into_iter().flatten().collect(),
-        gateways: gateways(config),
+        pools: gateways.iter().map(IpNet::trunc).collect(),
+        gateways: gateways.iter().map(IpNet::addr).collect(),
         isolation: config.isolation,
     }
-}
-
-/// The exit's own inner addresses: the first host of each pool.
-fn gateways(config: &ExitSettings) -> Vec<IpAddr> {
-    let ipv4 = config.ipv4.and_then(|pool| pool.hosts().next()).map(IpAddr::V4);
-    let ipv6 = config.ipv6.and_then(|pool| pool.hosts().find(|host| *host != pool.network())).map(IpAddr::V6);
-    ipv4.into_iter().chain(ipv6).collect()
 }
 
 /// The signals that a daemon obeys.

@@ -78,6 +78,20 @@ struct AroundTheStore {
     addresses: Vec<IpAddr>,
 }
 
+impl AroundTheStore {
+    /// Stores the addresses of the members whose names could be looked up. Until all names could be looked up, earlier addresses stay.
+    fn take_addresses(&mut self, addresses: Vec<IpAddr>, is_whole: bool) {
+        let before = std::mem::replace(&mut self.addresses, addresses);
+        if !is_whole {
+            for address in before {
+                if self.addresses.len() < MAX_ADDRESSES && !self.addresses.contains(&address) {
+                    self.addresses.push(address);
+                }
+            }
+        }
+    }
+}
+
 /// A connection of `warren-fleet`.
 struct Link {
     number: u64,
@@ -298,9 +312,9 @@ impl Fleet {
                 check_names(&certificates)?;
                 self.around.certificates = certificates;
             }
-            FleetMessage::StoreAddresses { addresses } => {
+            FleetMessage::StoreAddresses { addresses, is_whole } => {
                 check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
-                self.around.addresses = addresses;
+                self.around.take_addresses(addresses, is_whole);
                 // After a restart, the exit needs these addresses before it hears of them again.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }

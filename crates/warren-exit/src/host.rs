@@ -14,13 +14,15 @@ use anyhow::{Context as _, bail};
 use warren_host::exit_hold::{HeldRules, Hold};
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{Applied, DeviceName, ForwardedPorts, Host, Plan, UndoError, facts};
-use warren_session::clients::{ClientRegistry, Forward};
+use warren_session::clients::ClientRegistry;
+use warren_session::pool::{gateway_ipv4, gateway_ipv6};
 
 pub(crate) use self::forwards::Waiting;
 use self::prefixes::{Needed, Withheld};
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
 use warren_config::{ExitSettings, NatInterface};
+use warren_control::ClientChange;
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
 
@@ -34,6 +36,7 @@ pub(crate) struct FoundHost {
     host: Host,
     facts: ExitHost,
     services: ServicePorts,
+    needed: Needed,
 }
 
 impl FoundHost {
@@ -50,9 +53,9 @@ impl FoundHost {
         let host = Host::open(journal).await?;
         refuse_missing_interface(config)?;
         let services = ServicePorts::look(helper.clone(), Instant::now()).await;
-        let needed = Needed::look(store, registry, helper).await;
+        let needed = Needed::look(store, registry, helper, &Needed::default()).await;
         let facts = facts_of(config, (registry, &needed), &host, &services).await?;
-        Ok(Self { host, facts, services })
+        Ok(Self { host, facts, services, needed })
     }
 
     /// Sets the host up. Also returns the table that outlives this daemon.
@@ -60,7 +63,7 @@ impl FoundHost {
     /// # Errors
     /// Which step failed. The steps before it are undone.
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
-        let Self { mut host, facts, services } = self;
+        let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
         // Before forwarding is turned on: an exit that is killed at any moment after that leaves this table in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
@@ -84,6 +87,7 @@ impl FoundHost {
             forwards: None,
             waiting: Vec::new(),
             withheld: Vec::new(),
+            needed,
         };
         Ok((setup, hold))
     }
@@ -110,6 +114,8 @@ pub(crate) struct HostSetup {
     waiting: Vec<Waiting>,
     /// Networks behind clients that are not in force, as they were logged.
     withheld: Vec<Withheld>,
+    /// What no network behind a client may lead away, as it was found last.
+    needed: Needed,
 }
 
 impl HostSetup {
@@ -143,7 +149,8 @@ impl HostSetup {
         registry: &ClientRegistry,
         store: Option<&[IpAddr]>,
     ) -> anyhow::Result<Plan> {
-        let needed = Needed::look(store, registry, self.services.helper()).await;
+        let needed = Needed::look(store, registry, self.services.helper(), &self.needed).await;
+        self.needed.clone_from(&needed);
         let mut facts = facts_of(config, (registry, &needed), &self.host, &self.services).await?;
         self.log_withheld(prefixes::in_force(registry, &facts.surroundings, &needed).1);
         self.services.follow(&mut facts, Instant::now()).await;
@@ -168,18 +175,19 @@ impl HostSetup {
         Ok(exit_plan::exit(&facts))
     }
 
-    /// Refuses a forward of ports that this host needs itself.
+    /// Refuses a change that forwards ports which this host needs itself.
     ///
     /// # Errors
     /// Which port is taken, and by what.
-    pub(crate) async fn refuse_taken(
+    pub(crate) async fn refuse_forward(
         &self,
-        forward: Forward,
+        change: &ClientChange,
         config: &ExitSettings,
         registry: &ClientRegistry,
     ) -> anyhow::Result<()> {
+        let ClientChange::AddForward { forward } = change else { return Ok(()) };
         let host = self.services.host_ports_now(config).await?;
-        forwards::refuse_taken(forward, &host, registry).map_err(anyhow::Error::msg)
+        forwards::refuse_taken(*forward, &host, registry).map_err(anyhow::Error::msg)
     }
 
     /// The forwards that are not in force, because this host needs their ports.
@@ -269,8 +277,8 @@ async fn facts_of(
     Ok(ExitHost {
         device,
         mtu: INNER_MTU,
-        ipv4: config.ipv4,
-        ipv6: config.ipv6,
+        ipv4: config.ipv4.map(gateway_ipv4),
+        ipv6: config.ipv6.map(gateway_ipv6),
         nat_ipv4: config.nat.ipv4,
         nat_ipv6: config.nat.ipv6,
         interface,

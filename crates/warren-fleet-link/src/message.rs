@@ -9,7 +9,7 @@ use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Each side refuses any other version, because both are of one release.
-pub const LINK_VERSION: u32 = 2;
+pub const LINK_VERSION: u32 = 3;
 
 /// Most rows of one message.
 pub const MAX_ROWS: usize = 1000;
@@ -280,6 +280,8 @@ pub enum FleetMessage {
     StoreAddresses {
         /// Up to [`MAX_ADDRESSES`], in order.
         addresses: Vec<IpAddr>,
+        /// Whether all members' names have been looked up. If not, addresses that the exit knew before may still be theirs.
+        is_whole: bool,
     },
     /// All certificates of the store and its users. Sent from time to time.
     Certificates {
@@ -333,6 +335,7 @@ mod tests {
             FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
             FleetMessage::StoreAddresses {
                 addresses: vec!["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()],
+                is_whole: false,
             },
             FleetMessage::Certificates {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],

@@ -1,5 +1,6 @@
 //! The commands of a fleet, besides `run`.
 
+mod attempt;
 mod backup;
 mod begin;
 mod exits;

@@ -72,8 +72,15 @@ impl FleetConfig {
     /// # Errors
     /// If there is none, or it is wrong.
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
-        let path = Self::path(directory);
-        let text = match std::fs::read_to_string(&path) {
+        Self::read_at(&Self::path(directory))
+    }
+
+    /// Reads a `fleet.toml` that may have another name.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn read_at(path: &Path) -> anyhow::Result<Self> {
+        let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 bail!(
                     "{} does not exist, so this exit belongs to no fleet; begin one with `warren fleet init`, or join one with \
@@ -86,7 +93,7 @@ impl FleetConfig {
         let config: Self = toml::from_str(&text).map_err(|error| {
             let line =
                 error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").matches('\n').count() + 1);
-            ConfigError::at_line(&path, line, error.message())
+            ConfigError::at_line(path, line, error.message())
         })?;
         config.check().with_context(|| format!("{} is wrong", path.display()))?;
         Ok(config)

@@ -9,53 +9,14 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
-use warren_session::clients::{RowChange, is_valid_name};
+use warren_session::clients::{RowId, is_valid_name};
 use warren_session::invite::TokenDigest;
-
-/// Names a row of the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum RowId {
-    /// A removed key, `rv/KEY`.
-    Removed(PublicKey),
-    /// A client, `cl/KEY`.
-    Client(PublicKey),
-    /// An invitation, `in/SHA256`.
-    Invitation(TokenDigest),
-}
-
-impl RowId {
-    pub(crate) fn of(change: &RowChange) -> Self {
-        match change {
-            RowChange::Client { key, .. } => Self::Client(*key),
-            RowChange::Invitation { token, .. } => Self::Invitation(*token),
-            RowChange::Removed { key, .. } => Self::Removed(*key),
-        }
-    }
-
-    /// The change that deletes the row.
-    pub(crate) fn deletion(self) -> RowChange {
-        match self {
-            Self::Client(key) => RowChange::Client { key, client: None },
-            Self::Invitation(token) => RowChange::Invitation { token, invitation: None },
-            Self::Removed(key) => RowChange::Removed { key, removed: None },
-        }
-    }
-}
-
-/// Whether a change sets its row, instead of deleting it.
-pub(crate) fn is_set(change: &RowChange) -> bool {
-    match change {
-        RowChange::Client { client, .. } => client.is_some(),
-        RowChange::Invitation { invitation, .. } => invitation.is_some(),
-        RowChange::Removed { removed, .. } => removed.is_some(),
-    }
-}
 
 /// Something in the store that a link follows. Names, addresses and next keys are not part of it, because they follow from
 /// the clients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
-    /// A row of the registry.
+    /// A row of the registry: a client `cl/KEY`, an invitation `in/SHA256`, a removed key `rv/KEY`.
     Row(RowId),
     /// `px`: changes whenever a client gets other prefixes.
     Prefixes,

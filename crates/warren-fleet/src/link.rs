@@ -44,9 +44,18 @@ pub(crate) struct Link {
     store: Store,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
-    /// The addresses of the store's members. `None` until they were found.
-    addresses: Option<Vec<IpAddr>>,
+    /// The addresses of the store's members. `None` until one was found.
+    addresses: Option<Found>,
     out: Vec<FleetMessage>,
+}
+
+/// The known addresses of the store's members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// In order.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Whether the addresses of all members are known.
+    pub(crate) is_whole: bool,
 }
 
 /// The exit that is connected.
@@ -219,13 +228,15 @@ impl Link {
     }
 
     /// Sets the addresses of the store's members, and tells the exit.
-    pub(crate) fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
-        self.addresses = Some(addresses);
+    pub(crate) fn set_addresses(&mut self, found: Found) {
+        self.addresses = Some(found);
         self.tell_addresses();
     }
 
     fn tell_addresses(&mut self) {
-        self.out.extend(self.addresses.clone().map(|addresses| FleetMessage::StoreAddresses { addresses }));
+        if let Some(Found { addresses, is_whole }) = self.addresses.clone() {
+            self.out.push(FleetMessage::StoreAddresses { addresses, is_whole });
+        }
     }
 
     fn tell_exits(&mut self) {
@@ -462,8 +473,8 @@ impl Link {
         (!batch.sessions.is_empty()).then_some(batch)
     }
 
-    pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch) {
-        self.sessions.stored(batch);
+    pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch, now: Instant) {
+        self.sessions.stored(batch, now);
     }
 
     /// Notes that the exit's records have a new lease, so all of them are written again.

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use warren_session::PublicKey;
-use warren_session::clients::{Client, RowChange};
+use warren_session::clients::{Client, RowChange, RowId};
 
-use crate::keys::{RowId, is_set};
 use crate::planted::{Bug, is_planted};
 use crate::rows::Rows;
 
@@ -62,7 +61,7 @@ fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowCha
 /// All rows of a registry in groups: each client, invitation and removed key by itself.
 pub(crate) fn all(rows: impl IntoIterator<Item = RowChange>) -> Vec<Vec<RowChange>> {
     let mut seen = BTreeSet::new();
-    rows.into_iter().filter(|row| is_set(row) && seen.insert(RowId::of(row))).map(|row| vec![row]).collect()
+    rows.into_iter().filter(|row| row.is_set() && seen.insert(row.id())).map(|row| vec![row]).collect()
 }
 
 #[cfg(test)]
@@ -70,10 +69,10 @@ mod tests {
     use std::time::SystemTime;
 
     use warren_session::clients::RemovedKey;
+    use warren_simulation::finds;
 
     use super::*;
     use crate::keys::Keys;
-    use crate::planted::with;
     use crate::rows::Unseen;
     use crate::transaction::{Known, draft};
 
@@ -115,6 +114,6 @@ mod tests {
     #[test]
     fn a_recovery_lets_no_removed_key_in() {
         keys_removed_since_the_backup_stay_out();
-        assert!(with(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
+        assert!(finds(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
     }
 }

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use warren_fleet_link::{FleetMessage, Outcome};
 use warren_session::clients::RowChange;
 
-use crate::keys::is_set;
 use crate::planted::{Bug, is_planted};
 use crate::transaction::{Conflict, Draft, Known, draft};
 
@@ -102,7 +101,7 @@ impl Requests {
         if self.waiting.len() >= MAX_WAITING || waiting_rows + rows.len() > MAX_WAITING_ROWS {
             return Err(Outcome::Unavailable);
         }
-        rows.sort_by_key(is_set);
+        rows.sort_by_key(RowChange::is_set);
         let until = now + PATIENCE;
         self.waiting.push_back(Waiting {
             id,

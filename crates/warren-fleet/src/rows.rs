@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use warren_session::PublicKey;
-use warren_session::clients::{Client, RowChange};
-
-use crate::keys::{RowId, is_set};
+use warren_session::clients::{Client, RowChange, RowId};
 
 /// A row, or a group of rows, whose changes a request depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,7 +107,7 @@ impl Rows {
 
     /// Sets or deletes a row.
     pub(crate) fn put(&mut self, content: RowChange, modified: i64) {
-        let id = RowId::of(&content);
+        let id = content.id();
         let before = self.rows.remove(&id);
         if let Some(Row { content: RowChange::Client { client: Some(client), key }, .. }) = &before {
             self.holders.release(client, *key);
@@ -117,7 +115,7 @@ impl Rows {
         if let RowChange::Client { client: Some(client), key } = &content {
             self.holders.take(client, *key);
         }
-        if is_set(&content) {
+        if content.is_set() {
             self.rows.insert(id, Row { modified, content });
         }
     }

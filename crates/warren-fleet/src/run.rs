@@ -192,6 +192,9 @@ impl Runner {
     fn new(config: FleetConfig, state: StateDirectory) -> anyhow::Result<Self> {
         let now = Instant::now();
         let mut link = Link::new(config.keys(), config.exit.clone(), random_name()?, now);
+        if let Some(found) = addresses::without_look_up(&config.store.endpoints) {
+            link.set_addresses(found);
+        }
         let snapshot = state.load()?;
         if let Some(snapshot) = &snapshot {
             link.whole(snapshot.revision, &snapshot.pairs);
@@ -292,7 +295,7 @@ impl Runner {
             FromStore::Sessions { batch, is_stored } => {
                 self.is_recording = false;
                 if is_stored {
-                    self.link.sessions_stored(&batch);
+                    self.link.sessions_stored(&batch, now);
                 }
             }
             FromStore::Compacted => {

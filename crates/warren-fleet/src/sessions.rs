@@ -4,9 +4,11 @@
 //! could not be recorded for a while, because the store was away, yields to a record that somebody else has made meanwhile.
 //!
 //! A client process numbers its sessions. Between two sessions of one process, the numbers decide, whenever the store hears of them.
+//!
+//! A client that keeps opening sessions or reporting that it stays causes a limited number of writes to the store ([`MOST_WRITES`]).
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use warren_fleet_link::{ExitId, FleetMessage};
@@ -19,6 +21,12 @@ use crate::transaction::{Expected, MAX_OPERATIONS};
 /// A session that is older than this takes no record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
+/// Most writes of one client's record within [`PACE`]. Later changes are written together when the time is over.
+const MOST_WRITES: u32 = 8;
+
+/// How long a write of a client's record counts.
+const PACE: Duration = Duration::from_secs(10);
+
 /// Records, and this exit's own sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
@@ -26,7 +34,12 @@ pub(crate) struct Sessions {
     own: BTreeMap<PublicKey, Own>,
     /// Nonces of sessions that are over and whose records may be there.
     closed: BTreeMap<PublicKey, Vec<u8>>,
-    unsent: BTreeSet<PublicKey>,
+    /// The keys whose records may have to be written, each with the number of its latest change.
+    unsent: BTreeMap<PublicKey, u64>,
+    /// The number of the latest change.
+    change: u64,
+    /// The clients whose records were written within [`PACE`]: the start of the count, and the number of writes.
+    written: BTreeMap<PublicKey, (Instant, u32)>,
 }
 
 #[derive(Debug)]
@@ -66,8 +79,8 @@ pub(crate) struct SessionBatch {
     pub(crate) expected: BTreeMap<String, Expected>,
     /// A record's new value, or `None` to delete it.
     pub(crate) operations: BTreeMap<String, Option<Vec<u8>>>,
-    /// The sessions, each with its nonce, or `None` if it is over.
-    pub(crate) sessions: Vec<(PublicKey, Option<Vec<u8>>)>,
+    /// The sessions, each with the number of its latest change.
+    pub(crate) sessions: Vec<(PublicKey, u64)>,
 }
 
 impl Sessions {
@@ -76,14 +89,21 @@ impl Sessions {
         let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
         self.own.insert(key, Own { nonce, claim, opened: now, basis });
         self.closed.remove(&key);
-        self.unsent.insert(key);
+        self.changed(key);
     }
 
+    /// Notes that a key's record may have to be written, whatever is being written now.
+    fn changed(&mut self, key: PublicKey) {
+        self.change += 1;
+        self.unsent.insert(key, self.change);
+    }
+
+    /// Notes that a session here is over. The exit says this before it says that the key has another session, which may have the same nonce.
     pub(crate) fn close(&mut self, key: PublicKey, nonce: Vec<u8>) {
         if self.own.get(&key).is_some_and(|own| own.nonce == nonce) {
             self.own.remove(&key);
             self.closed.insert(key, nonce);
-            self.unsent.insert(key);
+            self.changed(key);
         }
     }
 
@@ -96,7 +116,7 @@ impl Sessions {
 
     /// Writes all records again, because they are gone with an earlier lease, or soon will be.
     pub(crate) fn send_all_again(&mut self) {
-        self.unsent.extend(self.own.keys());
+        self.own.keys().copied().collect::<Vec<_>>().into_iter().for_each(|key| self.changed(key));
     }
 
     /// Replaces all records.
@@ -116,7 +136,7 @@ impl Sessions {
             self.records.remove(&key);
             // A lease of ours has ended while the session lives on.
             if self.own.contains_key(&key) {
-                self.unsent.insert(key);
+                self.changed(key);
             }
             return None;
         };
@@ -124,16 +144,16 @@ impl Sessions {
         if !is_elsewhere && !self.own.contains_key(&key) {
             // The session was over before its record was there.
             self.closed.insert(key, record.nonce());
-            self.unsent.insert(key);
+            self.changed(key);
         }
         self.records.insert(key, (modified, record.clone()));
         // If a session's own record is still to be written, this is decided once it is written.
-        if !is_elsewhere || self.unsent.contains(&key) {
+        if !is_elsewhere || self.unsent.contains_key(&key) {
             return None;
         }
         if self.own.get(&key)?.by_claim(&record) == Ordering::Greater {
             // The other exit has only now recorded an older session of the client.
-            self.unsent.insert(key);
+            self.changed(key);
             return None;
         }
         self.own.remove(&key)?;
@@ -149,7 +169,16 @@ impl Sessions {
     ) -> (SessionBatch, Vec<FleetMessage>) {
         let mut batch = SessionBatch::default();
         let mut lost = Vec::new();
-        for key in self.unsent.iter().copied().take(MAX_OPERATIONS).collect::<Vec<_>>() {
+        self.written.retain(|_, (since, _)| now.duration_since(*since) < PACE);
+        let may_write = |key: &PublicKey| self.written.get(key).is_none_or(|(_, count)| *count < MOST_WRITES);
+        let due: Vec<(PublicKey, u64)> = self
+            .unsent
+            .iter()
+            .map(|(key, change)| (*key, *change))
+            .filter(|(key, _)| may_write(key) || is_planted(Bug::RecordsWithoutPace))
+            .take(MAX_OPERATIONS)
+            .collect();
+        for (key, change) in due {
             let record = self.records.get(&key);
             let modified = record.map_or(0, |(modified, _)| *modified);
             let others = record.filter(|(_, record)| record.exit != *me);
@@ -178,15 +207,17 @@ impl Sessions {
             let name = keys.name(&Key::Session(key));
             batch.expected.insert(name.clone(), Expected::Modified(modified));
             batch.operations.insert(name, value);
-            batch.sessions.push((key, self.own.get(&key).map(|own| own.nonce.clone())));
+            batch.sessions.push((key, change));
         }
         (batch, lost)
     }
 
-    /// Notes that a batch is stored. A session that has changed again meanwhile stays unsent.
-    pub(crate) fn stored(&mut self, batch: &SessionBatch) {
-        for (key, nonce) in &batch.sessions {
-            if self.own.get(key).map(|own| &own.nonce) == nonce.as_ref() {
+    /// Notes that a batch is stored. A key that has changed again meanwhile stays unsent, even if its session has the same nonce: the session
+    /// may have another number, or an earlier lease.
+    pub(crate) fn stored(&mut self, batch: &SessionBatch, now: Instant) {
+        for (key, change) in &batch.sessions {
+            self.written.entry(*key).or_insert((now, 0)).1 += 1;
+            if self.unsent.get(key) == Some(change) || is_planted(Bug::LaterChangeForgotten) {
                 self.unsent.remove(key);
                 self.closed.remove(key);
             }

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warren_session::PublicKey;
-use warren_session::clients::{Client, Invitation, RowChange};
+use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
-use crate::keys::{Key, Keys, RowId, holder_text, is_set};
+use crate::keys::{Key, Keys, holder_text};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows, Subject, Unseen};
 
@@ -108,7 +108,7 @@ struct Drafting<'a> {
 
 impl Drafting<'_> {
     fn add(&mut self, wanted: &RowChange) -> Result<(), Conflict> {
-        let id = RowId::of(wanted);
+        let id = wanted.id();
         let row = self.merged(wanted)?;
         if row != *wanted {
             self.draft.corrected.push(row.clone());
@@ -130,11 +130,11 @@ impl Drafting<'_> {
             return Err(Conflict);
         }
         self.expect(Subject::Row(id));
-        let value = is_set(&row).then(|| serde_json::to_vec(&row).map_err(|_| Conflict)).transpose()?;
+        let value = row.is_set().then(|| serde_json::to_vec(&row).map_err(|_| Conflict)).transpose()?;
         self.draft.operations.insert(self.known.keys.name(&Key::Row(id)), value);
         match &row {
             RowChange::Client { key, client } => self.client(*key, client.as_ref())?,
-            RowChange::Removed { key, removed: Some(_) } => self.must_be_unused(*key)?,
+            RowChange::Removed { key, removed: Some(_) } => self.must_be_missing(RowId::Client(*key))?,
             RowChange::Removed { .. } | RowChange::Invitation { .. } => {}
         }
         self.draft.rows.push(row);
@@ -143,7 +143,7 @@ impl Drafting<'_> {
 
     /// The row to store. Rows that others have changed since the exit saw them are merged if only dates differ.
     fn merged(&self, wanted: &RowChange) -> Result<RowChange, Conflict> {
-        let id = RowId::of(wanted);
+        let id = wanted.id();
         let current = self.known.rows.content(id);
         let basis = if is_planted(Bug::NewestBasis) { i64::MAX } else { self.known.basis };
         let Some(seen) = self.known.unseen.seen(id, basis) else {
@@ -191,7 +191,7 @@ impl Drafting<'_> {
         }
         let Some(client) = client else { return Ok(()) };
         if before.is_none() {
-            self.must_not_be_removed(key)?;
+            self.must_be_missing(RowId::Removed(key))?;
         }
         let gets_prefixes = before.map_or(&[][..], |before| &before.prefixes) != client.prefixes;
         if gets_prefixes && !client.prefixes.is_empty() {
@@ -204,19 +204,9 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// Refuses a removed key for a client, unless the same request allows that key.
-    fn must_not_be_removed(&mut self, key: PublicKey) -> Result<(), Conflict> {
-        let id = RowId::Removed(key);
-        if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
-            return Err(Conflict);
-        }
-        self.expect(Subject::Row(id));
-        Ok(())
-    }
-
-    /// Requires that a removed key is neither a client's key nor its next key.
-    fn must_be_unused(&mut self, key: PublicKey) -> Result<(), Conflict> {
-        let id = RowId::Client(key);
+    /// Requires that a row is missing, unless the same request deletes it. A client cannot have a removed key, and a removed key
+    /// cannot be a client's.
+    fn must_be_missing(&mut self, id: RowId) -> Result<(), Conflict> {
         if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
             return Err(Conflict);
         }
@@ -259,8 +249,8 @@ impl Drafting<'_> {
             };
             if let Claim::NextKey(next) = claim {
                 // The next key must not be a client's key already, nor a removed one.
-                self.must_be_unused(next)?;
-                self.must_not_be_removed(next)?;
+                self.must_be_missing(RowId::Client(next))?;
+                self.must_be_missing(RowId::Removed(next))?;
             }
             self.draft.expected.insert(name.clone(), expected);
             self.draft.operations.insert(name, Some(holder_text(key)));

@@ -22,6 +22,8 @@ mod endures;
 mod faults;
 #[path = "fleet/history.rs"]
 mod history;
+#[path = "fleet/killed.rs"]
+mod killed;
 #[path = "fleet/many.rs"]
 mod many;
 #[path = "fleet/store_log.rs"]

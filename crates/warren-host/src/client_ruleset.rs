@@ -6,7 +6,12 @@
 
 use ipnet::IpNet;
 
-use crate::{CARRIER_BIT, DEVICE_GROUP, client_facts::ClientPlanFacts, client_inbound, ruleset_text::chain};
+use crate::{
+    CARRIER_BIT, DEVICE_GROUP,
+    client_facts::ClientPlanFacts,
+    client_inbound,
+    ruleset_text::{by_version, chain},
+};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
@@ -106,9 +111,10 @@ fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
 fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
-            let own = match behind(host, family).join(", ") {
-                none if none.is_empty() => address,
-                networks => format!("{{ {address}, {networks} }}"),
+            let behind = by_version(&host.prefixes).find(|(version, _)| *version == family);
+            let own = match behind {
+                None => address,
+                Some((_, networks)) => format!("{{ {address}, {networks} }}"),
             };
             format!("oifname \"{}\" {family} saddr != {own} masquerade", host.device)
         })
@@ -123,22 +129,10 @@ fn leaving_outside(host: &ClientPlanFacts) -> Vec<String> {
     tunnels.into_iter().chain(drops).collect()
 }
 
-/// The networks behind this host of one IP version, as elements of a set.
-fn behind(host: &ClientPlanFacts, family: &str) -> Vec<String> {
-    elements(host.prefixes.iter(), family)
-}
-
 /// The guests' networks by IP version.
-fn guests(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)> {
-    let of = |family| elements(host.guests.iter().map(|guest| &guest.network), family).join(", ");
-    ["ip", "ip6"].map(|family| (family, of(family))).into_iter().filter(|(_, guests)| !guests.is_empty())
-}
-
-/// The networks of one IP version without overlaps, which nft refuses in a set.
-fn elements<'n>(networks: impl Iterator<Item = &'n IpNet>, family: &str) -> Vec<String> {
-    let is_its = |network: &&IpNet| matches!(network, IpNet::V4(_)) == (family == "ip");
-    let networks: Vec<IpNet> = networks.filter(is_its).map(IpNet::trunc).collect();
-    IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
+fn guests(host: &ClientPlanFacts) -> Vec<(&'static str, String)> {
+    let networks: Vec<IpNet> = host.guests.iter().map(|guest| guest.network).collect();
+    by_version(&networks).collect()
 }
 
 fn inner(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)> {

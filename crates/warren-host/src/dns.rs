@@ -30,7 +30,7 @@ pub use error::DnsError;
 pub use guard::{claimed, guard, guard_lan, guard_table, needs_guard};
 pub use held::{owners, recover};
 pub use keeper::Dns;
-pub use nameservers::nameservers;
+pub use nameservers::{nameserver_lines, nameservers};
 pub use servers::{DnsFacts, Servers, choose, is_full};
 pub use split::SplitDns;
 
@@ -124,8 +124,7 @@ impl DnsPlan {
 
 impl fmt::Display for DnsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers = self.in_files();
-        let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+        let lines = nameserver_lines(&self.in_files());
         for method in &self.methods {
             match method {
                 Method::Resolved { device } => {

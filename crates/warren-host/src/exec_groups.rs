@@ -18,7 +18,7 @@ pub use self::rules::{ExecRules, Marks};
 pub use self::steps::steps;
 pub use crate::table_names::exec_table;
 use crate::{
-    HostError, NftError, TableFamily, connections, journal::Journal, kill_switch::open_journal, nft,
+    HostError, NftError, TableFamily, connections, host::open_journal, journal::Journal, nft,
     plan::table_text, undo::Undo,
 };
 

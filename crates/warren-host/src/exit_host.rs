@@ -13,7 +13,7 @@ pub struct ExitHost {
     pub device: DeviceName,
     /// Bytes of the largest inner packet.
     pub mtu: u16,
-    /// The gateway's address with the pool's prefix length; the network's own address stands for its first host.
+    /// The gateway's address with the pool's prefix length.
     pub ipv4: Option<Ipv4Net>,
     /// As `ipv4`.
     pub ipv6: Option<Ipv6Net>,

@@ -1,6 +1,6 @@
 //! The changes that an exit needs on its host: firewall before forwarding, forwarding before the device is up.
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
 use crate::{
     DeviceName, Plan, Route, RouteKind, Step, TableFamily, exit_ruleset, facts::ServicePort, ruleset_text,
@@ -12,7 +12,7 @@ pub use crate::table_names::EXIT_TABLE as TABLE;
 
 /// The rules of an exit's table, as in its plan.
 pub fn ruleset(host: &ExitHost) -> String {
-    exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host))
+    exit_ruleset::ruleset(host)
 }
 
 /// Whether clients' traffic may get one of `ports` as its source port.
@@ -70,37 +70,15 @@ pub fn exit(host: &ExitHost) -> Plan {
     if host.ipv4.is_some() {
         steps.extend(host.ways_out().iter().chain([&host.device]).map(forward_ipv4));
     }
-    if let Some(gateway) = gateway_ipv4(host) {
+    if let Some(gateway) = host.ipv4 {
         let ruleset = ruleset_text::arp(gateway.addr());
         steps.push(Step::Nftables { family: TableFamily::Arp, table: TABLE.into(), ruleset, owned: true });
     }
-    let ipv4 = gateway_ipv4(host).map(IpNet::V4);
-    let ipv6 = gateway_ipv6(host).map(IpNet::V6);
-    for address in ipv4.into_iter().chain(ipv6) {
+    for address in host.ipv4.map(IpNet::V4).into_iter().chain(host.ipv6.map(IpNet::V6)) {
         steps.push(Step::Address { device: host.device.clone(), address });
     }
     steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu, group: None });
     Plan { steps }
-}
-
-fn gateway_ipv4(host: &ExitHost) -> Option<Ipv4Net> {
-    let pool = host.ipv4?;
-    // In a /31 (RFC 3021) or /32, the first address is a host's own.
-    if pool.addr() != pool.network() || pool.prefix_len() >= 31 {
-        return Some(pool);
-    }
-    let first_host = u32::from(pool.network()) | 1;
-    Some(Ipv4Net::new_assert(first_host.into(), pool.prefix_len()))
-}
-
-fn gateway_ipv6(host: &ExitHost) -> Option<Ipv6Net> {
-    let pool = host.ipv6?;
-    // In a /127 (RFC 6164) or /128, the first address is a host's own.
-    if pool.addr() != pool.network() || pool.prefix_len() >= 127 {
-        return Some(pool);
-    }
-    let first_host = u128::from(pool.network()) | 1;
-    Some(Ipv6Net::new_assert(first_host.into(), pool.prefix_len()))
 }
 
 fn keep_router_advertisements(device: &DeviceName) -> Step {
@@ -150,13 +128,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn gateway_that_is_named_is_kept() {
-        let plan = exit(&ExitHost { ipv4: Some("10.66.0.9/16".parse().unwrap()), ipv6: None, ..host() });
-
-        assert!(plan.to_string().contains("ip address add 10.66.0.9/16 dev warren-exit\n"), "{plan}");
-    }
-
-    #[test]
     fn networks_behind_clients_are_routed_where_there_is_a_pool_of_their_version() {
         let prefixes = ["192.168.7.0/24", "fd07::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
 
@@ -182,8 +153,8 @@ pub(crate) mod tests {
         ExitHost {
             device: DeviceName::new("warren-exit").unwrap(),
             mtu: 1380,
-            ipv4: Some("10.66.0.0/16".parse().unwrap()),
-            ipv6: Some("fd66:6666::/64".parse().unwrap()),
+            ipv4: Some("10.66.0.1/16".parse().unwrap()),
+            ipv6: Some("fd66:6666::1/64".parse().unwrap()),
             nat_ipv4: true,
             nat_ipv6: true,
             interface: Egress::Auto,

@@ -16,9 +16,9 @@ use crate::ruleset_text::chain;
 use crate::special_purpose::{internet_within, is_special, not_internet};
 use crate::{DeviceName, Family};
 
-/// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
-pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
-    let mut pools = pools(host, ipv4, ipv6);
+/// The chains of the exit's table, one statement per line.
+pub(crate) fn ruleset(host: &ExitHost) -> String {
+    let mut pools = pools(host);
     let mut text: String = pools.iter().map(Pool::flows_sets).collect();
     // The policies are `accept`: packets that the host forwards for others are not the exit's to judge.
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
@@ -63,9 +63,9 @@ fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     text
 }
 
-fn pools(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Vec<Pool> {
-    let ipv4 = ipv4.map(|gateway| Pool { is_translated: host.nat_ipv4, ..Pool::ipv4(gateway) });
-    let ipv6 = ipv6.map(|gateway| Pool { is_translated: host.nat_ipv6, ..Pool::ipv6(gateway) });
+fn pools(host: &ExitHost) -> Vec<Pool> {
+    let ipv4 = host.ipv4.map(|gateway| Pool { is_translated: host.nat_ipv4, ..Pool::ipv4(gateway) });
+    let ipv6 = host.ipv6.map(|gateway| Pool { is_translated: host.nat_ipv6, ..Pool::ipv6(gateway) });
     let mut pools: Vec<Pool> = ipv4.into_iter().chain(ipv6).collect();
     for pool in &mut pools {
         pool.granted = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
@@ -346,7 +346,7 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
 /// The chains that keep neighbours out after an exit was killed: its forwarding is still on, and its own table is
 /// gone.
 pub(crate) fn without_exit(host: &ExitHost) -> String {
-    let pools = pools(host, host.ipv4, host.ipv6);
+    let pools = pools(host);
     // The exit's own table filters these packets, and goes when the device does.
     let mut rules = vec![format!("iifname \"{}\" accept", host.device)];
     rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")));

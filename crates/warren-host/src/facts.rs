@@ -14,7 +14,7 @@ pub use crate::own_addresses::{OutsideLink, OwnAddresses};
 use crate::{
     DeviceName, GuestNetwork, Ports,
     kill_switch::InboundProtocol,
-    listeners::{Listener, address_of, listeners},
+    listeners::{Listener, listeners, socket},
     netlink::Netlink,
     private_networks, sysctl,
 };
@@ -201,21 +201,14 @@ fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
     })
 }
 
-/// The service ports in one of UDP's tables of proc(5). The second column is the local address and port, the fourth
-/// the state, the eighth the user.
+/// The service ports in one of UDP's tables of proc(5).
 fn served(table: impl BufRead) -> io::Result<Vec<ServicePort>> {
-    const NO_PEER: &str = "07";
+    const NO_PEER: u8 = 0x07;
     let mut ports = Vec::new();
     for line in table.lines().skip(1) {
-        let line = line?;
-        let mut words = line.split_whitespace().skip(1);
-        let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
-        // Queues, timer and retransmissions stand between the state and the user.
-        let is_system = words.nth(3).and_then(|user| user.parse().ok()).is_some_and(is_system_user);
-        let Some((address, port)) = own.filter(|_| state == Some(NO_PEER)) else { continue };
-        if !address_of(address).is_some_and(|address| address.is_loopback()) {
-            let port = u16::from_str_radix(port, 16).ok();
-            ports.extend(port.map(|port| ServicePort { port, is_system }));
+        let Some((state, Listener { port, address, user })) = socket(&line?) else { continue };
+        if state == NO_PEER && !address.is_loopback() {
+            ports.push(ServicePort { port, is_system: is_system_user(user) });
         }
     }
     Ok(ports)

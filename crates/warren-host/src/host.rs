@@ -256,18 +256,7 @@ impl Host {
 
     /// Opens the host even if the journal lists changes of a killed daemon.
     pub(crate) fn open_unfinished(path: &Path) -> Result<Self, HostError> {
-        let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        let mut journal =
-            Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
-        // No change of a plan outlives the boot.
-        journal.forget_other_boots().map_err(failed)?;
-        let here = Place::here().map_err(failed)?;
-        match journal.place() {
-            Some(place) if place.namespace != here.namespace && !journal.outstanding().is_empty() => {
-                return Err(HostError::OtherNamespace(path.to_owned()));
-            }
-            _ => {}
-        }
+        let journal = open_journal(path)?;
         let netlink = Netlink::open().map_err(HostError::Read)?;
         Ok(Self { netlink, journal, owners: BTreeMap::new() })
     }
@@ -514,6 +503,20 @@ async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
         }
     }
     Ok(None)
+}
+
+/// Opens a journal, even if it lists changes of a killed process. No change outlives the boot.
+pub(crate) fn open_journal(path: &Path) -> Result<Journal, HostError> {
+    let failed = |source| HostError::Journal { path: path.to_owned(), source };
+    let mut journal = Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
+    journal.forget_other_boots().map_err(failed)?;
+    let here = Place::here().map_err(failed)?;
+    match journal.place() {
+        Some(place) if place.namespace != here.namespace && !journal.outstanding().is_empty() => {
+            Err(HostError::OtherNamespace(path.to_owned()))
+        }
+        _ => Ok(journal),
+    }
 }
 
 /// Undoes the changes that a killed daemon's journal lists, and nothing else. Call this within a tokio runtime.

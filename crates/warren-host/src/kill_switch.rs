@@ -22,7 +22,7 @@ use self::record::Record;
 pub use self::rules::{ExecLetOut, InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{
     HostError, NftError, Step, TableFamily,
-    host::recover_and_look_again,
+    host::{open_journal, recover_and_look_again},
     journal::{Journal, Place},
     nft,
     plan::table_text,
@@ -369,20 +369,6 @@ fn undo(table: &str) -> Undo {
 fn is_in(journal: &Journal, table: &str) -> bool {
     let undo = undo(table);
     journal.outstanding().values().any(|outstanding| *outstanding == undo)
-}
-
-/// Opens a journal that outlasts a daemon, without the entries of another boot.
-pub(crate) fn open_journal(path: &Path) -> Result<Journal, HostError> {
-    let failed = |source| HostError::Journal { path: PathBuf::from(path), source };
-    let mut journal = Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
-    journal.forget_other_boots().map_err(failed)?;
-    let here = Place::here().map_err(failed)?;
-    match journal.place() {
-        Some(place) if place.namespace != here.namespace && !journal.outstanding().is_empty() => {
-            Err(HostError::OtherNamespace(path.to_owned()))
-        }
-        _ => Ok(journal),
-    }
 }
 
 impl fmt::Display for InboundPort {

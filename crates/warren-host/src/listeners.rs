@@ -57,30 +57,31 @@ fn listed() -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Reads one of proc(5)'s tables. The second column is the local address and port, the fourth the state, the eighth
-/// the user.
+/// Reads one of TCP's tables of proc(5).
 fn parse(table: impl BufRead) -> io::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for line in table.lines().skip(1) {
-        let line = line?;
-        let mut words = line.split_whitespace().skip(1);
-        let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
-        let user = words.nth(3).and_then(|user| user.parse().ok());
-        // 0A is TCP_LISTEN. Only connections follow the listeners, perhaps a million of them.
-        if state != Some("0A") {
+        let Some((state, listener)) = socket(&line?) else { continue };
+        // Only connections follow the listeners, perhaps a million of them.
+        if state != TCP_LISTEN {
             break;
         }
-        let listener = own.and_then(|(address, port)| {
-            let (port, address) = (u16::from_str_radix(port, 16).ok()?, address_of(address)?);
-            Some(Listener { port, address, user: user? })
-        });
-        listeners.extend(listener);
+        listeners.push(listener);
     }
     Ok(listeners)
 }
 
+/// A socket's state, address and user in a line of one of proc(5)'s tables.
+pub(crate) fn socket(line: &str) -> Option<(u8, Listener)> {
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    let [_, own, _, state, _, _, _, user, ..] = columns.as_slice() else { return None };
+    let (address, port) = own.split_once(':')?;
+    let (port, address) = (u16::from_str_radix(port, 16).ok()?, address_of(address)?);
+    Some((u8::from_str_radix(state, 16).ok()?, Listener { port, address, user: user.parse().ok()? }))
+}
+
 /// The address in these tables' notation: words of 32 bits, in this machine's order.
-pub(crate) fn address_of(text: &str) -> Option<IpAddr> {
+fn address_of(text: &str) -> Option<IpAddr> {
     let word = |index: usize| u32::from_str_radix(text.get(8 * index..8 * index + 8)?, 16).ok();
     match text.len() {
         8 => Some(Ipv4Addr::from(word(0)?.to_ne_bytes()).into()),
@@ -95,8 +96,9 @@ pub(crate) fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The bit for TCP_LISTEN from net/tcp_states.h.
-const LISTEN: u32 = 1 << 10;
+/// From net/tcp_states.h.
+const TCP_LISTEN: u8 = 10;
+const LISTEN: u32 = 1 << TCP_LISTEN;
 
 #[cfg(test)]
 mod tests {

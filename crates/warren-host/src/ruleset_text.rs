@@ -32,3 +32,9 @@ pub(crate) fn elements(networks: &[IpNet], family: Family) -> Option<String> {
     let networks: Vec<String> = IpNet::aggregate(&networks).iter().map(ToString::to_string).collect();
     (!networks.is_empty()).then(|| networks.join(", "))
 }
+
+/// The [`elements`] of each IP version that has networks, with nft's word for the version.
+pub(crate) fn by_version(networks: &[IpNet]) -> impl Iterator<Item = (&'static str, String)> {
+    let of = |(family, word)| Some((word, elements(networks, family)?));
+    [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")].into_iter().filter_map(of)
+}

@@ -159,10 +159,7 @@ pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
 /// must not write settings that CAP_NET_ADMIN would not allow.
 fn path(key: &str) -> io::Result<PathBuf> {
     if !key.starts_with("net.") {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{key:?} is not a network setting"),
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{key:?} is not a network setting")));
     }
     let mut path = PathBuf::from(ROOT);
     for part in key.split('.') {

@@ -18,7 +18,7 @@ use self::{
     congestion::ControllerFactory,
     connection_ids::{ClientIds, ExitIds},
 };
-pub(crate) use self::{congestion::state_of_original, connection_ids::ListenerPlace};
+pub(crate) use self::{congestion::state_of, connection_ids::ListenerPlace};
 use crate::{
     boundary::EndpointError,
     settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},

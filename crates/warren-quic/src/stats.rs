@@ -302,12 +302,26 @@ impl SendErrors {
         *rest += other.other;
     }
 
+    /// The kinds, each with its name.
+    pub const fn named(&self) -> [(&'static str, u64); 8] {
+        // Taken apart, so that the compiler refuses a kind that is not named.
+        let &Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
+            self;
+        [
+            ("datagram_too_long", datagram_too_long),
+            ("batch_too_long", batch_too_long),
+            ("io", io),
+            ("invalid", invalid),
+            ("no_buffers", no_buffers),
+            ("refused", refused),
+            ("unreachable", unreachable),
+            ("other", other),
+        ]
+    }
+
     /// Returns the sum of all kinds.
     pub fn total(&self) -> u64 {
-        // Destructured, so that the compiler refuses a kind that is not summed.
-        let Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
-            self;
-        datagram_too_long + batch_too_long + io + invalid + no_buffers + refused + unreachable + other
+        self.named().iter().map(|(_, count)| count).sum()
     }
 }
 

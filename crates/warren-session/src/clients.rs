@@ -1,5 +1,24 @@
 //! The client registry, which is the content of `clients.toml`: the clients that may connect, and their addresses.
 
+/// Has serde keep a type as its text.
+macro_rules! stored_as_text {
+    ($type:ident) => {
+        impl TryFrom<String> for $type {
+            type Error = <Self as std::str::FromStr>::Err;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
 mod change;
 mod client;
 mod forward;
@@ -29,7 +48,7 @@ pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;
-pub use self::row::RowChange;
+pub use self::row::{RowChange, RowId};
 pub use self::wireguard::{PresharedKey, WireGuardClient};
 
-pub(crate) use self::row::{Before, RowId};
+pub(crate) use self::row::Before;

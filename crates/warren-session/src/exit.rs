@@ -132,7 +132,9 @@ impl ExitSessions {
     ) -> Result<Self, SessionConfigError> {
         config.check()?;
         let mut registry = registry;
-        let (pool, lost) = config.fill_pool(&mut registry)?;
+        let (mut pool, lost) = config.fill_pool(&mut registry)?;
+        registry.compact();
+        pool.compact();
         let mut store = StoreState::default();
         // The store still has the leases that no longer fit.
         lost.into_iter().for_each(|key| store.owe(RowId::Client(key)));
@@ -202,6 +204,7 @@ impl ExitSessions {
                 }
                 Deadline::Session(session) => self.end(now, session, EndReason::TimedOut),
                 Deadline::Leaving(session) => self.end(now, session, EndReason::Superseded),
+                Deadline::Stays(key) => self.fleet.forget_stays(key),
                 Deadline::LastSeen => self.stamp_online(now),
                 Deadline::Ends => self.save_ends(),
                 Deadline::Again => {

@@ -136,24 +136,7 @@ impl Goodbye {
     }
 
     pub(crate) fn to_message(self) -> message::Message {
-        let versions = match self {
-            Self::Version(versions) => versions,
-            Self::NotEnrolled
-            | Self::Revoked
-            | Self::Replaced
-            | Self::Disabled
-            | Self::InvitationVoid
-            | Self::PoolEmpty
-            | Self::Restarting
-            | Self::UnknownSession
-            | Self::Full
-            | Self::TimedOut
-            | Self::Superseded
-            | Self::Draining
-            | Self::NotStored
-            | Self::ClientStopped
-            | Self::Protocol(_) => None,
-        };
+        let versions = if let Self::Version(versions) = self { versions } else { None };
         message::Message::Goodbye(message::Goodbye {
             reason: self.code(),
             exit_version: versions.map_or(0, |versions| versions.exit),

@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod clients;
+mod compact;
 pub mod exit;
 pub mod goodbye;
 pub mod invite;

@@ -15,6 +15,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use self::error::PoolError;
 use self::range::Range;
 use crate::PublicKey;
+use crate::compact::compact;
 use crate::planted::{Bug, is_planted};
 
 /// The inner addresses of one client.
@@ -91,6 +92,16 @@ enum Choice {
     TakenFrom(PublicKey, u128),
 }
 
+/// The exit's own address in a pool's network: the first behind the network's, with the prefix length.
+pub fn gateway_ipv4(network: Ipv4Net) -> Ipv4Net {
+    Ipv4Net::new_assert((u32::from(network.network()) | 1).into(), network.prefix_len())
+}
+
+/// As [`gateway_ipv4`]. The network's address itself is that of any router (RFC 4291 section 2.6.1).
+pub fn gateway_ipv6(network: Ipv6Net) -> Ipv6Net {
+    Ipv6Net::new_assert((u128::from(network.network()) | 1).into(), network.prefix_len())
+}
+
 impl AddressPool {
     /// Makes a pool. The first host of each network is the gateway, which is the exit itself.
     ///
@@ -108,19 +119,25 @@ impl AddressPool {
         })
     }
 
+    /// Gives up memory that many changes have left unused.
+    pub(crate) fn compact(&mut self) {
+        compact(&mut self.holders);
+        [&mut self.ipv4, &mut self.ipv6].into_iter().flatten().for_each(Range::compact);
+    }
+
     /// The exit's own inner IPv4 address with its network's prefix length.
     pub fn gateway_ipv4(&self) -> Option<Ipv4Net> {
-        match self.ipv4.as_ref()?.gateway() {
-            IpNet::V4(gateway) => Some(gateway),
+        match self.ipv4.as_ref()?.network() {
+            IpNet::V4(network) => Some(gateway_ipv4(network)),
             IpNet::V6(_) => None,
         }
     }
 
     /// The exit's own inner IPv6 address with its network's prefix length.
     pub fn gateway_ipv6(&self) -> Option<Ipv6Net> {
-        match self.ipv6.as_ref()?.gateway() {
+        match self.ipv6.as_ref()?.network() {
             IpNet::V4(_) => None,
-            IpNet::V6(gateway) => Some(gateway),
+            IpNet::V6(network) => Some(gateway_ipv6(network)),
         }
     }
 

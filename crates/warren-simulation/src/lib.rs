@@ -22,14 +22,17 @@ use std::{
     fmt::Debug,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::OnceLock,
 };
 
 /// Declares the enum `Bug` and the function `is_planted`.
 ///
-/// In test builds `Bug` implements [`Planted`], and each thread plants its own bug.
+/// In test builds `Bug` implements [`Planted`], and each thread plants its own bug. A test that starts a whole program can name a
+/// bug in an environment variable, if the declaration begins with that variable (`"VARIABLE":`) and the program is built with
+/// debug assertions, which no release is.
 #[macro_export]
 macro_rules! planted_bugs {
-    ($($(#[$attribute:meta])* $bug:ident),* $(,)?) => {
+    ($($variable:literal:)? $($(#[$attribute:meta])* $bug:ident),* $(,)?) => {
         /// A planted bug.
         #[derive(Copy, Clone, Debug, PartialEq, Eq)]
         pub(crate) enum Bug {
@@ -49,14 +52,14 @@ macro_rules! planted_bugs {
             }
         }
 
-        /// Whether the bug is planted in this thread.
+        /// Whether the bug is planted.
         pub(crate) fn is_planted(bug: Bug) -> bool {
             #[cfg(test)]
             return PLANTED.get() == Some(bug);
             #[cfg(not(test))]
             {
                 let _ = bug;
-                false
+                false $(|| cfg!(debug_assertions) && $crate::is_named_in($variable, bug))?
             }
         }
     };
@@ -71,6 +74,13 @@ pub trait Planted: Copy + Debug + 'static {
     fn plant(bug: Option<Self>);
 }
 
+/// Whether this process's environment variable names the bug.
+pub fn is_named_in(variable: &str, bug: impl Debug) -> bool {
+    static NAMED: OnceLock<Option<String>> = OnceLock::new();
+    let named = NAMED.get_or_init(|| std::env::var(variable).ok());
+    named.as_ref().is_some_and(|named| *named == format!("{bug:?}"))
+}
+
 /// The result of a seed's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -83,6 +93,14 @@ pub struct Outcome {
 /// Runs a simulation that panics if a checked property is violated.
 pub fn outcome(run: impl FnOnce()) -> Outcome {
     Outcome { is_kept: catch_unwind(AssertUnwindSafe(run)).is_ok(), trace: 0 }
+}
+
+/// Whether a test that panics at a violation finds the bug.
+pub fn finds<Bug: Planted>(bug: Bug, run: impl FnOnce()) -> bool {
+    Bug::plant(Some(bug));
+    let is_kept = outcome(run).is_kept;
+    Bug::plant(None);
+    !is_kept
 }
 
 /// Returns the seeds to run: `default`, or the range in `WARREN_SIMULATION=FROM..TO`.

@@ -159,7 +159,7 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
         eventually(seconds(10), "both networks are routed", || has(exit) == [true, true]);
     }
     let addresses = vec!["2001:db8::7".parse().unwrap(), "198.51.99.7".parse().unwrap()];
-    fleet.store.say(fleet.links[0], FleetMessage::StoreAddresses { addresses });
+    fleet.store.say(fleet.links[0], FleetMessage::StoreAddresses { addresses, is_whole: true });
     eventually(seconds(10), "the way to the store is the host's own", || {
         has(&fleet.exits[0]) == [false, true]
     });

@@ -83,6 +83,7 @@ mod port_shadow;
 mod portal;
 mod privacy;
 mod profiles;
+mod proof;
 mod protocols;
 mod rate_limit;
 mod refusals;

@@ -15,12 +15,13 @@ mod ordered;
 mod proven_keys;
 mod race;
 mod running_race;
+mod silence;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use warren_quic::driver::{CloseReason, ConnectionId};
-use warren_session::client::{ConnectionEnd, Homing, Vigil, VigilAction};
+use warren_session::client::{ConnectionEnd, Homing, Vigil};
 use warren_session::goodbye::Goodbye;
 
 use self::close_reasons::end_of;
@@ -139,16 +140,6 @@ impl Connections {
         self.last_tried
     }
 
-    /// The session's index of a connection. None if the connection is not the session's.
-    pub(super) fn index(&self, connection: ConnectionId) -> Option<u32> {
-        self.own.indices.get(&connection).copied()
-    }
-
-    /// The session's connection with an index.
-    pub(super) fn with_index(&self, index: u32) -> Option<ConnectionId> {
-        self.own.with_index(index)
-    }
-
     /// The exits' addresses that the connections of all sessions go to.
     pub(super) fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let sessions = std::iter::once(&self.own).chain(&self.beside);
@@ -175,25 +166,6 @@ impl Connections {
     pub(super) async fn send(&self, worker: &WorkerHandle, which: Which, index: u32, bytes: Vec<u8>) {
         if let Some(connection) = self.connection_of(which, index) {
             worker.send(ConnectionCommand::SendControl { connection, data: bytes }).await;
-        }
-    }
-
-    /// Closes one of a session's connections, or stops trying to open it.
-    pub(super) async fn close(&mut self, worker: &WorkerHandle, which: Which, index: u32, reason: Goodbye) {
-        let Some(number) = self.of(which).map(|session| session.number) else { return };
-        // An order cannot be taken back. The worker will answer it, and `opened` then closes the connection.
-        self.ordered.cancel(index, number);
-        // Until the race has a winner, there is no connection 0 to close, only the race for it.
-        if which == Which::InUse && index == 0 && self.races_for(Purpose::Attempt) {
-            self.abort_race(worker).await;
-        }
-        if let Some(connection) = self.connection_of(which, index) {
-            // The session may use the index again from here on, so it must not be told of this connection's end.
-            if let Some(session) = self.of_mut(which) {
-                session.indices.remove(&connection);
-            }
-            let (code, reason) = (reason.code(), reason.to_string());
-            worker.send(ConnectionCommand::Close { connection, code, reason }).await;
         }
     }
 
@@ -344,65 +316,6 @@ impl Connections {
         Closed::OfRace { unproven }
     }
 
-    /// A connection has fallen silent, or is answered again. Returns whether this ended a silence of all the session's connections.
-    pub(super) async fn take_answers(
-        &mut self,
-        worker: &WorkerHandle,
-        connection: ConnectionId,
-        answers: bool,
-    ) -> bool {
-        if let (Some(index), Some(beside)) = (self.index_beside(connection), &mut self.beside) {
-            // It counts once the client uses that session.
-            beside.silence.answers(Instant::now(), index, answers);
-        }
-        let Some(index) = self.index(connection) else { return false };
-        tracing::debug!(index, answers, "a connection's path changed");
-        if !answers && !self.own.silence.has_silent() {
-            // An idle connection does not notice that its path is dead, so each connection now asks its peer for a sign of life.
-            worker.send_all(SharedCommand::Rouse).await;
-        }
-        let was_silent = self.own.silence.is_silent();
-        self.own.silence.answers(Instant::now(), index, answers);
-        let is_back = was_silent && !self.own.silence.is_silent();
-        // The old way works again, so the search for another one ends.
-        if is_back && self.races_for(Purpose::Scout) {
-            self.abort_race(worker).await;
-        }
-        is_back
-    }
-
-    /// When [`Self::handle_silence`] has something to do.
-    pub(super) fn silence_due(&self) -> Option<Instant> {
-        self.own.silence.timeout()
-    }
-
-    /// Gives silent connections other ports. Returns whether all are silent, so that another way has to be found.
-    pub(super) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
-        let mut scouts = false;
-        for action in self.own.silence.handle_timeout(Instant::now()) {
-            match action {
-                VigilAction::Rebind { index } => self.rebind(worker, index).await,
-                // A search that is under way goes on: starting it again would abort it.
-                VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
-            }
-        }
-        scouts
-    }
-
-    async fn rebind(&self, worker: &WorkerHandle, index: u32) {
-        let (Some(connection), Some(remote)) = (self.with_index(index), self.own.remotes.get(&index)) else {
-            return;
-        };
-        match exits::bind(*remote) {
-            Ok(socket) => {
-                // A new port makes NATs and firewalls on the path treat the connection as a new flow.
-                tracing::debug!(index, "another port for a connection that is not answered");
-                worker.send(ConnectionCommand::Rebind { connection, socket }).await;
-            }
-            Err(error) => tracing::debug!("cannot open a UDP socket: {error}"),
-        }
-    }
-
     /// When to ask whether an earlier exit of the profile is back.
     pub(super) fn failback_due(&self) -> Option<Instant> {
         // There is one race at a time, so this question waits until the race under way is over.
@@ -422,12 +335,6 @@ impl Connections {
     /// Whether a race is under way.
     pub(super) fn is_racing(&self) -> bool {
         self.race.is_some()
-    }
-
-    /// Whether the exit in use is still one that the session may use, by the key that it has proven.
-    pub(super) fn is_exit_accepted(&self) -> bool {
-        let place = self.exits.current();
-        self.proven_on(0).map_or(self.exits.has(place), |key| self.exits.accepts(place, key))
     }
 
     /// Notes that the earlier exits are being asked now.

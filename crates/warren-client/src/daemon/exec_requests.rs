@@ -1,28 +1,36 @@
-//! Requests to put programs inside or outside the tunnel: from root on the control socket, from other users on a socket of their own.
+//! Owns the socket on which users other than root ask to put programs inside or outside the tunnel.
 
-use std::net::IpAddr;
-
-use super::Daemon;
 use super::host_upkeep::HostUpkeep;
+use crate::exec_users::ExecUsers;
 use warren_control::RequestRefused;
 use warren_control::exec_socket::{ExecAsked, UserWish};
-use warren_control::status::State;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_host::exec_groups::Side;
 
-impl Daemon {
-    /// Makes this host ready for programs on a side. Returns the resolvers that they use.
-    pub(super) async fn prepare_exec(&mut self, side: Side) -> Result<Vec<IpAddr>, RequestRefused> {
-        let ready = self.host.prepare_exec(side).await;
-        ready.map_err(|error| RequestRefused::new(format!("{error:#}")))
+/// What users may ask for, and of which tunnel.
+pub(super) struct ExecRequests {
+    users: ExecUsers,
+    directory: DaemonDirectory,
+    name: String,
+}
+
+impl ExecRequests {
+    pub(super) fn new(users: ExecUsers, directory: DaemonDirectory, name: String) -> Self {
+        Self { users, directory, name }
     }
 
-    /// Moves a process of a user whom the profile allows.
-    pub(super) async fn answer_user(&mut self, asked: ExecAsked) {
+    /// Waits for the next wish.
+    pub(super) async fn next(&mut self) -> ExecAsked {
+        self.users.next().await
+    }
+
+    /// Moves a process of a user whom the profile allows. `is_up` whether the tunnel carries packets.
+    pub(super) async fn answer(&self, asked: ExecAsked, host: &mut HostUpkeep, is_up: bool) {
         let ExecAsked { process, user, wish, answer } = asked;
         let moved = match wish {
-            UserWish::Inside => self.move_process(process, user, Side::Inside).await,
-            UserWish::Outside => self.move_process(process, user, Side::Outside).await,
-            UserWish::Portal => self.open_portal(process, user).await,
+            UserWish::Inside => self.move_process(host, process, user, Side::Inside).await,
+            UserWish::Outside => self.move_process(host, process, user, Side::Outside).await,
+            UserWish::Portal => self.open_portal(host, process, user, is_up).await,
         };
         match &moved {
             Ok(()) => tracing::info!(user, process, ?wish, "a user has let a program in or out"),
@@ -33,35 +41,44 @@ impl Daemon {
     }
 
     /// Lets a user's process out to a login page, if the profile allows the user.
-    async fn open_portal(&mut self, process: u32, user: u32) -> Result<(), RequestRefused> {
-        let name = self.start.name.as_str();
-        if !self.exec_users.allows_portal(user) {
+    async fn open_portal(
+        &self,
+        host: &mut HostUpkeep,
+        process: u32,
+        user: u32,
+        is_up: bool,
+    ) -> Result<(), RequestRefused> {
+        let name = self.name.as_str();
+        if !self.users.allows_portal(user) {
             return Err(RequestRefused::new(format!(
                 "user {user} may not open a login page; run `sudo warren portal {name}`, or have root set portal = \"group\" in \
                  [kill_switch], add the user to the group warren, and run `warren down {name}` and `warren up {name}`"
             )));
         }
-        if self.health.state() == State::Up {
+        if is_up {
             return Err(RequestRefused::new(format!(
                 "{name} is connected, so no login page is in the way; see `warren status {name}`"
             )));
         }
-        let HostUpkeep { portal, helper, .. } = &mut self.host;
-        let opened = portal.admit(helper, (&self.start.directory, name), (process, user)).await;
-        self.host.put_off_look();
+        let opened = host.open_portal(&self.directory, name, (process, user)).await;
         opened.map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
-    async fn move_process(&mut self, process: u32, user: u32, side: Side) -> Result<(), RequestRefused> {
-        let name = &self.start.name;
-        if !self.exec_users.allows(user) {
+    async fn move_process(
+        &self,
+        host: &mut HostUpkeep,
+        process: u32,
+        user: u32,
+        side: Side,
+    ) -> Result<(), RequestRefused> {
+        let name = &self.name;
+        if !self.users.allows(user) {
             return Err(RequestRefused::new(format!(
                 "user {user} may not use `warren exec {name}`; run it as root, or have root name the user under users in [exec] of \
                  the profile and run `warren down {name}` and `warren up {name}`"
             )));
         }
-        drop(self.prepare_exec(side).await?);
-        let moved = self.start.helper.take_in(process, user, side).await;
+        let moved = host.take_in(process, user, side).await;
         moved.map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 }

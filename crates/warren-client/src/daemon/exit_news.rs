@@ -1,111 +1,142 @@
-//! Follows what the exit's operator has changed during a session: resolvers and routes, and the exit's keys.
+//! Owns what exits tell of themselves and of each other: their keys, and the roster of their fleet. What the profile pins decides
+//! whom to believe. `exit_news/fleet.rs` has the roster.
+
+mod fleet;
 
 use std::time::Instant;
 
 use warren_quic::key::PublicKey;
-use warren_session::client::SessionGrant;
 
-use super::Daemon;
-use warren_config::RemoteExit;
-use warren_control::status::State;
-use warren_tunnel::Forwarding;
+use super::sessions::Sessions;
+use crate::exits::Exits;
+use crate::fleet::Fleet;
+use crate::kill_switch::Lockdown;
+use crate::learnt_keys::LearntKeys;
+use warren_config::{ClientProfile, RemoteExit};
+use warren_daemon::helper::Helper;
 
-impl Daemon {
-    /// Makes the host follow the exit's resolvers and routes. The session and its connections stay as they are. What the profile sets
-    /// itself stays, too.
-    pub(super) async fn changed(&mut self, welcome: SessionGrant) {
-        let Some(before) = self.session.welcome() else { return };
-        let servers: Vec<String> = welcome.dns.iter().map(ToString::to_string).collect();
-        if before.dns != welcome.dns {
-            let named = if servers.is_empty() { "none".to_owned() } else { servers.join(", ") };
-            tracing::info!("the exit names other resolvers: {named}");
-        }
-        self.session.set_welcome(welcome.clone());
-        self.follow_grant(&welcome).await;
+/// What is known of the exits beyond the profile. The helper keeps it for the next daemon.
+pub(super) struct ExitNews {
+    learnt_keys: LearntKeys,
+    pub(super) fleet: Fleet,
+    helper: Helper,
+}
+
+impl ExitNews {
+    pub(super) fn new(learnt_keys: LearntKeys, fleet: Fleet, helper: Helper) -> Self {
+        Self { learnt_keys, fleet, helper }
     }
 
-    /// Makes the host follow what the session in use grants.
-    pub(super) async fn follow_grant(&mut self, welcome: &SessionGrant) {
-        if !self.host.setup.stands() {
+    /// The exits to begin with: the one that the user has asked for, or the one that is chosen, or the profile's first.
+    pub(super) fn first_exits(&self, profile: &ClientProfile, first_exit: Option<&String>) -> Exits {
+        let mut exits = Exits::of(profile);
+        let is_listed = |name: &String| profile.exits().any(|exit| exit.is_called(name));
+        let asked_for = first_exit.filter(|name| !is_listed(name));
+        if first_exit.is_some() {
+            let member = asked_for.and_then(|name| self.fleet.find(name));
+            exits.ask_for(member.map(|member| member.name.clone()));
+        }
+        exits.follow(profile, &self.learnt_keys, &self.fleet);
+        // Before the first measurement, the profile's own exit is the one that surely answers.
+        if asked_for.is_some() || (exits.chooses() && self.fleet.is_measured()) {
+            exits.use_first();
+        }
+        exits
+    }
+
+    /// Has the sessions use the exits of profile and roster.
+    pub(super) fn follow(&self, profile: &ClientProfile, sessions: &mut Sessions) {
+        sessions.connections.exits.follow(profile, &self.learnt_keys, &self.fleet);
+        self.name_fleet(sessions);
+    }
+
+    /// Has the next Hello name the fleet, and say whether there is another exit.
+    pub(super) fn name_fleet(&self, sessions: &mut Sessions) {
+        let Sessions { connections, pair, .. } = sessions;
+        pair.follow_fleet(self.fleet.is_wanted(), self.fleet.hello(), connections.exits.count() > 1);
+        pair.set_moves_without_gap(connections.exits.has_sibling());
+    }
+
+    /// Takes what the exit in use says about its keys on one of the session's connections.
+    pub(super) async fn take_keys(
+        &mut self,
+        profile: &ClientProfile,
+        sessions: &mut Sessions,
+        index: u32,
+        keys: &[PublicKey],
+    ) {
+        let (Some(by), Some(exit)) = (sessions.connections.proven_on(index), pinned(profile, sessions))
+        else {
             return;
-        }
-        match self.host.setup.apply(welcome).await {
-            Ok(queues) => {
-                if self.host.applied().await {
-                    self.note_host_trouble(None);
-                }
-                self.host.put_off_look();
-                if let Some(queues) = queues {
-                    self.worker.open_device(queues, &Forwarding::Client).await;
-                }
-            }
-            Err(error) => self.goes_without(&error).await,
-        }
+        };
+        self.learnt_keys.told(Instant::now(), exit, keys, by);
+        self.accept_learnt(profile, sessions).await;
     }
 
-    /// Takes what the exit says about its keys on one of the session's connections.
-    pub(super) async fn take_exit_keys(&mut self, index: u32, keys: &[PublicKey]) -> anyhow::Result<()> {
-        let Some(by) = self.connections.proven_on(index) else { return Ok(()) };
-        let now = Instant::now();
-        let Some(exit) = self.pinned_exit().cloned() else { return Ok(()) };
-        self.start.learnt_keys.told(now, &exit, keys, by);
-        self.accept_learnt().await;
-        self.check_next_key(now).await;
-        Ok(())
-    }
-
-    /// The exit has opened a connection with a key.
-    pub(super) async fn exit_showed(&mut self, key: PublicKey) {
-        if let Some(exit) = self.pinned_exit().cloned() {
-            self.start.learnt_keys.shown(&exit, key);
+    /// The exit in use has opened a connection with a key.
+    pub(super) async fn shown(&mut self, profile: &ClientProfile, sessions: &mut Sessions, key: PublicKey) {
+        if let Some(exit) = pinned(profile, sessions) {
+            self.learnt_keys.shown(exit, key);
         }
-        self.accept_learnt().await;
+        self.accept_learnt(profile, sessions).await;
     }
 
     /// Checks whether the exit in use has the key that it has named.
-    pub(super) async fn check_next_key(&mut self, now: Instant) {
-        if self.health.state() != State::Up {
-            return;
-        }
-        let Some(key) = self.pinned_exit().and_then(|exit| self.start.learnt_keys.unproven(exit)) else {
+    pub(super) async fn check_next_key(
+        &self,
+        profile: &ClientProfile,
+        sessions: &mut Sessions,
+        lockdown: &mut Lockdown,
+    ) {
+        let Some(key) = pinned(profile, sessions).and_then(|exit| self.learnt_keys.unproven(exit)) else {
             return;
         };
-        let checked = self.connections.check_key(&self.worker, &mut self.host.lockdown, now, key).await;
-        if let Err(error) = checked {
+        let Sessions { connections, worker, .. } = sessions;
+        if let Err(error) = connections.check_key(worker, lockdown, Instant::now(), key).await {
             tracing::debug!("cannot check the exit's next key: {error:#}");
         }
     }
 
-    /// The key that the exit in use has proven, or has to prove.
-    pub(super) fn exit_key(&self) -> Option<PublicKey> {
-        let accepted = &self.connections.exit().public_keys;
-        // An earlier connection to another exit may have proven that exit's key.
-        let proven = self.connections.proven_on(0).filter(|key| accepted.contains(key));
-        proven.or(accepted.first().copied())
+    /// The newer key of the exit in use, by which it is accepted as well. `key` is the one that it has proven, or that it has to.
+    pub(super) fn next_key(
+        &self,
+        profile: &ClientProfile,
+        sessions: &Sessions,
+        key: Option<PublicKey>,
+    ) -> Option<PublicKey> {
+        let pinned = pinned(profile, sessions)?;
+        let accepted = self.learnt_keys.accepted(pinned).first().copied();
+        accepted.filter(|next| Some(*next) != key && !pinned.public_keys.contains(next))
     }
 
-    /// The newer key of the exit in use, by which it is accepted as well.
-    pub(super) fn next_exit_key(&self) -> Option<PublicKey> {
-        let pinned = self.pinned_exit()?;
-        let accepted = self.start.learnt_keys.accepted(pinned).first().copied();
-        accepted.filter(|key| Some(*key) != self.exit_key() && !pinned.public_keys.contains(key))
-    }
-
-    /// The exit in use as the profile has it.
-    pub(super) fn pinned_exit(&self) -> Option<&RemoteExit> {
-        self.start.profile.exits().nth(self.connections.exits.current())
+    /// The exit in use as the profile has it, if the profile pins it, and the connection has proven a key by which the profile knows
+    /// it: a key of the profile, or one for which such a key has vouched.
+    fn voucher<'a>(
+        &self,
+        profile: &'a ClientProfile,
+        sessions: &Sessions,
+        index: u32,
+    ) -> Option<&'a RemoteExit> {
+        let exit = pinned(profile, sessions)?;
+        let key = sessions.connections.proven_on(index)?;
+        self.learnt_keys.accepted(exit).contains(&key).then_some(exit)
     }
 
     /// Uses what was learnt, and keeps it.
-    async fn accept_learnt(&mut self) {
-        self.follow_exits();
-        let Some(exits) = self.start.learnt_keys.unsaved() else { return };
+    async fn accept_learnt(&mut self, profile: &ClientProfile, sessions: &mut Sessions) {
+        self.follow(profile, sessions);
+        let Some(exits) = self.learnt_keys.unsaved() else { return };
         // In memory it counts even if it cannot be kept: the session has vouched for it.
-        if let Err(error) = self.start.helper.keep_exit_keys(exits).await {
+        if let Err(error) = self.helper.keep_exit_keys(exits).await {
             tracing::warn!(
                 "a new key of an exit could not be kept beyond a restart: {error:#}; check the state directory and its disk, or write the \
                  key into the profile"
             );
         }
     }
+}
+
+/// The exit in use as the profile has it.
+fn pinned<'a>(profile: &'a ClientProfile, sessions: &Sessions) -> Option<&'a RemoteExit> {
+    profile.exits().nth(sessions.connections.exits.current())
 }

@@ -11,6 +11,7 @@ use warren_session::goodbye::Goodbye;
 pub(super) use self::diagnosis::Diagnosis;
 pub(super) use self::refusal::Refusal;
 use self::repeated_warnings::RepeatedWarnings;
+use super::connections::Connections;
 use crate::diagnose::{Cause, Certainty};
 use warren_config::Endpoint;
 use warren_control::status::State;
@@ -31,7 +32,7 @@ pub(super) struct Health {
     pub(super) refusal: Refusal,
     /// Whether an attempt to connect has failed since traffic last flowed.
     has_failed: bool,
-    /// Why no exit's name could be resolved.
+    /// Why no exit's name could be resolved. A diagnosis may find that this host has no network.
     unresolved: Option<String>,
 }
 
@@ -57,6 +58,11 @@ impl Health {
             has_failed: false,
             unresolved: None,
         }
+    }
+
+    /// Whether the session in use carries packets, whatever is wrong on the host.
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
     }
 
     /// The state of the session, whatever is wrong on the host.
@@ -99,8 +105,33 @@ impl Health {
         notify::ready("connected");
     }
 
+    /// The session in use has no connection left, or another attempt to open one has failed. `had_session` whether an exit has granted
+    /// one. Tells a waiting `up` of an end after which another attempt would hardly succeed.
+    pub(super) fn lost(
+        &mut self,
+        reason: String,
+        goodbye: Option<Goodbye>,
+        connections: &Connections,
+        had_session: bool,
+    ) {
+        let is_only_exit = connections.exits.count() == 1;
+        match goodbye {
+            Some(Goodbye::PoolEmpty) if !had_session => {
+                self.refusal.take_empty_pool(|| connections.refusal_of(Goodbye::PoolEmpty));
+            }
+            None if !connections.exits.have_addresses() => self.unresolved = Some(reason.clone()),
+            // The exit has proven its key, so this is the exit's own answer, and this client cannot use it.
+            Some(Goodbye::Protocol(_)) => self.refusal.give_up(reason.clone()),
+            Some(Goodbye::Draining) if is_only_exit => {
+                self.refusal.give_up(connections.refusal_of(Goodbye::Draining));
+            }
+            _ => {}
+        }
+        self.down(reason, goodbye);
+    }
+
     /// No connection carries traffic, or yet another attempt has failed.
-    pub(super) fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
+    fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
             // Only the loss of a tunnel that was up counts, not each attempt to restore it.
             self.reconnects += 1;
@@ -121,11 +152,6 @@ impl Health {
         self.warn(&cause.sentence);
         self.diagnosis.set_cause(cause.clone());
         self.unreachable(cause.sentence);
-    }
-
-    /// No exit's name could be resolved. A diagnosis may find that this host has no network.
-    pub(super) fn unresolved(&mut self, sentence: String) {
-        self.unresolved = Some(sentence);
     }
 
     /// Tells a waiting `up` the reason if it is known, so that its user need not wait for the timeout. `exits` is how many the

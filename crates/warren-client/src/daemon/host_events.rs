@@ -1,32 +1,43 @@
-//! Reacts to what happens on the host: something is wrong there, the lease clashes with an address there, or a Welcome cannot be
-//! applied.
+//! Follows this host and its network: something has changed on the host, a grant has to be applied there, the lease clashes with an
+//! address there, or the tunnel rests on a trusted network and goes on elsewhere.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use warren_host::current_network::CurrentNetwork;
+use warren_session::client::SessionGrant;
 
 use super::Daemon;
+use super::on_demand::{Decision, Seen};
 use warren_control::status::State;
-use warren_tunnel::SharedCommand;
+
+/// How soon the kill switch is closed again after that has failed.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Repairs the host after a change. Repairs that fail now are tried again at the next check.
     pub(super) async fn look_after_host(&mut self) {
-        let mut trouble = self.host.repair(&self.worker, self.health.refusal.is_refused()).await;
+        let mut trouble = self.host.repair(&self.sessions.worker, self.health.refusal.is_refused()).await;
         // A host that has joined another network may find its lease in use there.
         if let Err(error) = self.give_up_taken_lease().await {
             trouble.push(format!("{error:#}"));
         }
-        if trouble.is_empty() && self.session.is_over() && self.host.is_retry_due() {
+        if trouble.is_empty() && self.sessions.pair.is_over() && self.host.is_retry_due() {
             // Only the next Welcome shows whether the host can be set up now.
-            self.begin_session(Instant::now());
+            self.sessions.begin(Instant::now());
         }
         trouble.extend(self.host.unapplied().map(str::to_owned));
-        self.note_host_trouble((!trouble.is_empty()).then(|| trouble.join("; ")));
+        self.host.note_trouble(&mut self.health, (!trouble.is_empty()).then(|| trouble.join("; ")));
     }
 
-    /// Notes what is wrong on the host. The host is checked again until nothing is wrong.
-    pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) {
-        if self.health.note_host_trouble(trouble) {
-            self.host.look_again();
+    /// Makes the host follow what the session in use grants. The session and its connections stay as they are. What the profile sets
+    /// itself stays, too.
+    pub(super) async fn follow_grant(&mut self, welcome: &SessionGrant) {
+        if !self.host.setup.stands() {
+            return;
+        }
+        match self.host.apply(welcome, &mut self.health).await {
+            Ok(queues) => self.sessions.open_device(queues).await,
+            Err(error) => self.goes_without(&error).await,
         }
     }
 
@@ -39,7 +50,7 @@ impl Daemon {
             tracing::debug!("cannot close the host yet, and tries again at the next check: {error:#}");
         }
         self.host.not_applied(sentence.clone());
-        self.note_host_trouble(Some(sentence));
+        self.host.note_trouble(&mut self.health, Some(sentence));
     }
 
     /// Gives the session up if the lease's address by now belongs to another host, which this host has to reach outside the
@@ -49,31 +60,18 @@ impl Daemon {
     /// Why the lease is still on this host.
     pub(super) async fn give_up_taken_lease(&mut self) -> anyhow::Result<()> {
         let is_stopping = self.health.state() == State::Stopping;
-        let Some(welcome) = self.session.welcome().filter(|_| !is_stopping) else { return Ok(()) };
-        let Some(clash) = self.host.clash(welcome, &self.connections).await? else { return Ok(()) };
+        let Some(welcome) = self.sessions.welcome().filter(|_| !is_stopping) else { return Ok(()) };
+        let Some(clash) = self.host.clash(welcome, &self.sessions.connections).await? else { return Ok(()) };
         let sentence = format!(
             "the session with {} is given up: {clash}; have the exit's operator give another address, or use another network",
-            self.connections.endpoint()
+            self.sessions.connections.endpoint()
         );
         tracing::error!("{sentence}");
         let given_back = self.give_session_up(&sentence).await;
         if !self.health.refusal.is_refused() {
-            self.begin_session(Instant::now());
+            self.sessions.begin(Instant::now());
         }
         given_back
-    }
-
-    /// Says goodbye to the exit, and ends the session with its connections and searches. The host stays as it is.
-    pub(super) async fn end_session(&mut self) {
-        self.end_move().await;
-        self.session.machine.stop(Instant::now());
-        self.close_unwanted().await;
-        self.connections.abort_race(&self.worker).await;
-        self.connections.forget_silence();
-        self.forget_proof();
-        if let Some(session) = self.session.take_welcome() {
-            self.worker.send_all(SharedCommand::EndSession { session }).await;
-        }
     }
 
     /// Says goodbye to the exit, and takes the lease off the host. The routes into the tunnel stay, so its traffic stays blocked.
@@ -81,8 +79,89 @@ impl Daemon {
     /// # Errors
     /// Why the lease is still on this host.
     async fn give_session_up(&mut self, why: &str) -> anyhow::Result<()> {
-        self.end_session().await;
+        self.sessions.end().await;
         self.health.session_given_up(why);
         self.host.setup.give_lease_back().await
+    }
+
+    /// Looks at the network that this host is in, and takes the tunnel down or brings it up accordingly.
+    ///
+    /// # Errors
+    /// When the daemon cannot go on.
+    pub(super) async fn look_at_network(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if self.health.state() == State::Stopping {
+            return Ok(());
+        }
+        let current = CurrentNetwork::look().await.unwrap_or_else(|error| {
+            tracing::debug!("cannot look at this host's network: {error}");
+            None
+        });
+        let recognised = self.on_demand.recognise(current.as_ref());
+        // A kill switch that the profile does not let open keeps the tunnel up.
+        let may_rest = !self.host.lockdown.is_closed() || self.settings.profile.on_demand.opens_kill_switch;
+        let seen = match &recognised {
+            Some((name, is_confirmed)) if may_rest => Seen::Trusted { name, is_confirmed: *is_confirmed },
+            _ => Seen::Other,
+        };
+        let decision = self.on_demand.decide(now, seen);
+        tracing::debug!(?current, ?seen, ?decision, "looked at the network");
+        match decision {
+            Decision::Stay => Ok(()),
+            Decision::Rest(name) => self.rest(name).await,
+            Decision::GoOn => {
+                if let Err(error) = self.go_on(false).await {
+                    // The kill switch has to be closed first, so the next look tries again.
+                    self.host.note_trouble(&mut self.health, Some(format!("{error:#}")));
+                    self.on_demand.look_soon(now + TRY_AGAIN);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the tunnel down. The daemon, its sandbox and its sockets stay.
+    async fn rest(&mut self, network: String) -> anyhow::Result<()> {
+        tracing::info!("the tunnel rests on the trusted network {network}");
+        // Connections through the tunnel end first, as in a stop.
+        self.sessions.end_flows().await;
+        self.sessions.end().await;
+        self.host.forget_unapplied();
+        let was_closed = self.host.lockdown.is_closed();
+        let opens = self.settings.profile.on_demand.opens_kill_switch;
+        self.host.rest(opens, &self.settings.directory).await?;
+        self.on_demand.has_opened = was_closed && !self.host.lockdown.is_closed();
+        self.health.rests(&network);
+        self.on_demand.rests(network);
+        self.host.note_trouble(&mut self.health, None);
+        Ok(())
+    }
+
+    /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user` if `warren up` asks for it.
+    ///
+    /// # Errors
+    /// When the kill switch cannot be closed. The tunnel still rests then.
+    pub(super) async fn go_on(&mut self, by_user: bool) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let Some(network) = self.on_demand.resting() else { return Ok(()) };
+        match by_user {
+            true => tracing::info!("the tunnel goes on, on the trusted network {network}"),
+            false => tracing::info!("this host has left the trusted network {network}; connecting again"),
+        }
+        let profile = &self.settings.profile;
+        if self.on_demand.has_opened || profile.kill_switch.enabled {
+            self.host.close_lockdown_again(profile, &self.settings.directory).await?;
+        }
+        match self.host.setup.close_for_now().await {
+            Ok(queues) => self.sessions.open_device(queues).await,
+            // The Welcome sets the host up again, or says what is wrong.
+            Err(error) => tracing::warn!("traffic is not blocked until the tunnel is up: {error:#}"),
+        }
+        self.host.put_off_look();
+        self.on_demand.goes_on(now, by_user);
+        self.health.goes_on();
+        self.sessions.connections.exits.forgive();
+        self.sessions.begin(now);
+        Ok(())
     }
 }

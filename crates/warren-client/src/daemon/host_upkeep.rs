@@ -11,8 +11,10 @@ use ipnet::IpNet;
 use warren_host::exec_groups::Side;
 use warren_host::facts;
 use warren_host::watch::Watch;
+use warren_session::client::SessionGrant;
+use warren_tun::Queue;
 
-use super::health::Trouble;
+use super::health::{Health, Trouble};
 use crate::device::Restored;
 use crate::exec_upkeep::ExecUpkeep;
 use crate::host::HostSetup;
@@ -31,10 +33,10 @@ pub(super) struct HostUpkeep {
     /// Single programs on a side of their own.
     pub(super) exec: ExecUpkeep,
     /// A user's way to a login page.
-    pub(super) portal: PortalUpkeep,
+    portal: PortalUpkeep,
     /// None once the daemon restores the host.
     watch: Option<Watch>,
-    pub(super) helper: Helper,
+    helper: Helper,
     /// Why the host could not be set up as the latest Welcome asks.
     unapplied: Option<Trouble>,
     /// The networks that this host was in when the last Welcome was applied.
@@ -138,6 +140,28 @@ impl HostUpkeep {
         self.lockdown.allow_resolvers(&listed).await
     }
 
+    /// Lets a user's process out to a login page.
+    ///
+    /// # Errors
+    /// Why it cannot be done, and what to do.
+    pub(super) async fn open_portal(
+        &mut self,
+        directory: &DaemonDirectory,
+        name: &str,
+        process: (u32, u32),
+    ) -> anyhow::Result<()> {
+        let opened = self.portal.admit(&self.helper, (directory, name), process).await;
+        self.put_off_look();
+        opened
+    }
+
+    /// Closes a user's way to a login page if it is no longer needed. `is_up` whether the tunnel carries packets.
+    pub(super) async fn close_portal_if_over(&mut self, is_up: bool) {
+        if self.portal.is_over(is_up) {
+            self.close_portal().await;
+        }
+    }
+
     /// Closes a user's way to a login page, and ends the browser.
     pub(super) async fn close_portal(&mut self) {
         self.portal.close(&self.helper).await;
@@ -192,6 +216,15 @@ impl HostUpkeep {
         ready.map(|()| self.setup.exec_resolvers(side))
     }
 
+    /// Puts a user's process on a side.
+    ///
+    /// # Errors
+    /// As [`Self::prepare_exec`].
+    pub(super) async fn take_in(&mut self, process: u32, user: u32, side: Side) -> anyhow::Result<()> {
+        drop(self.prepare_exec(side).await?);
+        self.helper.take_in(process, user, side).await
+    }
+
     /// Makes the table of single programs follow the tunnel.
     ///
     /// # Errors
@@ -220,8 +253,38 @@ impl HostUpkeep {
         self.lockdown.allow_networks(self.setup.lan().await?, guests, on_link).await
     }
 
+    /// Sets this host up as a Welcome asks. Returns the queues of a new device.
+    ///
+    /// # Errors
+    /// Why the host cannot be set up like that.
+    pub(super) async fn apply(
+        &mut self,
+        welcome: &SessionGrant,
+        health: &mut Health,
+    ) -> anyhow::Result<Option<Vec<Queue>>> {
+        let queues = self.setup.apply(welcome).await?;
+        if self.applied().await {
+            self.note_trouble(health, None);
+        }
+        // A check of what was just set up would delay the first echo, for which `up` waits.
+        self.put_off_look();
+        Ok(queues)
+    }
+
+    /// Notes what is wrong on this host. It is checked again until nothing is wrong.
+    pub(super) fn note_trouble(&mut self, health: &mut Health, trouble: Option<String>) {
+        if health.note_host_trouble(trouble) {
+            self.look_again();
+        }
+    }
+
+    /// The device's name, if there is one.
+    pub(super) fn device_name(&self) -> Option<String> {
+        self.setup.device().map(|device| device.name)
+    }
+
     /// Notes that the latest Welcome was applied. Returns whether applying one had failed before.
-    pub(super) async fn applied(&mut self) -> bool {
+    async fn applied(&mut self) -> bool {
         if let Err(error) = self.follow_exec().await {
             // The programs stay cut off, and the next look at the host tries again.
             tracing::warn!("{error:#}");

@@ -1,4 +1,4 @@
-//! What the daemon knows of its moves to other exits of the fleet. `moving.rs` makes them.
+//! What the daemon knows of its moves to other exits of the fleet. `sessions/moving.rs` makes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use warren_session::client::{ClientAction, Moves as Plan};
 
 use super::connections::Purpose;
+use crate::probe::Identifier;
 use warren_control::status::MoveStatus;
 use warren_tunnel::Moving;
 
@@ -27,6 +28,8 @@ pub(super) struct Move {
     pub(super) to: String,
     /// What the new exit has said before the switch.
     pub(super) news: VecDeque<ClientAction>,
+    /// The identifier of the echo requests that the workers send on the new session before the switch. The workers learn it once.
+    pub(super) identifier: Option<Identifier>,
 }
 
 impl Move {

@@ -1,4 +1,5 @@
-//! Owns the session with the exit in use: its state machine, what the exit granted, and the probe of its traffic.
+//! Owns the session with the exit in use, and the second one of a client that moves: the state machine of each, what its exit
+//! granted, and the probe of its traffic.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,35 +13,31 @@ use warren_session::roster::FleetName;
 
 use super::connections::Which;
 use super::task::finished;
-use crate::probe::{EchoSockets, Identifier, Probe};
+use crate::probe::{EchoSockets, Identifier, KEPT_FOR_MOVES, Probe};
 use warren_daemon::{entropy, notify};
 
-/// The second session of a client that moves to another exit.
-pub(super) struct SessionBeside {
-    pub(super) machine: ClientSession,
-    pub(super) welcome: Option<SessionGrant>,
-    /// The identifier of the echo requests that the workers send on this session before the switch. The workers learn it once.
-    pub(super) identifier: Option<Identifier>,
-    probe: Option<JoinHandle<io::Result<()>>>,
-}
-
-/// The session with the exit in use, or the attempt to open one.
-pub(super) struct CurrentSession {
+/// A session with an exit, or the attempt to open one.
+pub(super) struct Session {
     /// Decides what to send to the exit and when to try again.
     pub(super) machine: ClientSession,
-    config: ClientConfig,
     /// What the exit granted, until the session is given up or another Welcome replaces it.
-    welcome: Option<SessionGrant>,
-    /// The new session until it carries packets, and then the old one.
-    pub(super) beside: Option<SessionBeside>,
+    pub(super) welcome: Option<SessionGrant>,
     /// Runs from the first attached connection until the exit's inner address answers through the tunnel.
     probe: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl CurrentSession {
+/// The session with the exit in use, and the one beside it.
+pub(super) struct SessionPair {
+    config: ClientConfig,
+    pub(super) in_use: Session,
+    /// The new session until it carries packets, and then the old one.
+    pub(super) beside: Option<Session>,
+}
+
+impl SessionPair {
     pub(super) fn new(config: ClientConfig) -> anyhow::Result<Self> {
         let mut config = ClientConfig { nonce: Some(entropy::bytes()?), ..config };
-        Ok(Self { machine: new_machine(&mut config), config, welcome: None, beside: None, probe: None })
+        Ok(Self { in_use: Session::new(&mut config), config, beside: None })
     }
 
     /// Makes the next session look like that of another client process, because an exit has replaced this client's session.
@@ -49,34 +46,48 @@ impl CurrentSession {
         Ok(())
     }
 
+    pub(super) fn of(&self, which: Which) -> Option<&Session> {
+        match which {
+            Which::InUse => Some(&self.in_use),
+            Which::Beside => self.beside.as_ref(),
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, which: Which) -> Option<&mut Session> {
+        match which {
+            Which::InUse => Some(&mut self.in_use),
+            Which::Beside => self.beside.as_mut(),
+        }
+    }
+
     /// Says whether this client can open a session at another exit beside the one in use.
     pub(super) fn set_moves_without_gap(&mut self, moves_without_gap: bool) {
         self.config.moves_without_gap = moves_without_gap;
-        self.machine.set_moves_without_gap(moves_without_gap);
+        self.in_use.machine.set_moves_without_gap(moves_without_gap);
     }
 
     /// Begins a session beside the one in use. Its connection 0 exists already.
     pub(super) fn begin_beside(&mut self, now: Instant) {
-        let mut machine = new_machine(&mut self.config);
-        machine.start(now);
+        let mut beside = Session::new(&mut self.config);
+        beside.machine.start(now);
         // It asks for a connection 0.
-        while machine.poll_action().is_some() {}
-        machine.connected(now, 0);
-        self.beside = Some(SessionBeside { machine, welcome: None, identifier: None, probe: None });
+        while beside.machine.poll_action().is_some() {}
+        beside.machine.connected(now, 0);
+        self.beside = Some(beside);
     }
 
     /// Tells the exit in use that the client stays with its session, although it has opened another one elsewhere.
     pub(super) fn stay(&mut self) {
         self.config.claim += 1;
-        self.machine.stay(self.config.claim);
+        self.in_use.machine.stay(self.config.claim);
     }
 
     /// Makes the second session the one in use, and keeps the other one as the second session.
     pub(super) fn swap(&mut self) {
         if let Some(beside) = &mut self.beside {
-            std::mem::swap(&mut self.machine, &mut beside.machine);
-            std::mem::swap(&mut self.welcome, &mut beside.welcome);
-            std::mem::swap(&mut self.probe, &mut beside.probe);
+            std::mem::swap(&mut self.in_use, beside);
+            // Its echo requests would take the session in use from now on.
+            beside.abort_probe();
         }
     }
 
@@ -92,74 +103,43 @@ impl CurrentSession {
             if follows { self.config.features | ROSTER } else { self.config.features & !ROSTER };
         self.config.fleet.clone_from(&fleet);
         self.config.has_other_exit = has_other_exit;
-        self.machine.set_fleet(fleet, has_other_exit);
+        self.in_use.machine.set_fleet(fleet, has_other_exit);
     }
 
     /// Asks the exit in use for a new session. The grant of an earlier session stays on the host until the new one is there.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.machine = new_machine(&mut self.config);
-        self.machine.start(now);
+        self.in_use.machine = new_machine(&mut self.config);
+        self.in_use.machine.start(now);
     }
 
     /// Stops for good. The loop ends once the state machine reports that it has stopped.
-    pub(super) fn stop(&mut self, now: Instant) {
+    pub(super) fn stop_for_good(&mut self, now: Instant) {
         if self.is_over() {
             // A state machine that has already stopped reports nothing more, and the loop would wait for ever. A new one reports
             // it.
-            self.machine = new_machine(&mut self.config);
+            self.in_use.machine = new_machine(&mut self.config);
         }
-        self.machine.stop(now);
+        self.in_use.machine.stop(now);
     }
 
-    /// Whether the state machine has stopped, as after a final refusal.
+    /// Whether the state machine of the session in use has stopped, as after a final refusal.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.machine.state(), ClientState::Stopped(_))
+        matches!(self.in_use.machine.state(), ClientState::Stopped(_))
     }
 
-    /// What the exit granted.
-    pub(super) fn welcome(&self) -> Option<&SessionGrant> {
-        self.welcome.as_ref()
-    }
-
-    /// Takes over what the exit granted.
-    pub(super) fn set_welcome(&mut self, welcome: SessionGrant) {
-        self.welcome = Some(welcome);
-    }
-
-    /// Forgets what the exit granted. Returns the session's identifier, if there was a session.
-    pub(super) fn take_welcome(&mut self) -> Option<SessionId> {
-        self.welcome.take().map(|welcome| SessionId(welcome.session))
-    }
-
-    /// The inner addresses of this client.
-    pub(super) fn leased(&self) -> Vec<IpAddr> {
-        self.welcome.as_ref().map(leased).unwrap_or_default()
-    }
-
-    /// Starts to send echo requests through the device. Returns false when the exit has no inner address to ask.
-    /// With `sockets`, the daemon can send them in its sandbox too.
-    pub(super) fn start_probe(&mut self, device: Option<String>, sockets: Option<&EchoSockets>) -> bool {
-        let probe = self.welcome.as_ref().and_then(Probe::of);
-        let (Some(probe), Some(device)) = (probe, device) else { return false };
-        // A waiting `up` prints this if no reply comes in time.
-        notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
-        self.probe = Some(match (sockets, Probe::identifier()) {
-            (Some(sockets), Ok(identifier)) => {
-                tokio::spawn(probe.answered_as(sockets.clone(), device, identifier))
-            }
-            _ => tokio::spawn(probe.answered(device)),
-        });
-        true
+    /// When a state machine has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let beside = self.beside.as_ref().and_then(|beside| beside.machine.timeout());
+        self.in_use.machine.timeout().into_iter().chain(beside).min()
     }
 
     /// Waits for the end of a session's probe. Without a probe, waits for ever. Cancelling the wait loses nothing.
     pub(super) async fn probed(&mut self) -> (Which, Result<io::Result<()>, JoinError>) {
-        let Self { probe, beside, .. } = self;
         let mut none = None;
-        let other = beside.as_mut().map_or(&mut none, |beside| &mut beside.probe);
+        let other = self.beside.as_mut().map_or(&mut none, |beside| &mut beside.probe);
         tokio::select! {
-            outcome = finished(probe) => {
-                *probe = None;
+            outcome = finished(&mut self.in_use.probe) => {
+                self.in_use.probe = None;
                 (Which::InUse, outcome)
             }
             outcome = finished(other) => {
@@ -168,39 +148,69 @@ impl CurrentSession {
             }
         }
     }
-
-    /// Gives the probe of the session in use up.
-    pub(super) fn abort_probe(&mut self) {
-        abort(&mut self.probe);
-    }
 }
 
-impl SessionBeside {
-    /// Starts to send echo requests with an identifier, which the workers send on this session.
+impl Session {
+    fn new(config: &mut ClientConfig) -> Self {
+        Self { machine: new_machine(config), welcome: None, probe: None }
+    }
+
+    /// The session's identifier, if the exit has granted one.
+    pub(super) fn id(&self) -> Option<SessionId> {
+        self.welcome.as_ref().map(|welcome| SessionId(welcome.session))
+    }
+
+    /// How many connections are attached, if any is.
+    pub(super) fn attached(&self) -> Option<u32> {
+        let ClientState::Up { attached } = self.machine.state() else { return None };
+        Some(*attached)
+    }
+
+    /// The inner addresses of this client.
+    pub(super) fn leased(&self) -> Vec<IpAddr> {
+        self.welcome.as_ref().map(leased).unwrap_or_default()
+    }
+
+    /// Starts to send echo requests through the device, by sockets from before the sandbox. Returns false when the exit has no inner
+    /// address to ask. `is_trying` whether a move depends on it, which may use up all sockets.
     pub(super) fn start_probe(
+        &mut self,
+        device: Option<String>,
+        sockets: &EchoSockets,
+        is_trying: bool,
+    ) -> bool {
+        let probe = self.welcome.as_ref().and_then(Probe::of);
+        let (Some(probe), Some(device), Ok(identifier)) = (probe, device, Probe::identifier()) else {
+            return false;
+        };
+        // Users see this while they wait.
+        notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
+        let kept = if is_trying { 0 } else { KEPT_FOR_MOVES };
+        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), kept, device, identifier)));
+        true
+    }
+
+    /// Starts to send echo requests with an identifier, which the workers send on this session.
+    pub(super) fn start_probe_as(
         &mut self,
         sockets: &EchoSockets,
         device: String,
         (probe, identifier): (Probe, Identifier),
     ) {
-        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), device, identifier)));
+        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), 0, device, identifier)));
     }
 
     /// Gives this session's probe up.
     pub(super) fn abort_probe(&mut self) {
-        abort(&mut self.probe);
+        if let Some(probe) = self.probe.take() {
+            probe.abort();
+        }
     }
 }
 
-impl Drop for SessionBeside {
+impl Drop for Session {
     fn drop(&mut self) {
         self.abort_probe();
-    }
-}
-
-fn abort(probe: &mut Option<JoinHandle<io::Result<()>>>) {
-    if let Some(probe) = probe.take() {
-        probe.abort();
     }
 }
 

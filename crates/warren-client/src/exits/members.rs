@@ -78,11 +78,6 @@ impl Exits {
         self.chooses
     }
 
-    /// The name in the roster of the exit at a place.
-    pub(crate) fn member(&self, place: usize) -> Option<&str> {
-        self.entries.get(place)?.member.as_deref()
-    }
-
     /// The places of a roster's exit.
     pub(crate) fn places_of(&self, member: &str) -> Vec<usize> {
         let is_of = |place: &usize| self.member(*place) == Some(member);

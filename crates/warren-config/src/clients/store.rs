@@ -12,9 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use warren_host::{open_plain, open_plain_to_write};
-use warren_session::PublicKey;
-use warren_session::clients::{ClientRegistry, RowChange};
-use warren_session::invite::TokenDigest;
+use warren_session::clients::{ClientRegistry, RowChange, RowId};
 
 use super::access::{MODE, refuse_what_others_write, unwritten};
 use super::record;
@@ -253,38 +251,11 @@ fn format_of(row: &RowChange) -> u32 {
 
 /// The changes that make the first registry the second.
 fn difference(before: &ClientRegistry, after: &ClientRegistry) -> Vec<RowChange> {
-    let named = |row: RowChange| (RowName::of(&row), row);
-    let mut gone: BTreeMap<RowName, RowChange> = before.rows().map(named).collect();
+    let mut gone: BTreeMap<RowId, RowChange> = before.rows().map(|row| (row.id(), row)).collect();
     let mut changes: Vec<RowChange> =
-        after.rows().filter(|row| gone.remove(&RowName::of(row)).as_ref() != Some(row)).collect();
-    changes.extend(gone.into_keys().map(RowName::deletion));
+        after.rows().filter(|row| gone.remove(&row.id()).as_ref() != Some(row)).collect();
+    changes.extend(gone.into_keys().map(RowId::deletion));
     changes
-}
-
-/// Names a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum RowName {
-    Client(PublicKey),
-    Invitation(TokenDigest),
-    Removed(PublicKey),
-}
-
-impl RowName {
-    fn of(row: &RowChange) -> Self {
-        match row {
-            RowChange::Client { key, .. } => Self::Client(*key),
-            RowChange::Invitation { token, .. } => Self::Invitation(*token),
-            RowChange::Removed { key, .. } => Self::Removed(*key),
-        }
-    }
-
-    fn deletion(self) -> RowChange {
-        match self {
-            Self::Client(key) => RowChange::Client { key, client: None },
-            Self::Invitation(token) => RowChange::Invitation { token, invitation: None },
-            Self::Removed(key) => RowChange::Removed { key, removed: None },
-        }
-    }
 }
 
 /// Reads the clients of an exit without the lock, as they are at one moment.

@@ -71,6 +71,9 @@ pub struct FleetStatus {
     pub requests: BTreeMap<String, u64>,
     /// Requests without an answer.
     pub requests_open: usize,
+    /// How often a client could not keep its session after a failed move, because it had kept sessions too often shortly before.
+    #[serde(default)]
+    pub stays_refused: u64,
     /// The length of the signed list of exits in the store. 0 if there is none.
     pub roster_bytes: usize,
     /// Every exit of the fleet, by name.

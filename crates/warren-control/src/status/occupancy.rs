@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use warren_quic::driver::SendErrors;
 
 use warren_tunnel::{Histogram, Snapshot};
 
@@ -24,34 +23,13 @@ pub struct Occupancy {
 impl Occupancy {
     pub(super) fn of(Snapshot { sockets, occupancy, .. }: &Snapshot) -> Self {
         let counts = |histogram: &Histogram| histogram.counts().to_vec();
-        // Destructured by name, so that no error is left out.
-        let SendErrors {
-            datagram_too_long,
-            batch_too_long,
-            io,
-            invalid,
-            no_buffers,
-            refused,
-            unreachable,
-            other,
-        } = sockets.send_errors.clone();
-        let send_errors = [
-            ("datagram_too_long", datagram_too_long),
-            ("batch_too_long", batch_too_long),
-            ("io", io),
-            ("invalid", invalid),
-            ("no_buffers", no_buffers),
-            ("refused", refused),
-            ("unreachable", unreachable),
-            ("other", other),
-        ];
         Self {
             segments_per_send: sockets.segments_per_send.clone(),
             datagrams_per_receive: sockets.datagrams_per_receive.clone(),
             packets_per_tun_read: counts(&occupancy.packets_per_tun_read),
             packets_per_tun_write: counts(&occupancy.packets_per_tun_write),
             drives_per_wakeup: counts(&occupancy.drives_per_wakeup),
-            send_errors: send_errors.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            send_errors: sockets.send_errors.named().map(|(name, count)| (name.to_owned(), count)).into(),
         }
     }
 }

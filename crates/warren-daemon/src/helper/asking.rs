@@ -121,9 +121,17 @@ impl Helper {
     /// Lists the resolvers that this host's files name now, without those on this host. The list is empty if that
     /// cannot be found out.
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
+        self.try_list_resolvers().await.unwrap_or_default()
+    }
+
+    /// As [`Self::list_resolvers`], for a caller for whom no answer is not the same as no resolver.
+    ///
+    /// # Errors
+    /// When the helper does not answer.
+    pub async fn try_list_resolvers(&self) -> anyhow::Result<Vec<IpAddr>> {
         match self.ask(HelperRequest::ListResolvers).await {
-            Ok(Answer::Addresses(servers)) => servers,
-            _ => Vec::new(),
+            Ok(Answer::Addresses(servers)) => Ok(servers),
+            other => Err(failure(other)),
         }
     }
 

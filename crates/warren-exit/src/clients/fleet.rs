@@ -146,7 +146,7 @@ impl Clients {
 
     /// The fleet's status.
     pub(crate) fn fleet_status(&self) -> Option<FleetStatus> {
-        self.fleet.as_ref().map(|fleet| fleet.status())
+        self.fleet.as_ref().map(|fleet| fleet.status(self.sessions.stays_refused()))
     }
 
     /// Refuses what an exit of a fleet cannot do alone.

@@ -6,17 +6,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use warren_quic::key::PublicKey;
 use warren_session::clients::{Forward, PortRange, RateLimit};
 
 use super::{Daemon, Propose, Then};
 use crate::audit::Change as Audited;
+use crate::clients::Clients;
+use crate::host::HostSetup;
 use crate::http::Peer;
 use crate::web::{
     self, ApiCall, Change, ForwardedPorts, Named, NewForward, NewInvitation, NewLimit, Question, Typed,
 };
 use crate::wireguard::NewKey;
 use crate::{invitation, list, wireguard};
-use warren_config::proposed_name;
+use warren_config::{ExitSettings, proposed_name};
 use warren_control::{ClientChange, ClientSettings, InvitationView, RateChoice};
 
 /// The longest life of an invitation from the page.
@@ -49,7 +52,7 @@ impl Daemon<'_> {
             }
             ApiCall::Day => Ok(self.reporting.day()),
             ApiCall::Audit(query) => Ok(self.audit.page(&query)),
-            ApiCall::Name(typed) => self.name_of(&typed),
+            ApiCall::Name(typed) => self.page_view().name_of(&typed),
             // Answered once the change is in the store.
             ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
         };
@@ -65,7 +68,7 @@ impl Daemon<'_> {
     ) {
         // Before the change, because the visitor's connection may end meanwhile.
         let user = visitor.user();
-        let Prepared { propose, follows_host, made } = match self.prepare(change).await {
+        let Prepared { propose, follows_host, made } = match self.page_view().prepare(change).await {
             Ok(prepared) => prepared,
             Err(error) => return drop(answer.send(Err(error))),
         };
@@ -80,6 +83,26 @@ impl Daemon<'_> {
         self.change(propose, follows_host, then).await;
     }
 
+    fn page_view(&self) -> PageView<'_> {
+        PageView {
+            config: &self.config,
+            clients: &self.clients,
+            host: self.host,
+            wireguard_key: self.reporting.wireguard_key,
+        }
+    }
+}
+
+/// The state that the page may ask about, and against which its changes are checked.
+struct PageView<'a> {
+    config: &'a ExitSettings,
+    clients: &'a Clients,
+    host: &'a HostSetup,
+    /// None if the exit serves no WireGuard.
+    wireguard_key: Option<PublicKey>,
+}
+
+impl PageView<'_> {
     /// Checks what the page asks for.
     async fn prepare(&self, change: Change) -> Result<Prepared, String> {
         match change {
@@ -135,7 +158,8 @@ impl Daemon<'_> {
         change: ClientChange,
         after: String,
     ) -> Result<Prepared, String> {
-        self.refuse_forward(&change).await.map_err(|refusal| refusal.message)?;
+        let refused = self.host.refuse_forward(&change, self.config, self.clients.registry()).await;
+        refused.map_err(|error| format!("{error:#}"))?;
         let audited = Audited::of_client(&name, &change);
         let made: Made = Box::new(move |daemon, outcome| {
             let client = daemon.clients.registry().by_name(&after);
@@ -177,7 +201,7 @@ impl Daemon<'_> {
         }
         let expires_in = Duration::from_secs(3_600) * asked.hours;
         let (invitation, line) =
-            invitation::make(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
+            invitation::make(self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
         let view = InvitationView::of(&invitation);
         let made: Made = Box::new(move |_, _| {
             let answer = json!({ "name": view.name, "expires": view.expires, "line": line, "qr": web::qr_code(&line) });
@@ -191,17 +215,17 @@ impl Daemon<'_> {
     /// configuration.
     fn add_wireguard(&self, name: &str) -> Result<Prepared, String> {
         let enrol = || -> anyhow::Result<_> {
-            wireguard::endpoint(&self.config)?;
+            wireguard::endpoint(self.config)?;
             invitation::check_name(name)?;
             // An exit that serves WireGuard has a key for it. Only a restart makes an exit begin to serve it.
-            let exit_key = self.reporting.wireguard_key.ok_or_else(|| {
+            let exit_key = self.wireguard_key.ok_or_else(|| {
                 anyhow::anyhow!("the exit serves no WireGuard yet; restart it: systemctl restart warren-exit")
             })?;
             let leases = self.clients.registry().iter().map(warren_session::clients::Client::lease);
             let taken: HashSet<IpAddr> =
                 leases.flat_map(|lease| lease.addresses().collect::<Vec<_>>()).collect();
-            let addresses = wireguard::free_addresses(&self.config, &taken, (None, None))?;
-            wireguard::new_client(&self.config, exit_key, (name, &NewKey::generate()?), addresses)
+            let addresses = wireguard::free_addresses(self.config, &taken, (None, None))?;
+            wireguard::new_client(self.config, exit_key, (name, &NewKey::generate()?), addresses)
         };
         let (client, text) = enrol().map_err(|error| format!("{error:#}"))?;
         let new = client.clone();

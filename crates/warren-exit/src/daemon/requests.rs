@@ -10,7 +10,7 @@ use crate::ending::Ending;
 use crate::list;
 use crate::metrics::Scrape;
 use crate::session_settings::session_settings;
-use warren_control::{Answer, ClientChange, Peer, PendingRequest, Request, RequestRefused};
+use warren_control::{Answer, Peer, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
 use warren_daemon::panics;
 
@@ -60,7 +60,8 @@ impl Daemon<'_> {
             Request::ClientAddAll { clients: new } => change(Box::new(move |clients| clients.add_all(&new))),
             Request::ClientRemove { name } => change(Box::new(move |clients| clients.remove(&name))),
             Request::ClientChange { name, change: asked } => {
-                self.refuse_forward(&asked).await?;
+                let refused = self.host.refuse_forward(&asked, &self.config, self.clients.registry()).await;
+                refused.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
                 change(Box::new(move |clients| clients.change(&name, &asked)))
             }
             Request::ClientInvite { invitation } => {
@@ -123,13 +124,6 @@ impl Daemon<'_> {
         }
     }
 
-    /// Refuses a forward of ports that this host needs itself.
-    pub(super) async fn refuse_forward(&self, change: &ClientChange) -> Result<(), RequestRefused> {
-        let ClientChange::AddForward { forward } = change else { return Ok(()) };
-        let refused = self.host.refuse_taken(*forward, &self.config, self.clients.registry()).await;
-        refused.map_err(|error| RequestRefused::new(format!("{error:#}")))
-    }
-
     async fn import(&mut self, dry_run: bool, peer: &Peer) -> Result<Answer, RequestRefused> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
@@ -146,19 +140,6 @@ impl Daemon<'_> {
         let device = format!("TUN device {}", self.reporting.device_name());
         let host_changes = [vec![device], self.host.changes()].concat();
         Answer::of(self.reporting.status(&self.observe().await, host_changes))
-    }
-
-    /// Adapts the host to a change of clients that is in force.
-    pub(super) async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
-        let followed = self.follow_host().await;
-        followed.map_err(|error| {
-            let sentence = format!(
-                "the change is in force, but routes and firewall did not follow: {error:#}; run: warren reload exit"
-            );
-            // The audit log has no line of a change whose answer is a refusal.
-            tracing::error!("{sentence}");
-            RequestRefused::new(sentence)
-        })
     }
 
     /// Answers a scrape of the metrics, unless nobody waits for it any more.

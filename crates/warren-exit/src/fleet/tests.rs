@@ -400,7 +400,7 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
     for (offset, is_wrong) in [(60_000, false), (60_001, true), (-60_001, true), (0, false)] {
         exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, exits: Vec::new() }).unwrap();
         assert_eq!(exit.fleet.is_clock_wrong(), is_wrong, "{offset}");
-        assert_eq!(exit.fleet.status().is_clock_wrong, is_wrong);
+        assert_eq!(exit.fleet.status(0).is_clock_wrong, is_wrong);
     }
 }
 
@@ -409,12 +409,22 @@ fn where_the_store_is_outlasts_a_restart() {
     let mut member = Member::start();
     member.link(Vec::new());
     let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: addresses.clone() }).unwrap();
+    member.hear(FleetMessage::StoreAddresses { addresses: addresses.clone(), is_whole: true }).unwrap();
     assert_eq!(member.fleet.store_addresses(), addresses);
     member.fleet.copy(&mut member.store, &mut member.sessions);
     let mut member = member.restart();
     assert_eq!(member.fleet.store_addresses(), addresses);
     member.connect();
+    // The link has begun anew, and has found one member so far.
+    let found: Vec<IpAddr> = vec!["192.0.2.9".parse().unwrap()];
+    member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: false }).unwrap();
+    assert_eq!(member.fleet.store_addresses(), [found.clone(), addresses].concat());
+    // The control: all are found.
+    member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: true }).unwrap();
+    assert_eq!(member.fleet.store_addresses(), found);
+    let full: Vec<IpAddr> = (0..100).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+    member.hear(FleetMessage::StoreAddresses { addresses: full.clone(), is_whole: false }).unwrap();
+    assert_eq!(member.fleet.store_addresses(), full, "no more than a message may have");
     let many = vec![IpAddr::from([192, 0, 2, 1]); MAX_ADDRESSES + 1];
-    assert!(member.hear(FleetMessage::StoreAddresses { addresses: many }).is_err());
+    assert!(member.hear(FleetMessage::StoreAddresses { addresses: many, is_whole: true }).is_err());
 }

@@ -58,8 +58,8 @@ impl Fleet {
         self.exits.iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }
 
-    /// The fleet's status.
-    pub(crate) fn status(&self) -> FleetStatus {
+    /// The fleet's status. The sessions' state machine knows `stays_refused`.
+    pub(crate) fn status(&self, stays_refused: u64) -> FleetStatus {
         let now = Instant::now();
         let store = match &self.store {
             _ if self.link.is_none() => "no_link",
@@ -91,6 +91,7 @@ impl Fleet {
             .map(|(outcome, count)| (outcome.to_owned(), count))
             .into(),
             requests_open: self.requests.open(),
+            stays_refused,
             roster_bytes: self.around.roster_bytes,
             exits: self.exits.iter().map(exit_status).collect(),
             operations: self

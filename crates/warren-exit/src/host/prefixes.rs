@@ -14,16 +14,34 @@ use warren_session::clients::ClientRegistry;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
     store: Vec<IpAddr>,
-    /// The resolvers that the host's files name. The store's name may have to be looked up there.
-    resolvers: Vec<IpAddr>,
+    resolvers: Resolvers,
+}
+
+/// The resolvers that the host's files name. The store's name may have to be looked up there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Resolvers {
+    /// The exit belongs to no fleet, or no client has a network.
+    #[default]
+    NotNeeded,
+    /// The helper has never listed them. Any network may contain one.
+    Unknown,
+    Known(Vec<IpAddr>),
 }
 
 impl Needed {
-    /// Finds out what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
-    pub(super) async fn look(store: Option<&[IpAddr]>, registry: &ClientRegistry, helper: &Helper) -> Self {
+    /// Finds out what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet. `before`: the last result.
+    pub(super) async fn look(
+        store: Option<&[IpAddr]>,
+        registry: &ClientRegistry,
+        helper: &Helper,
+        before: &Self,
+    ) -> Self {
         let has_networks = registry.prefixes().next().is_some();
         match store.filter(|_| has_networks) {
-            Some(store) => Self { store: store.to_vec(), resolvers: helper.list_resolvers().await },
+            Some(store) => {
+                let resolvers = before.resolvers.after(helper.try_list_resolvers().await);
+                Self { store: store.to_vec(), resolvers }
+            }
             None => Self::default(),
         }
     }
@@ -31,7 +49,26 @@ impl Needed {
     /// The addresses, each with a description.
     fn all(&self) -> impl Iterator<Item = (&IpAddr, &'static str)> {
         let store = self.store.iter().map(|address| (address, "the fleet's store"));
-        store.chain(self.resolvers.iter().map(|address| (address, "a resolver of this host")))
+        let resolvers = match &self.resolvers {
+            Resolvers::Known(resolvers) => resolvers.as_slice(),
+            Resolvers::NotNeeded | Resolvers::Unknown => &[],
+        };
+        store.chain(resolvers.iter().map(|address| (address, "a resolver of this host")))
+    }
+}
+
+impl Resolvers {
+    /// The resolvers after the helper was asked. If the helper fails, the known resolvers stay. They also stay if the list is empty, because
+    /// a program may be writing the file just now.
+    fn after(&self, listed: anyhow::Result<Vec<IpAddr>>) -> Self {
+        match (listed, self) {
+            (Ok(listed), Self::Known(known)) if listed.is_empty() => Self::Known(known.clone()),
+            (Ok(listed), _) => Self::Known(listed),
+            (Err(error), known) => {
+                tracing::debug!("the host's resolvers are not known: {error:#}");
+                if *known == Self::NotNeeded { Self::Unknown } else { known.clone() }
+            }
+        }
     }
 }
 
@@ -49,10 +86,7 @@ pub(super) struct Withheld {
 impl fmt::Display for Withheld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, prefix, why } = self;
-        write!(
-            f,
-            "the network {prefix} is not routed to the client {client}, because {why}; give the client another prefix"
-        )
+        write!(f, "the network {prefix} is not routed to the client {client}, because {why}")
     }
 }
 
@@ -72,18 +106,24 @@ pub(super) fn in_force(
     (prefixes, withheld)
 }
 
+/// The advice to the operator.
+const OTHER: &str = "; give the client another prefix";
+
 fn why_withheld(prefix: IpNet, host: &Surroundings, needed: &Needed) -> Option<String> {
     if let Some(link) = host.permanent.iter().find(|link| link.network.contains(&prefix)) {
-        return Some(format!("it is part of this host's network {} ({})", link.network, link.device));
+        return Some(format!("it is part of this host's network {} ({}){OTHER}", link.network, link.device));
     }
     // The route of a narrower network on a link stays in force.
     let is_on_link = |address: &IpAddr| {
         let mut links = host.permanent.iter().map(|link| link.network);
         links.any(|link| link.contains(address) && prefix.contains(&link))
     };
-    let (address, what) =
-        needed.all().find(|(address, _)| prefix.contains(*address) && !is_on_link(address))?;
-    Some(format!("it contains {what}, {address}"))
+    if let Some((address, what)) =
+        needed.all().find(|(address, _)| prefix.contains(*address) && !is_on_link(address))
+    {
+        return Some(format!("it contains {what}, {address}{OTHER}"));
+    }
+    (needed.resolvers == Resolvers::Unknown).then(|| "this host's resolvers are not known yet".to_owned())
 }
 
 #[cfg(test)]
@@ -126,7 +166,7 @@ mod tests {
             store: ["192.0.2.9", "198.51.100.1", "2001:db8::1"]
                 .map(|address| address.parse().unwrap())
                 .to_vec(),
-            resolvers: vec!["203.0.113.53".parse().unwrap()],
+            resolvers: Resolvers::Known(vec!["203.0.113.53".parse().unwrap()]),
         };
         let cases = [
             ("198.51.100.0/24", Some("it contains the fleet's store, 198.51.100.1")),
@@ -140,10 +180,37 @@ mod tests {
         ];
         for (prefix, expected) in cases {
             let prefix = prefix.parse().unwrap();
-            assert_eq!(why_withheld(prefix, &host, &needed).as_deref(), expected, "{prefix}");
+            let expected = expected.map(|why| format!("{why}{OTHER}"));
+            assert_eq!(why_withheld(prefix, &host, &needed), expected, "{prefix}");
             // The control.
             let is_own = prefix.to_string() == "192.0.2.9/32";
             assert_eq!(why_withheld(prefix, &host, &Needed::default()).is_some(), is_own, "{prefix}");
         }
+    }
+
+    #[test]
+    fn resolvers_that_were_known_stay_withheld_if_the_helper_fails_and_without_any_nothing_is_routed() {
+        let host = Surroundings::default();
+        let [one, other] =
+            ["203.0.113.53", "198.51.100.53"].map(|address| address.parse::<IpAddr>().unwrap());
+        let failed = || Err(anyhow::anyhow!("the helper has ended"));
+        let why = |resolvers: &Resolvers, prefix: &str| {
+            let needed = Needed { store: Vec::new(), resolvers: resolvers.clone() };
+            why_withheld(prefix.parse().unwrap(), &host, &needed)
+        };
+        let (with_one, with_other) = ("203.0.113.0/24", "198.51.100.0/24");
+
+        // The helper has never answered.
+        let unknown = Resolvers::default().after(failed()).after(failed());
+        assert!([with_one, with_other].iter().all(|prefix| why(&unknown, prefix).is_some()));
+
+        let known = unknown.after(Ok(vec![one]));
+        for kept in [known.clone(), known.after(failed()), known.after(Ok(Vec::new())).after(failed())] {
+            assert!(why(&kept, with_one).is_some() && why(&kept, with_other).is_none(), "{kept:?}");
+        }
+        // The control: an answer counts, even from a host without resolvers.
+        let changed = known.after(Ok(vec![other]));
+        assert!(why(&changed, with_one).is_none() && why(&changed, with_other).is_some());
+        assert_eq!(why(&unknown.after(Ok(Vec::new())), with_one), None);
     }
 }

@@ -26,20 +26,7 @@ impl Families<'_> {
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (Labels, u64)>,
-    ) -> Result {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        values.into_iter().try_for_each(|(labels, value)| {
-            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)
-        })
-    }
-
-    /// The same for sums that are not whole numbers.
-    pub(super) fn float_counters<Labels: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (Labels, f64)>,
+        values: impl IntoIterator<Item = (Labels, impl EncodeCounterValue)>,
     ) -> Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         values.into_iter().try_for_each(|(labels, value)| {

@@ -286,13 +286,18 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
         "Requests to the store.",
         fleet.requests.iter().map(|(outcome, count)| ([("outcome", outcome.as_str())], *count)),
     )?;
+    families.counter(
+        "warren_fleet_stays_refused",
+        "Sessions that clients could not keep after a failed move, because they had just kept one too often.",
+        fleet.stays_refused,
+    )?;
     let operation = |name: &str| [("operation", name.to_owned())];
     families.counters(
         "warren_fleet_operations",
         "Requests that the store has answered.",
         fleet.operations.iter().map(|(name, (_, count))| (operation(name), *count)),
     )?;
-    families.float_counters(
+    families.counters(
         "warren_fleet_operation_seconds",
         "Time until the store answered requests.",
         fleet.operations.iter().map(|(name, (seconds, _))| (operation(name), *seconds)),

@@ -9,6 +9,7 @@ use etcd_client::{Client, Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use ipnet::IpNet;
 use warren_config::{ClientsImport, client_address, counted, ipv4_pool, ipv6_pool, load_clients, load_exit};
 use warren_fleet_link::{ExitId, Pools};
+use warren_host::durable_file::remove_abandoned;
 use warren_session::clients::ClientRegistry;
 
 use super::files::write_config;
@@ -18,9 +19,10 @@ use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::link::{pools_text, rows_of};
 use crate::meta::{FORMAT, Meta};
+use crate::planted::reached;
 use crate::recovery;
 use crate::run::{Directories, random_name};
-use crate::store::{apply, in_words, read_all};
+use crate::store::{apply, in_words, pairs_of, read_all};
 
 /// `warren fleet init`.
 #[derive(Args, Clone, Debug)]
@@ -90,18 +92,32 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         );
     }
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    let path = FleetConfig::free_path(directories.config)?;
     let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
+    let path = FleetConfig::path(directories.config);
+    // An earlier `init` may have been killed after it wrote this.
+    let is_written = path.exists();
+    if FleetConfig::read(directories.config).ok().as_ref() != Some(&config) {
+        FleetConfig::free_path(directories.config)?;
+    }
+    remove_abandoned(directories.config);
     config.store.check()?;
     let (pools, registry) = own_clients(&directories, arguments)?;
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
+    if is_written && !is_incomplete(&mut client, &keys, &config.exit).await? {
+        FleetConfig::free_path(directories.config)?;
+    }
     begin(&mut client, &keys, &config, pools).await?;
+    reached("fleet begun");
     let begun = match upload(&mut client, &keys, &registry).await {
-        Ok(count) => write_config(directories.config, &config).map(|()| count),
+        Ok(count) => {
+            reached("clients stored");
+            write_config(directories.config, &config).map(|()| count)
+        }
         Err(error) => Err(error),
     };
     let count = begun.context("the fleet has begun and is not complete; run this again")?;
+    reached("configuration written");
     // If that fails, the first heartbeat of any link ends the beginning.
     let _ = client.delete(keys.beginning(), None).await;
     print(&format!(
@@ -112,6 +128,12 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         path.display(),
         config.exit,
     ))
+}
+
+/// Whether this exit has begun the fleet and not come to an end with it.
+async fn is_incomplete(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
+    let answer = in_words(client.get(keys.beginning(), None).await)?;
+    Ok(pairs_of(&answer).iter().any(|pair| pair.value.as_deref() == Some(exit.as_str().as_bytes())))
 }
 
 /// The pools and clients to begin with.

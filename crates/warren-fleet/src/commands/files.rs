@@ -69,9 +69,17 @@ pub(crate) fn forget_credentials(configuration: &Path, store: &StoreConfig) -> a
 /// # Errors
 /// If it cannot be written.
 pub(crate) fn write_config(directory: &Path, config: &FleetConfig) -> anyhow::Result<()> {
+    write_config_at(&FleetConfig::path(directory), config)
+}
+
+/// As [`write_config`], at another path.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn write_config_at(path: &Path, config: &FleetConfig) -> anyhow::Result<()> {
     let text = toml::to_string(config)?;
     let head = "# The fleet of this exit, for `warren-fleet run`. `warren fleet init` or `warren fleet join` has written it.\n";
-    write(&FleetConfig::path(directory), format!("{head}{text}").as_bytes())
+    write(path, format!("{head}{text}").as_bytes())
 }
 
 fn group() -> Option<u32> {

@@ -1,31 +1,32 @@
 //! `warren fleet join`: makes a host an exit of a fleet, with a ticket.
 //!
-//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this,
-//! the host draws a secret and keeps it in a file before it uses the ticket. The store then learns by this secret which host
-//! has used the ticket.
+//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the host draws a
+//! secret and keeps it in a file before it uses the ticket. The store then learns by this secret which host has used the ticket. `fleet.toml`
+//! gets its name last. If the command is killed, the next one finishes or undoes what was begun (`attempt.rs`).
 
-use std::io::{ErrorKind, Read as _};
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::time::timeout;
 use warren_fleet_link::{ExitId, Pools};
 
-use super::files::{ATTEMPT, credentials_directory, write, write_config};
+use super::attempt::{Attempt, Earlier, Files};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
-use crate::config::{FleetConfig, StoreConfig};
+use crate::config::FleetConfig;
 use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::pools_text;
 use crate::meta::Meta;
-use crate::run::{Directories, random_name};
+use crate::planted::reached;
+use crate::run::Directories;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions, in_words, pairs_of};
-use crate::users::Grant;
+use crate::users::{self, Grant};
 
 /// `warren fleet join`.
 #[derive(Args, Clone, Debug)]
@@ -57,46 +58,15 @@ const TRIES: usize = 3;
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
     let attempt = Attempt::of(directories.config, &ticket)?;
-    let path = FleetConfig::path(directories.config);
     if !attempt.is_again {
         FleetConfig::free_path(directories.config)?;
         if ticket.expires <= seconds(SystemTime::now()) {
             bail!("this ticket has expired; get another one with `warren fleet ticket {}`", ticket.exit);
         }
+        settle_earlier(directories.config).await?;
     }
-    // An operator may have changed it since.
-    let is_written = path.exists();
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
-    let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
-    let options = StoreOptions { endpoints, ca, identity, user };
-    let (client, meta) = look(&options, &ticket).await?;
-    let meta = meta.with_context(|| format!("the store no longer has the fleet {:?}", ticket.fleet))?;
-    // Before the ticket is used: without them the exit could not reach the store.
-    let written =
-        if is_written { Ok(()) } else { attempt.keep().and_then(|()| files.write(directories.config)) };
-    let used = match written {
-        Ok(()) => use_up(&options, client, &ticket, &attempt.host).await,
-        Err(error) if attempt.is_again => Used::Unknown(error),
-        Err(error) => Used::Refused(error),
-    };
-    if let Used::Refused(_) | Used::Unknown(_) = &used
-        && !is_written
-    {
-        // Without them the exit belongs to no fleet, and the ticket still contains the secrets.
-        files.remove(directories.config);
-    }
-    match used {
-        Used::ByThisHost => {}
-        Used::Refused(error) => {
-            attempt.forget(is_written);
-            return Err(error);
-        }
-        Used::Unknown(error) => {
-            return Err(error.context(
-                "it is not known whether the store has accepted the ticket; run this again with the same one",
-            ));
-        }
-    }
+    let meta = take_place(directories.config, &ticket, &attempt, &files).await?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
@@ -107,29 +77,133 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
          `name = \"{}\"`. Then start the exit and warren-fleet.service.\n",
         config.exit,
         config.fleet,
-        path.display(),
+        FleetConfig::path(directories.config).display(),
         config.exit,
     ))
 }
 
+/// Writes the files and uses the ticket. If the ticket is refused, removes the files again.
+async fn take_place(
+    directory: &Path,
+    ticket: &Ticket,
+    attempt: &Attempt,
+    files: &Files,
+) -> anyhow::Result<Meta> {
+    // An operator may have changed it since.
+    let is_written = FleetConfig::path(directory).exists();
+    let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
+    let options = StoreOptions { endpoints, ca, identity, user };
+    let looked = look(&options, ticket).await;
+    // Before the ticket is used: without the files the exit could not reach the store.
+    let (meta, used) = match looked {
+        Err(Looked::Void(error)) => (None, Used::Refused(error)),
+        Err(Looked::Failed(error)) => return Err(error),
+        Ok((client, meta)) => {
+            let written = if is_written { Ok(()) } else { attempt.begin(files) };
+            let used = match written {
+                Ok(()) => use_up(&options, client, ticket, &attempt.host).await,
+                Err(error) if attempt.is_again => Used::Unknown(error),
+                Err(error) => Used::Refused(error),
+            };
+            (Some(meta), used)
+        }
+    };
+    match used {
+        Used::ByThisHost => {
+            reached("ticket used");
+            attempt.finish()?;
+            meta.context("the store says nothing of the fleet")
+        }
+        Used::Refused(error) => {
+            if !is_written {
+                attempt.undo(files);
+            }
+            Err(error)
+        }
+        Used::Unknown(error) => Err(error.context(
+            "it is not known whether the store has accepted the ticket; run this again with the same one",
+        )),
+    }
+}
+
+/// Finishes or undoes an unfinished attempt with another ticket.
+///
+/// # Errors
+/// If that attempt has made this host an exit, or the store does not say whether it has.
+async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
+    let Some(earlier) = Earlier::find(directory) else { return Ok(()) };
+    let Some(config) = earlier.config() else {
+        // It has not used its ticket yet.
+        earlier.undo();
+        return Ok(());
+    };
+    let has_joined = has_joined(&config, &earlier).await.with_context(|| {
+        format!(
+            "an earlier `warren fleet join` with another ticket was ended, and it is not known whether that one has made this host the exit \
+             {} of fleet {:?}; run this again when its store answers, or delete {} to give it up",
+            config.exit,
+            config.fleet,
+            earlier.pending().display()
+        )
+    })?;
+    if !has_joined {
+        earlier.undo();
+        return Ok(());
+    }
+    earlier.finish()?;
+    bail!(
+        "an earlier `warren fleet join` with another ticket has made this host the exit {} of fleet {:?} before it was ended, and {} is written \
+         now; leave that fleet with `warren fleet leave` first",
+        config.exit,
+        config.fleet,
+        FleetConfig::path(directory).display()
+    )
+}
+
+/// Whether the store says that this host has used the ticket of an earlier attempt.
+async fn has_joined(config: &FleetConfig, earlier: &Earlier) -> anyhow::Result<bool> {
+    // Without the credentials, no host could be this exit.
+    let Ok(options) = config.store.options() else { return Ok(false) };
+    let granted = async {
+        let mut client = options.connect_any().await?;
+        users::granted(&mut client, &config.keys(), &config.exit).await
+    };
+    match granted.await {
+        Ok(granted) => Ok(granted.is_some_and(|granted| earlier.is_of(&granted.grant))),
+        Err(error) if is_void(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why the store does not say what the fleet agrees on.
+enum Looked {
+    /// The store refuses the ticket's user.
+    Void(anyhow::Error),
+    Failed(anyhow::Error),
+}
+
 /// Connects with the ticket's credentials, and reads what the fleet agrees on.
-async fn look(options: &StoreOptions, ticket: &Ticket) -> anyhow::Result<(Client, Option<Meta>)> {
+async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta), Looked> {
     let looked = async {
         let mut client = options.connect_any().await?;
         let meta = read_meta(&mut client, &Keys::new(&ticket.fleet)).await?;
+        let meta = meta.with_context(|| format!("the store no longer has the fleet {:?}", ticket.fleet))?;
         anyhow::Ok((client, meta))
     };
-    looked.await.map_err(|error| {
-        let text = format!("{error:#}");
-        match ["permission denied", "authentication failed"].iter().any(|part| text.contains(part)) {
-            true => anyhow!(
-                "the store does not know this ticket's user any more, because the ticket has expired or is void; get another one with \
-                 `warren fleet ticket {}`",
-                ticket.exit
-            ),
-            false => error,
-        }
+    looked.await.map_err(|error| match is_void(&error) {
+        true => Looked::Void(anyhow!(
+            "the store does not know this ticket's user any more, because the ticket has expired or is void; get another one with \
+             `warren fleet ticket {}`",
+            ticket.exit
+        )),
+        false => Looked::Failed(error),
     })
+}
+
+/// Whether the store has refused a user. It does so once the user is removed.
+fn is_void(error: &anyhow::Error) -> bool {
+    let text = format!("{error:#}");
+    ["permission denied", "authentication failed"].iter().any(|part| text.contains(part))
 }
 
 /// The outcome of redeeming a ticket.
@@ -221,139 +295,10 @@ fn text_of(argument: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A host's attempt to join. Its file is written before the ticket is used, so that the host can prove that it has used
-/// the ticket.
-struct Attempt {
-    path: PathBuf,
-    /// The ticket's digest.
-    ticket: String,
-    /// The random text that this host has drawn.
-    host: String,
-    /// Whether an earlier attempt was with the same ticket.
-    is_again: bool,
-}
-
-/// The file's content.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    ticket: String,
-    host: String,
-}
-
-/// The random text that this host has drawn for the ticket with which it has joined. `None` if it did not join with one.
-pub(super) fn host_of_join(directory: &Path) -> Option<String> {
-    let text = std::fs::read(credentials_directory(directory).join(ATTEMPT)).ok()?;
-    Some(serde_json::from_slice::<Kept>(&text).ok()?.host)
-}
-
-impl Attempt {
-    /// Reads the file of an earlier attempt with the same ticket, or draws a new random text.
-    ///
-    /// # Errors
-    /// If the file of an earlier attempt cannot be read.
-    fn of(directory: &Path, ticket: &Ticket) -> anyhow::Result<Self> {
-        let path = credentials_directory(directory).join(ATTEMPT);
-        let kept = match std::fs::read(&path) {
-            // A damaged one proves nothing.
-            Ok(text) => serde_json::from_slice::<Kept>(&text).ok(),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
-        };
-        let ticket = ticket.digest();
-        Ok(match kept.filter(|kept| kept.ticket == ticket) {
-            Some(Kept { host, .. }) => Self { path, ticket, host, is_again: true },
-            None => Self { path, ticket, host: random_name()?, is_again: false },
-        })
-    }
-
-    fn keep(&self) -> anyhow::Result<()> {
-        let kept = Kept { ticket: self.ticket.clone(), host: self.host.clone() };
-        write(&self.path, &serde_json::to_vec(&kept)?)
-    }
-
-    /// Forgets an attempt that has failed for good. If the host belongs to a fleet, its credentials stay, and so
-    /// does this file.
-    fn forget(&self, belongs_to_fleet: bool) {
-        if !belongs_to_fleet {
-            let _ = std::fs::remove_file(&self.path);
-            self.path.parent().into_iter().for_each(|directory| drop(std::fs::remove_dir(directory)));
-        }
-    }
-}
-
-/// What joining writes: the ticket's credentials, and the `fleet.toml` that names them.
-struct Files {
-    config: FleetConfig,
-    credentials: Vec<(PathBuf, String)>,
-}
-
-impl Files {
-    /// The files to write. `is_again`: an earlier attempt with this ticket may have left them.
-    ///
-    /// # Errors
-    /// If one of them exists.
-    fn of(directory: &Path, ticket: &Ticket, is_again: bool) -> anyhow::Result<Self> {
-        let mut credentials = Vec::new();
-        let mut file = |name: &str, content: Option<&String>| {
-            let Some(content) = content else { return Ok(None) };
-            let path = std::path::absolute(credentials_directory(directory).join(name))?;
-            // Unlike `exists`, this also finds a link that leads nowhere.
-            if !is_again && std::fs::symlink_metadata(&path).is_ok() {
-                bail!("{} exists and stays as it is; move it away, then run this again", path.display());
-            }
-            credentials.push((path.clone(), content.clone()));
-            Ok(Some(path))
-        };
-        let identity = ticket.identity.as_ref();
-        let store = StoreConfig {
-            endpoints: ticket.endpoints.clone(),
-            ca: file("store-ca.pem", ticket.ca.as_ref())?,
-            certificate: file("store.pem", identity.map(|(certificate, _)| certificate))?,
-            key: file("store.key", identity.map(|(_, key)| key))?,
-            user: ticket.user.as_ref().map(|(user, _)| user.clone()),
-            password_file: file("store.password", ticket.user.as_ref().map(|(_, password)| password))?,
-        };
-        let config = FleetConfig { fleet: ticket.fleet.clone(), exit: ticket.exit.clone(), store };
-        Ok(Self { config, credentials })
-    }
-
-    fn write(&self, directory: &Path) -> anyhow::Result<()> {
-        for (path, content) in &self.credentials {
-            write(path, content.as_bytes())?;
-        }
-        write_config(directory, &self.config)
-    }
-
-    fn remove(&self, directory: &Path) {
-        for (path, _) in &self.credentials {
-            let _ = std::fs::remove_file(path);
-        }
-        let _ = std::fs::remove_dir(credentials_directory(directory));
-        let _ = std::fs::remove_file(FleetConfig::path(directory));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::ticket::tests::a_ticket;
     use super::*;
-
-    #[test]
-    fn a_refused_join_leaves_no_secret_and_touches_no_file_that_was_there() {
-        let directory = tempfile::tempdir().unwrap();
-        let files = Files::of(directory.path(), &a_ticket(), false).unwrap();
-        files.write(directory.path()).unwrap();
-        assert!(directory.path().join("fleet/store.password").exists());
-        files.remove(directory.path());
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-
-        let own = directory.path().join("fleet/store.password");
-        std::fs::create_dir(own.parent().unwrap()).unwrap();
-        std::fs::write(&own, "mine").unwrap();
-        let refused = Files::of(directory.path(), &a_ticket(), false).map(|_| ()).unwrap_err().to_string();
-        assert!(refused.contains("store.password exists"), "{refused}");
-        assert_eq!(std::fs::read_to_string(&own).unwrap(), "mine");
-    }
 
     #[test]
     fn a_ticket_is_read_from_a_file() {
@@ -363,21 +308,5 @@ mod tests {
         let text = text_of(&format!("@{}", path.display())).unwrap();
         assert_eq!(Ticket::parse(&text).unwrap(), a_ticket());
         assert!(text_of("@/nonexistent").unwrap_err().to_string().contains("/nonexistent"));
-    }
-
-    #[test]
-    fn an_attempt_is_known_again_by_its_ticket_and_another_ticket_begins_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let first = Attempt::of(directory.path(), &a_ticket()).unwrap();
-        assert!(!first.is_again);
-        first.keep().unwrap();
-        let again = Attempt::of(directory.path(), &a_ticket()).unwrap();
-        assert!(again.is_again && again.host == first.host);
-        let other = Ticket { secret: "y".to_owned(), ..a_ticket() };
-        assert!(!Attempt::of(directory.path(), &other).unwrap().is_again);
-        // Files of the earlier attempt are no obstacle. Files of another one are.
-        Files::of(directory.path(), &a_ticket(), true).unwrap().write(directory.path()).unwrap();
-        assert!(Files::of(directory.path(), &a_ticket(), true).is_ok());
-        assert!(Files::of(directory.path(), &other, false).is_err());
     }
 }

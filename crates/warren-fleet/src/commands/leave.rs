@@ -9,10 +9,10 @@ use warren_config::storage::create_new;
 use warren_config::{clients_text, counted};
 use warren_session::clients::ClientRegistry;
 
+use super::attempt::host_of_join;
 use super::begin::exit_toml;
 use super::exits::leaving;
 use super::files::forget_credentials;
-use super::join::host_of_join;
 use super::{Connected, connect, print};
 use crate::config::FleetConfig;
 use crate::link::{Pair, rows_of};

@@ -8,6 +8,8 @@ use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use warren_config::storage::create_new;
 use warren_fleet_link::ExitId;
+use warren_host::directory_of;
+use warren_host::durable_file::remove_abandoned;
 use warren_session::PublicKey;
 use warren_session::roster::{
     ExitState, FleetKey, RosterChange, RosterEndpoint, RosterExit, SignedRoster, begin, change, rotate,
@@ -16,6 +18,7 @@ use warren_session::roster::{
 use super::{Connected, connect, print};
 use crate::exits::Member;
 use crate::keys::Key;
+use crate::planted::reached;
 use crate::run::Directories;
 use crate::store::{in_words, pairs_of};
 
@@ -204,10 +207,12 @@ pub(crate) async fn rotate_key(
         Some(made) => made,
         None => make_key(&arguments.new_key)?,
     };
+    reached("key made");
     let signed = rotate(old, &old_key, &new_key, SystemTime::now())?;
     store(&mut fleet, &stored, &signed).await.with_context(|| {
         format!("the fleet key may not be changed yet; run this again, and {new_file} is used")
     })?;
+    reached("key changed");
     print(&format!("The fleet key is {} now, in {new_file}. {}", new_key.public(), summary(&signed)))
 }
 
@@ -264,6 +269,8 @@ fn earlier_key(path: &Path) -> anyhow::Result<Option<FleetKey>> {
 
 fn make_key(path: &Path) -> anyhow::Result<FleetKey> {
     let key = FleetKey::generate()?;
+    // A killed command may have left a part of a key that nobody uses.
+    remove_abandoned(directory_of(path));
     create_new(path, key.to_line().as_bytes(), 0o600)
         .with_context(|| format!("{} cannot be made", path.display()))?;
     Ok(key)

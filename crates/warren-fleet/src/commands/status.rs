@@ -7,11 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use warren_config::counted;
 use warren_fleet_link::{ExitId, ExitState, FleetExit, Pools, StoreCertificate};
+use warren_session::clients::RowId;
 
 use super::{Connected, connect, print, print_json};
 use crate::certificates::{self, days_left, warning};
 use crate::exits::Exits;
-use crate::keys::RowId;
 use crate::link::read;
 use crate::run::Directories;
 use crate::store::read_all;

@@ -11,6 +11,7 @@ use clap::Args;
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
+use warren_config::parse_time;
 use warren_fleet_link::ExitId;
 
 use super::{Connected, connect, print};
@@ -75,16 +76,8 @@ impl AdminArguments {
     }
 }
 
-/// A time from a minute to 30 days.
 fn validity(text: &str) -> Result<Duration, String> {
-    const MINUTE: Duration = Duration::from_secs(60);
-    const MONTH: Duration = Duration::from_secs(30 * 86_400);
-    let time =
-        humantime::parse_duration(text).map_err(|_| "must be a time such as 24h or 30min".to_owned())?;
-    if !(MINUTE..=MONTH).contains(&time) {
-        return Err("must be from 1min to 30d".to_owned());
-    }
-    Ok(time)
+    parse_time(text, "1min", "30d")
 }
 
 /// What a ticket says.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
 use warren_session::PublicKey;
-use warren_session::clients::RowChange;
+use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
 use crate::exits::{Heartbeat, Member};
-use crate::keys::{Key, Keys, RowId, SessionRecord, is_set};
+use crate::keys::{Key, Keys, SessionRecord};
 use crate::rows::{Before, Rows, Subject, Unseen};
 
 /// A key of the store with its value, or `None` if it was deleted.
@@ -64,7 +64,7 @@ impl Pair {
             return Some(id.deletion());
         }
         let row: RowChange = self.parse("row")?;
-        if RowId::of(&row) != id || !is_set(&row) {
+        if row.id() != id || !row.is_set() {
             self.warn("row", "it belongs to another key");
             return None;
         }
@@ -196,7 +196,7 @@ impl Copy {
     /// Replaces everything. Returns what has changed, and notes it as unseen.
     pub(crate) fn replace(&mut self, revision: i64, rows: Rows, others: Others) -> Vec<RowChange> {
         let changes = self.rows.changes_to(&rows);
-        let mut before: Vec<Before> = changes.iter().map(RowId::of).map(|id| self.before(id)).collect();
+        let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
         for subject in [Subject::Prefixes, Subject::Forwards] {
             if rows.modified(subject) != self.rows.modified(subject) {
                 before.push((subject, None));

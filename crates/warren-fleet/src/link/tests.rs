@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
-use warren_session::clients::{Client, Invitation, RemovedKey};
+use warren_session::clients::{Client, Invitation, RemovedKey, RowId};
 use warren_session::invite::TokenDigest;
+use warren_simulation::finds;
 
 use super::*;
-use crate::keys::{RowId, is_set};
-use crate::planted::with;
 
 /// A linearizable store.
 #[derive(Default)]
@@ -256,10 +255,10 @@ fn claims_of(row: &RowChange) -> Vec<String> {
 }
 
 fn put(rows: &mut BTreeMap<RowId, RowChange>, row: RowChange) {
-    if is_set(&row) {
-        rows.insert(RowId::of(&row), row);
+    if row.is_set() {
+        rows.insert(row.id(), row);
     } else {
-        rows.remove(&RowId::of(&row));
+        rows.remove(&row.id());
     }
 }
 
@@ -538,7 +537,7 @@ fn planted_bugs_are_found() {
         let strategy = steps();
         let is_found = (0..3000).any(|_| {
             let steps = strategy.new_tree(&mut runner).unwrap().current();
-            with(bug, || run(&steps))
+            finds(bug, || run(&steps))
         });
         assert!(is_found, "{bug:?} is not found");
     }
@@ -597,7 +596,7 @@ fn a_transaction_that_was_given_up_comes_as_a_change() {
 #[test]
 fn sessions_that_waited_for_the_store_yield_to_newer_records() {
     a_waiting_session_yields();
-    assert!(with(Bug::QueuedClaimOverwrites, a_waiting_session_yields));
+    assert!(finds(Bug::QueuedClaimOverwrites, a_waiting_session_yields));
 }
 
 fn a_waiting_session_yields() {
@@ -622,7 +621,7 @@ fn a_waiting_session_yields() {
 #[test]
 fn of_two_sessions_of_one_process_the_later_one_has_the_record_whenever_the_store_hears_of_it() {
     the_later_session_has_the_record();
-    assert!(with(Bug::ClaimsIgnored, the_later_session_has_the_record));
+    assert!(finds(Bug::ClaimsIgnored, the_later_session_has_the_record));
 }
 
 fn the_later_session_has_the_record() {
@@ -632,7 +631,7 @@ fn the_later_session_has_the_record() {
     let mut sessions = Sessions::default();
     let writes = |sessions: &mut Sessions| {
         let (batch, lost) = sessions.batch(&me, &keys, start);
-        sessions.stored(&batch);
+        sessions.stored(&batch, start);
         (batch.operations.len(), lost.len())
     };
 
@@ -650,4 +649,81 @@ fn the_later_session_has_the_record() {
     // The link begins anew, and the exit names all of its sessions. This one goes on for a while only.
     sessions.open(key(1), (vec![1], 3), start);
     assert_eq!(writes(&mut sessions), (0, 1), "the client is not thrown off the other exit");
+}
+
+#[test]
+fn a_session_that_changes_while_its_record_is_written_is_written_again() {
+    changes_are_written_again();
+    assert!(with(Bug::LaterChangeForgotten, changes_are_written_again));
+}
+
+fn changes_are_written_again() {
+    let me = exit(0);
+    let (keys, start) = (Keys::new("home"), Instant::now());
+    let mut sessions = Sessions::default();
+    let record = |batch: &SessionBatch, key| {
+        let written = batch.operations.get(&keys.name(&Key::Session(key)))?.clone()?;
+        serde_json::from_slice::<crate::keys::SessionRecord>(&written).ok()
+    };
+    sessions.open(key(1), (vec![1], 1), start);
+    sessions.open(key(2), (vec![1], 1), start);
+    let (first, _) = sessions.batch(&me, &keys, start);
+
+    // The client of the first key stays: the same process and nonce, another number. The other key has the same nonce.
+    sessions.open(key(1), (vec![1], 3), start);
+    sessions.stored(&first, start);
+
+    let (second, _) = sessions.batch(&me, &keys, start);
+    assert_eq!(record(&second, key(1)).map(|record| record.claim), Some(3));
+    assert_eq!(record(&second, key(2)), None, "the control: this one has not changed");
+    // A session of the same process that has replaced the one that is over.
+    sessions.close(key(1), vec![1]);
+    sessions.open(key(1), (vec![1], 3), start);
+    sessions.stored(&second, start);
+    assert!(sessions.has_unsent());
+    // A new lease, while the record with the old one is written.
+    let (third, _) = sessions.batch(&me, &keys, start);
+    sessions.send_all_again();
+    sessions.stored(&third, start);
+    let (fourth, _) = sessions.batch(&me, &keys, start);
+    assert!(record(&fourth, key(1)).is_some() && record(&fourth, key(2)).is_some());
+    sessions.stored(&fourth, start);
+    assert!(!sessions.has_unsent());
+}
+
+#[test]
+fn a_client_whose_session_changes_all_the_time_costs_the_store_few_writes_and_its_last_word_is_written() {
+    a_restless_client_is_paced();
+    assert!(with(Bug::RecordsWithoutPace, a_restless_client_is_paced));
+}
+
+fn a_restless_client_is_paced() {
+    let me = exit(0);
+    let (keys, start) = (Keys::new("home"), Instant::now());
+    let mut sessions = Sessions::default();
+    let writes = |sessions: &mut Sessions, now| {
+        let (batch, _) = sessions.batch(&me, &keys, now);
+        sessions.stored(&batch, now);
+        batch.operations.into_values().collect::<Vec<_>>()
+    };
+    let mut written = 0;
+    // Twenty batches a second, for nine seconds.
+    for turn in 0..180 {
+        let now = start + Duration::from_millis(50 * turn);
+        sessions.open(key(1), (vec![1], turn + 1), now);
+        // The control: another client is not kept waiting.
+        if turn % 40 == 39 {
+            sessions.open(key(2), (vec![2], turn + 1), now);
+        }
+        let is_other = turn % 40 == 39;
+        let count = writes(&mut sessions, now).len();
+        assert!(!is_other || count > 0, "turn {turn}");
+        written += count - usize::from(is_other);
+    }
+    assert_eq!(written, 8);
+    let last = writes(&mut sessions, start + Duration::from_secs(11));
+    let record =
+        last.first().and_then(Option::as_deref).map(serde_json::from_slice::<crate::keys::SessionRecord>);
+    assert_eq!(record.and_then(Result::ok).map(|record| record.claim), Some(180));
+    assert!(!sessions.has_unsent());
 }

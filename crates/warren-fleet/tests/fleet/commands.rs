@@ -11,15 +11,15 @@ use crate::support::{fleet_fails, fleet_ok, my_turn, wait_for};
 use crate::{client, removal, three_exits};
 
 /// An exit at a store with certificates and users, whose own user is root.
-struct Secure {
+pub(crate) struct Secure {
     first: Exit,
     store: Store,
-    directory: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
     _turn: crate::support::Turn,
 }
 
 impl Secure {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let turn = my_turn();
         let store = Store::start_secure();
         let directory = tempfile::tempdir().unwrap();
@@ -39,14 +39,14 @@ impl Secure {
     }
 
     /// A ticket for an exit, with a certificate of its own.
-    fn ticket(&self, name: &str) -> String {
+    pub(crate) fn ticket(&self, name: &str) -> String {
         let files = self.store.certificate(&format!("warren-fleet-{name}"));
         let [certificate, key] = [files.0, files.1].map(|path| path.display().to_string());
         fleet_ok(&self.first.directory, &["ticket", name, "--certificate", &certificate, "--key", &key])
     }
 
     /// Whether an exit's certificate opens the store.
-    fn opens(&self, name: &str) -> bool {
+    pub(crate) fn opens(&self, name: &str) -> bool {
         let file = |end: &str| self.store.directory.path().join(format!("warren-fleet-{name}.{end}"));
         let read = etcdctl()
             .args(["--endpoints", &self.store.urls(), "--cacert"])
@@ -62,7 +62,7 @@ impl Secure {
     }
 
     /// Ends all tickets, as time does.
-    fn end_tickets(&self) {
+    pub(crate) fn end_tickets(&self) {
         let found = self.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/tk/", "--write-out", "json"]);
         let found: serde_json::Value = serde_json::from_str(&found).unwrap();
         for ticket in found["kvs"].as_array().unwrap() {

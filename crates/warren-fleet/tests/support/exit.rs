@@ -79,16 +79,8 @@ pub(crate) fn id(row: &RowChange) -> String {
     }
 }
 
-fn is_set(row: &RowChange) -> bool {
-    match row {
-        RowChange::Client { client, .. } => client.is_some(),
-        RowChange::Invitation { invitation, .. } => invitation.is_some(),
-        RowChange::Removed { removed, .. } => removed.is_some(),
-    }
-}
-
 fn put(rows: &mut BTreeMap<String, RowChange>, row: RowChange) {
-    if is_set(&row) {
+    if row.is_set() {
         rows.insert(id(&row), row);
     } else {
         rows.remove(&id(&row));
@@ -393,7 +385,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
-        FleetMessage::StoreAddresses { addresses } => seen.store_addresses = addresses,
+        FleetMessage::StoreAddresses { addresses, .. } => seen.store_addresses = addresses,
         FleetMessage::Certificates { .. } => {}
     }
     None

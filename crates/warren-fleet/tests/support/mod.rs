@@ -53,6 +53,14 @@ pub(crate) fn fleet(directory: &Path, arguments: &[&str]) -> Output {
     warren_fleet(directory).args(arguments).args(directories(directory)).output().unwrap()
 }
 
+/// Runs a command that ends at a step, as if it were killed there.
+pub(crate) fn fleet_dies(directory: &Path, step: &str, arguments: &[&str]) {
+    let mut command = warren_fleet(directory);
+    command.args(arguments).args(directories(directory)).env("WARREN_FLEET_DIES_AT", step);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), None, "{step}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// As [`fleet`], for a command that has to succeed.
 pub(crate) fn fleet_ok(directory: &Path, arguments: &[&str]) -> String {
     let output = fleet(directory, arguments);

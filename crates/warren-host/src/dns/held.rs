@@ -20,7 +20,7 @@ use crate::{DeviceName, lock_file::open_lock_file};
 use super::{
     DIRECTORY, DnsError, DnsPlan, command,
     method::{Method, RESOLVCONF, RESOLVECTL, Resolvconf, resolved_runs},
-    nameservers,
+    nameserver_lines, nameservers,
     record::{Found, Record},
     state,
 };
@@ -153,8 +153,7 @@ impl Held {
                 }
             }
             Method::Resolvconf { entry, flavour } => {
-                let lines: String =
-                    plan.in_files().iter().map(|server| format!("nameserver {server}\n")).collect();
+                let lines = nameserver_lines(&plan.in_files());
                 let arguments: Vec<&str> =
                     flavour.options().iter().copied().chain(iter::once(entry.as_str())).collect();
                 command::run(RESOLVCONF, &arguments, &lines).await?;

@@ -16,33 +16,38 @@ use std::{
 /// # Ok::<_, std::net::AddrParseError>(())
 /// ```
 pub fn nameservers(text: &str) -> Vec<IpAddr> {
-    let server = |line: &str| {
-        let mut words = line.split_whitespace();
-        let address = (words.next()? == "nameserver").then(|| words.next())??;
-        address.split('%').next()?.parse().ok()
-    };
-    text.lines().filter_map(server).collect()
+    named(text).map(|(address, _)| address).collect()
 }
 
 /// As [`nameservers`], with the port and the device of a link-local address. An address without its device cannot be
 /// asked, so it is left out.
 pub(super) fn to_ask(text: &str) -> Vec<SocketAddr> {
-    let server = |line: &str| {
+    let server = |(address, device): (IpAddr, &str)| match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            // A device's name has no slash, so this stays in that directory.
+            let is_name = !device.contains('/') && !["", ".", ".."].contains(&device);
+            let index = is_name.then(|| fs::read_to_string(format!("/sys/class/net/{device}/ifindex")));
+            let index = device.parse().ok().or_else(|| index?.ok()?.trim().parse().ok())?;
+            Some(SocketAddrV6::new(address, DNS_PORT, 0, index).into())
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => Some(SocketAddr::new(address, DNS_PORT)),
+    };
+    named(text).filter_map(server).collect()
+}
+
+/// The resolvers, each with its zone, which may be empty.
+fn named(text: &str) -> impl Iterator<Item = (IpAddr, &str)> {
+    text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let word = (words.next()? == "nameserver").then(|| words.next())??;
-        let (address, device) = word.split_once('%').unwrap_or((word, ""));
-        match address.parse().ok()? {
-            IpAddr::V6(address) if address.is_unicast_link_local() => {
-                // A device's name has no slash, so this stays in that directory.
-                let is_name = !device.contains('/') && !["", ".", ".."].contains(&device);
-                let index = is_name.then(|| fs::read_to_string(format!("/sys/class/net/{device}/ifindex")));
-                let index = device.parse().ok().or_else(|| index?.ok()?.trim().parse().ok())?;
-                Some(SocketAddrV6::new(address, DNS_PORT, 0, index).into())
-            }
-            address @ (IpAddr::V4(_) | IpAddr::V6(_)) => Some(SocketAddr::new(address, DNS_PORT)),
-        }
-    };
-    text.lines().filter_map(server).collect()
+        let (address, zone) = word.split_once('%').unwrap_or((word, ""));
+        Some((address.parse().ok()?, zone))
+    })
+}
+
+/// The lines of resolv.conf(5) that name these resolvers.
+pub fn nameserver_lines(servers: &[IpAddr]) -> String {
+    servers.iter().map(|server| format!("nameserver {server}\n")).collect()
 }
 
 pub(super) const DNS_PORT: u16 = 53;

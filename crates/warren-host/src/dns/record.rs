@@ -27,7 +27,7 @@ use crate::lock_file::open_lock_file;
 
 use super::{
     DnsError,
-    nameservers::{self, DNS_PORT},
+    nameservers::{self, DNS_PORT, nameserver_lines},
     resolv_conf::{self, Stamp, Standing},
     state,
 };
@@ -272,7 +272,7 @@ impl Record {
 
 /// The text that Warren writes.
 pub(super) fn text(owner: &str, servers: &[IpAddr], record: &Path) -> String {
-    let servers: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    let servers = nameserver_lines(servers);
     format!(
         "# Written by Warren while the profile {owner} is up. `warren down {owner}` puts back what was here.\n\
          {MARKER}{}\n{servers}",

@@ -4,8 +4,7 @@ use crate::{ForwardedPorts, Forwarding, OnLink, Ports, Surroundings};
 
 #[test]
 fn ruleset_reads_as_expected() {
-    let text =
-        ruleset(&host(), Some("10.66.0.1/16".parse().unwrap()), Some("fd66:6666::1/64".parse().unwrap()));
+    let text = ruleset(&host());
 
     assert_eq!(
         text,
@@ -90,7 +89,7 @@ fn ruleset_reads_as_expected() {
 fn named_egress_takes_the_nat_and_keeps_the_rest_from_leaving_elsewhere() {
     let host = ExitHost { interface: Egress::Device(DeviceName::new("ens3").unwrap()), ..host() };
 
-    let text = ruleset(&host, Some("10.66.0.1/16".parse().unwrap()), None);
+    let text = ruleset(&ExitHost { ipv6: None, ..host });
 
     assert!(text.contains("\toifname != \"ens3\" counter drop\n\tip saddr 10.66.0.0/16 accept\n"), "{text}");
     assert!(text.contains("\toifname \"ens3\" ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
@@ -98,16 +97,16 @@ fn named_egress_takes_the_nat_and_keeps_the_rest_from_leaving_elsewhere() {
 
 #[test]
 fn without_nat_there_is_no_nat_chain() {
-    let text = ruleset(&ExitHost { nat_ipv4: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+    let text = ruleset(&ExitHost { nat_ipv4: false, ipv6: None, ..host() });
 
     assert!(!text.contains("masquerade"), "{text}");
 }
 
 #[test]
 fn routed_prefix_leaves_with_its_own_addresses_beside_a_translated_one() {
-    let gateways = ("10.66.0.1/16".parse().ok(), "2001:db8:66::1/64".parse().ok());
+    let ipv6 = "2001:db8:66::1/64".parse().ok();
 
-    let text = ruleset(&ExitHost { nat_ipv6: false, ..host() }, gateways.0, gateways.1);
+    let text = ruleset(&ExitHost { nat_ipv6: false, ipv6, ..host() });
 
     assert!(text.contains("ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
     assert!(text.contains("\tip6 saddr 2001:db8:66::/64 accept\n"), "{text}");
@@ -118,7 +117,7 @@ fn routed_prefix_leaves_with_its_own_addresses_beside_a_translated_one() {
 fn hosts_behind_clients_may_send_what_clients_may() {
     let prefixes = ["192.168.8.0/24", "fd08::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
 
-    let text = ruleset(&ExitHost { prefixes, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+    let text = ruleset(&ExitHost { prefixes, ipv6: None, ..host() });
 
     assert!(text.contains("\tip saddr 10.66.0.0/16 accept\n\tip saddr 192.168.8.0/24 accept\n"), "{text}");
     assert!(text.contains("oifname != \"warren-exit\" ip saddr 192.168.8.0/24 masquerade\n"), "{text}");
@@ -128,9 +127,8 @@ fn hosts_behind_clients_may_send_what_clients_may() {
 #[test]
 fn addresses_of_a_network_behind_a_client_have_flows_together_also_beside_that_of_another_client() {
     let prefixes = ["192.168.8.0/24", "192.168.9.0/24", "fd08::/64"].map(|prefix| prefix.parse().unwrap());
-    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
 
-    let text = ruleset(&ExitHost { prefixes: prefixes.to_vec(), ..host() }, gateways.0, gateways.1);
+    let text = ruleset(&ExitHost { prefixes: prefixes.to_vec(), ..host() });
 
     for (prefix, set, key) in [
         ("ip saddr 192.168.8.0/24", "flows_ip_24", "ip saddr & 255.255.255.0"),
@@ -146,7 +144,7 @@ fn addresses_of_a_network_behind_a_client_have_flows_together_also_beside_that_o
 
 #[test]
 fn without_isolation_clients_reach_each_other_with_as_many_flows_as_they_have_elsewhere() {
-    let text = ruleset(&ExitHost { isolation: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+    let text = ruleset(&ExitHost { isolation: false, ipv6: None, ..host() });
 
     assert!(text.contains("\tct state new jump new_flows\n\toifname \"warren-exit\" accept\n"), "{text}");
 }
@@ -178,8 +176,7 @@ fn addresses_of_networks_behind_clients_come_from_the_tunnel_alone_but_those_of_
     let prefixes = ["192.168.8.0/24", "10.0.0.0/8"].map(|prefix| prefix.parse().unwrap()).to_vec();
     let surroundings = surroundings(&["10.1.0.0/24", "192.0.2.0/24"], Some(Vec::new()));
 
-    let text =
-        ruleset(&ExitHost { prefixes, surroundings, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+    let text = ruleset(&ExitHost { prefixes, surroundings, ipv6: None, ..host() });
 
     let [own, spoofed] =
         ["\tiifname \"ens3\" ip saddr 10.1.0.0/24 accept\n", "ip saddr 10.0.0.0/8 counter drop\n"]
@@ -195,10 +192,8 @@ fn addresses_of_networks_behind_clients_come_from_the_tunnel_alone_but_those_of_
 #[test]
 fn neighbours_have_no_address_of_clients_whatever_network_is_on_the_link() {
     let prefixes: Vec<IpNet> = ["10.7.0.0/16", "fd07:0:7::/64"].map(|prefix| prefix.parse().unwrap()).into();
-    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
     let accepted = |surroundings| {
-        let text =
-            ruleset(&ExitHost { prefixes: prefixes.clone(), surroundings, ..host() }, gateways.0, gateways.1);
+        let text = ruleset(&ExitHost { prefixes: prefixes.clone(), surroundings, ..host() });
         let input = text.split("chain ").find(|chain| chain.starts_with("input ")).unwrap().to_owned();
         let own = |line: &&str| line.contains("iifname \"ens3\"") && line.ends_with("accept");
         let accepted: Vec<String> = input.lines().filter(own).map(|line| line.trim().to_owned()).collect();
@@ -226,10 +221,9 @@ fn neighbours_have_no_address_of_clients_whatever_network_is_on_the_link() {
 fn networks_on_the_hosts_links_are_refused_unless_they_are_refused_anyway_or_allowed() {
     let links = ["198.41.0.0/24", "198.41.1.0/24", "192.168.9.0/24", "2a01:4f8::/64", "fe80::/64"];
     let surroundings = surroundings(&links, Some(Vec::new()));
-    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
     let allow = vec!["2a01:4f8::5/128".parse().unwrap()];
 
-    let text = ruleset(&ExitHost { surroundings, allow, ..host() }, gateways.0, gateways.1);
+    let text = ruleset(&ExitHost { surroundings, allow, ..host() });
 
     assert!(text.contains("\tip daddr { 198.41.0.0/23 } counter drop\n"), "{text}");
     assert!(text.contains("\tip6 daddr { 2a01:4f8::/64 } counter drop\n"), "{text}");
@@ -257,8 +251,7 @@ fn wider_networks_stand_for_more_on_the_links_than_rules_name() {
     let is_refused = |link: &OnLink| networks.iter().any(|network| network.contains(&link.network));
     assert!(many.surroundings.links.iter().step_by(997).all(is_refused));
     assert!(!networks.iter().any(|network| network.contains(&"2b00::1/128".parse::<IpNet>().unwrap())));
-    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
-    assert!(ruleset(&many, gateways.0, gateways.1).len() < 1024 * 1024);
+    assert!(ruleset(&many).len() < 1024 * 1024);
 
     // The control: as many networks as the rules can name stay as they are.
     let few = on(4_096);
@@ -273,7 +266,7 @@ fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_no
     let surroundings = surroundings(&["198.41.0.0/24"], Some(Vec::new()));
 
     let host = ExitHost { surroundings, resolvers: resolvers.to_vec(), ..host() };
-    let text = ruleset(&host, "10.66.0.1/16".parse().ok(), None);
+    let text = ruleset(&ExitHost { ipv6: None, ..host });
 
     for resolver in ["10.0.0.53", "198.41.0.53"] {
         let rule = format!("\tip daddr {resolver} meta l4proto {{ tcp, udp }} th dport 53 accept\n");
@@ -285,8 +278,7 @@ fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_no
 
 #[test]
 fn what_others_forward_is_not_looked_at() {
-    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
-    let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() }, gateways.0, gateways.1);
+    let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() });
 
     // Both IP versions forward for others, since before the exit or later.
     let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
@@ -300,7 +292,7 @@ fn what_others_forward_is_not_looked_at() {
 
 #[test]
 fn without_isolation_nobody_outside_joins_a_flow_between_clients() {
-    let text = ruleset(&ExitHost { isolation: false, ..host() }, "10.66.0.1/16".parse().ok(), None);
+    let text = ruleset(&ExitHost { isolation: false, ipv6: None, ..host() });
 
     let spoofed = "\tip saddr 10.66.0.0/16 counter drop\n\toifname \"warren-exit\" jump to_clients\n";
     assert!(text.contains(spoofed), "{text}");
@@ -321,7 +313,7 @@ fn forwarded_ports_lead_to_their_clients_and_back_and_are_no_ports_of_clients_ow
     ];
     let host = ExitHost { forwards, ..host() };
 
-    let text = ruleset(&host, "10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+    let text = ruleset(&host);
 
     let services = "10.66.0.2 . tcp . 443, 10.66.0.2 . tcp . 21000-21009, 10.66.0.2 . udp . 443-444";
     let services6 = "fd66:6666::2 . tcp . 443";
@@ -366,7 +358,7 @@ fn forwarded_ports_lead_to_their_clients_and_back_and_are_no_ports_of_clients_ow
 
 #[test]
 fn without_forwards_no_rule_looks_for_visitors() {
-    let text = ruleset(&host(), "10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+    let text = ruleset(&host());
 
     assert!(!text.contains("dnat to") && !text.contains("forwarded") && !text.contains("dstnat"), "{text}");
 }
@@ -386,8 +378,8 @@ fn host() -> ExitHost {
     ExitHost {
         device: DeviceName::new("warren-exit").unwrap(),
         mtu: 1380,
-        ipv4: "10.66.0.0/16".parse().ok(),
-        ipv6: "fd66:6666::/64".parse().ok(),
+        ipv4: "10.66.0.1/16".parse().ok(),
+        ipv6: "fd66:6666::1/64".parse().ok(),
         nat_ipv4: true,
         nat_ipv6: true,
         interface: Egress::Auto,

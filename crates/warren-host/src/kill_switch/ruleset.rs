@@ -8,7 +8,7 @@ use super::rules::{InboundPort, InboundProtocol, KillSwitchRules};
 use crate::{
     CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family,
     portal::PORTAL_MARK,
-    ruleset_text::{chain, elements},
+    ruleset_text::{by_version, chain, elements},
 };
 
 /// The chains of a kill switch's table, one statement per line.
@@ -172,12 +172,8 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
         forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));
     }
     forward.extend(published(rules, "reply", "ct state established"));
-    for (family, keyword) in [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")] {
-        let behind = elements(&rules.prefixes, family);
-        forward.extend(
-            behind
-                .map(|behind| format!("meta iifgroup {DEVICE_GROUP} {keyword} daddr {{ {behind} }} accept")),
-        );
+    for (version, behind) in by_version(&rules.prefixes) {
+        forward.push(format!("meta iifgroup {DEVICE_GROUP} {version} daddr {{ {behind} }} accept"));
     }
     forward.extend(outside(rules));
     forward.push("counter drop".into());
@@ -190,10 +186,8 @@ fn to_guests(rules: &KillSwitchRules) -> Vec<String> {
     for device in guest_devices(rules) {
         let its = rules.guests.iter().filter(|guest| guest.device == *device);
         let networks: Vec<IpNet> = its.map(|guest| guest.network).collect();
-        for (family, keyword) in [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")] {
-            let guests = elements(&networks, family);
-            matches
-                .extend(guests.map(|guests| format!("oifname \"{device}\" {keyword} daddr {{ {guests} }}")));
+        for (version, guests) in by_version(&networks) {
+            matches.push(format!("oifname \"{device}\" {version} daddr {{ {guests} }}"));
         }
     }
     matches

@@ -419,8 +419,8 @@ pub(crate) fn exit_host_here() -> ExitHost {
     ExitHost {
         device: device("exit0"),
         mtu: 1380,
-        ipv4: Some("10.66.0.0/16".parse().unwrap()),
-        ipv6: Some("fd66:6666::/64".parse().unwrap()),
+        ipv4: Some("10.66.0.1/16".parse().unwrap()),
+        ipv6: Some("fd66:6666::1/64".parse().unwrap()),
         nat_ipv4: true,
         nat_ipv6: true,
         interface: Egress::Auto,

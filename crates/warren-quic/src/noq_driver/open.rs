@@ -21,7 +21,7 @@ use super::{
 use crate::{
     boundary::{CloseReason, ConnectionId, ConnectionStats, ControllerState, Event, LossCounts, SendError},
     outcome::{Tally, connection_stats, loss_counts},
-    quic_config::state_of_original,
+    quic_config::state_of,
 };
 
 /// How long a close waits for the peer to acknowledge control bytes.
@@ -212,7 +212,7 @@ impl Open {
     }
 
     fn controller_state(&self) -> Option<ControllerState> {
-        self.connection.congestion_state(PathId::ZERO).and_then(state_of_original)
+        self.connection.read_congestion_state(PathId::ZERO, state_of).flatten()
     }
 }
 

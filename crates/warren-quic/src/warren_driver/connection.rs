@@ -21,7 +21,7 @@ use crate::{
     key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, loss_counts, peer_key},
     planted::{Bug, is_planted},
-    quic_config::state_of_original,
+    quic_config::state_of,
     settings::MINIMUM_MTU,
     strangers::Seat,
     tls::PresentedKey,
@@ -485,7 +485,5 @@ impl WarrenConnection {
 }
 
 fn controller_state(quic: &noq_proto::Connection) -> Option<ControllerState> {
-    // A copy, because only that can be turned into its concrete type.
-    let controller = quic.congestion_state(PathId::ZERO).map(|controller| controller.clone_box());
-    controller.and_then(state_of_original)
+    quic.congestion_state(PathId::ZERO).and_then(state_of)
 }

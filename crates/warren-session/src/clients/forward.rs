@@ -98,19 +98,7 @@ fn port(text: &str) -> Result<u16, InvalidPortRange> {
     text.parse().ok().filter(|port| is_plain && *port > 0).ok_or(InvalidPortRange)
 }
 
-impl TryFrom<String> for PortRange {
-    type Error = InvalidPortRange;
-
-    fn try_from(text: String) -> Result<Self, InvalidPortRange> {
-        text.parse()
-    }
-}
-
-impl From<PortRange> for String {
-    fn from(ports: PortRange) -> Self {
-        ports.to_string()
-    }
-}
+stored_as_text!(PortRange);
 
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,19 +175,7 @@ impl FromStr for Forward {
     }
 }
 
-impl TryFrom<String> for Forward {
-    type Error = InvalidForward;
-
-    fn try_from(text: String) -> Result<Self, InvalidForward> {
-        text.parse()
-    }
-}
-
-impl From<Forward> for String {
-    fn from(forward: Forward) -> Self {
-        forward.to_string()
-    }
-}
+stored_as_text!(Forward);
 
 impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::Invitation;
 use crate::PublicKey;
+use crate::compact::{compact, compact_set};
 use crate::invite::TokenDigest;
 
 /// Invitations by token. No look-up and no change visits all of them.
@@ -45,6 +46,14 @@ impl Invitations {
             self.by_token.insert(token, invitation);
         }
         before
+    }
+
+    /// As [`super::table::ClientTable::compact`].
+    pub(super) fn compact(&mut self) {
+        compact(&mut self.by_token);
+        compact_set(&mut self.unused);
+        compact_set(&mut self.used);
+        compact_set(&mut self.by_expiry);
     }
 
     pub(super) fn get(&self, token: &TokenDigest) -> Option<&Invitation> {

@@ -46,19 +46,7 @@ impl FromStr for RateLimit {
     }
 }
 
-impl TryFrom<String> for RateLimit {
-    type Error = InvalidRateLimit;
-
-    fn try_from(text: String) -> Result<Self, InvalidRateLimit> {
-        text.parse()
-    }
-}
-
-impl From<RateLimit> for String {
-    fn from(rate: RateLimit) -> Self {
-        rate.to_string()
-    }
-}
+stored_as_text!(RateLimit);
 
 impl fmt::Display for RateLimit {
     /// Writes the rate in the largest unit that makes it a whole number.

@@ -69,6 +69,13 @@ impl ClientRegistry {
         }
     }
 
+    /// Gives up memory that many changes have left unused.
+    pub(crate) fn compact(&mut self) {
+        self.clients.compact();
+        self.invitations.compact();
+        self.removed.compact();
+    }
+
     /// Enrols a client. Another client that holds one of its addresses as a sticky lease loses that lease. An open invitation
     /// with the client's name is withdrawn, unless it upgrades this client.
     ///

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::timestamp;
 use crate::PublicKey;
+use crate::compact::compact;
 use crate::key::stored_key;
 use crate::planted::{Bug, is_planted};
 
@@ -33,6 +34,11 @@ pub(super) struct RemovedKeys(BTreeMap<PublicKey, RemovedKey>);
 impl RemovedKeys {
     pub(super) const fn new() -> Self {
         Self(BTreeMap::new())
+    }
+
+    /// As [`super::table::ClientTable::compact`].
+    pub(super) fn compact(&mut self) {
+        compact(&mut self.0);
     }
 
     pub(super) fn find(&self, key: PublicKey) -> Option<&RemovedKey> {

@@ -42,17 +42,20 @@ pub enum RowChange {
 /// Names a row. Removed keys come first, then clients, then invitations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum RowId {
+pub enum RowId {
+    /// A removed key.
     #[serde(deserialize_with = "stored_key")]
     Removed(PublicKey),
+    /// The client with a key.
     #[serde(deserialize_with = "stored_key")]
     Client(PublicKey),
+    /// The invitation with a token of this hash.
     Invitation(TokenDigest),
 }
 
 impl RowId {
     /// The change that deletes the row.
-    pub(crate) fn deletion(self) -> RowChange {
+    pub fn deletion(self) -> RowChange {
         match self {
             Self::Removed(key) => RowChange::Removed { key, removed: None },
             Self::Client(key) => RowChange::Client { key, client: None },
@@ -62,11 +65,21 @@ impl RowId {
 }
 
 impl RowChange {
-    pub(crate) fn id(&self) -> RowId {
+    /// The row's name.
+    pub fn id(&self) -> RowId {
         match self {
             Self::Client { key, .. } => RowId::Client(*key),
             Self::Invitation { token, .. } => RowId::Invitation(*token),
             Self::Removed { key, .. } => RowId::Removed(*key),
+        }
+    }
+
+    /// Whether the change sets its row, instead of deleting it.
+    pub fn is_set(&self) -> bool {
+        match self {
+            Self::Client { client, .. } => client.is_some(),
+            Self::Invitation { invitation, .. } => invitation.is_some(),
+            Self::Removed { removed, .. } => removed.is_some(),
         }
     }
 }

@@ -9,11 +9,13 @@ use super::client::Client;
 use super::forward::{Forward, ForwardProtocol, PortRange};
 use super::registry_error::RegistryError;
 use crate::PublicKey;
+use crate::compact::compact;
 
 /// Clients by key. No look-up and no change visits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientTable {
-    clients: BTreeMap<PublicKey, Client>,
+    /// Boxed: an exit may have 100,000 clients, and the nodes of a map have room that is not used.
+    clients: BTreeMap<PublicKey, Box<Client>>,
     names: BTreeMap<String, PublicKey>,
     /// Maps each client's next key to its current one.
     next_keys: BTreeMap<PublicKey, PublicKey>,
@@ -39,7 +41,7 @@ impl ClientTable {
 
     /// Sets or deletes the client of a key without any check. Returns the client that was there.
     pub(super) fn put(&mut self, key: PublicKey, client: Option<Client>) -> Option<Client> {
-        let before = self.clients.remove(&key);
+        let before = self.clients.remove(&key).map(|before| *before);
         if let Some(before) = &before {
             self.unindex(before);
         }
@@ -49,7 +51,7 @@ impl ClientTable {
             self.addresses.extend(addresses(&client).map(|address| (address, key)));
             self.prefixes.extend(client.prefixes.iter().map(|prefix| (*prefix, key)));
             self.forwards.extend(client.forwards.iter().map(|forward| (place(*forward), (*forward, key))));
-            self.clients.insert(key, client);
+            self.clients.insert(key, Box::new(client));
         }
         before
     }
@@ -83,7 +85,7 @@ impl ClientTable {
     }
 
     pub(super) fn by_key(&self, key: PublicKey) -> Option<&Client> {
-        self.clients.get(&key)
+        self.clients.get(&key).map(Box::as_ref)
     }
 
     /// Sets the date when a client was last online, which no index contains.
@@ -93,16 +95,16 @@ impl ClientTable {
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<&Client> {
-        self.clients.get(self.names.get(name)?)
+        self.by_key(*self.names.get(name)?)
     }
 
     pub(super) fn by_next_key(&self, key: PublicKey) -> Option<&Client> {
-        self.clients.get(self.next_keys.get(&key)?)
+        self.by_key(*self.next_keys.get(&key)?)
     }
 
     /// The client with a static or sticky address.
     pub(super) fn by_address(&self, address: IpAddr) -> Option<&Client> {
-        self.clients.get(self.addresses.get(&address)?)
+        self.by_key(*self.addresses.get(&address)?)
     }
 
     pub(super) fn prefixes(&self) -> impl Iterator<Item = (IpNet, &Client)> {
@@ -123,7 +125,7 @@ impl ClientTable {
     fn forwarding(&self, ports: PortRange) -> Option<(Forward, &Client)> {
         // The forwards of the table do not overlap, so the first one that ends at these ports or above is the only candidate.
         let (_, (other, key)) = self.forwards.range((ports.protocol(), ports.first())..).next()?;
-        Some((*other, self.clients.get(key)?)).filter(|_| other.ports().overlaps(ports))
+        Some((*other, self.by_key(*key)?)).filter(|_| other.ports().overlaps(ports))
     }
 
     /// A prefix of a client that overlaps another prefix.
@@ -132,7 +134,7 @@ impl ClientTable {
         let below = self.prefixes.range(..=prefix).next_back();
         let above = self.prefixes.range(prefix..).next();
         let (other, key) = [below, above].into_iter().flatten().find(|(other, _)| overlap(other, prefix))?;
-        Some((*other, self.clients.get(key)?))
+        Some((*other, self.by_key(*key)?))
     }
 
     /// The clients sorted by name, from the first one after `name`, or all, if their names contain `part`.
@@ -142,7 +144,18 @@ impl ClientTable {
         let names = self.names.range::<str, _>((from, Bound::Unbounded));
         // Filtered before the look-up, which takes longer.
         let named = names.filter(move |(name, _)| name.contains(part));
-        named.filter_map(|(_, key)| self.clients.get(key))
+        named.filter_map(|(_, key)| self.by_key(*key))
+    }
+
+    /// Gives up the room that the maps have left after many changes.
+    pub(super) fn compact(&mut self) {
+        let Self { clients, names, next_keys, addresses, prefixes, forwards } = self;
+        compact(clients);
+        compact(names);
+        compact(next_keys);
+        compact(addresses);
+        compact(prefixes);
+        compact(forwards);
     }
 
     pub(super) fn len(&self) -> usize {

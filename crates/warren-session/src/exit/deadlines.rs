@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::SessionId;
+use crate::PublicKey;
 
 /// A timer's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +15,8 @@ pub(super) enum Deadline {
     Session(SessionId),
     /// End a session whose client has moved to another exit.
     Leaving(SessionId),
+    /// Forget how often a client has kept its session.
+    Stays(PublicKey),
     /// Update `last_seen` of online clients.
     LastSeen,
     /// Tell the store of ended sessions.

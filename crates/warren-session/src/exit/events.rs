@@ -87,7 +87,7 @@ impl ExitSessions {
                     _ => self.refuse(now, connection, Goodbye::ClientStopped),
                 }
             }
-            (Phase::Attached { session, .. }, Message::Stay(stay)) => self.stays(session, stay.claim),
+            (Phase::Attached { session, .. }, Message::Stay(stay)) => self.stays(now, session, stay.claim),
             (Phase::Attached { .. }, _) => {
                 self.refuse(now, connection, Goodbye::Protocol(Violation::OutOfOrder));
             }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::fleet_rules::{STAYS_TIME, Stay};
 use super::session::Nonce;
 use super::{AdminError, Deadline, EndReason, ExitAction, ExitSessions, SessionId, StoreRequestId};
 use crate::PublicKey;
@@ -41,6 +42,9 @@ pub struct WholeCopy {
 
 /// Most rows of a whole copy: the clients, and as many invitations and removed keys as an exit has memory for.
 const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
+
+/// After this many changes at once, the exit frees unused memory.
+const MANY_CHANGES: usize = 1_000;
 
 /// Why a part does not belong in a whole copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -160,7 +164,13 @@ impl ExitSessions {
             let here = self.registry.rows().map(|row| row.id());
             changes.extend(here.filter(|id| !seen.contains(id) && !is_new(id)).map(RowId::deletion));
         }
-        self.apply(now, changes)
+        let are_many = changes.len() >= MANY_CHANGES;
+        let errors = self.apply(now, changes);
+        if are_many {
+            self.registry.compact();
+            self.pool.compact();
+        }
+        errors
     }
 
     /// Tells the store at once of everything that it lacks, because it answers again.
@@ -194,6 +204,7 @@ impl ExitSessions {
             && claim > 0
             && session.process.claim > claim
             && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
+            && self.may_stay(now, key)
         {
             // The client has come back or stayed, and the store has heard of the other session late.
             return self.actions.push_back(ExitAction::Stays { session: id, key });
@@ -210,18 +221,40 @@ impl ExitSessions {
     }
 
     /// Notes that the client keeps a session, although it has opened another one at another exit.
-    pub(super) fn stays(&mut self, id: SessionId, claim: u64) {
+    pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         // Each connection says so, and only the first one says something new.
         if claim <= session.process.claim || planted_moves::is_planted(planted_moves::Bug::StayIgnored) {
             return;
         }
-        session.process.claim = claim;
         let key = session.key;
+        // The store has the session unless it is leaving, so it need not be told again.
+        let is_leaving = self.fleet.leaving.contains_key(&id);
+        if is_leaving && !self.may_stay(now, key) {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.process.claim = claim;
+        }
         if let Some(until) = self.fleet.leaving.remove(&id) {
             self.deadlines.remove(until, Deadline::Leaving(id));
             // The store says that the client is elsewhere.
             self.actions.push_back(ExitAction::Stays { session: id, key });
         }
+    }
+
+    /// Whether a client may keep its session once more. The store must be told of each time.
+    fn may_stay(&mut self, now: Instant, key: PublicKey) -> bool {
+        let stay = self.fleet.stay(key);
+        if stay == Stay::First {
+            self.deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
+        }
+        stay != Stay::TooMany
+    }
+
+    /// How often clients could not keep a session, because they had kept sessions too often shortly before. Such a session ends when its time
+    /// as a leaving session is over.
+    pub fn stays_refused(&self) -> u64 {
+        self.fleet.stays_refused
     }
 }

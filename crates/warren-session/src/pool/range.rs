@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use super::PoolError;
 use crate::PublicKey;
+use crate::compact::{compact, compact_set};
 use crate::message::is_unicast;
 
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
@@ -17,7 +18,6 @@ use crate::message::is_unicast;
 #[derive(Debug)]
 pub(super) struct Range {
     network: IpNet,
-    gateway: u128,
     /// First and last address that a client can have.
     first: u128,
     last: u128,
@@ -45,12 +45,11 @@ impl Range {
         if network.prefix_len() > longest {
             return Err(PoolError::TooSmall { network, longest });
         }
-        let gateway = number(network.network()) + 1;
+        // Behind the gateway.
+        let first = number(network.network()) + 2;
         let last = number(network.broadcast()) - 1;
-        let first = gateway + 1;
         Ok(Self {
             network,
-            gateway,
             first,
             last,
             next: first,
@@ -61,14 +60,14 @@ impl Range {
         })
     }
 
-    pub(super) fn network(&self) -> IpNet {
-        self.network
+    pub(super) fn compact(&mut self) {
+        compact(&mut self.taken);
+        compact_set(&mut self.given_back);
+        compact_set(&mut self.away);
     }
 
-    /// The exit's address with the network's prefix length.
-    pub(super) fn gateway(&self) -> IpNet {
-        let address = self.address(self.gateway);
-        IpNet::new(address, self.network.prefix_len()).expect("the prefix length is the network's own")
+    pub(super) fn network(&self) -> IpNet {
+        self.network
     }
 
     pub(super) fn holder(&self, number: u128) -> Option<PublicKey> {

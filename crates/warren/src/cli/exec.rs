@@ -140,24 +140,32 @@ pub(super) fn profile(
     }
 }
 
+/// The name of the profile whose daemon a user asks. The error is `none` if no daemon listens to users.
+pub(super) fn listening_profile(
+    directories: &Directories,
+    argument: Option<&OsString>,
+    none: &'static str,
+) -> anyhow::Result<String> {
+    let name = match (argument, exec_socket::names(&directories.runtime).as_slice()) {
+        (Some(name), _) => name.to_string_lossy().into_owned(),
+        (None, [name]) => name.clone(),
+        (None, []) => bail!(none),
+        (None, several) => {
+            let sentence = format!("several profiles may allow that: {}; name one", several.join(", "));
+            return Err(Failure::new(ExitCode::Usage, sentence).into());
+        }
+    };
+    refuse_invalid_name(&name)?;
+    Ok(name)
+}
+
 async fn enter_as_user(
     directories: &Directories,
     arguments: &ExecArgs,
     side: Side,
 ) -> anyhow::Result<(String, Shadowed)> {
-    let listening = exec_socket::names(&directories.runtime);
-    let name = match (&arguments.profile, listening.as_slice()) {
-        (Some(name), _) => name.to_string_lossy().into_owned(),
-        (None, [name]) => name.clone(),
-        (None, []) => bail!(
-            "no profile allows users to run programs inside; run this as root, or ask root to list you in users under [exec] of the profile"
-        ),
-        (None, several) => {
-            let sentence = format!("several profiles allow that: {}; name one", several.join(", "));
-            return Err(Failure::new(ExitCode::Usage, sentence).into());
-        }
-    };
-    refuse_invalid_name(&name)?;
+    let none = "no profile allows users to run programs inside; run this as root, or ask root to list you in users under [exec] of the profile";
+    let name = listening_profile(directories, arguments.profile.as_ref(), none)?;
     let shadowed = Shadowed::for_user(side)?;
     match exec_socket::ask_for(&directories.runtime, &name, side.into()).await {
         Err(AskError::NotRunning) => {

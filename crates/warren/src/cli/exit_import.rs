@@ -155,9 +155,7 @@ fn refuse_clashes(file: &Path, renamed: &[Renamed]) -> Result<(), ConfigError> {
 }
 
 fn read(file: &Path, bytes: &[u8]) -> Result<WireGuardServer, ConfigError> {
-    wireguard::parse(utf8(file, bytes)?).map_err(|mistake| {
-        ConfigError::at_line(file, mistake.line, format!("{}; correct the line", mistake.sentence))
-    })
+    wireguard::parse(file, utf8(file, bytes)?)
 }
 
 fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {

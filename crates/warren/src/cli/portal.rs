@@ -28,11 +28,11 @@ use warren_client as client;
 use warren_client::portal::{OpenPortal, refuse};
 use warren_config::{find_profile, load_profile};
 use warren_control::status::State;
-use warren_control::{AskError, Request, ask, ask_status, exec_socket};
+use warren_control::{AskError, Request, ask, ask_status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
-use warren_daemon::{output, resolvers};
+use warren_daemon::{output, own_program, resolvers};
 
 /// Opens the login page until its browser ends, the tunnel is up, or the time is over.
 ///
@@ -84,21 +84,11 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
 }
 
 async fn as_user(directories: &Directories, arguments: &PortalArgs) -> anyhow::Result<()> {
-    let listening = exec_socket::names(&directories.runtime);
-    let name = match (&arguments.profile, listening.as_slice()) {
-        (Some(name), _) => name.to_string_lossy().into_owned(),
-        (None, [name]) => name.clone(),
-        (None, []) => bail!(
-            "no profile that runs lets users open a login page; run `sudo warren portal`, or have root set portal = \"group\" in \
-             [kill_switch] of the profile"
-        ),
-        (None, several) => {
-            let sentence = format!("several profiles may allow that: {}; name one", several.join(", "));
-            return Err(Failure::new(ExitCode::Usage, sentence).into());
-        }
-    };
-    super::one_daemon::refuse_invalid_name(&name)?;
-    let mut command = own_command(directories, &name, arguments)?;
+    let none = "no profile that runs lets users open a login page; run `sudo warren portal`, or have root set portal = \"group\" in \
+                [kill_switch] of the profile";
+    let name = exec::listening_profile(directories, arguments.profile.as_ref(), none)?;
+    let mut command = Command::new(own_program::program());
+    command.args(inside_words(directories, &name, arguments)).kill_on_drop(true);
     let mut child = command.spawn().context("cannot start a second warren")?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
     // The daemon closes the portal, and a user need not be able to ask it why.
@@ -132,23 +122,13 @@ async fn network_resolvers(directory: &DaemonDirectory) -> anyhow::Result<Vec<Ip
     Ok(found)
 }
 
-/// The command that runs [`inside`], for this user.
-fn own_words(directories: &Directories, name: &str, arguments: &PortalArgs) -> anyhow::Result<Vec<OsString>> {
-    let program = std::env::current_exe().context("cannot find the warren binary")?;
-    let mut words: Vec<OsString> =
-        vec![program.into(), "--runtime-dir".into(), (&directories.runtime).into()];
+/// The arguments with which this program runs [`inside`].
+fn inside_words(directories: &Directories, name: &str, arguments: &PortalArgs) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["--runtime-dir".into(), (&directories.runtime).into()];
     words.extend(["portal".into(), "--inside".into(), "--url".into(), arguments.url.to_string().into()]);
     words.extend([name.into(), "--".into()]);
     words.extend(arguments.command.iter().cloned());
-    Ok(words)
-}
-
-fn own_command(directories: &Directories, name: &str, arguments: &PortalArgs) -> anyhow::Result<Command> {
-    let words = own_words(directories, name, arguments)?;
-    let [program, rest @ ..] = words.as_slice() else { bail!("no program") };
-    let mut command = Command::new(program);
-    command.args(rest).kill_on_drop(true);
-    Ok(command)
+    words
 }
 
 /// Starts [`inside`] as the user, in the cgroup.
@@ -161,7 +141,8 @@ fn start_as(
     arguments: &PortalArgs,
 ) -> anyhow::Result<Child> {
     let mut words = caller.words();
-    words.extend(own_words(directories, name, arguments)?);
+    words.push(own_program::program().into());
+    words.extend(inside_words(directories, name, arguments));
     let mut command = Command::new("sh");
     // The shell moves itself, and then becomes the program.
     command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.entrance());

@@ -196,7 +196,7 @@ fn welcome() -> Welcome {
 /// The answer to an ICMP echo request, if the datagram holds one in a complete packet.
 fn echo(datagram: &[u8]) -> Option<Vec<u8>> {
     let mut answer = datagram.to_vec();
-    let packet = answer.get_mut(1..).filter(|packet| packet.len() > 28 && packet[0] == 0x45)?;
+    let packet = answer.get_mut(1..).filter(|packet| packet.len() >= 28 && packet[0] == 0x45)?;
     if packet[9] != 1 || packet[20] != 8 {
         return None;
     }

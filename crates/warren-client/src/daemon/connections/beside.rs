@@ -35,9 +35,16 @@ impl Connections {
         }
     }
 
-    /// The index of a connection in the second session. None if the connection is not that session's.
-    pub(in crate::daemon) fn index_beside(&self, connection: ConnectionId) -> Option<u32> {
-        self.beside.as_ref()?.indices.get(&connection).copied()
+    /// The session that has a connection, and its index there.
+    pub(in crate::daemon) fn place_of(&self, connection: ConnectionId) -> Option<(Which, u32)> {
+        [Which::InUse, Which::Beside]
+            .into_iter()
+            .find_map(|which| Some((which, *self.of(which)?.indices.get(&connection)?)))
+    }
+
+    /// Whether a connection is one of the session beside.
+    pub(in crate::daemon) fn is_beside(&self, connection: ConnectionId) -> bool {
+        self.place_of(connection).is_some_and(|(which, _)| which == Which::Beside)
     }
 
     /// Orders a connection of a session, over the way that the session's connection 0 took. Returns `None` without a way.

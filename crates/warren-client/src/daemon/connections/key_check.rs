@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use warren_quic::driver::ConnectionId;
 use warren_quic::key::PublicKey;
 
-use super::{Connections, Ordered};
+use super::{Connections, Ordered, Which};
 use crate::kill_switch::Lockdown;
 use warren_tunnel::WorkerHandle;
 
@@ -16,21 +16,30 @@ use warren_tunnel::WorkerHandle;
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 impl Connections {
-    /// Notes which of its keys the exit has proven on one of the session's connections.
-    pub(in crate::daemon) fn proven(&mut self, index: u32, key: PublicKey) {
-        self.own.proven.insert(index, key);
-    }
-
-    /// Notes which of its keys the other exit has proven on one of the second session's connections.
-    pub(in crate::daemon) fn proven_beside(&mut self, index: u32, key: PublicKey) {
-        if let Some(beside) = &mut self.beside {
-            beside.proven.insert(index, key);
+    /// Notes which of its keys an exit has proven on one of a session's connections.
+    pub(in crate::daemon) fn proven(&mut self, which: Which, index: u32, key: PublicKey) {
+        if let Some(session) = self.of_mut(which) {
+            session.proven.insert(index, key);
         }
     }
 
     /// The key that the exit has proven on the session's latest connection with an index.
     pub(in crate::daemon) fn proven_on(&self, index: u32) -> Option<PublicKey> {
         self.own.proven.get(&index).copied()
+    }
+
+    /// The key that the exit in use has proven, or has to prove.
+    pub(in crate::daemon) fn exit_key(&self) -> Option<PublicKey> {
+        let accepted = &self.exit().public_keys;
+        // An earlier connection to another exit may have proven that exit's key.
+        let proven = self.proven_on(0).filter(|key| accepted.contains(key));
+        proven.or(accepted.first().copied())
+    }
+
+    /// Whether the exit in use is still one that the session may use, by the key that it has proven.
+    pub(in crate::daemon) fn is_exit_accepted(&self) -> bool {
+        let place = self.exits.current();
+        self.proven_on(0).map_or(self.exits.has(place), |key| self.exits.accepts(place, key))
     }
 
     /// Checks whether the exit has a key, over the path that the session's connections take. Checks the same key at most once a minute.

@@ -328,8 +328,8 @@ fn exit_host(interface: Egress) -> ExitHost {
     ExitHost {
         device: "warren-exit".parse().unwrap(),
         mtu: 1_380,
-        ipv4: Some("10.66.0.0/16".parse().unwrap()),
-        ipv6: Some("fd66::/64".parse().unwrap()),
+        ipv4: Some("10.66.0.1/16".parse().unwrap()),
+        ipv6: Some("fd66::1/64".parse().unwrap()),
         nat_ipv4: true,
         nat_ipv6: true,
         interface,

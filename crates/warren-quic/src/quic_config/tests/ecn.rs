@@ -63,7 +63,7 @@ fn flood(world: &mut World, milliseconds: u32, mut each: impl FnMut(&mut World))
 }
 
 fn state(quic: &noq_proto::Connection) -> Option<ControllerState> {
-    state_of_original(quic.congestion_state(PathId::ZERO)?.clone_box())
+    state_of(quic.congestion_state(PathId::ZERO)?)
 }
 
 /// A link with a queue of 100 ms.

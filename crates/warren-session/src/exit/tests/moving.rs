@@ -66,6 +66,58 @@ fn a_client_that_stays_keeps_its_session_whenever_the_store_hears_of_the_other()
     assert_eq!(closed(&exit.advance(31)), [(1, Goodbye::Superseded)]);
 }
 
+#[test]
+fn a_client_that_says_again_and_again_that_it_stays_costs_the_store_eight_writes_in_half_a_minute() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let mut claims = 0;
+    // It moves to another exit and stays, as the exit hears it.
+    let mut stays = |exit: &mut Exit, connection: u64, (key, nonce): (PublicKey, u8)| {
+        exit.sessions.elsewhere(exit.now, key, &[nonce; 16], claims + 1);
+        claims += 2;
+        exit.sessions.received(exit.now, connection, &encode(&Message::Stay(Stay { claim: claims })));
+        exit.actions().iter().filter(|action| matches!(action, Action::Stays { .. })).count()
+    };
+
+    let written: usize = (0..5_000).map(|_| stays(&mut exit, 1, (ALICE, NONCE_A))).sum();
+
+    assert_eq!(written, 8);
+    assert_eq!(exit.sessions.stays_refused(), 4_992);
+    // The same if the store is late with the other sessions.
+    exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim: u64::MAX })));
+    exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 1);
+    assert_eq!(exit.actions(), []);
+    // The control: another client, and one whose moves fail as fast as they can.
+    for _ in 0..100 {
+        assert_eq!(stays(&mut exit, 2, (BOB, NONCE_B)), 1);
+        exit.advance(5);
+    }
+    let session_of = |exit: &Exit, key| exit.sessions.sessions().any(|session| session.key() == key);
+    assert!(session_of(&exit, BOB) && !session_of(&exit, ALICE), "a session whose stay was refused is over");
+    assert_eq!(exit.sessions.stays_refused(), 4_994);
+    exit.advance(31);
+    let deadlines = exit.sessions.deadlines.len();
+    stays(&mut exit, 2, (BOB, NONCE_B));
+    exit.advance(31);
+    assert_eq!(exit.sessions.deadlines.len(), deadlines, "nothing is kept of clients that stay no more");
+}
+
+#[test]
+fn a_stay_that_changes_nothing_is_not_counted_and_costs_nothing() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    for claim in 1..5_000 {
+        exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim })));
+    }
+    assert_eq!(exit.actions(), []);
+    assert_eq!(exit.sessions.stays_refused(), 0);
+    // The control: it changes something.
+    exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 5_000);
+    exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim: 5_001 })));
+    assert!(matches!(exit.actions()[..], [Action::Stays { key: ALICE, .. }]));
+}
+
 fn closed(actions: &[Action]) -> Vec<(u64, Goodbye)> {
     let close = |action: &Action| {
         let Action::Close { connection, reason } = action else { return None };

@@ -1,5 +1,5 @@
-//! The client, which has its sessions, and carries out their actions and the steps of its moves. `warren-client/src/daemon/moving.rs`
-//! does the same with real connections.
+//! The client, which has its sessions, and carries out their actions and the steps of its moves. The client's
+//! daemon does the same with real connections, in `warren-client/src/daemon/sessions/moving.rs`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -87,14 +87,15 @@ fn command_lines_of_the_contract_are_understood() {
 #[test]
 fn a_wrong_time_is_answered_with_a_right_one() {
     for (line, says) in [
-        ("warren portal --timeout 0", "the time must be from 1s to 5min"),
-        ("warren portal --timeout 10min", "the time must be from 1s to 5min"),
-        ("warren exit invite laptop --expires 0", "write a time such as 24h"),
-        ("warren exit invite laptop --expires 12", "add a unit, such as 12h or 12min"),
+        ("warren portal --timeout 0", "must be from 1s to 5min"),
+        ("warren portal --timeout 10min", "must be from 1s to 5min"),
+        ("warren exit invite laptop --expires 0", "must be from 1s to 366d"),
+        ("warren exit invite laptop --expires 12", "needs a unit, such as 12h or 12min"),
     ] {
         let error = parse(line).expect_err(line).to_string();
         assert!(error.contains(says), "{line}: {error}");
     }
+    assert_eq!(values::portal_time("5min"), Ok(warren_client::portal::LONGEST));
 }
 
 #[test]

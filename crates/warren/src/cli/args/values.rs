@@ -64,44 +64,23 @@ pub(super) fn rate_or_off(text: &str) -> Result<RateChoice, String> {
     text.parse().map(RateChoice::Limited).map_err(|error| format!("{error}, or off"))
 }
 
-/// A time such as `15s`, up to a day. A bare number is in seconds.
+/// A time such as `15s`. A bare number is in seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    time_up_to(text, 24, "24h")
+    config::parse_time(&in_seconds(text), "1ms", "24h")
 }
 
-/// How long something is valid, such as `24h`, up to a year.
+/// How long something is valid, such as `24h`, up to a leap year. A bare number has no meaning, because seconds are hardly ever
+/// meant here.
 pub(super) fn validity(text: &str) -> Result<Duration, String> {
-    // Elsewhere a bare number means seconds, which is hardly ever meant here.
-    if let Ok(number) = text.parse::<u64>() {
-        return Err(match number {
-            0 => "write a time such as 24h".to_owned(),
-            _ => format!("add a unit, such as {text}h or {text}min"),
-        });
-    }
-    // A leap year counts as a year too.
-    time_up_to(text, 366 * 24, "366 days")
+    config::parse_time(text, "1s", "366d")
 }
 
-/// How long a network's login page stays open. A bare number is in seconds.
+/// How long a network's login page stays open, at most [`warren_client::portal::LONGEST`]. A bare number is in seconds.
 pub(super) fn portal_time(text: &str) -> Result<Duration, String> {
-    let duration = time(text)?;
-    if duration < Duration::from_secs(1) || duration > warren_client::portal::LONGEST {
-        return Err("the time must be from 1s to 5min".to_owned());
-    }
-    Ok(duration)
+    config::parse_time(&in_seconds(text), "1s", "5min")
 }
 
-fn time(text: &str) -> Result<Duration, String> {
-    match text.parse::<u64>() {
-        Ok(seconds) => Ok(Duration::from_secs(seconds)),
-        Err(_) => humantime::parse_duration(text).map_err(|_| "write a time such as 15s or 2min".to_owned()),
-    }
-}
-
-fn time_up_to(text: &str, hours: u64, limit: &str) -> Result<Duration, String> {
-    let duration = time(text)?;
-    if duration.is_zero() || duration > Duration::from_secs(hours * 60 * 60) {
-        return Err(format!("the time must be more than 0 and at most {limit}"));
-    }
-    Ok(duration)
+/// The text, with the unit of a bare number.
+fn in_seconds(text: &str) -> String {
+    text.parse::<u64>().map_or_else(|_| text.to_owned(), |seconds| format!("{seconds}s"))
 }

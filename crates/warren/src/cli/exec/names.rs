@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use warren_host::dns::nameservers;
+use warren_host::dns::{nameserver_lines, nameservers};
 use warren_host::exec_groups::Side;
 
 /// Pairs of files. The first one is mounted over the second in a mount namespace of the program's own.
@@ -32,8 +32,8 @@ impl Shadowed {
             && asks_this_host()
         {
             let file = directory.join("outside-resolv.conf");
-            let text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
-            std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+            std::fs::write(&file, nameserver_lines(servers))
+                .with_context(|| format!("cannot write {}", file.display()))?;
             // The program's user may be another one.
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
             shadowed.push([file, resolv_conf]);

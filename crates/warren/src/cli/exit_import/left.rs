@@ -37,7 +37,7 @@ fn notes(skipped: &[Skipped], names: &HashMap<IpAddr, &str>) -> Vec<String> {
         notes.push(format!("Not imported: {named}{more}. The exit does NAT and forwarding itself."));
     }
     for Skipped { line, key, value } in skipped {
-        let begins = ["preup", "postup"].contains(&key.to_ascii_lowercase().as_str());
+        let begins = ["PreUp", "PostUp"].contains(key);
         for command in value.split([';', '&', '|']).filter(|command| begins && command.contains("DNAT")) {
             notes.push(match forward(command, names) {
                 Some((name, forward)) => {
@@ -145,14 +145,14 @@ mod tests {
 
     #[test]
     fn every_setting_that_is_left_is_named_and_each_dnat_has_a_line() {
-        let skipped = |line, key: &str, value: &str| Skipped { line, key: key.into(), value: value.into() };
+        let skipped = |line, key: &'static str, value: &str| Skipped { line, key, value: value.into() };
         let dnat = "iptables -A FORWARD -i %i -j ACCEPT; iptables -p tcp --dport 80 -j DNAT --to-destination 10.8.0.2";
         let unknown = "iptables -p tcp --dport 80 -j DNAT --to-destination 10.9.0.2";
         let settings =
-            [skipped(4, "PostUp", dnat), skipped(5, "PostDown", dnat), skipped(6, "postup", unknown)];
+            [skipped(4, "PostUp", dnat), skipped(5, "PostDown", dnat), skipped(6, "PostUp", unknown)];
         let notes = notes(&settings, &names());
         assert_eq!(notes.len(), 3, "{notes:?}");
-        assert!(notes[0].contains("PostUp (line 4), PostDown (line 5), postup (line 6)"), "{notes:?}");
+        assert!(notes[0].contains("PostUp (line 4), PostDown (line 5), PostUp (line 6)"), "{notes:?}");
         assert!(
             notes[1].ends_with("line 4 is not imported. Run: warren exit client forward add home tcp/80"),
             "{notes:?}"

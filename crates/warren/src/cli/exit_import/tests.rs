@@ -199,7 +199,10 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
         (one.clone() + &peer("phone", "127.0.0.0/8"), "wg0.conf:5: client \"phone\" cannot have the prefix"),
         (one.clone() + &peer("phone", "10.8.0.2"), "(\"laptop\" is the peer at line 2)"),
         (one.clone() + &peer("exit", "10.8.0.3"), "wg0.conf:5: the name \"exit\" is the exit's own"),
-        (one + "AllowedIPs = no\n", "wg0.conf:4: \"no\" is not a network; correct the line"),
+        (
+            one + "AllowedIPs = no\n",
+            "wg0.conf:4: AllowedIPs has \"no\", which is not a network; correct the line",
+        ),
     ] {
         let exit = Exit::new();
         for dry_run in [true, false] {

@@ -1,12 +1,13 @@
 //! A WireGuard server's configuration (wg-quick(8)): the names, addresses and keys of its peers, and its own key.
 
 use std::fmt;
+use std::path::Path;
 
 use ipnet::IpNet;
 
 use super::label::Label;
-use crate::cli::wireguard_file::{self, INTERFACE, PEER, setting};
-use warren_config::quoted;
+use crate::cli::wireguard_file::{self, Part, networks};
+use warren_config::{ConfigError, quoted};
 use zeroize::Zeroizing;
 
 /// What the file says about the server's clients.
@@ -26,7 +27,7 @@ pub(super) struct WireGuardServer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Skipped {
     pub(super) line: usize,
-    pub(super) key: String,
+    pub(super) key: &'static str,
     pub(super) value: String,
 }
 
@@ -55,136 +56,65 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// Why a file cannot be read, and the line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
-    pub(super) line: usize,
-    pub(super) sentence: String,
-}
-
-enum Section {
-    None,
-    Interface,
-    Peer,
-}
-
 /// Reads the file. Notes settings that an exit does not import.
 ///
 /// # Errors
 /// The first line that cannot be understood.
-pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
+pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardServer, ConfigError> {
     let mut server = WireGuardServer::default();
-    let mut section = Section::None;
-    // The name in the comments right before a [Peer].
-    let mut before: Option<Label> = None;
-    let mut label: Option<Label> = None;
-    // Editors on other systems write a byte order mark first.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (line, content) in (1..).zip(text.lines()) {
-        let content = content.trim();
-        let mistake = |sentence: String| Mistake { line, sentence };
-        if let Some(comment) = content.strip_prefix('#') {
-            let said = Label::of(comment);
-            before = Label::better(before, said.clone());
-            if matches!(section, Section::Peer)
-                && server.peers.last().is_some_and(|peer| peer.allowed_ips.is_empty())
-            {
-                label = Label::better(label, said);
-                name_last(&mut server, label.as_ref());
-            }
-            continue;
-        }
-        let (content, beside) = content
-            .split_once('#')
-            .map_or((content, None), |(content, comment)| (content.trim_end(), Some(comment)));
-        if content.is_empty() {
-            continue;
-        }
-        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            section = match name.trim().to_ascii_lowercase().as_str() {
-                "interface" => Section::Interface,
-                "peer" => Section::Peer,
-                _ => {
-                    let sentence = format!("{} is neither [Interface] nor [Peer]", quoted(content));
-                    return Err(mistake(sentence));
+    let mut is_in_peer = false;
+    // The name in the comments right before a [Peer], and the name of the last [Peer].
+    let (mut before, mut label): (Option<Label>, Option<Label>) = (None, None);
+    wireguard_file::read(file, text, |line, part| {
+        match part {
+            Part::Comment(comment) => {
+                let said = Label::of(comment);
+                before = Label::better(before.take(), said.clone());
+                if let Some(peer) = server.peers.last_mut()
+                    && is_in_peer
+                    && peer.allowed_ips.is_empty()
+                {
+                    label = Label::better(label.take(), said);
+                    peer.name = label.as_ref().map(|label| label.name.clone());
                 }
-            };
-            if matches!(section, Section::Peer) {
-                server.peers.push(Peer { line, ..Peer::default() });
-                label = Label::better(before.take(), beside.and_then(Label::of));
-                name_last(&mut server, label.as_ref());
+                return Ok(());
             }
-            before = None;
-            continue;
+            Part::Interface => is_in_peer = false,
+            Part::Peer(beside) => {
+                is_in_peer = true;
+                label = Label::better(before.take(), beside.and_then(Label::of));
+                let name = label.as_ref().map(|label| label.name.clone());
+                server.peers.push(Peer { line, name, ..Peer::default() });
+            }
+            Part::Setting(key, value) => server.take(line, key, value)?,
         }
         before = None;
-        let (key, value) = content
-            .split_once('=')
-            .ok_or_else(|| mistake("this is neither a [section] nor KEY = VALUE".to_owned()))?;
-        take(&mut server, &section, (key, value), line)?;
-    }
+        Ok(())
+    })?;
     Ok(server)
 }
 
-/// Handles one KEY = VALUE of a section.
-fn take(
-    server: &mut WireGuardServer,
-    section: &Section,
-    (key, value): (&str, &str),
-    line: usize,
-) -> Result<(), Mistake> {
-    let mistake = |sentence: String| Mistake { line, sentence };
-    let networks = || {
-        wireguard_file::networks(value)
-            .map_err(|network| mistake(format!("{} is not a network", quoted(network))))
-    };
-    let key_text = || Some(KeyText { line, text: Zeroizing::new(value.trim().to_owned()) });
-    match (section, key.trim().to_ascii_lowercase().as_str()) {
-        (Section::None, _) => return Err(mistake("this line is outside any [section]".to_owned())),
-        (Section::Interface, "address") => {
-            server.networks.extend(networks()?.iter().map(IpNet::trunc));
-        }
-        (Section::Interface, "privatekey") => server.private_key = key_text(),
-        (Section::Interface, "listenport") => {
-            let port = value.trim().parse::<u16>().ok().filter(|port| *port > 0);
-            let sentence = || {
-                mistake(format!("ListenPort is {}, but must be a port from 1 to 65535", quoted(value.trim())))
-            };
-            server.listen_port = Some(port.ok_or_else(sentence)?);
-        }
-        (Section::Peer, "publickey") => {
-            server.peers.last_mut().into_iter().for_each(|peer| peer.public_key = key_text());
-        }
-        (Section::Peer, "presharedkey") => {
-            server.peers.last_mut().into_iter().for_each(|peer| peer.preshared_key = key_text());
-        }
-        (Section::Peer, "allowedips") => {
-            if let Some(peer) = server.peers.last_mut() {
-                peer.allowed_ips.extend(networks()?);
+impl WireGuardServer {
+    /// Handles one setting. The error continues after the key.
+    fn take(&mut self, line: usize, key: &'static str, value: &str) -> Result<(), String> {
+        let key_text = Some(KeyText { line, text: Zeroizing::new(value.to_owned()) });
+        match (key, self.peers.last_mut()) {
+            ("Address", _) => self.networks.extend(networks(value)?.iter().map(IpNet::trunc)),
+            ("PrivateKey", _) => self.private_key = key_text,
+            ("ListenPort", _) => {
+                let port = value.parse::<u16>().ok().filter(|port| *port > 0);
+                let wrong = || format!("is {}, but must be a port from 1 to 65535", quoted(value));
+                self.listen_port = Some(port.ok_or_else(wrong)?);
             }
+            ("PublicKey", Some(peer)) => peer.public_key = key_text,
+            ("PresharedKey", Some(peer)) => peer.preshared_key = key_text,
+            ("AllowedIPs", Some(peer)) => peer.allowed_ips.extend(networks(value)?),
+            // The exit saves its own state, and each client keeps its own end alive.
+            ("SaveConfig" | "Endpoint" | "PersistentKeepalive", _) => {}
+            _ if value.is_empty() => {}
+            _ => self.skipped.push(Skipped { line, key, value: value.to_owned() }),
         }
-        // The exit saves its own state, and each client keeps its own end alive.
-        (Section::Interface, "saveconfig") | (Section::Peer, "endpoint" | "persistentkeepalive") => {}
-        (_, lowered) => {
-            let settings: &[&'static str] = if matches!(section, Section::Peer) { &PEER } else { &INTERFACE };
-            let name = setting(settings, lowered).map_err(|meant| mistake(unknown(key.trim(), meant)))?;
-            let value = value.trim().to_owned();
-            if !value.is_empty() {
-                server.skipped.push(Skipped { line, key: name.to_owned(), value });
-            }
-        }
-    }
-    Ok(())
-}
-
-fn unknown(key: &str, meant: Option<&str>) -> String {
-    let advice = meant.map(|meant| format!(" (did you mean {meant}?)")).unwrap_or_default();
-    format!("{} is not a setting of WireGuard in this section{advice}", quoted(key))
-}
-
-fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
-    if let Some(peer) = server.peers.last_mut() {
-        peer.name = label.map(|label| label.name.clone());
+        Ok(())
     }
 }
 
@@ -195,13 +125,17 @@ mod tests {
 
     use super::*;
 
+    fn parsed(text: &str) -> Result<WireGuardServer, String> {
+        parse(Path::new("wg0.conf"), text).map_err(|error| error.to_string())
+    }
+
     fn names(text: &str) -> Vec<Option<String>> {
-        parse(text).unwrap().peers.into_iter().map(|peer| peer.name).collect()
+        parsed(text).unwrap().peers.into_iter().map(|peer| peer.name).collect()
     }
 
     #[test]
     fn server_file_gives_networks_names_and_addresses() {
-        let server = parse(
+        let server = parsed(
             "[Interface]\nAddress = 10.8.0.1/24, fd08::1/64\nPrivateKey = x\nPostUp = iptables -A FORWARD\n\n\
              # Anna's laptop\n[Peer]\nPublicKey = y\nAllowedIPs = 10.8.0.2/32,fd08::2/128\n\n\
              [peer]\nallowedips=10.8.0.3 # the phone\nAllowedIPs = 192.168.7.0/24\n",
@@ -242,34 +176,38 @@ mod tests {
     }
 
     #[test]
-    fn line_that_makes_no_sense_is_named() {
-        for (text, line) in [
-            ("[Interface]\nAddress 10.8.0.1\n", 2),
-            ("PublicKey = x\n", 1),
-            ("[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n", 3),
-            ("[Interface]\nListenPort = 70000\n", 2),
-            ("[Interface]\nAddress = 10.8.0.1\nListenport2 = 51820\n", 3),
-            ("[Interface]\nAllowedIPs = 10.8.0.1\n", 2),
-            ("[Peers]\n", 1),
+    fn line_that_makes_no_sense_is_named_with_what_to_do() {
+        for (text, said) in [
+            ("[Interface]\nAddress 10.8.0.1\n", "2: this is neither a [section] nor KEY = VALUE; correct it"),
+            ("PublicKey = x\n", "1: this stands outside any [section]; put [Interface] or [Peer] before it"),
+            (
+                "[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n",
+                "3: AllowedIPs has \"nowhere\", which is not a network; correct the line",
+            ),
+            (
+                "[Interface]\nListenPort = 70000\n",
+                "2: ListenPort is \"70000\", but must be a port from 1 to 65535; correct the line",
+            ),
+            ("[Interface]\n\nListenport2 = 1\n", "3: unknown key \"Listenport2\"; did you mean ListenPort?"),
+            (
+                "[Interface]\nAllowedIPs = 10.8.0.1\n",
+                "2: unknown key \"AllowedIPs\"; the keys are PrivateKey, ",
+            ),
+            ("[Peers]\n", "1: unknown section [\"Peers\"]; the sections are [Interface] and [Peer]"),
         ] {
-            assert_eq!(parse(text).unwrap_err().line, line, "{text}");
+            let error = parsed(text).unwrap_err();
+            assert!(error.starts_with(&format!("wg0.conf:{said}")), "{error}");
         }
     }
 
     #[test]
-    fn unknown_settings_are_named_and_known_ones_that_an_exit_does_not_need_are_noted() {
-        let mistake = parse("[Interface]\nListenport2 = 51820\n").unwrap_err();
-        assert_eq!(
-            mistake.sentence,
-            "\"Listenport2\" is not a setting of WireGuard in this section (did you mean ListenPort?)"
-        );
+    fn settings_that_an_exit_does_not_need_are_noted() {
         let text = "[Interface]\nListenPort=1\npostup = a = b\nPreUp =\nmtu = 1420\n[Peer]\nEndpoint = x\n";
-        let server = parse(text).unwrap();
-        let skipped: Vec<_> =
-            server.skipped.iter().map(|of| (of.line, of.key.as_str(), of.value.as_str())).collect();
+        let server = parsed(text).unwrap();
+        let skipped: Vec<_> = server.skipped.iter().map(|of| (of.line, of.key, of.value.as_str())).collect();
         assert_eq!(skipped, [(3, "PostUp", "a = b"), (5, "MTU", "1420")]);
-        for key in INTERFACE {
-            assert!(parse(&format!("[Interface]\n{key} = 1\n")).is_ok() || key == "Address", "{key}");
+        for key in wireguard_file::INTERFACE {
+            assert!(parsed(&format!("[Interface]\n{key} = 1\n")).is_ok() || key == "Address", "{key}");
         }
     }
 
@@ -277,30 +215,31 @@ mod tests {
     fn key_in_a_networks_place_is_not_shown() {
         let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
         for (text, said) in [
-            (format!("[Peer]\nAllowedIPs = {key}\n"), "\"(a key, not shown)\" is not a network"),
+            (format!("[Peer]\nAllowedIPs = {key}\n"), "AllowedIPs has \"(a key, not shown)\","),
             (
                 format!("[Peer]\nAllowedIPs = 10.8.0.2, {key}/32\n"),
-                "\"(a key, not shown)/32\" is not a network",
+                "AllowedIPs has \"(a key, not shown)/32\",",
             ),
             (
                 format!("[Interface]\nAddress = {key} {key}\n"),
-                "\"(a key, not shown) (a key, not shown)\" is not a network",
+                "Address has \"(a key, not shown) (a key, not shown)\",",
             ),
             // If it were only cut to the length of a line, the second would no longer be recognised as a key, but show
             // most of one.
             (
                 format!("[Interface]\nAddress = PrivateKey={key} {key}\n"),
-                "\"PrivateKey=(a key, not shown) (a key, not shown)\" is not a network",
+                "Address has \"PrivateKey=(a key, not shown) (a key, not shown)\",",
             ),
         ] {
-            assert_eq!(parse(&text).unwrap_err().sentence, said, "{text}");
+            let error = parsed(&text).unwrap_err();
+            assert!(error.contains(said) && !error.contains(key), "{error}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "([\\[\\]#=,:./ \n]|Peer|Interface|AllowedIPs|10.0.0.1|.){0,80}") {
-            if let Ok(server) = parse(&text) {
+            if let Ok(server) = parsed(&text) {
                 for peer in server.peers {
                     prop_assert!(peer.name.is_none_or(|name| is_valid_name(&name)));
                 }
@@ -316,7 +255,7 @@ mod tests {
                 let (ipv4, ipv6) = (std::net::Ipv4Addr::from(*ipv4), std::net::Ipv6Addr::from(*ipv6));
                 text += &format!("\n### Client {name}\n[Peer]\nPublicKey = k\nAllowedIPs = {ipv4}/32,{ipv6}/128\n");
             }
-            let server = parse(&text).unwrap();
+            let server = parsed(&text).unwrap();
             prop_assert_eq!(server.peers.len(), peers.len());
             for (peer, (name, ipv4, ipv6)) in server.peers.iter().zip(&peers) {
                 prop_assert_eq!(peer.name.as_ref(), Some(name));

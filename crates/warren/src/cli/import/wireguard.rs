@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
-use crate::cli::wireguard_file::{self, INTERFACE, PEER, items, setting};
-use warren_config::{ConfigError, quoted};
+use crate::cli::wireguard_file::{self, Part, items, networks};
+use warren_config::ConfigError;
 
 /// The settings of a client's file that mean something to Warren, or that a user should hear of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,48 +33,14 @@ pub(super) struct WireGuardClient {
 /// The first line that cannot be understood.
 pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardClient, ConfigError> {
     let mut client = WireGuardClient::default();
-    let mut keys: Option<&[&'static str]> = None;
-    // Editors on other systems write a byte order mark first.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (line, content) in (1..).zip(text.lines()) {
-        let refused = |sentence: String| ConfigError::at_line(file, line, sentence);
-        let content = content.split_once('#').map_or(content, |(content, _)| content).trim();
-        if content.is_empty() {
-            continue;
+    wireguard_file::read(file, text, |_, part| {
+        match part {
+            Part::Comment(_) | Part::Interface => {}
+            Part::Peer(_) => client.peers += 1,
+            Part::Setting(key, value) => client.take(key, value)?,
         }
-        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            keys = Some(match name.trim().to_ascii_lowercase().as_str() {
-                "interface" => &INTERFACE,
-                "peer" => {
-                    client.peers += 1;
-                    &PEER
-                }
-                _ => {
-                    return Err(refused(format!(
-                        "unknown section [{}]; the sections are [Interface] and [Peer]",
-                        quoted(name)
-                    )));
-                }
-            });
-            continue;
-        }
-        let Some((key, value)) = content.split_once('=') else {
-            return Err(refused("this is neither a [section] nor KEY = VALUE; correct it".to_owned()));
-        };
-        let Some(keys) = keys else {
-            return Err(refused(
-                "this stands outside any [section]; put [Interface] or [Peer] before it".to_owned(),
-            ));
-        };
-        let known = setting(keys, key.trim()).map_err(|meant| {
-            let advice = meant.map_or_else(
-                || format!("the keys are {}", keys.join(", ")),
-                |name| format!("did you mean {name}?"),
-            );
-            refused(format!("unknown key {}; {advice}", quoted(key.trim())))
-        })?;
-        client.take(known, value.trim()).map_err(|sentence| refused(format!("{known} {sentence}")))?;
-    }
+        Ok(())
+    })?;
     Ok(client)
 }
 
@@ -102,11 +68,6 @@ impl WireGuardClient {
         }
         Ok(())
     }
-}
-
-/// The error continues after the key.
-fn networks(list: &str) -> Result<Vec<IpNet>, String> {
-    wireguard_file::networks(list).map_err(|item| format!("has {}, which is not a network", quoted(item)))
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
+use warren_client::login_page;
 
 /// A page that is asked for without TLS, as `http://example.com/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,41 +65,25 @@ impl PlainUrl {
 
     async fn ask_at(&self, address: SocketAddr) -> Found {
         let ask = async {
-            let mut stream = TcpStream::connect(address).await?;
-            let request = format!(
-                "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: Mozilla/5.0\r\nAccept: text/html\r\nConnection: close\r\n\r\n",
-                self.path, self.host
-            );
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = Vec::new();
-            stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
-            Ok::<_, std::io::Error>(answer)
+            let stream = TcpStream::connect(address).await?;
+            login_page::ask(stream, &self.host, &self.path).await
         };
         match timeout(PATIENCE, ask).await {
-            Ok(Ok(answer)) => self.judge(&String::from_utf8_lossy(&answer)),
+            Ok(Ok(answer)) => self.judge(&answer),
             Ok(Err(error)) => Found::NoAnswer(error.to_string()),
             Err(_) => Found::NoAnswer("no answer".to_owned()),
         }
     }
 
     fn judge(&self, answer: &str) -> Found {
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
-        let mut lines = head.lines();
-        let status = lines.next().unwrap_or_default();
-        let code = status.split_whitespace().nth(1).unwrap_or_default();
-        if !status.starts_with("HTTP/") {
+        let Some(answer) = login_page::Answer::read(answer) else {
             return Found::NoAnswer("an answer that is not a web page".to_owned());
-        }
-        let location = lines.find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("location").then(|| value.trim())
-        });
-        match (code.as_bytes().first(), location) {
-            (Some(b'3'), Some(location)) if is_safe(location) => Found::Page(location.to_owned()),
-            _ if code == "511" => Found::Replaced,
-            _ if self.to_string() == Self::DEFAULT && code == "200" && !body.contains("Example Domain") => {
-                Found::Replaced
-            }
+        };
+        let is_default = self.to_string() == Self::DEFAULT;
+        match (answer.status, answer.location) {
+            (_, Some(location)) if is_safe(location) => Found::Page(location.to_owned()),
+            _ if answer.needs_login() => Found::Replaced,
+            ("200", _) if is_default && !answer.body.contains("Example Domain") => Found::Replaced,
             _ => Found::Nothing,
         }
     }
@@ -144,7 +128,6 @@ impl fmt::Display for PlainUrl {
 }
 
 const PATIENCE: Duration = Duration::from_secs(4);
-const LONGEST_ANSWER: u64 = 64 * 1024;
 const LONGEST_URL: usize = 2048;
 
 #[cfg(test)]

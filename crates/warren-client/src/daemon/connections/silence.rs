@@ -1,0 +1,99 @@
+//! What to do about connections that their exit no longer answers, and the end of a connection that is no longer wanted.
+
+use std::time::Instant;
+
+use warren_quic::driver::ConnectionId;
+use warren_session::client::VigilAction;
+use warren_session::goodbye::Goodbye;
+
+use super::{Connections, Purpose, Which};
+use crate::exits;
+use warren_tunnel::{ConnectionCommand, SharedCommand, WorkerHandle};
+
+impl Connections {
+    /// Closes one of a session's connections, or stops trying to open it.
+    pub(in crate::daemon) async fn close(
+        &mut self,
+        worker: &WorkerHandle,
+        which: Which,
+        index: u32,
+        reason: Goodbye,
+    ) {
+        let Some(number) = self.of(which).map(|session| session.number) else { return };
+        // An order cannot be taken back. The worker will answer it, and `opened` then closes the connection.
+        self.ordered.cancel(index, number);
+        // Until the race has a winner, there is no connection 0 to close, only the race for it.
+        if which == Which::InUse && index == 0 && self.races_for(Purpose::Attempt) {
+            self.abort_race(worker).await;
+        }
+        if let Some(connection) = self.connection_of(which, index) {
+            // The session may use the index again from here on, so it must not be told of this connection's end.
+            if let Some(session) = self.of_mut(which) {
+                session.indices.remove(&connection);
+            }
+            let (code, reason) = (reason.code(), reason.to_string());
+            worker.send(ConnectionCommand::Close { connection, code, reason }).await;
+        }
+    }
+
+    /// A connection has fallen silent, or is answered again. Returns whether this ended a silence of all the session's connections.
+    pub(in crate::daemon) async fn take_answers(
+        &mut self,
+        worker: &WorkerHandle,
+        connection: ConnectionId,
+        answers: bool,
+    ) -> bool {
+        let Some((which, index)) = self.place_of(connection) else { return false };
+        if let (Which::Beside, Some(beside)) = (which, &mut self.beside) {
+            // It counts once the client uses that session.
+            beside.silence.answers(Instant::now(), index, answers);
+            return false;
+        }
+        tracing::debug!(index, answers, "a connection's path changed");
+        if !answers && !self.own.silence.has_silent() {
+            // An idle connection does not notice that its path is dead, so each connection now asks its peer for a sign of life.
+            worker.send_all(SharedCommand::Rouse).await;
+        }
+        let was_silent = self.own.silence.is_silent();
+        self.own.silence.answers(Instant::now(), index, answers);
+        let is_back = was_silent && !self.own.silence.is_silent();
+        // The old way works again, so the search for another one ends.
+        if is_back && self.races_for(Purpose::Scout) {
+            self.abort_race(worker).await;
+        }
+        is_back
+    }
+
+    /// When [`Self::handle_silence`] has something to do.
+    pub(in crate::daemon) fn silence_due(&self) -> Option<Instant> {
+        self.own.silence.timeout()
+    }
+
+    /// Gives silent connections other ports. Returns whether all are silent, so that another way has to be found.
+    pub(in crate::daemon) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
+        let mut scouts = false;
+        for action in self.own.silence.handle_timeout(Instant::now()) {
+            match action {
+                VigilAction::Rebind { index } => self.rebind(worker, index).await,
+                // A search that is under way goes on: starting it again would abort it.
+                VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
+            }
+        }
+        scouts
+    }
+
+    async fn rebind(&self, worker: &WorkerHandle, index: u32) {
+        let (Some(connection), Some(remote)) = (self.own.with_index(index), self.own.remotes.get(&index))
+        else {
+            return;
+        };
+        match exits::bind(*remote) {
+            Ok(socket) => {
+                // A new port makes NATs and firewalls on the path treat the connection as a new flow.
+                tracing::debug!(index, "another port for a connection that is not answered");
+                worker.send(ConnectionCommand::Rebind { connection, socket }).await;
+            }
+            Err(error) => tracing::debug!("cannot open a UDP socket: {error}"),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Answers users: what the command line asks on the control socket, and signals. All changes of a profile that is read again take
+//! effect, or none.
+
+use std::time::Instant;
+
+use anyhow::bail;
+
+use warren_session::client::SessionGrant;
+
+use super::{Daemon, Settings};
+use crate::kill_switch;
+use warren_config::{ClientProfile, load_profile};
+use warren_control::status::{ClientSessionStatus, ClientStatus, ExitPeer, Observed, State, Status};
+use warren_control::{PendingRequest, Reloaded, Request, RequestRefused};
+use warren_daemon::notify;
+#[cfg(debug_assertions)]
+use warren_daemon::panics;
+
+impl Daemon {
+    pub(super) async fn answer(&mut self, asked: PendingRequest) {
+        let response = match asked.request {
+            Request::Status => self.status().await,
+            Request::Stop => {
+                self.stop().await;
+                Ok(serde_json::Value::Null)
+            }
+            Request::Set { change } => Ok(change.apply(&self.tuning).into()),
+            Request::Reload => self.reload().await,
+            Request::Exec { side } => {
+                let servers = self.host.prepare_exec(side).await;
+                servers.map_err(refused).and_then(|servers| serde_json::to_value(servers).map_err(refused))
+            }
+            Request::Retry => self.retry().await,
+            Request::NetworkResolvers => {
+                serde_json::to_value(self.host.listed_resolvers().await).map_err(refused)
+            }
+            #[cfg(debug_assertions)]
+            Request::BreakDown { part } => {
+                panics::cause(part, &self.sessions.worker).await;
+                Ok(serde_json::Value::Null)
+            }
+            Request::ClientAdd { .. }
+            | Request::ClientAddAll { .. }
+            | Request::ClientList { .. }
+            | Request::ClientShow { .. }
+            | Request::ClientInvite { .. }
+            | Request::InvitationList { .. }
+            | Request::IsInvited { .. }
+            | Request::RemovedList { .. }
+            | Request::ClientImport { .. }
+            | Request::ClientRemove { .. }
+            | Request::ClientChange { .. }
+            | Request::PublicKeys
+            | Request::SetKeys { .. }
+            | Request::Drain { .. } => Err(RequestRefused::new("this is a client; run it on the exit")),
+        };
+        // The command may have been interrupted meanwhile.
+        drop(asked.answer.send(response.map(Into::into)));
+    }
+
+    /// Takes a sample of the traffic, from which rates are calculated, and looks at what has no event of its own. Called once a second.
+    pub(super) async fn measure(&mut self) {
+        let snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
+        let now = Instant::now();
+        self.meter.take(now, &snapshot);
+        self.spare_memory.look(now, &self.sessions.worker).await;
+        self.check_next_key().await;
+        self.host.close_portal_if_over(self.health.is_up()).await;
+        if self.health.is_slow(self.sessions.welcome().is_some()) {
+            self.diagnose();
+        }
+    }
+
+    /// Stops for good. Connections through the tunnel end first, so that their last packets still go through it.
+    pub(super) async fn stop(&mut self) {
+        self.host.get_ready_to_undo();
+        self.sessions.end_flows().await;
+        self.make_way();
+    }
+
+    /// Stops in favour of another daemon that gets the same addresses. Connections through the tunnel survive that.
+    pub(super) fn make_way(&mut self) {
+        self.health.set_state(State::Stopping);
+        self.sessions.pair.stop_for_good(Instant::now());
+    }
+
+    /// Answers an `up` for a daemon that the exits have refused. The profile is read first, since it may be why they refused.
+    async fn retry(&mut self) -> Result<serde_json::Value, RequestRefused> {
+        let answer = self.read_profile().await?;
+        self.go_on(true).await.map_err(refused)?;
+        if self.health.refusal.is_refused() {
+            self.ask_again().await.map_err(refused)?;
+            self.health.refusal.forget();
+            let had_session = self.sessions.welcome().is_some();
+            self.health.set_state(if had_session { State::Reconnecting } else { State::Connecting });
+            notify::status(self.health.state().name());
+        }
+        Ok(answer)
+    }
+
+    /// Follows the profile as it is now. The connections stay, and none of their packets is lost.
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
+        let answer = self.read_profile().await?;
+        if self.health.refusal.follow(self.settings.profile.routes.when_refused) {
+            self.ask_again().await.map_err(refused)?;
+        }
+        Ok(answer)
+    }
+
+    /// Reads the profile again, and says what has changed.
+    async fn read_profile(&mut self) -> Result<serde_json::Value, RequestRefused> {
+        let outcome = self.take_over().await;
+        match &outcome {
+            Ok(reloaded) => tracing::info!("profile read again: {reloaded}"),
+            Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
+        }
+        self.health.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        let reloaded = outcome.map_err(refused)?;
+        serde_json::to_value(reloaded).map_err(refused)
+    }
+
+    async fn take_over(&mut self) -> anyhow::Result<Reloaded> {
+        let mut profile = load_profile(&self.settings.file)?;
+        // This daemon was started with an order of exits.
+        if let Some(exit) = &self.settings.first_exit {
+            // Without that exit, the profile has other endpoints, which is refused below.
+            let _ = profile.put_first(exit);
+        }
+        if self.settings.host_outside {
+            profile.leave_host_outside();
+        }
+        // Nothing is changed before the whole profile is known to be usable.
+        let all = self.settings.profile.changes(&profile);
+        let changed = what_takes_a_restart(&self.settings.profile, &profile, &all);
+        if !changed.is_empty() {
+            bail!(
+                "{}: {} changed, which needs `warren down` and `warren up`; nothing was changed",
+                self.settings.file.display(),
+                changed.join(" and ")
+            );
+        }
+        let is_closed =
+            profile.kill_switch.enabled || self.host.lockdown.is_closed() || self.on_demand.has_opened;
+        if is_closed {
+            // Refuses what no kill switch can hold, before anything is changed.
+            kill_switch::rules(&profile).await?;
+        }
+        self.host.setup.follow(&profile, is_closed, self.sessions.welcome()).await?;
+        // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
+        let listed = self.host.listed_resolvers().await;
+        self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
+        // A tunnel that rests with an open kill switch closes the kill switch when it goes on.
+        if self.on_demand.resting().is_none() {
+            self.host.lockdown.follow(&profile, &self.settings.directory, &listed).await?;
+        }
+        self.host.follow_exec().await?;
+        self.host.put_off_look();
+        self.on_demand.follow(&profile.on_demand.trusted, Instant::now());
+        self.sessions.connections.exits.take_keys(&profile);
+        let had_fleet = self.exit_news.fleet.roster().is_some();
+        self.exit_news.fleet.follow_profile(&profile);
+        profile.transport.retune(&self.settings.profile.transport, &self.tuning);
+        self.settings.profile = profile;
+        if had_fleet {
+            self.follow_roster().await
+        } else {
+            self.exit_news.follow(&self.settings.profile, &mut self.sessions);
+        }
+        Ok(Reloaded::of(&all))
+    }
+
+    /// What is wrong although traffic flows. `opened` is what is wrong with the kill switch.
+    fn warnings(&self, opened: Option<String>) -> Vec<String> {
+        let own = [
+            opened,
+            self.sessions.unproven(),
+            host_outside(&self.settings),
+            never_rests(&self.settings, self.host.lockdown.is_closed()),
+            self.exit_news.fleet.problem(),
+        ];
+        self.host.setup.warnings().into_iter().chain(own.into_iter().flatten()).collect()
+    }
+
+    async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
+        let connections = &self.sessions.connections;
+        let mut snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
+        // Indices are those of connections in the session in use.
+        for each in &mut snapshot.connections {
+            each.index = each.index.filter(|_| !connections.is_beside(each.connection));
+        }
+        let (exit, key) = (connections.exit(), connections.exit_key());
+        let member = connections.exits.member(connections.exits.current()).map(str::to_owned);
+        let next = self.exit_news.next_key(&self.settings.profile, &self.sessions, key);
+        // A kill switch whose table is gone counts as open, even if the journal says that it is closed.
+        let opened = self.host.lockdown.trouble().await;
+        let client = ClientStatus {
+            profile: self.settings.name.clone(),
+            exit: ExitPeer {
+                endpoint: exit.endpoint.to_string(),
+                address: connections.way().map(|way| way.remote),
+                public_key: key.map(|key| key.to_string()).unwrap_or_default(),
+                next_public_key: next.map(|key| key.to_string()),
+            },
+            session: self
+                .sessions
+                .welcome()
+                .filter(|_| !self.health.refusal.is_refused())
+                .map(|welcome| session_status(welcome, self.host.setup.takes_ipv6())),
+            refused: self.health.refusal.status(),
+            roster: self.exit_news.fleet.status(member),
+            moving: self.sessions.moves.status(Instant::now()),
+            error: self.health.host_trouble().map(str::to_owned),
+            kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
+            host_outside: self.settings.host_outside,
+            warnings: self.warnings(opened),
+            last_error: self.health.last_error.clone(),
+            resting: self.on_demand.resting().map(str::to_owned),
+            reconnects: self.health.reconnects,
+            dropped_queries: self.host.setup.dropped_queries(),
+        };
+        let (state, since) = self.health.shown_state();
+        let observed = Observed {
+            state,
+            since,
+            device: self.host.setup.device(),
+            host_changes: [self.host.lockdown.changes(), self.host.exec.changes(), self.host.setup.changes()]
+                .concat(),
+            reload_error: self.health.reload_error.clone(),
+            tuning: &self.tuning,
+            snapshot,
+            meter: &self.meter,
+            sandbox: warren_daemon::sandbox::in_force(),
+        };
+        let status = Status::client(client, observed);
+        serde_json::to_value(status).map_err(refused)
+    }
+}
+
+/// A refusal of a request, with the causes of an error.
+fn refused(error: impl Into<anyhow::Error>) -> RequestRefused {
+    RequestRefused::new(format!("{:#}", error.into()))
+}
+
+/// The session in use, as the status shows it. `takes_ipv6` whether this host has IPv6.
+fn session_status(welcome: &SessionGrant, takes_ipv6: bool) -> ClientSessionStatus {
+    ClientSessionStatus {
+        id: welcome.session,
+        ipv4: welcome.ipv4.map(|(address, prefix)| format!("{address}/{prefix}")),
+        ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, prefix)| format!("{address}/{prefix}")),
+        gateway_ipv4: welcome.gateway_ipv4,
+        gateway_ipv6: welcome.gateway_ipv6.filter(|_| takes_ipv6),
+        mtu: welcome.mtu,
+        connections: welcome.connections,
+        prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// What a user who expects the whole host in the tunnel has to know.
+fn host_outside(settings: &Settings) -> Option<String> {
+    let name = &settings.name;
+    settings.host_outside.then(|| {
+        format!(
+            "{name} is up for `warren exec {name}` alone, and this host's own traffic stays outside; run `warren down {name}` and \
+             `warren up {name}` to put the host inside"
+        )
+    })
+}
+
+/// Why the tunnel does not rest on a trusted network.
+fn never_rests(settings: &Settings, is_closed: bool) -> Option<String> {
+    let on_demand = &settings.profile.on_demand;
+    let is_kept = !on_demand.trusted.is_empty() && is_closed && !on_demand.opens_kill_switch;
+    is_kept.then(|| {
+        "the tunnel stays up on trusted networks too, because the kill switch is closed; set trusted_opens_kill_switch = true in \
+         [on_demand] if it is to open there"
+            .to_owned()
+    })
+}
+
+/// The changed settings that a running client cannot follow.
+fn what_takes_a_restart<'a>(
+    before: &ClientProfile,
+    after: &ClientProfile,
+    changed: &[&'a str],
+) -> Vec<&'a str> {
+    const FIXED: [&str; 6] = [
+        "the private key",
+        "endpoint in [[exit]]",
+        "name in [tun]",
+        "mtu in [tun]",
+        "prefixes in [routes]",
+        "users in [exec]",
+    ];
+    let fixed = before.transport.fixed_changes(&after.transport);
+    // Only a command opens the kill switch, so removing the setting has no effect by itself.
+    let opens = before.kill_switch.enabled && !after.kill_switch.enabled;
+    // The stub resolver's port can be taken only before the sandbox.
+    let starts = before.dns.domains.is_empty() != after.dns.domains.is_empty();
+    let takes_restart = |name: &&&str| {
+        FIXED.contains(*name)
+            || fixed.contains(*name)
+            || (opens && **name == "enabled in [kill_switch]")
+            || (starts && **name == "domains in [dns]")
+    };
+    changed.iter().filter(takes_restart).copied().collect()
+}

@@ -1,0 +1,421 @@
+//! Owns the sessions with the exits: the one in use, the one beside it while the client moves, and the connections of both.
+//!
+//! Here is what begins and ends a session, and what its connections need. `sessions/moving.rs` moves from one exit to another, and
+//! `sessions/reports.rs` takes what the workers report. Nothing here knows of the host or of what users see: the methods return
+//! what these have to follow, and take the kill switch where it has to let a connection out.
+
+mod moving;
+mod proof;
+mod reports;
+
+use std::time::{Duration, Instant};
+
+use warren_quic::driver::{ConnectionId, SHUTDOWN_TIMEOUT};
+use warren_quic::key::PublicKey;
+use warren_session::NUMBERED;
+use warren_session::client::{ClientAction, SessionGrant, Stop};
+use warren_session::exit::SessionId;
+use warren_session::goodbye::Goodbye;
+
+use self::proof::Due;
+pub(super) use self::proof::UpProof;
+use super::connections::{Connections, Ended, Purpose, Which};
+use super::moves::Moves;
+use super::session::SessionPair;
+use crate::exits::{Exits, Way};
+use crate::kill_switch::Lockdown;
+use crate::probe::{EchoSockets, Probe};
+use warren_tun::Queue;
+use warren_tunnel::{Forwarding, SessionRoute, SharedCommand, WorkerHandle};
+
+/// How long to wait for the worker to send the last packets of the host's connections.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Even if both waits of a stop take their whole time, at least 300 ms of a second are left for restoring the host.
+const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
+
+/// The sessions with the exits.
+pub(super) struct Sessions {
+    pub(super) worker: WorkerHandle,
+    pub(super) connections: Connections,
+    pub(super) pair: SessionPair,
+    pub(super) moves: Moves,
+    pub(super) echo_sockets: EchoSockets,
+    pub(super) proof: UpProof,
+}
+
+/// What a connection is whose handshake is done. The exit has proven its key by that.
+pub(super) enum Connected {
+    /// One of a session, or one that nobody needs any more.
+    Known,
+    /// It was opened to see whether the exit has a key.
+    Checked,
+    /// It has won a race.
+    Won(Won),
+}
+
+/// What has come of the session beside.
+pub(super) enum Followed {
+    /// It had no action.
+    Nothing,
+    /// One of its actions was carried out.
+    Action,
+    /// It was the old session, and is lost. The one in use may have been on trial until now.
+    OldLost,
+}
+
+/// The winner of a race.
+pub(super) struct Won {
+    connection: ConnectionId,
+    key: PublicKey,
+    purpose: Purpose,
+    way: Way,
+}
+
+impl Sessions {
+    /// What the exit in use has granted.
+    pub(super) fn welcome(&self) -> Option<&SessionGrant> {
+        self.pair.in_use.welcome.as_ref()
+    }
+
+    /// The next action of the session in use.
+    pub(super) fn next_action(&mut self) -> Option<ClientAction> {
+        self.moves.take_news().or_else(|| self.pair.in_use.machine.poll_action())
+    }
+
+    /// When [`Self::handle_timeouts`] or a move has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        [self.pair.due(), self.moves.plan.due(), self.proof.due()].into_iter().flatten().min()
+    }
+
+    /// Does what is due for the sessions. What is due for a move between them follows with their actions.
+    pub(super) fn handle_timeouts(&mut self) {
+        let now = Instant::now();
+        for which in [Which::InUse, Which::Beside] {
+            if let Some(session) = self.pair.of_mut(which) {
+                session.machine.handle_timeout(now);
+            }
+        }
+    }
+
+    /// Begins a new session. It finds its own way to an exit, whatever way the connections of an earlier session took.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.connections.forget_way();
+        self.forget_proof();
+        self.pair.begin(now);
+    }
+
+    /// Says goodbye to the exits, and drops what the sessions ask for beyond that.
+    pub(super) async fn stop(&mut self) {
+        self.end_move().await;
+        self.pair.in_use.machine.stop(Instant::now());
+        self.close_unwanted().await;
+    }
+
+    /// Says goodbye to the exit, and ends the session with its connections and searches. The host stays as it is.
+    pub(super) async fn end(&mut self) {
+        self.stop().await;
+        self.connections.abort_race(&self.worker).await;
+        self.connections.forget_silence();
+        self.forget_proof();
+        self.forget_grant().await;
+    }
+
+    /// Leaves the exit in use for the one that `choose` takes, where a new session begins. Returns the endpoint that it has left.
+    pub(super) async fn leave(&mut self, now: Instant, choose: impl FnOnce(&mut Exits)) -> String {
+        let from = self.connections.endpoint().to_string();
+        self.stop().await;
+        choose(&mut self.connections.exits);
+        self.begin(now);
+        from
+    }
+
+    /// Goes on with another exit that may accept this client, because the exit in use refuses it for good. Returns false if there
+    /// is no other exit.
+    pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
+        // A session that a newer one with the same key has replaced is final at every exit: otherwise two hosts with one key would
+        // take the session from each other in turn.
+        let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));
+        if is_final || !self.connections.exits.refused(stop.clone()) {
+            return false;
+        }
+        tracing::warn!("{stop}; trying {}", self.connections.endpoint());
+        self.begin(Instant::now());
+        true
+    }
+
+    /// Asks the exits again, beginning with the first, as if this were another client process.
+    pub(super) async fn ask_again(&mut self) -> anyhow::Result<()> {
+        // An exit tells a client process that another host has replaced for good.
+        self.pair.renew_nonce()?;
+        // An earlier attempt may still be under way, with connections that have to be closed.
+        self.stop().await;
+        self.connections.exits.forgive();
+        self.begin(Instant::now());
+        Ok(())
+    }
+
+    /// Ends the host's connections through the tunnel, and waits until their last packets were sent. Otherwise the kernel would send
+    /// these packets again and again from an inner address, over IPv6 even outside the tunnel.
+    pub(super) async fn end_flows(&self) {
+        if let Err(error) = warren_host::connections::end(&self.pair.in_use.leased()) {
+            tracing::warn!(
+                "connections through the tunnel could not be ended and may go on outside it: {error}; restart the programs that have them"
+            );
+        }
+        // A worker that answers has read those packets. A worker that hangs never answers, hence the bound.
+        drop(tokio::time::timeout(LAST_WORDS, self.worker.snapshot()).await);
+    }
+
+    /// Ends a move: the old session after the switch, or the new one before it.
+    pub(super) async fn end_move(&mut self) {
+        let Some(moved) = self.moves.under_way.take() else { return };
+        match self.moves.plan.end() {
+            // Its exit may have heard from the store that the client is elsewhere.
+            true => self.pair.stay(),
+            false => tracing::info!("moved to {}: the session at {} is over", moved.to, moved.from),
+        }
+        if let Some(mut beside) = self.pair.beside.take() {
+            beside.machine.stop(Instant::now());
+            while let Some(action) = beside.machine.poll_action() {
+                self.send_or_close(Which::Beside, action).await;
+            }
+            self.connections.end_beside(&self.worker).await;
+            if let Some(session) = beside.id() {
+                self.worker.send_all(SharedCommand::EndSession { session }).await;
+            }
+        }
+        self.worker.send_all(SharedCommand::Move { moving: None }).await;
+    }
+
+    /// Makes way for what the exit in use grants now. It has replaced the earlier session, and the new one may have other addresses.
+    pub(super) async fn replace(&mut self) {
+        // The move's rules name the earlier session.
+        self.end_move().await;
+        self.moves.plan.stay();
+        self.forget_grant().await;
+    }
+
+    /// Lets the workers carry the packets of a session that an exit has granted.
+    pub(super) async fn open(&mut self, which: Which, welcome: SessionGrant) {
+        let (session, route) = (SessionId(welcome.session), route_of(&welcome));
+        self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
+        if let Some(opened) = self.pair.of_mut(which) {
+            opened.welcome = Some(welcome);
+        }
+    }
+
+    /// Gives the queues of a new device to the workers.
+    pub(super) async fn open_device(&self, queues: Option<Vec<Queue>>) {
+        if let Some(queues) = queues {
+            self.worker.open_device(queues, &Forwarding::Client).await;
+        }
+    }
+
+    /// Takes the resolvers and routes that the exit's operator has changed during the session. Returns false if there is no session.
+    pub(super) fn take_changes(&mut self, welcome: &SessionGrant) -> bool {
+        let Some(before) = &mut self.pair.in_use.welcome else { return false };
+        if before.dns != welcome.dns {
+            let servers: Vec<String> = welcome.dns.iter().map(ToString::to_string).collect();
+            let named = if servers.is_empty() { "none".to_owned() } else { servers.join(", ") };
+            tracing::info!("the exit names other resolvers: {named}");
+        }
+        before.clone_from(welcome);
+        true
+    }
+
+    async fn forget_grant(&mut self) {
+        if let Some(welcome) = self.pair.in_use.welcome.take() {
+            let session = SessionId(welcome.session);
+            self.worker.send_all(SharedCommand::EndSession { session }).await;
+        }
+    }
+
+    /// Opens a connection that a session asks for. Returns whether the client's first race has begun for it.
+    ///
+    /// # Errors
+    /// When this process may not mark its sockets.
+    pub(super) async fn connect(
+        &mut self,
+        lockdown: &mut Lockdown,
+        which: Which,
+        index: u32,
+    ) -> anyhow::Result<bool> {
+        let ordered = self.connections.order_for(which);
+        // Connection 0 finds a way to an exit by a race. The other connections take the same way, as do all of the session beside.
+        if which == Which::InUse && (index == 0 || ordered.is_none()) {
+            self.start_race(lockdown, Purpose::Attempt).await?;
+            return Ok(self.connections.has_raced_once());
+        }
+        if let Some(ordered) = ordered {
+            let ended = self.connections.open(&self.worker, lockdown, index, ordered).await?;
+            self.tell(ended);
+        }
+        Ok(false)
+    }
+
+    /// Lets the workers use a connection of a session. Returns whether there still are such a connection and session.
+    pub(super) async fn attach(&mut self, which: Which, index: u32) -> bool {
+        let connection = self.connections.connection_of(which, index);
+        let session = self.pair.of(which).and_then(|session| session.id());
+        let (Some(connection), Some(session)) = (connection, session) else { return false };
+        self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
+        self.connections.attached(which, index);
+        if which == Which::InUse {
+            self.pair.set_moves_without_gap(self.connections.exits.has_sibling());
+        }
+        true
+    }
+
+    /// Carries out what a session that ends or moves still has to send and to close.
+    async fn close_unwanted(&mut self) {
+        while let Some(action) = self.pair.in_use.machine.poll_action() {
+            self.send_or_close(Which::InUse, action).await;
+        }
+    }
+
+    /// Carries out what a session has to send and to close. Drops other actions: of a session that ends or moves, the connections and
+    /// traffic that these ask for are no longer wanted.
+    pub(super) async fn send_or_close(&mut self, which: Which, action: ClientAction) {
+        match action {
+            ClientAction::Send { index, bytes } => {
+                self.connections.send(&self.worker, which, index, bytes).await;
+            }
+            ClientAction::Close { index, reason } => {
+                self.connections.close(&self.worker, which, index, reason).await;
+            }
+            ClientAction::Detach { index } => {
+                self.connections.detach(&self.worker, which, index).await;
+            }
+            ClientAction::Connect { .. }
+            | ClientAction::Welcome(_)
+            | ClientAction::Changed(_)
+            | ClientAction::ExitKeys { .. }
+            | ClientAction::Roster { .. }
+            | ClientAction::AskedToLeave
+            | ClientAction::Attach { .. }
+            | ClientAction::Down { .. }
+            | ClientAction::Stopped { .. } => {}
+        }
+    }
+
+    /// Tells a session of the end of one of its connections.
+    fn tell(&mut self, ended: Option<Ended>) {
+        let Some(Ended { which, index, end }) = ended else { return };
+        if let Some(session) = self.pair.of_mut(which) {
+            session.machine.closed(Instant::now(), index, end);
+        }
+    }
+
+    /// Starts a race, and ends any race under way.
+    ///
+    /// # Errors
+    /// When this process may not mark its sockets.
+    pub(super) async fn start_race(
+        &mut self,
+        lockdown: &mut Lockdown,
+        purpose: Purpose,
+    ) -> anyhow::Result<()> {
+        self.connections.start_race(&self.worker, lockdown, purpose).await;
+        self.run_race(lockdown).await
+    }
+
+    /// Begins the race's connections that are due. Tells the session if every way has failed.
+    pub(super) async fn run_race(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
+        let ended = self.connections.run_race(&self.worker, lockdown).await?;
+        self.tell(ended);
+        Ok(())
+    }
+
+    /// Asks whether an exit that is preferred to the one in use is back.
+    pub(super) async fn ask_for_failback(&mut self, lockdown: &mut Lockdown) -> anyhow::Result<()> {
+        self.connections.asks_for_failback(Instant::now());
+        self.start_race(lockdown, Purpose::Failback).await
+    }
+
+    /// Asks the exits for a sign of life, because this host's network has changed or the host has slept. This also tells the exit
+    /// the client's new address.
+    pub(super) async fn hurry(&mut self) {
+        self.worker.send_all(SharedCommand::Rouse).await;
+        self.pair.in_use.machine.hurry(Instant::now());
+    }
+
+    /// Has the session in use show that it carries packets. Returns false if that is not possible now.
+    pub(super) fn ask_for_echo(&mut self, device: Option<String>) -> bool {
+        self.awaits_proof() || (!self.moves.plan.is_asking(Which::InUse) && self.probe_in_use(device))
+    }
+
+    /// Whether the session in use has to show first that it carries packets, and still may.
+    pub(super) fn awaits_proof(&self) -> bool {
+        self.moves.plan.is_asking(Which::InUse) && !self.proof.is_missing()
+    }
+
+    /// Does what is due for the proof. Returns whether the session in use is used without one from now on.
+    pub(super) fn look_at_proof(&mut self, now: Instant) -> bool {
+        match self.proof.take_due(now) {
+            Due::Nothing => {}
+            Due::Up { is_news } => {
+                if let Some(warning) = self.unproven().filter(|_| is_news) {
+                    tracing::warn!("{warning}");
+                }
+                return true;
+            }
+            Due::GiveUp => {
+                self.pair.in_use.abort_probe();
+                self.moves.plan.unanswered(now, Which::InUse);
+            }
+        }
+        false
+    }
+
+    /// What users are told of a session that counts as up without proof.
+    pub(super) fn unproven(&self) -> Option<String> {
+        let probe = self.welcome().and_then(Probe::of).filter(|_| self.proof.is_missing())?;
+        Some(format!(
+            "connected, but the exit does not answer pings to {}, so it is not proven that traffic flows; if nothing gets through, see the \
+             exit's log",
+            probe.gateway
+        ))
+    }
+
+    /// Sends echo requests through the session in use. Returns whether that is possible now.
+    pub(super) fn probe_in_use(&mut self, device: Option<String>) -> bool {
+        let (now, is_trying) = (Instant::now(), self.moves.plan.is_trying());
+        let starts = self.pair.in_use.start_probe(device, &self.echo_sockets, is_trying);
+        match starts {
+            true => self.moves.plan.asks(Which::InUse),
+            false => self.moves.plan.unanswered(now, Which::InUse),
+        }
+        // A session on trial has to show that it carries packets. Any other one is used in the end even if it does not.
+        if starts && !is_trying {
+            self.proof.asks(now);
+        }
+        starts
+    }
+
+    /// Forgets whether the session in use carries packets.
+    pub(super) fn forget_proof(&mut self) {
+        self.pair.in_use.abort_probe();
+        self.proof.forget();
+        self.moves.plan.lost(Which::InUse);
+    }
+
+    /// Whether the exit in use is still one of the profile's or the roster's, by the key that it has proven.
+    pub(super) fn may_stay(&self) -> bool {
+        let connections = &self.connections;
+        let is_accepted = self.welcome().is_none() || connections.is_exit_accepted();
+        is_accepted && connections.exits.has(connections.exits.current())
+    }
+}
+
+/// What the workers have to know of a session.
+fn route_of(welcome: &SessionGrant) -> SessionRoute {
+    SessionRoute {
+        ipv4: welcome.ipv4.map(|(address, _)| address),
+        ipv6: welcome.ipv6.map(|(address, _)| address),
+        prefixes: welcome.prefixes.clone(),
+        connections: welcome.connections,
+        limit: None,
+        repair: welcome.features & NUMBERED != 0,
+    }
+}

@@ -1,0 +1,238 @@
+//! Moves to another exit of the fleet without a gap: a second session is opened there and proven while the first one carries traffic.
+//!
+//! The new session stays beside the one in use until the exit's inner address has answered through it. Then they change places, and
+//! new flows take the new session. Flows that began before stay with the old one until its exit ends it, or until none is left.
+//! [`warren_tunnel::Moving`] has the rules for packets. The daemon makes the host follow.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use warren_session::client::{ClientAction, SessionGrant, Step, Switched, Watched};
+use warren_session::exit::SessionId;
+
+use super::{Followed, Sessions, Won};
+use crate::daemon::connections::{Purpose, Which, close_quietly};
+use crate::daemon::moves::{Move, Moves, random_part};
+use crate::daemon::session::leased;
+use crate::exits::Way;
+use crate::kill_switch::Lockdown;
+use crate::probe::Probe;
+use warren_tunnel::{Echo, Moving, SharedCommand};
+
+/// Clients that are asked to leave do so within this time, each at a random moment. A stale exit waits for two seconds.
+const SPREAD: Duration = Duration::from_millis(1_000);
+
+impl Sessions {
+    /// The exit in use sends its clients to other exits of the fleet.
+    pub(in crate::daemon) fn asked_to_leave(&mut self, now: Instant) {
+        if self.moves.plan.asked_to_leave(now, random_part(SPREAD)) {
+            tracing::info!(
+                "{} asks its clients to move to another exit",
+                self.exit_name(self.connections.exits.current())
+            );
+            self.connections.exits.avoid_current(now);
+        }
+    }
+
+    /// Whether the winner of a race gets a session beside the one in use, which is up.
+    pub(super) fn moves_without_gap(&self, purpose: Purpose, way: Way) -> bool {
+        let exits = &self.connections.exits;
+        matches!(purpose, Purpose::Leave | Purpose::Nearer | Purpose::Failback)
+            && self.welcome().is_some()
+            && exits.has_sibling()
+            && exits.member(way.exit).is_some()
+    }
+
+    /// Begins a move to the exit that a race has found, if it may begin now.
+    pub(super) async fn begin_move(&mut self, now: Instant, won: Won) {
+        let Won { connection, key, purpose, way } = won;
+        let old = self.pair.in_use.id();
+        let may_begin = self.moves.may_begin(now, purpose, way.exit) && !self.moves.plan.is_building();
+        let Some(old) = old.filter(|_| may_begin) else {
+            close_quietly(&self.worker, connection).await;
+            return;
+        };
+        // The exit to which the client has moved last is being drained as well, and there is an exit to go on to.
+        self.end_move().await;
+        let from = self.exit_name(self.connections.exits.current());
+        let to = self.exit_name(way.exit);
+        tracing::info!("moving from {from} to {to}");
+        let rules = Arc::new(Moving::begin(old, now));
+        // Before the workers hear of a second session.
+        self.worker.send_all(SharedCommand::Move { moving: Some(rules.clone()) }).await;
+        self.connections.begin_beside(connection, way, key);
+        self.pair.begin_beside(now);
+        self.moves.plan.begin(now, way.exit);
+        self.moves.under_way = Some(Move { rules, from, to, news: VecDeque::new(), identifier: None });
+    }
+
+    /// What the move does next. Whoever takes the step tells the plan.
+    pub(in crate::daemon) fn next_step(&mut self, now: Instant) -> Option<Step> {
+        let (in_use, beside) = (self.watched(Which::InUse), self.watched(Which::Beside));
+        let Moves { plan, under_way, .. } = &mut self.moves;
+        plan.next(now, in_use, beside, || under_way.as_ref().map_or(0, |moved| moved.rules.flows_at_old(now)))
+    }
+
+    fn watched(&self, which: Which) -> Watched {
+        let Some((session, attached)) =
+            self.pair.of(which).and_then(|session| Some((session, session.attached()?)))
+        else {
+            return Watched::default();
+        };
+        let granted = session.welcome.as_ref().map_or(0, |welcome| welcome.connections);
+        let silent_since = self.connections.silent_since(which);
+        Watched { is_up: true, has_all: attached >= granted, silent_since }
+    }
+
+    /// Whether the session beside can go on at once, because the one in use is lost.
+    pub(in crate::daemon) fn takes_over(&mut self) -> bool {
+        self.moves.plan.is_building() && self.next_step(Instant::now()) == Some(Step::Switch)
+    }
+
+    /// Ends the second session if its exit may no longer be used.
+    pub(in crate::daemon) async fn check_beside(&mut self) {
+        if !self.connections.is_beside_accepted() {
+            self.end_move().await;
+        }
+    }
+
+    /// Ends the old session.
+    pub(in crate::daemon) async fn end_old(&mut self, why: &str) {
+        if let Some(moved) = &self.moves.under_way {
+            tracing::debug!("the session at {} ends: {why}", moved.from);
+        }
+        self.end_move().await;
+    }
+
+    /// Ends the new session, because it has come to nothing.
+    pub(in crate::daemon) async fn give_move_up(&mut self, now: Instant, why: &str) {
+        let Some(moved) = &self.moves.under_way else { return };
+        tracing::warn!("cannot move to {}: {why}; the session at {} goes on", moved.to, moved.from);
+        if let Some(place) = self.moves.plan.give_up(now) {
+            self.connections.exits.avoid(place, now);
+        }
+        self.end_move().await;
+    }
+
+    /// Carries out the next action of the session beside.
+    pub(in crate::daemon) async fn follow_beside(
+        &mut self,
+        lockdown: &mut Lockdown,
+    ) -> anyhow::Result<Followed> {
+        let action = self.pair.beside.as_mut().and_then(|beside| beside.machine.poll_action());
+        let Some(action) = action else { return Ok(Followed::Nothing) };
+        match action {
+            ClientAction::Connect { index } => {
+                self.connect(lockdown, Which::Beside, index).await?;
+            }
+            ClientAction::Welcome(welcome) => self.welcome_beside(*welcome).await,
+            ClientAction::Attach { index } => {
+                self.attach(Which::Beside, index).await;
+            }
+            ClientAction::Down { reason, .. } => return Ok(self.lose_beside(&reason).await),
+            ClientAction::Stopped { reason } => return Ok(self.lose_beside(&reason.to_string()).await),
+            ClientAction::Changed(_) | ClientAction::ExitKeys { .. } | ClientAction::Roster { .. } => {
+                if let Some(moved) = self.moves.under_way.as_mut().filter(|_| self.moves.plan.is_building()) {
+                    moved.take_news(action);
+                }
+            }
+            ClientAction::AskedToLeave if self.moves.plan.is_building() => {
+                self.give_move_up(Instant::now(), "it asks its clients to leave, too").await;
+            }
+            ClientAction::AskedToLeave => {}
+            ClientAction::Send { .. } | ClientAction::Close { .. } | ClientAction::Detach { .. } => {
+                self.send_or_close(Which::Beside, action).await;
+            }
+        }
+        Ok(Followed::Action)
+    }
+
+    /// Takes what the new exit grants.
+    async fn welcome_beside(&mut self, welcome: SessionGrant) {
+        let Some(own) = self.welcome() else { return };
+        if !self.moves.plan.is_building() {
+            // The old session was lost, and there is no use for another one.
+            return self.end_move().await;
+        }
+        if own.session == welcome.session {
+            return self.give_move_up(Instant::now(), "both sessions have the same number").await;
+        }
+        let keeps_addresses = leased(own) == leased(&welcome) && own.prefixes == welcome.prefixes;
+        self.moves.plan.granted(keeps_addresses);
+        self.open(Which::Beside, welcome).await;
+    }
+
+    /// Sends echo requests through the second session, if there is a device to send them through.
+    pub(in crate::daemon) fn probe_beside(&mut self, now: Instant, device: Option<String>) {
+        let (Some(moved), Some(beside)) = (&mut self.moves.under_way, &mut self.pair.beside) else { return };
+        moved.identifier = moved.identifier.or_else(|| Probe::identifier().ok());
+        let probe = beside.welcome.as_ref().and_then(Probe::of);
+        let (Some(session), Some(probe), Some(device), Some(identifier)) =
+            (beside.id(), probe, device, moved.identifier)
+        else {
+            // Nothing is proven, and the next attempt follows soon.
+            return self.moves.plan.unanswered(now, Which::Beside);
+        };
+        let echo = Echo { destination: probe.gateway, identifier: u16::from_be_bytes(identifier) };
+        moved.rules.prove(session, Some(echo));
+        beside.start_probe_as(&self.echo_sockets, device, (probe, identifier));
+        self.moves.plan.asks(Which::Beside);
+    }
+
+    /// The second session has no connection left, or has been refused.
+    async fn lose_beside(&mut self, reason: &str) -> Followed {
+        if self.moves.plan.is_building() {
+            self.give_move_up(Instant::now(), reason).await;
+            return Followed::Action;
+        }
+        self.end_move().await;
+        Followed::OldLost
+    }
+
+    /// Lets new flows take the new session. From here on, it is the session in use. Returns what its exit has granted, for the host
+    /// to follow. None if there is no such session.
+    pub(in crate::daemon) async fn switch(&mut self, now: Instant) -> Option<(Switched, SessionGrant)> {
+        let grant = self.pair.beside.as_ref()?.welcome.clone()?;
+        let moved = self.moves.under_way.as_mut()?;
+        moved.rules.prove(SessionId(grant.session), None);
+        moved.rules.switch();
+        self.moves.news.append(&mut moved.news);
+        let switched = self.moves.plan.switched(now);
+        match switched {
+            Switched::Leaving => {
+                tracing::info!("moved to {}; flows that began before finish at {}", moved.to, moved.from)
+            }
+            Switched::Trying => {
+                tracing::info!("{} gives this client other addresses, so its flows begin anew", moved.to)
+            }
+        }
+        self.change_places(now).await;
+        Some((switched, grant))
+    }
+
+    /// Uses the old session again, because the new one carries nothing. Returns what its exit has granted, for the host to follow.
+    pub(in crate::daemon) async fn switch_back(&mut self, now: Instant) -> Option<SessionGrant> {
+        let grant = self.pair.beside.as_ref().and_then(|beside| beside.welcome.clone());
+        self.moves.plan.switched_back(now);
+        if grant.is_some() {
+            self.change_places(now).await;
+        }
+        grant
+    }
+
+    /// Lets the two sessions change places.
+    async fn change_places(&mut self, now: Instant) {
+        self.connections.abort_race(&self.worker).await;
+        self.pair.swap();
+        self.proof.forget();
+        self.connections.swap(now);
+        self.moves.plan.lost(Which::Beside);
+    }
+
+    /// The name of an exit in the roster, or its endpoint.
+    fn exit_name(&self, place: usize) -> String {
+        let exits = &self.connections.exits;
+        exits.member(place).map_or_else(|| exits.exit(place).endpoint.to_string(), str::to_owned)
+    }
+}

@@ -1,0 +1,122 @@
+//! The proof that the session in use carries packets: an echo of the exit's inner address. A waiting `up` waits for it, but not for long: an
+//! exit whose operator has turned pings off is used all the same, and users are told that nothing is proven.
+
+use std::time::{Duration, Instant};
+
+/// How long an echo is waited for. On a path that loses a tenth of the packets, one of the five requests sent by then is answered with
+/// near certainty.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// How long requests are sent in all.
+const ASKED_FOR: Duration = Duration::from_secs(30);
+
+/// What is known of the session in use.
+#[derive(Debug, Default)]
+pub(in crate::daemon) struct UpProof {
+    stage: Stage,
+    /// Whether the exit has answered none of the requests of the latest session that was asked. Then the next one is not waited for.
+    is_mute: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was asked, or it was answered, or it cannot be asked.
+    #[default]
+    Over,
+    /// Requests are being sent. The session counts as up at `until`.
+    Asked { since: Instant, until: Instant },
+    /// The session counts as up without a proof. Requests are sent for a while.
+    Missing { since: Instant },
+    /// The session counts as up without a proof.
+    GivenUp,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Nothing,
+    /// The session counts as up. `is_news` whether the exit has answered in earlier sessions, or is asked for the first time.
+    Up {
+        is_news: bool,
+    },
+    /// No more requests.
+    GiveUp,
+}
+
+impl UpProof {
+    /// Requests are sent from now on.
+    pub(super) fn asks(&mut self, now: Instant) {
+        let wait = if self.is_mute { Duration::ZERO } else { WITHIN };
+        self.stage = Stage::Asked { since: now, until: now + wait };
+    }
+
+    /// Nothing is asked any more, because the session is lost or another one takes its place.
+    pub(super) fn forget(&mut self) {
+        self.stage = Stage::Over;
+    }
+
+    /// A request was answered, or none can be sent. Returns whether the session had counted as up without that.
+    pub(super) fn end(&mut self, is_answered: bool) -> bool {
+        self.is_mute &= !is_answered;
+        matches!(std::mem::take(&mut self.stage), Stage::Missing { .. } | Stage::GivenUp)
+    }
+
+    /// Whether the session counts as up and nothing has proven it.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.stage, Stage::Missing { .. } | Stage::GivenUp)
+    }
+
+    /// When [`Self::take_due`] has something.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Asked { until, .. } => Some(until),
+            Stage::Missing { since } => Some(since + ASKED_FOR),
+            Stage::Over | Stage::GivenUp => None,
+        }
+    }
+
+    pub(super) fn take_due(&mut self, now: Instant) -> Due {
+        if self.due().is_none_or(|due| now < due) {
+            return Due::Nothing;
+        }
+        let (stage, due) = match self.stage {
+            Stage::Asked { since, .. } => (Stage::Missing { since }, Due::Up { is_news: !self.is_mute }),
+            Stage::Missing { .. } | Stage::GivenUp | Stage::Over => (Stage::GivenUp, Due::GiveUp),
+        };
+        (self.stage, self.is_mute) = (stage, true);
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_without_an_answer_is_used_after_two_seconds_and_asked_no_longer_than_half_a_minute() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut proof = UpProof::default();
+        assert_eq!((proof.due(), proof.take_due(at(99))), (None, Due::Nothing));
+
+        proof.asks(start);
+        assert_eq!(
+            (proof.due(), proof.take_due(at(1)), proof.is_missing()),
+            (Some(at(2)), Due::Nothing, false)
+        );
+        assert_eq!((proof.take_due(at(2)), proof.is_missing()), (Due::Up { is_news: true }, true));
+        assert_eq!((proof.due(), proof.take_due(at(29))), (Some(at(30)), Due::Nothing));
+        assert_eq!((proof.take_due(at(30)), proof.is_missing()), (Due::GiveUp, true));
+        assert_eq!((proof.due(), proof.take_due(at(99))), (None, Due::Nothing));
+
+        // The next session at an exit that answers nothing is not waited for.
+        proof.forget();
+        proof.asks(at(100));
+        assert_eq!((proof.take_due(at(100)), proof.is_missing()), (Due::Up { is_news: false }, true));
+        // The control: it has answered.
+        assert!(proof.end(true) && !proof.is_missing());
+        proof.asks(at(200));
+        assert_eq!((proof.due(), proof.take_due(at(201))), (Some(at(202)), Due::Nothing));
+        assert!(!proof.end(true) && proof.due().is_none());
+    }
+}
