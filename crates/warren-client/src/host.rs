@@ -55,7 +55,7 @@ pub(crate) struct HostSetup {
     warnings: ResolverWarnings,
     /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,
-    /// The resolvers of programs on a side of their own.
+    /// The resolvers of programs inside or outside the tunnel.
     exec: ExecResolvers,
 }
 
