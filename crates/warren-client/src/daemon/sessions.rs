@@ -2,8 +2,8 @@
 //!
 //! This file begins and ends sessions, and handles what their connections need. `sessions/moving.rs` moves from one exit to
 //! another, `sessions/proof.rs` decides whether a session carries packets, and `sessions/reports.rs` handles the workers'
-//! reports. Nothing here knows the host or what users see. The methods return what the caller must apply there, and borrow the
-//! kill switch when it must let a connection out.
+//! reports. Nothing here changes the host or what users see. The methods return what the caller must apply there. They borrow
+//! the kill switch, which must let a connection out before it is opened.
 
 mod moving;
 mod proof;
