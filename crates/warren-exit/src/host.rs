@@ -114,7 +114,7 @@ pub(crate) struct HostSetup {
     waiting: Vec<Waiting>,
     /// Networks behind clients that are not in force, as they were logged.
     withheld: Vec<Withheld>,
-    /// What no network behind a client may lead away, as it was found last.
+    /// The addresses that no network behind a client may contain, as they were found last.
     needed: Needed,
 }
 

@@ -124,7 +124,7 @@ impl Helper {
         self.try_list_resolvers().await.unwrap_or_default()
     }
 
-    /// As [`Self::list_resolvers`], for a caller for whom no answer is not the same as no resolver.
+    /// As [`Self::list_resolvers`], for a caller that distinguishes no answer from an empty list.
     ///
     /// # Errors
     /// When the helper does not answer.

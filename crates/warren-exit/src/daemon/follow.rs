@@ -33,7 +33,7 @@ impl Daemon<'_> {
         })
     }
 
-    /// The exit's state now, from which reports are made.
+    /// The exit's current state, for reports.
     pub(super) async fn observe(&self) -> Observations<'_> {
         Observations {
             config: &self.config,

@@ -29,7 +29,8 @@ enum Resolvers {
 }
 
 impl Needed {
-    /// Finds out what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet. `before`: the last result.
+    /// Finds out which addresses the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
+    /// `before`: the last result.
     pub(super) async fn look(
         store: Option<&[IpAddr]>,
         registry: &ClientRegistry,

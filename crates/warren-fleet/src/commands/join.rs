@@ -1,8 +1,9 @@
 //! `warren fleet join`: makes a host an exit of a fleet, with a ticket.
 //!
-//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the host draws a
-//! secret and keeps it in a file before it uses the ticket. The store then learns by this secret which host has used the ticket. `fleet.toml`
-//! gets its name last. If the command is killed, the next one finishes or undoes what was begun (`attempt.rs`).
+//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the
+//! host draws a secret and keeps it in a file before it uses the ticket. By this secret, the store then learns which host has
+//! used the ticket. `fleet.toml` gets its name last. If the command is killed, the next one finishes or undoes what was begun
+//! (`attempt.rs`).
 
 use std::io::Read as _;
 use std::path::Path;
@@ -175,7 +176,7 @@ async fn has_joined(config: &FleetConfig, earlier: &Earlier) -> anyhow::Result<b
     }
 }
 
-/// Why the store does not say what the fleet agrees on.
+/// Why the fleet's settings could not be read from the store.
 enum Looked {
     /// The store refuses the ticket's user.
     Void(anyhow::Error),

@@ -269,7 +269,7 @@ fn earlier_key(path: &Path) -> anyhow::Result<Option<FleetKey>> {
 
 fn make_key(path: &Path) -> anyhow::Result<FleetKey> {
     let key = FleetKey::generate()?;
-    // A killed command may have left a part of a key that nobody uses.
+    // A killed command may have left a part of an unused key.
     remove_abandoned(directory_of(path));
     create_new(path, key.to_line().as_bytes(), 0o600)
         .with_context(|| format!("{} cannot be made", path.display()))?;

@@ -69,7 +69,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Gives up memory that many changes have left unused.
+    /// Frees memory that many changes have left unused.
     pub(crate) fn compact(&mut self) {
         self.clients.compact();
         self.invitations.compact();

@@ -14,7 +14,7 @@ use crate::compact::compact;
 /// Clients by key. No look-up and no change visits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientTable {
-    /// Boxed: an exit may have 100,000 clients, and the nodes of a map have room that is not used.
+    /// Boxed, because an exit may have 100,000 clients, and a map's nodes have unused room.
     clients: BTreeMap<PublicKey, Box<Client>>,
     names: BTreeMap<String, PublicKey>,
     /// Maps each client's next key to its current one.
@@ -147,7 +147,7 @@ impl ClientTable {
         named.filter_map(|(_, key)| self.by_key(*key))
     }
 
-    /// Gives up the room that the maps have left after many changes.
+    /// Frees the room that many changes have left unused in the maps.
     pub(super) fn compact(&mut self) {
         let Self { clients, names, next_keys, addresses, prefixes, forwards } = self;
         compact(clients);

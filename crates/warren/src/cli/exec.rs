@@ -140,7 +140,7 @@ pub(super) fn profile(
     }
 }
 
-/// The name of the profile whose daemon a user asks. The error is `none` if no daemon listens to users.
+/// The name of the profile whose daemon a user asks. If no daemon listens to users, the error is the sentence `none`.
 pub(super) fn listening_profile(
     directories: &Directories,
     argument: Option<&OsString>,

@@ -95,7 +95,7 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardServer, ConfigEr
 }
 
 impl WireGuardServer {
-    /// Handles one setting. The error continues after the key.
+    /// Handles one setting. The error continues a sentence that begins with the key.
     fn take(&mut self, line: usize, key: &'static str, value: &str) -> Result<(), String> {
         let key_text = Some(KeyText { line, text: Zeroizing::new(value.to_owned()) });
         match (key, self.peers.last_mut()) {
