@@ -295,10 +295,7 @@ mod tests {
         let locked = translated(text);
         assert!(locked.settings.contains("[kill_switch]\nenabled = true"), "{locked:?}");
         assert!(noted(&locked, "the commands of PostUp are not imported"), "{locked:?}");
-        assert!(
-            noted(&locked, "MTU is not imported") && noted(&locked, "PresharedKey is not"),
-            "{locked:?}"
-        );
+        assert!(noted(&locked, "MTU is not imported") && noted(&locked, "PresharedKey is not"), "{locked:?}");
     }
 
     #[test]
