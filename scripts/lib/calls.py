@@ -1,6 +1,6 @@
 """Shows the types whose methods are spread over several files, and where these files call each other in a circle.
 
-    python3 scripts/lib/calls.py [TYPE...]     all types unless named; a named type is shown with its calls
+    python3 scripts/lib/calls.py [TYPE...]     shows all circles, or only those of the named types, with all files of these types
 
 A call is `self.name(...)` or `Self::name(...)` inside an `impl` of the type. Code that is only compiled for tests is left out.
 """
@@ -66,17 +66,17 @@ def types(crate):
 
 
 def nearest(file, definitions):
-    """The definition that an `impl` in a file is most likely of: types of one name are in different folders, or private to a file."""
+    """Returns the definition to which an `impl` in a file most likely belongs. Types with the same name are in different folders, or private to a file."""
     return max(sorted(definitions), key=lambda other: (other == file, len(commonpath([parent(file), parent(other)])), -len(other)))
 
 
 def parent(file):
-    """The path of a module: a file's name without its ending."""
+    """Returns the path of a module: a file's name without its ending."""
     return file.removesuffix(".rs").removesuffix("/mod")
 
 
 def type_of(header):
-    """The type's name in what is between `impl` and its brace."""
+    """Returns the type's name from the text between `impl` and its brace."""
     header = without_generics(header)
     found = NAME.search(header.rsplit(" for ", 1)[-1].split(" where ")[0].strip())
     return found and found[1]

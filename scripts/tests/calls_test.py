@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the files of a type call each other's methods in one direction: a reader can begin at the top and never comes back.
+"""Checks that the files of a type call each other's methods in one direction, so that a reader can begin at the top and never has to go back.
 
     python3 scripts/tests/calls_test.py
     python3 scripts/lib/calls.py              shows today's circles, with the calls that close them
@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 
 from calls import circles, types  # noqa: E402
 
-# Circles that may stay, each with its reason.
+# The circles that may stay, each with a reason.
 LISTED = Path(__file__).with_name("calls.toml")
 
 
@@ -35,7 +35,7 @@ def crates(root):
 
 
 def has_reason(entry):
-    """An entry has a reason, or `baseline = true`, which marks a circle that is older than this test."""
+    """Whether an entry has either a reason or `baseline = true`, which marks a circle that is older than this test."""
     return bool(entry.get("reason", "").strip()) != (entry.get("baseline") is True)
 
 

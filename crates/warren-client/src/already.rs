@@ -5,7 +5,7 @@ use warren_control::status::{ClientStatus, State, Status};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// The failure of an `up` whose profile has a daemon already. Says what that daemon does.
+/// The error of an `up` for a profile whose daemon runs already. It says what that daemon is doing.
 pub(super) async fn runs_already(directory: &DaemonDirectory, name: &str) -> Failure {
     let status = ask_status(&directory.socket()).await.ok();
     Failure::new(ExitCode::Failed, sentence(name, status.as_ref()))
@@ -16,7 +16,7 @@ fn sentence(name: &str, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref().map(|client| (status.state, client)));
     match client {
         Some((_, ClientStatus { host_outside: true, .. })) => {
-            format!("{name} is up for `warren exec` alone; to put this host inside, run {down} first")
+            format!("{name} is up for `warren exec` alone; to put this host inside as well, run {down} first")
         }
         Some((state @ (State::Connecting | State::Reconnecting), client)) => {
             let why = client.last_error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();

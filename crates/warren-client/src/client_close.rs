@@ -40,7 +40,7 @@ pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -
     Guard { profile, directory, networks: None, reported: String::new() }.run().await
 }
 
-/// Closes the kill switch if no daemon runs. Returns false if one does.
+/// Closes the kill switch if no daemon runs. Returns false if a daemon runs.
 async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     // The lock keeps a daemon from starting and `cleanup` from running meanwhile. Its file also marks the directory as a daemon's.
     let Some(_lock) = directory.lock_after_kill().await? else { return Ok(false) };
@@ -48,8 +48,8 @@ async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::
     Ok(true)
 }
 
-/// Keeps a kill switch closed while no daemon does. The journal says whether it is to be closed. So once `warren down` has opened
-/// it, the guard leaves it open.
+/// Keeps a kill switch closed while no daemon keeps it closed. The journal says whether it is to be closed. So once `warren down`
+/// has opened it, the guard leaves it open.
 struct Guard {
     profile: ClientProfile,
     directory: DaemonDirectory,
@@ -173,11 +173,11 @@ impl Guard {
 enum Kept {
     /// A command has opened it.
     Open,
-    /// It is closed.
+    /// The kill switch is closed.
     Closed,
-    /// It was not closed, and is now.
+    /// The kill switch was not closed, and is now.
     ClosedAgain,
-    /// It is not closed, and another process holds its journal.
+    /// The kill switch is not closed, and another process holds its journal.
     ByOther,
 }
 

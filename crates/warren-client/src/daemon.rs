@@ -1,9 +1,9 @@
 //! The client daemon: one loop that carries events between the sessions' state machines, the worker threads and the host.
 //!
-//! [`Daemon`] has the loop, here. What it knows belongs to types that do not know each other's affairs: [`Sessions`], [`ExitNews`],
-//! [`HostUpkeep`], [`Health`], [`OnDemand`] and [`ExecRequests`]. Three files say what an event means for several of them at once.
-//! Each calls only those below it: `requests.rs` answers users, `session_events.rs` follows sessions and workers, and
-//! `host_events.rs` follows this host and its network.
+//! [`Daemon`] has the loop, here. Its state belongs to types that do not know each other: [`Sessions`], [`ExitNews`],
+//! [`HostUpkeep`], [`Health`], [`OnDemand`] and [`ExecRequests`]. Three files handle events that concern several of them:
+//! `requests.rs` answers users, `session_events.rs` follows sessions and workers, and `host_events.rs` follows this host and its
+//! network. Each of them calls only the ones after it.
 
 mod connections;
 mod exec_requests;
@@ -277,7 +277,7 @@ impl Daemon {
     }
 }
 
-/// What the client says of itself to an exit.
+/// What the client tells an exit about itself.
 fn session_config(settings: &Settings, fleet: &Fleet) -> ClientConfig {
     let transport = &settings.profile.transport;
     let roster = if fleet.is_wanted() { ROSTER } else { 0 };

@@ -21,7 +21,7 @@ pub(crate) struct DeviceSettings {
 /// A device that was recreated.
 pub(crate) struct Restored {
     pub queues: Vec<Queue>,
-    /// The queues of the substitute that this device replaces. They are to be kept until no route leads to the substitute any more.
+    /// The queues of the substitute that this device replaces. Keep them until no route leads to the substitute.
     pub stood_in: Option<Vec<Queue>>,
 }
 
@@ -48,8 +48,8 @@ impl TunDevice {
         Ok((Self { device, name, stand_in: None, has_failed: false }, queues))
     }
 
-    /// Recreates the device if it was deleted, renamed or moved, or if a substitute has its place. The workers take the new queues
-    /// once the routes lead to the new device.
+    /// Recreates the device if it was deleted, renamed or moved, or if a substitute has taken its place. The workers take the new
+    /// queues once the routes lead to the new device.
     ///
     /// While another device has the profile's name, a substitute without traffic keeps the tunnel's routes in place. Without these
     /// routes the tunnel's packets would leave outside it.
@@ -106,8 +106,8 @@ impl TunDevice {
         self.stand_in.is_none() && self.is_there()
     }
 
-    /// A descriptor of the device with this interface index has failed for good. A device that was recreated since has another index
-    /// and is not affected.
+    /// Notes that a descriptor of the device with this interface index has failed for good. A device that was recreated since has
+    /// another index and is not affected.
     pub(crate) fn failed(&mut self, index: u32) {
         self.has_failed |= index == self.device.index();
     }
@@ -143,7 +143,7 @@ impl Void {
         Ok(Self { device, name, _queues: queues })
     }
 
-    /// Recreates it if it was deleted, renamed or moved.
+    /// Recreates the device if it was deleted, renamed or moved.
     ///
     /// # Errors
     /// When the kernel refuses, or every name is taken.

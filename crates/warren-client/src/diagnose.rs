@@ -56,9 +56,9 @@ pub(super) struct KillSwitches {
 struct Findings {
     /// The answer to a UDP datagram for the exit's port. An exit itself never answers a datagram that is not QUIC.
     udp: Answer,
-    /// The answer to a TCP connection to the port of the same number.
+    /// The answer to a TCP connection to the same port number.
     tcp: Answer,
-    /// Whether somebody else's page was the answer to a web request to the exit's address.
+    /// Whether somebody else's login page answered a web request to the exit's address.
     login_page: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Certainty {
     Unknown,
     /// The address answers, but not as an exit. A lossy path could look the same.
     Likely,
-    /// No exit can be reached at this address, as far as unproven answers say.
+    /// Unauthenticated answers say that no exit can be reached at this address.
     AtAddress,
     /// This host itself lets nothing out, to any exit.
     Here,

@@ -60,7 +60,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
         false => None,
     };
     let host = {
-        // A closed one stays closed, whatever the profile says.
+        // A closed kill switch stays closed, whatever the profile says.
         let is_closed = closes || kill_switch::is_closed(&directory).unwrap_or(false);
         HostSetup::new(&profile, is_closed, directory.journal(), directories.state.clone(), None)
     };
@@ -156,7 +156,7 @@ fn example(profile: &ClientProfile) -> SessionGrant {
     }
 }
 
-/// An example resolver that the tunnel leads to, since `up` would not use another.
+/// An example resolver inside the tunnel's networks, because `up` would not use any other.
 fn example_resolver(include: &[IpNet]) -> IpAddr {
     let example = IpAddr::from(EXAMPLE_RESOLVER);
     if include.iter().any(|network| network.contains(&example)) {

@@ -11,12 +11,13 @@ use crate::kill_switch::Lockdown;
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::helper::Helper;
 
-/// The table, which is made when somebody first asks for a program on a side of its own.
+/// The nftables table for programs inside or outside of the tunnel. It is created when the first such program
+/// is asked for.
 #[derive(Debug)]
 pub(crate) struct ExecUpkeep {
     name: String,
     journal: PathBuf,
-    /// Whether the table is to be there. An earlier daemon may have left it for programs that still run.
+    /// Whether the table should exist. An earlier daemon may have left it for programs that still run.
     is_wanted: bool,
     table: Option<ExecTable>,
     helper: Helper,
@@ -31,17 +32,18 @@ impl ExecUpkeep {
         Self { name: name.to_owned(), journal, is_wanted, table: None, helper, allows_outside }
     }
 
-    /// Follows a profile that was read again.
+    /// Applies a profile that was read again.
     pub(crate) fn allow_outside(&mut self, allows_outside: bool) {
         self.allows_outside = allows_outside;
     }
 
-    /// What it has changed on this host, in a few words.
+    /// What the table has changed on this host, in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.table.iter().map(ExecTable::change).collect()
     }
 
-    /// Makes this host ready for programs on a side. Makes their cgroups if they are missing.
+    /// Prepares this host for programs inside or outside of the tunnel. Creates their cgroups if they are
+    /// missing.
     ///
     /// # Errors
     /// Why it cannot be done, and what to do.
@@ -64,11 +66,12 @@ impl ExecUpkeep {
             );
         }
         self.is_wanted = true;
-        // Before the routes: until these are there, the table drops what belongs inside.
+        // Before the routes: until they exist, the table drops packets of programs inside.
         self.follow(setup, lockdown).await.map(drop)
     }
 
-    /// Makes the table follow the tunnel, and makes it again if others have changed it. Returns a sentence if they had.
+    /// Adapts the table to the tunnel. If another program has changed the table, recreates it and returns a
+    /// sentence.
     ///
     /// # Errors
     /// What could not be done. The next look at the host tries again.
@@ -81,7 +84,7 @@ impl ExecUpkeep {
             return Ok(None);
         }
         let allows_outside = self.allows_outside || !lockdown.is_closed();
-        let cannot = "cannot keep programs of `warren exec` on their side";
+        let cannot = "cannot keep programs of `warren exec` inside or outside of the tunnel";
         let rules = setup.exec_rules(allows_outside).context(cannot)?;
         if let Some(marks) = rules.slot.map(Marks::of) {
             let outside = allows_outside.then_some(marks.outside);
@@ -100,7 +103,7 @@ impl ExecUpkeep {
                 false
             }
         };
-        // A plan that is there already, as after a restart, gets their routes too.
+        // A plan that is already in place, as after a restart, gets the routes of single programs too.
         setup.prepare_for_exec().await?;
         Ok(was_changed.then(|| "somebody has changed the table of `warren exec`".to_owned()))
     }

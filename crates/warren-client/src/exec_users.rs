@@ -38,7 +38,7 @@ impl ExecUsers {
             PortalOpener::Root | PortalOpener::Nobody => Vec::new(),
         };
         if profile.kill_switch.portal != PortalOpener::Nobody && profile.kill_switch.allow_exec_outside {
-            // They may let any program out anyway.
+            // These users may let any program out anyway.
             portal.extend(&allowed);
         }
         if users.is_empty() && portal.is_empty() {
@@ -49,7 +49,7 @@ impl ExecUsers {
         Ok(Self { socket, allowed, portal })
     }
 
-    /// Waits for the next wish.
+    /// Waits for the next request.
     pub(crate) async fn next(&mut self) -> ExecAsked {
         self.socket.next().await
     }

@@ -1,8 +1,8 @@
-//! The profile's exits, and those of its fleet's roster: their addresses, the order in which they are tried, and a marked socket for
-//! each connection. `members.rs` has what concerns the roster.
+//! The profile's exits, and those of its fleet's roster: their addresses, the order in which they are tried, and a marked socket
+//! for each connection. `members.rs` handles the roster.
 //!
-//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the list,
-//! so that an event of an earlier connection is never taken for one of another exit.
+//! If a look-up fails, the addresses that an earlier one found stay in use. An exit that leaves the roster keeps its place in the
+//! list, so that an event of an earlier connection is never attributed to another exit.
 
 mod members;
 #[cfg(test)]
@@ -30,9 +30,9 @@ const AVOIDED_FOR: Duration = Duration::from_secs(30);
 /// An exit that a profile's client would use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownExit {
-    /// The exit, with all keys by which it is accepted.
+    /// The exit, with all keys that are accepted for it.
     pub exit: RemoteExit,
-    /// Its name in the fleet's roster, if that has it.
+    /// The exit's name in the fleet's roster, if it is in the roster.
     pub member: Option<String>,
     /// Whether the profile lists it.
     pub is_pinned: bool,
@@ -81,11 +81,11 @@ struct Entry {
     refused: Option<Stop>,
     /// The exit's name in the roster, which all its endpoints share.
     member: Option<String>,
-    /// Whether the profile lists it, or the user has asked for it. A client goes back to such an exit.
+    /// Whether the profile lists the exit, or the user has asked for it. A client goes back to such an exit.
     is_listed: bool,
-    /// Its rank in the order of attempts. The lowest comes first.
+    /// The exit's rank in the order of attempts. The lowest comes first.
     rank: usize,
-    /// Whether the roster does not have it any more.
+    /// Whether the exit has left the roster.
     is_gone: bool,
 }
 
@@ -129,8 +129,7 @@ impl Exits {
         &entry.expect("a profile has an exit").exit
     }
 
-    /// Takes over the keys and server names from a profile with the same exits. They apply to connections that are opened from now
-    /// on.
+    /// Applies the keys and server names of a profile with the same exits. They apply to connections that are opened from now on.
     pub(crate) fn take_keys(&mut self, profile: &ClientProfile) {
         // A reload with other endpoints is refused, so both lists have the same order.
         for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
@@ -161,7 +160,7 @@ impl Exits {
         self.entries.get(place).is_some_and(|entry| !entry.is_gone)
     }
 
-    /// The name in the roster of the exit at a place.
+    /// The roster's name of the exit at a place.
     pub(crate) fn member(&self, place: usize) -> Option<&str> {
         self.entries.get(place)?.member.as_deref()
     }
@@ -177,7 +176,7 @@ impl Exits {
         self.with_ranks(&places).iter().map(|(_, rank)| rank + 1).max().unwrap_or_default()
     }
 
-    /// Whether an address belongs to an exit, as far as is known.
+    /// Whether an address is known to belong to an exit.
     pub(crate) fn have(&self, address: SocketAddr) -> bool {
         let has = |entry: &Entry| {
             let addresses = &entry.addresses;
@@ -203,12 +202,12 @@ impl Exits {
         ranked
     }
 
-    /// Tries the exit in use last for a while, because it restarts or drains.
+    /// For a while, tries the exit in use only after all others, because it restarts or drains.
     pub(crate) fn avoid_current(&mut self, now: Instant) {
         self.avoid(self.current, now);
     }
 
-    /// Tries an exit last for a while.
+    /// For a while, tries an exit only after all others.
     pub(crate) fn avoid(&mut self, place: usize, now: Instant) {
         self.avoided.retain(|(avoided, until)| *avoided != place && *until > now);
         self.avoided.push((place, now + AVOIDED_FOR));
@@ -274,7 +273,8 @@ impl Exits {
         self.before(place).is_empty()
     }
 
-    /// The places that are preferred to one. None where the client chooses: a move costs more than it gains there.
+    /// The places that are preferred to this one. None if the client chooses its exit: then a move back costs more
+    /// than it gains.
     fn before(&self, place: usize) -> Vec<usize> {
         let rank = self.rank_of(place);
         let is_before = |other: &usize| {
@@ -290,7 +290,7 @@ impl Exits {
         self.entries.get(place).map_or(usize::MAX, |entry| entry.rank)
     }
 
-    /// Takes over the addresses that a look-up found. If it found none, the earlier addresses stay.
+    /// Stores the addresses that a look-up found. If it found none, the earlier addresses stay.
     ///
     /// # Errors
     /// A message for the user, if there are no earlier addresses either.
@@ -349,7 +349,7 @@ impl Entry {
         Self { exit, addresses, refused: None, member: None, is_listed: true, rank, is_gone: false }
     }
 
-    /// Its address, if its endpoint is not a name.
+    /// The exit's address, if its endpoint is not a name.
     fn literal(&self) -> Option<SocketAddr> {
         let endpoint = &self.exit.endpoint;
         Some(SocketAddr::new(endpoint.host().parse().ok()?, endpoint.port()))

@@ -29,7 +29,7 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(3_600);
 const MOST_READ: u32 = 16;
 const READ_PERIOD: Duration = Duration::from_secs(60);
 
-/// Most bytes of a file: the roster in base64, and a few figures for each exit.
+/// Maximum size of a file in bytes: the roster in base64, and a few figures for each exit.
 const LONGEST: u64 = 4 * MAX_ROSTER_LENGTH as u64;
 
 /// What a profile's daemon knows of its fleet.
@@ -41,7 +41,7 @@ pub(crate) struct Fleet {
     is_unsaved: bool,
     /// Which of several equally good exits this client takes.
     lot: Lot,
-    /// How busy exits say that they are, by name.
+    /// The loads that exits report, by the exits' names.
     loads: BTreeMap<String, u32>,
     /// Why the latest roster was refused.
     problem: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Reads what is kept.
+    /// Reads the fleet's file.
     pub(crate) fn load(state_dir: &Path, profile: &ClientProfile) -> Self {
         let known = if profile.follows_fleet { load(state_dir, profile) } else { None };
         let lot = known.as_ref().and_then(|known| known.lot).unwrap_or_else(random_lot);
@@ -68,7 +68,7 @@ impl Fleet {
         self.known.as_ref().map(|known| known.roster.roster())
     }
 
-    /// What the client says of itself to an exit.
+    /// The fleet and the roster's serial number, which the client tells an exit.
     pub(crate) fn hello(&self) -> Option<(FleetName, u64)> {
         self.roster().map(|roster| (roster.fleet.clone(), roster.serial))
     }
@@ -97,8 +97,8 @@ impl Fleet {
         self.known = self.known.take().filter(|known| profile.follows_fleet && is_vouched(known, profile));
     }
 
-    /// Takes a roster that an exit hands over. `by` is the exit as the profile has it, if the profile pins it and the connection has
-    /// proven its key. Returns whether the roster is news.
+    /// Handles a roster that an exit hands over. `by` is the exit as the profile lists it, if the profile pins it and the
+    /// connection has proven its key. Returns whether the roster is new.
     pub(crate) fn take(&mut self, now: Instant, signed: &[u8], by: Option<&RemoteExit>) -> bool {
         let is_known = self.known.as_ref().is_some_and(|known| known.roster.signed().as_bytes() == signed);
         if !self.is_wanted || is_known || !self.may_read(now) {
@@ -123,8 +123,8 @@ impl Fleet {
         }
     }
 
-    /// Takes over the addresses that an exit has granted. No other client of the fleet has them, so this client's lot is
-    /// computed from them.
+    /// Computes this client's lot from the addresses that an exit has granted. No other client of the fleet has these
+    /// addresses.
     pub(crate) fn take_addresses(&mut self, welcome: &SessionGrant) {
         let address = |(ipv4, _)| ipv4;
         let Some(lot) = Lot::of(welcome.ipv4.map(address), welcome.ipv6.map(|(ipv6, _)| ipv6)) else {
@@ -137,7 +137,8 @@ impl Fleet {
         }
     }
 
-    /// Takes over how busy exits are. Nobody has signed that, so it only helps to choose among the roster's exits.
+    /// Notes how busy exits say that they are. These figures are not signed, so they only help to choose among the
+    /// roster's exits.
     pub(crate) fn take_loads(&mut self, loads: &[ExitLoad]) {
         if !loads.is_empty() {
             let loads = loads.iter().take(MAX_ROSTER_EXITS);
@@ -145,7 +146,7 @@ impl Fleet {
         }
     }
 
-    /// Takes over measured round-trip times, by the exits' names. `None` for an exit that did not answer.
+    /// Notes measured round-trip times, by the exits' names. `None` for an exit that did not answer.
     pub(crate) fn measured(&mut self, round_trips: &[(String, Option<Duration>)]) {
         let Some(known) = &mut self.known else { return };
         let before = known.round_trips.clone();
@@ -161,7 +162,7 @@ impl Fleet {
                 }
             }
         }
-        // A durable write for each measurement would be too much. Only a change that matters is kept.
+        // A durable write for each measurement would be too much. Only a change that matters is saved.
         let differs =
             |(name, new): (&String, &u32)| before.get(name).is_none_or(|old| old.abs_diff(*new) > old / 5);
         self.is_unsaved |= before.len() != known.round_trips.len() || known.round_trips.iter().any(differs);
@@ -198,7 +199,7 @@ impl Fleet {
         self.known.as_ref().is_some_and(|known| !known.round_trips.is_empty())
     }
 
-    /// What the file has to hold, if it has to be written.
+    /// The content to save, if it has changed since the last call.
     pub(crate) fn unsaved(&mut self) -> Option<KeptFleet> {
         let is_unsaved = std::mem::take(&mut self.is_unsaved);
         self.known.clone().filter(|_| is_unsaved)
@@ -269,8 +270,8 @@ impl Fleet {
     }
 }
 
-/// A lot for a client that has had no address yet. Predictable ones would only make clients less evenly spread, so a failing source is no
-/// error.
+/// A random lot for a client that has had no address yet. Predictable lots would only spread clients less evenly, so a failure of
+/// the random source is no error.
 fn random_lot() -> Lot {
     let mut bytes = [0; 8];
     let _ = getrandom::fill(&mut bytes);
@@ -365,8 +366,8 @@ mod tests {
         assert!(fleet.take(now, second.as_bytes(), Some(&pinned)));
         fleet.unsaved();
         for (roster, why) in [
-            (first(&key), "its serial is 1, and 2 is known"),
-            (admit(&admit(&first(&other), 2, &other), 3, &other), "has signed it, and the fleet's key is"),
+            (first(&key), "its serial is 1, but 2 is known already"),
+            (admit(&admit(&first(&other), 2, &other), 3, &other), "has signed it, but the fleet's key is"),
         ] {
             assert!(!fleet.take(now, roster.as_bytes(), Some(&pinned)));
             assert!(fleet.problem().unwrap().contains(why), "{:?}", fleet.problem());

@@ -35,7 +35,7 @@ use warren_daemon::helper::Helper;
 /// How many slots are tried. Another tunnel that comes up at the same moment may take one first.
 const SLOT_ATTEMPTS: usize = 5;
 
-/// The TUN device and what is applied around it, or a plan of both that is not applied.
+/// The TUN device and the changes around it, either applied or only planned.
 pub(crate) struct HostSetup {
     device: DeviceSettings,
     mtu: Option<u16>,
@@ -48,14 +48,14 @@ pub(crate) struct HostSetup {
     /// The devices for the plan that is applied next, while an exit is asked for a session.
     prepared: Option<Prepared>,
     helper: Option<Helper>,
-    /// Answers programs that ask it for names, if the profile limits its resolvers to domains.
+    /// The stub resolver, if the profile limits its resolvers to domains.
     stub: Option<Stub>,
     /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,
     warnings: ResolverWarnings,
     /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,
-    /// The resolvers of programs on a side of their own.
+    /// The resolvers of programs inside or outside the tunnel.
     exec: ExecResolvers,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct HostSetup {
 struct ResolverWarnings {
     /// Why look-ups may fail or leave outside the tunnel.
     trouble: Option<String>,
-    /// That the LAN has the address of a listed resolver.
+    /// A warning that a network of the LAN has the address of a listed resolver.
     claimed: Option<String>,
 }
 
@@ -80,8 +80,8 @@ pub(crate) struct Preview {
 }
 
 impl HostSetup {
-    /// Takes over the settings of a profile, and changes nothing yet. `is_closed` tells whether the kill switch is closed. A dry run has no
-    /// `helper`.
+    /// Reads the settings of a profile, and changes nothing yet. `is_closed` tells whether the kill switch is closed. A dry run
+    /// has no `helper`.
     pub(crate) fn new(
         profile: &ClientProfile,
         is_closed: bool,
@@ -118,7 +118,7 @@ impl HostSetup {
         self.stub.as_ref().map_or(0, Stub::dropped)
     }
 
-    /// Takes the stub resolver of a profile that limits its resolvers to domains.
+    /// Sets the stub resolver of a profile that limits its resolvers to domains.
     pub(crate) fn with_stub(self, stub: Option<Stub>) -> Self {
         Self { stub, ..self }
     }
@@ -142,7 +142,7 @@ impl HostSetup {
     /// Sets the host up as a Welcome asks. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
-    /// What could not be done. The rest is undone then.
+    /// What could not be done. In that case the rest is undone.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         self.exec.note(welcome);
         if self.settings.take_routes(welcome) {
@@ -177,8 +177,8 @@ impl HostSetup {
     }
 
     /// Blocks the tunnel's networks until an exit grants a lease, unless its routes stand already. Packets go to the device,
-    /// where they are dropped, and are not refused: a login page is reached around these routes, by a program that has found
-    /// one. Returns the queues of the TUN device if one was created.
+    /// which drops them silently. They are not refused, so a program can still look for a login page, which it reaches
+    /// around these routes. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
     /// What could not be done, after what was done is undone.
@@ -195,7 +195,7 @@ impl HostSetup {
         Ok(Some(queues))
     }
 
-    /// Removes the lease from this host. The tunnel's networks are unreachable until there is another.
+    /// Removes the lease from this host. The tunnel's networks are unreachable until an exit grants another lease.
     ///
     /// # Errors
     /// What could not be done. The next check of the host tries again.
@@ -242,11 +242,11 @@ impl HostSetup {
         self.set_dns(servers, false).await
     }
 
-    /// Follows a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill switch is
-    /// closed afterwards.
+    /// Applies a profile that was read again, in one step from the old plan to the new one. `is_closed` tells whether the kill
+    /// switch is closed afterwards.
     ///
     /// # Errors
-    /// What could not be done. Everything is as it was before then.
+    /// What could not be done. In that case nothing has changed.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
@@ -412,7 +412,7 @@ impl HostSetup {
     /// Undoes everything. Returns a future that waits until the kernel has deleted the devices, which takes a while.
     ///
     /// # Errors
-    /// What could not be undone. The devices end with this process then.
+    /// What could not be undone. Even so, the devices end with this process.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<Pin<Box<dyn Future<Output = ()>>>> {
         // First the resolvers, while the tunnel still takes queries. Otherwise some would leave outside.
         let dns = self.restore_dns().await;

@@ -37,9 +37,9 @@ pub(crate) struct Lockdown {
     resolvers: Vec<SocketAddr>,
     /// The mark of queries for exits' names, which no other program can guess. None where the profile names all exits by address.
     query_mark: Option<u32>,
-    /// Programs that `warren exec` has put on a side of their own.
+    /// The programs that `warren exec` has put inside or outside of the tunnel.
     exec: Option<ExecLetOut>,
-    /// Whether the fleet's roster has exits that must be looked up.
+    /// Whether the fleet's roster contains exits that must be looked up.
     roster_has_names: bool,
 }
 
@@ -70,7 +70,7 @@ impl Lockdown {
         Ok(lockdown)
     }
 
-    /// The mark by which the table recognises the daemon's own queries.
+    /// The mark that tells the table which queries are the daemon's own.
     pub(crate) fn query_mark(&self) -> u32 {
         self.query_mark.unwrap_or(CARRIER_MARK)
     }
@@ -80,7 +80,7 @@ impl Lockdown {
         self.closed.is_some()
     }
 
-    /// What is wrong with the table in the kernel, if anything is.
+    /// What is wrong with the table in the kernel. None if nothing is.
     pub(crate) async fn trouble(&self) -> Option<String> {
         // An nft that hangs must not keep the status from being answered.
         match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
@@ -99,8 +99,8 @@ impl Lockdown {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
-    /// Follows a profile that was read again: allows what it allows now, and closes if it asks for that now. `listed` are the
-    /// resolvers in this host's files.
+    /// Applies a profile that was read again: allows what it allows now, and closes the kill switch if it asks for that now.
+    /// `listed` are the resolvers in this host's files.
     ///
     /// # Errors
     /// When nft fails.
@@ -138,8 +138,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Allows the carrier's packets to the exits of the fleet's roster, and no longer to addresses that are not an exit's. `is_exits` says
-    /// which are. `listed` are the resolvers in this host's files.
+    /// Allows the carrier's packets to the exits of the fleet's roster, and blocks them to addresses that are no longer an
+    /// exit's. `is_exits` tells whether an address is an exit's. `listed` are the resolvers in this host's files.
     ///
     /// # Errors
     /// When nft fails.
@@ -175,8 +175,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Allows the private networks that this host is on now, if the profile keeps the LAN reachable, its containers, and the DHCP
-    /// servers on its networks.
+    /// Allows this host's containers, the DHCP servers on its networks, and the private networks that it is on now, if the
+    /// profile keeps the LAN reachable.
     ///
     /// # Errors
     /// When nft fails.
@@ -191,7 +191,7 @@ impl Lockdown {
         closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
     }
 
-    /// Lets out the programs that `warren exec` puts on a side of their own.
+    /// Lets out the programs that `warren exec` puts inside or outside of the tunnel.
     ///
     /// # Errors
     /// When nft fails.
@@ -200,17 +200,17 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Opens it, although the daemon goes on. [`Self::close_again`] closes it again.
+    /// Opens the kill switch while the daemon keeps running. [`Self::close_again`] closes it again.
     ///
     /// # Errors
     /// When it cannot be opened.
     pub(crate) async fn open(&mut self, directory: &DaemonDirectory) -> anyhow::Result<()> {
-        // Its journal is needed for opening it.
+        // The journal is needed to open the kill switch, so it is released first.
         self.closed = None;
         open(directory).await.map(drop)
     }
 
-    /// Closes it again after [`Self::open`], whatever the profile says.
+    /// Closes the kill switch again after [`Self::open`], whatever the profile says.
     ///
     /// # Errors
     /// When it cannot be closed.
@@ -237,7 +237,7 @@ impl Lockdown {
         Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
     }
 
-    /// Changes the table if the rules in force differ, as they still do after nft has failed.
+    /// Changes the table if the rules in force differ. They also differ after nft has failed.
     async fn update(&mut self) -> anyhow::Result<()> {
         let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
             return Ok(());
@@ -347,7 +347,7 @@ pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
     )
 }
 
-/// Warns that a kill switch is still closed, if it is.
+/// Warns if a kill switch is still closed.
 pub(crate) fn remind(name: &str, directory: &DaemonDirectory) {
     // A needless reminder does less harm than a missing one, so an unreadable journal counts as closed.
     if is_closed(directory).unwrap_or(true) {

@@ -19,7 +19,7 @@ use warren_daemon::directories::learnt_exit_keys;
 const MOST_LEARNT: usize = 8;
 const PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Most bytes of a file. An exit's entry takes about 2 KiB at most.
+/// Maximum size of a file in bytes. An exit's entry takes about 2 KiB at most.
 const LONGEST: u64 = 1024 * 1024;
 
 /// What a profile's daemon has learnt about its exits' keys.
@@ -30,7 +30,7 @@ pub(crate) struct LearntKeys {
     is_unsaved: bool,
     /// When new keys were learnt recently.
     learnt: VecDeque<Instant>,
-    /// When it was last logged that an exit names keys that are not accepted, by endpoint.
+    /// For each endpoint, when it was last logged that the exit names keys that are not accepted.
     complained: BTreeMap<String, Instant>,
 }
 
@@ -60,7 +60,7 @@ impl LearntKeys {
         Self { exits, is_unsaved: false, learnt: VecDeque::new(), complained: BTreeMap::new() }
     }
 
-    /// The keys by which an exit of the profile is accepted.
+    /// The keys that are accepted for an exit of the profile.
     pub(crate) fn accepted(&self, exit: &RemoteExit) -> Vec<PublicKey> {
         self.of(exit).accepted()
     }
@@ -70,7 +70,7 @@ impl LearntKeys {
         self.of(exit).unproven()
     }
 
-    /// Takes what an exit says about its keys, in a session that it has opened with the key `by`.
+    /// Applies what an exit says about its keys, in a session whose connection has proven the key `by`.
     pub(crate) fn told(&mut self, now: Instant, exit: &RemoteExit, keys: &[PublicKey], by: PublicKey) {
         let mut known = self.of(exit);
         let mut news = known.told(keys, by);
@@ -91,7 +91,7 @@ impl LearntKeys {
         }
     }
 
-    /// Keeps what has changed, and says so.
+    /// Stores an exit's keys if they have changed, and logs the news.
     fn take(&mut self, exit: &RemoteExit, known: ExitKeys, news: Vec<KeyNews>) {
         let endpoint = exit.endpoint.to_string();
         if known != self.of(exit) {
@@ -103,7 +103,7 @@ impl LearntKeys {
         }
     }
 
-    /// What the file has to hold, if it has to be written.
+    /// The content to save, if it has changed since the last call.
     pub(crate) fn unsaved(&mut self) -> Option<BTreeMap<String, ExitKeys>> {
         let is_unsaved = std::mem::take(&mut self.is_unsaved);
         let learnt = self.exits.iter().filter(|(_, known)| known.has_learnt());
@@ -139,7 +139,7 @@ impl LearntKeys {
     }
 }
 
-/// Lets the exits of a profile be accepted by the keys that its daemon has learnt, too.
+/// Adds the keys that the profile's daemon has learnt to those that are accepted for its exits.
 pub fn accept_learnt_keys(state_dir: &Path, profile: &mut ClientProfile) {
     let learnt = LearntKeys::load(state_dir, profile.name.as_str());
     for exit in std::iter::once(&mut profile.exit).chain(&mut profile.other_exits) {

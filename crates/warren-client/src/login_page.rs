@@ -36,7 +36,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Asks for a page over a connection, and returns the beginning of the answer.
+/// Requests a page over a connection, and returns the beginning of the answer.
 ///
 /// # Errors
 /// When the connection fails.

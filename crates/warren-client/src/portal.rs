@@ -1,4 +1,5 @@
-//! Opens a network's login page for one user's browser: what a portal is refused for, and the portals of a running daemon.
+//! Opens a network's login page for one user's browser: checks whether a portal can be opened, and keeps the portals of a
+//! running daemon.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ pub struct OpenPortal {
 }
 
 impl OpenPortal {
-    /// Opens a portal for a user. Its cgroup is there.
+    /// Opens a portal for a user. Its cgroup must exist.
     ///
     /// # Errors
     /// Why it cannot be opened.
@@ -54,7 +55,7 @@ impl OpenPortal {
         self.since.elapsed() >= self.time || !self.group.is_populated()
     }
 
-    /// Closes it. Its programs are still there.
+    /// Closes the portal. Its programs keep running.
     ///
     /// # Errors
     /// What is left on this host.
@@ -63,7 +64,7 @@ impl OpenPortal {
     }
 }
 
-/// Refuses a portal that could let nothing out.
+/// Returns an error for a portal that could let nothing out.
 ///
 /// # Errors
 /// A sentence that says why, and what to do.
@@ -99,7 +100,7 @@ impl PortalUpkeep {
     /// Opens a portal for a user's process, and moves the process there.
     ///
     /// # Errors
-    /// Why it cannot be opened. It is closed then.
+    /// Why it cannot be opened. In that case it is closed.
     pub(crate) async fn admit(
         &mut self,
         helper: &Helper,
@@ -120,12 +121,12 @@ impl PortalUpkeep {
         Ok(())
     }
 
-    /// Whether it has to be closed now.
+    /// Whether the portal has to be closed now.
     pub(crate) fn is_over(&self, is_connected: bool) -> bool {
         self.open.as_ref().is_some_and(|open| is_connected || open.is_over())
     }
 
-    /// Closes it, and ends its programs.
+    /// Closes the portal, and ends its programs.
     pub(crate) async fn close(&mut self, helper: &Helper) {
         let Some(open) = self.open.take() else { return };
         if let Err(error) = open.close().await {

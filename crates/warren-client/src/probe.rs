@@ -20,13 +20,13 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
-/// Sockets of each family. A socket serves one pair of addresses and one device for good, because only the first binding to a device
-/// needs no rights. A move needs another one only if these have changed.
+/// Number of sockets of each address family. A socket serves one pair of addresses and one device for good, because only the
+/// first binding to a device needs no rights. A move needs another socket only if these have changed.
 const SOCKETS: usize = 12;
-/// Sockets of each family that only moves use up.
+/// Number of sockets of each family that are kept for moves.
 pub(crate) const KEPT_FOR_MOVES: usize = 8;
-/// A classic BPF program that takes no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP packets while
-/// nobody reads it.
+/// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP
+/// packets while nobody reads it.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
 /// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones.
@@ -61,7 +61,7 @@ impl EchoSockets {
     ///
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] if this process may not have any, [`io::ErrorKind::ResourceBusy`] if all but those that are kept
-    /// serve other addresses or devices, else the kernel's error.
+    /// serve other addresses or devices. Otherwise the kernel's error.
     fn lend(&self, probe: Probe, device: &str, kept: usize) -> io::Result<Lent> {
         let domain = probe.domain();
         let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ impl EchoSockets {
 
 /// A socket on loan, which goes back to its owner.
 struct Lent {
-    /// Taken only when it is given back.
+    /// `None` only once it was given back.
     socket: Option<EchoSocket>,
     owner: EchoSockets,
 }
@@ -141,8 +141,8 @@ impl Probe {
         Ok(identifier)
     }
 
-    /// Sends echo requests of a given identifier through a device until one is answered, by one of the sockets. `kept` is how many unused
-    /// ones must be left for others.
+    /// Sends echo requests with a given identifier through a device, with one of the sockets, until one is answered. `kept` is the number of
+    /// unused sockets that must be left for others.
     ///
     /// # Errors
     /// When there is no socket for the requests, or reading from it fails. That says nothing about the tunnel.

@@ -97,7 +97,7 @@ pub async fn client_run(
     let has_helper_ended = process.end().await;
     directory.clear(&lock);
     if is_closed {
-        // True before `warren down` has opened it as well, which comes after the daemon's end.
+        // Logged during `warren down` too: it opens the kill switch only after the daemon has ended.
         tracing::warn!("the kill switch of {name} is closed until `warren down {name}` opens it");
     }
     if has_helper_ended {

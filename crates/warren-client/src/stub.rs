@@ -27,7 +27,8 @@ use self::message::{Question, failure};
 pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
 const ADDRESSES: u8 = 16;
 const PORT: u16 = 53;
-/// Queries at once. Programs ask again when one is not answered. The status counts those that are dropped.
+/// The most queries that are handled at once. Programs ask again when one is not answered. The status counts
+/// those that are dropped.
 const MOST_QUERIES: usize = 256;
 const MOST_CONNECTIONS: usize = 32;
 /// How often each resolver is asked, and how long it may take. Programs give up after 5 s, and then ask once more.
@@ -36,7 +37,7 @@ const MOST_SERVERS: usize = 3;
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// How long a client may keep a connection open without a query.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long the host's own resolvers count as known.
+/// How long the list of the host's own resolvers is used before it is read again.
 const KNOWN: Duration = Duration::from_secs(1);
 
 /// The stub's sockets.
@@ -85,7 +86,7 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Starts to answer. Must be called within a tokio runtime.
+    /// Starts to answer queries. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -102,7 +103,7 @@ impl Stub {
         Ok(Self { address, routing, dropped, tasks })
     }
 
-    /// Where programs are to ask.
+    /// The address to which programs send their DNS questions.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }
@@ -131,7 +132,7 @@ impl Drop for Stub {
 struct Routing {
     helper: Helper,
     tunnel: Mutex<Tunnel>,
-    /// The host's own resolvers, and until when they count as known.
+    /// The host's own resolvers, and until when this list is used.
     known: tokio::sync::Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }
 
@@ -274,7 +275,7 @@ async fn ask_by_connection(server: SocketAddr, question: &Question, query: &[u8]
     timeout(PATIENCE, exchange).await?
 }
 
-/// Reads a message behind its length (RFC 1035 section 4.2.2).
+/// Reads a message that follows its length (RFC 1035 section 4.2.2).
 async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = stream.read_u16().await?;
     let mut message = vec![0; usize::from(length)];

@@ -1,4 +1,5 @@
-//! A profile's systemd unit, `warren@NAME.service`, by which `up` and `down` start and stop the daemon where systemd runs.
+//! A profile's systemd unit, `warren@NAME.service`, which `up` and `down` use to start and stop the daemon where systemd
+//! runs.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -42,7 +43,7 @@ impl Unit {
         is_possible.then(|| Self::tunnel(name))
     }
 
-    /// The unit of a profile's daemon, whether there is one or not.
+    /// The unit of a profile's daemon, whether or not it exists.
     pub(crate) fn tunnel(name: &str) -> Self {
         Self { name: format!("warren@{name}.service") }
     }
@@ -52,7 +53,7 @@ impl Unit {
         Self { name: format!("warren-down@{name}.service") }
     }
 
-    /// Whether it runs, starts or stops now.
+    /// Whether the unit runs, starts or stops now.
     pub(crate) async fn is_active(&self) -> bool {
         let state = self.property("ActiveState").await.unwrap_or_default();
         !["", "inactive", "failed"].contains(&state.as_str())

@@ -46,7 +46,8 @@ pub struct UpOptions {
     pub kill_switch: bool,
     /// The exit to try first this time.
     pub exit: Option<String>,
-    /// Whether the host's own traffic stays outside, for `warren exec`. Nothing is printed on standard output then.
+    /// Whether the host's own traffic stays outside, for `warren exec`. If so, nothing is printed on standard
+    /// output.
     pub host_outside: bool,
 }
 
@@ -202,7 +203,7 @@ fn spawn(
     directory: &DaemonDirectory,
 ) -> anyhow::Result<Child> {
     let file = directory.log();
-    // Each start begins a new log, from which `up` reads the daemon's last words.
+    // Each start begins a new log, from which `up` reads the daemon's final message.
     let log_file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
             || {
@@ -293,7 +294,7 @@ async fn end(child: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A socket that receives sd_notify(3) messages, as systemd's does.
+/// A socket that receives sd_notify(3) messages, like systemd's.
 struct NotifySocket {
     path: PathBuf,
     socket: UnixDatagram,

@@ -1,9 +1,9 @@
-//! The settings in which two versions of a file differ, by the names that the file has for them.
+//! The settings in which two versions of a file differ, named as in the file.
 
 use super::{ClientProfile, ExitSettings, RemoteExit, Transport};
 
 impl ClientProfile {
-    /// The settings that `after` has with other values, such as `exclude in [routes]`.
+    /// The settings whose values differ in `after`, such as `exclude in [routes]`.
     pub fn changes(&self, after: &Self) -> Vec<&'static str> {
         let names = |exit: &RemoteExit| exit.server_name.clone();
         let keys = |exit: &RemoteExit| exit.public_keys.clone();
@@ -54,7 +54,7 @@ impl ClientProfile {
 }
 
 impl ExitSettings {
-    /// The settings that `after` has with other values, such as `servers in [dns]`.
+    /// The settings whose values differ in `after`, such as `servers in [dns]`.
     pub fn changes(&self, after: &Self) -> Vec<&'static str> {
         let (nat, metrics) = (&self.nat, &self.metrics);
         let served = |of: &Self| of.wireguard.as_ref().map(|wireguard| wireguard.listen.clone());
@@ -89,7 +89,7 @@ impl ExitSettings {
 }
 
 impl Transport {
-    /// The settings that `after` has with other values.
+    /// The settings whose values differ in `after`.
     fn changes(&self, after: &Self) -> Vec<&'static str> {
         let live = [
             (
@@ -108,7 +108,7 @@ impl Transport {
         named(live.into_iter()).chain(fixed).collect()
     }
 
-    /// The settings that `after` has with other values, and that a running daemon cannot change.
+    /// The settings whose values differ in `after`, and that a running daemon cannot change.
     pub fn fixed_changes(&self, after: &Self) -> Vec<&'static str> {
         let changed = [
             ("connections in [transport]", self.connections != after.connections),

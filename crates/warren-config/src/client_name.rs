@@ -16,7 +16,7 @@ pub fn derived_name(text: &str) -> Option<String> {
             name.push('-');
         }
     }
-    // Never within a character, because the name has only ASCII characters.
+    // Cannot split a character: the name is ASCII.
     name.truncate(ProfileName::LONGEST);
     let name = name.trim_end_matches(['-', '.', '_']);
     (!name.is_empty()).then(|| name.to_owned())

@@ -13,12 +13,13 @@ use super::wording::quoted;
 pub struct DnsSettings {
     /// The tunnel's resolvers.
     pub servers: Servers,
-    /// The domains below which names are asked of the tunnel's resolvers, in lower case and without a final dot. Empty if all names are.
+    /// Names below these domains are looked up at the tunnel's resolvers. In lower case and without a final dot. If empty,
+    /// all names are.
     pub domains: Vec<String>,
 }
 
 impl DnsSettings {
-    /// Reads the section of a tunnel to `include`.
+    /// Reads the section, for a tunnel to the networks `include`.
     pub(super) fn read(document: &mut Document<'_>, include: &[IpNet]) -> Result<Self, ConfigError> {
         const DOMAINS: &str = "a list of domains such as [\"corp.example\"]";
         let mut section = document.section("dns")?;

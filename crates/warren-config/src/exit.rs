@@ -47,7 +47,7 @@ pub struct ExitSettings {
     pub dns: Vec<IpAddr>,
     /// `[metrics]`.
     pub metrics: MetricsSettings,
-    /// Where the web page for operators is served, if it is.
+    /// Where the web page for operators is served. `None` if it is not.
     pub web: Option<WebListen>,
     /// `[wireguard]`, if the exit serves WireGuard clients too.
     pub wireguard: Option<WireGuardSettings>,
@@ -92,7 +92,7 @@ pub struct NatSettings {
     pub interface: NatInterface,
 }
 
-/// The interface for clients' traffic to the internet, whose address it gets.
+/// The interface through which clients' traffic leaves to the internet. NAT gives it the interface's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NatInterface {
     /// The interface that the route leads to.

@@ -27,7 +27,7 @@ fn ports(value: Value<'_>) -> Result<Ports, Problem> {
     Ok(ports_of(ports))
 }
 
-/// A forward's ports as the host's firewall has them.
+/// A forward's ports in the type that the host's firewall uses.
 pub fn ports_of(ports: PortRange) -> Ports {
     let protocol = match ports.protocol() {
         ForwardProtocol::Tcp => InboundProtocol::Tcp,

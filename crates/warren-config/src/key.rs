@@ -45,7 +45,7 @@ impl KeySetting {
                 inline.line.max(file.line),
                 "private_key and private_key_file are both set; keep one of the two",
             )),
-            // A key file has this check in `read_key_file`.
+            // For a key file, `read_key_file` makes this check.
             (Some(inline), None) if mode & 0o077 != 0 => Err(section.error(
                 inline.line,
                 format!(

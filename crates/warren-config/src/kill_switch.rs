@@ -18,11 +18,11 @@ pub struct KillSwitchSettings {
     pub portal: PortalOpener,
     /// Whether `warren exec --outside` may let programs out.
     pub allow_exec_outside: bool,
-    /// Who may open it.
+    /// Who may open the kill switch with `warren down`.
     pub down: KillSwitchOpener,
 }
 
-/// Who may open a closed kill switch by `warren down`.
+/// Who may open a closed kill switch with `warren down`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KillSwitchOpener {
     /// Root alone.

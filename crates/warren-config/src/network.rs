@@ -85,7 +85,7 @@ const NOT_UNICAST_IPV4: &[&str] = &["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16"
 /// Unspecified and loopback, IPv4-mapped (RFC 4291 section 2.5), link-local, and multicast.
 const NOT_UNICAST_IPV6: &[&str] = &["::/127", "::ffff:0:0/96", "fe80::/10", "ff00::/8"];
 
-/// Whether two networks share an address. One contains the other then.
+/// Whether two networks share an address. If so, one contains the other.
 fn overlaps(network: IpNet, others: &[&str]) -> bool {
     let mut others = others.iter().filter_map(|text| text.parse::<IpNet>().ok());
     others.any(|other| other.contains(&network) || network.contains(&other))

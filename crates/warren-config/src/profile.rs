@@ -109,7 +109,7 @@ pub struct RouteSettings {
     pub include: Vec<IpNet>,
     /// Whether the exit names the networks that go through the tunnel, and may change them during a session.
     pub of_exit: bool,
-    /// Networks that do not, although `include` covers them.
+    /// Networks that stay outside of the tunnel, although `include` covers them.
     pub exclude: Vec<IpNet>,
     /// Whether private networks on this host's links stay reachable.
     pub lan: Lan,
@@ -122,17 +122,17 @@ pub struct RouteSettings {
 /// Whether private networks on this host's links stay reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lan {
-    /// They do not. This also holds for profiles without the setting, because earlier versions took that
-    /// as false.
+    /// Private networks are not reachable. This also holds for profiles without the setting, because earlier
+    /// versions treated that as false.
     Closed,
-    /// They do, with or without a kill switch.
+    /// Private networks stay reachable, with or without a kill switch.
     Reachable,
-    /// They do unless the kill switch is closed. New profiles say so.
+    /// Private networks stay reachable unless the kill switch is closed. New profiles have this value.
     UnlessKillSwitch,
 }
 
 impl Lan {
-    /// Whether they stay reachable while the kill switch is closed, or is not.
+    /// Whether local networks are reachable in the given state of the kill switch.
     pub fn is_reachable(self, is_kill_switch_closed: bool) -> bool {
         match self {
             Self::Closed => false,
@@ -355,7 +355,8 @@ fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, 
     let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
     match networks.iter().copied().find(is_included) {
         Some(both) => Err(value.problem(format!(
-            "has {both}, which include has too (by default it has everything); remove it from one of the two"
+            "contains {both}, which include contains too (by default it contains everything); remove it from \
+             one of the two"
         ))),
         None => Ok(networks),
     }

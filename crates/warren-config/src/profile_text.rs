@@ -10,7 +10,7 @@ use super::Endpoint;
 
 /// Who has the private key of a new profile.
 pub enum ClientKey {
-    /// This machine made it. Only the profile has it.
+    /// This machine made it. The profile contains the only copy.
     Ours(PrivateKey),
     /// The client made it and keeps the private half.
     Theirs(PublicKey),
@@ -26,9 +26,9 @@ impl ClientKey {
     }
 }
 
-/// The settings that a new profile has besides its exit and its key.
+/// The settings of a new profile, apart from its exit and its key.
 ///
-/// A profile without this line is of an earlier version, for which the LAN is closed.
+/// A profile without the setting `lan` is of an earlier version, for which the LAN is closed.
 pub const NEW_SETTINGS: &str = "[routes]\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is no kill \
                                 switch\n";
 
@@ -42,7 +42,7 @@ pub fn profile_text(
     profile_text_with(name, endpoint, exit, key, NEW_SETTINGS)
 }
 
-/// A complete profile with these sections besides those of its exit and its key.
+/// A complete profile with these sections in addition to those of its exit and its key.
 pub fn profile_text_with(
     name: &str,
     endpoint: &Endpoint,

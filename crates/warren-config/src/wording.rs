@@ -81,7 +81,7 @@ pub fn describe(error: &io::Error) -> String {
     let words = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = words.chars();
     match letters.next() {
-        // Its place is in the middle of a sentence.
+        // The text stands in the middle of a sentence.
         Some(first) => first.to_lowercase().chain(letters).collect(),
         None => "unknown error".to_owned(),
     }

@@ -44,7 +44,7 @@ impl NewClient {
         Self { name, public_key, wireguard: None, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
     }
 
-    /// The removed key that may be enrolled again with this client.
+    /// The client's key, if it may be the key of a removed client.
     pub fn allowed_key(&self) -> Option<PublicKey> {
         self.allow_removed.then_some(self.public_key)
     }
@@ -69,10 +69,10 @@ pub struct ClientView {
     /// The client's public key.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// Whether it connects with WireGuard.
+    /// Whether the client connects with WireGuard.
     #[serde(default)]
     pub wireguard: bool,
-    /// The key that replaces it once the client connects with it.
+    /// The key that replaces `public_key` once the client connects with it.
     #[serde(default, deserialize_with = "optional_stored_key")]
     pub next_public_key: Option<PublicKey>,
     /// The client's IPv4 address, fixed or assigned. None before its first session.
@@ -88,7 +88,7 @@ pub struct ClientView {
     pub forwards: Vec<Forward>,
     /// Whether the exit refuses it.
     pub disabled: bool,
-    /// The exit's newest key, if the client has connected to it since the exit has two.
+    /// The newest of the exit's two keys, if the client has connected to the exit since it has two.
     #[serde(default, deserialize_with = "optional_stored_key")]
     pub exit_key: Option<PublicKey>,
     /// Absent if the exit does not run.
@@ -103,9 +103,10 @@ pub struct ClientView {
 /// What only a running exit knows of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveView {
-    /// Whether it has a session.
+    /// Whether the client has a session.
     pub connected: bool,
-    /// Whether its version takes changes during a session. None while it has none, or if the exit has an older version.
+    /// Whether its version accepts changes during a session. None while it has none, or if the exit has an older
+    /// version.
     #[serde(default)]
     pub takes_updates: Option<bool>,
     /// The address that its packets come from. None while it has no connection.
@@ -116,7 +117,7 @@ pub struct LiveView {
     pub sent_bytes: u64,
     /// Packets in both directions that its rate limit dropped.
     pub rate_limited_packets: u64,
-    /// Its forwards that are not in force, because the exit's host needs their ports itself.
+    /// The client's forwards that are not in force, because the exit's host itself uses their ports.
     #[serde(default)]
     pub forwards_not_in_force: Vec<ForwardNotInForce>,
 }
@@ -124,14 +125,14 @@ pub struct LiveView {
 /// A forward that is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForwardNotInForce {
-    /// Its ports of the exit.
+    /// The exit's ports that the forward names.
     pub ports: PortRange,
     /// Which port is taken, and by what.
     pub reason: String,
 }
 
 impl ClientView {
-    /// A registry's entry, and what a running exit knows of the client.
+    /// Combines a registry's entry with what a running exit knows of the client.
     pub fn of(client: &Client, live: Option<LiveView>) -> Self {
         let lease = client.lease();
         Self {

@@ -1,4 +1,4 @@
-//! At which exits of a fleet a removed or disabled client is cut off.
+//! Which exits of a fleet have cut off a removed or disabled client.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +11,12 @@ pub struct CutOff {
     pub exits: usize,
     /// The exits that have not applied it yet.
     pub waiting: Vec<String>,
-    /// Why no other exit has heard of it. `None` if the store has it.
+    /// Why the other exits have not heard of the removal. `None` if it is in the store.
     pub away: Option<String>,
 }
 
 impl CutOff {
-    /// Takes it from an answer. `None` if the exit belongs to no fleet.
+    /// Reads `cut_off` from an answer. `None` if the exit belongs to no fleet.
     pub fn of(answer: &serde_json::Value) -> Option<Self> {
         serde_json::from_value(answer.get("cut_off")?.clone()).ok()
     }

@@ -1,9 +1,9 @@
 //! The socket of users who may put their own programs inside or outside of a tunnel, and may ask nothing else.
 //!
-//! A connection carries one line of JSON in each direction: a wish, and the answer. Every user of the host may connect. The
-//! kernel says who does (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read, and each
-//! user has places of its own, so nobody keeps another one out. The asking process is the one that is moved, so a request
-//! names no process.
+//! A connection carries one line of JSON in each direction: a request, and the answer. Every user of the host may connect.
+//! The kernel says who does (SO_PEERCRED). A user whom the profile does not allow is refused before anything is read, and
+//! each user has places of its own, so nobody keeps another one out. The asking process is the one that is moved, so a
+//! request names no process.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,7 +29,7 @@ use warren_host::exec_groups::Side;
 pub struct ExecAsked {
     /// The process that asks.
     pub process: u32,
-    /// Its user.
+    /// The user that the process runs as.
     pub user: u32,
     /// What the user wants for it.
     pub wish: UserWish,
@@ -41,11 +41,11 @@ pub struct ExecAsked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserWish {
-    /// To be in the tunnel.
+    /// To put the process inside the tunnel.
     Inside,
-    /// To be outside of it.
+    /// To put the process outside of the tunnel.
     Outside,
-    /// To reach the network's login page.
+    /// To let the process reach the network's login page.
     Portal,
 }
 
@@ -89,7 +89,7 @@ impl ExecSocket {
         Ok(Self { asked: Some((asked, accepting)) })
     }
 
-    /// Waits for the next wish.
+    /// Waits for the next request.
     pub async fn next(&mut self) -> ExecAsked {
         if let Some((asked, _)) = &mut self.asked
             && let Some(asked) = asked.recv().await
@@ -113,7 +113,7 @@ pub fn path(runtime_dir: &Path, name: &str) -> PathBuf {
     runtime_dir.join(format!(".{name}{SUFFIX}"))
 }
 
-/// Removes the socket of the profile `name`, whose daemon does not run, so that [`names`] no longer has it.
+/// Removes the socket of the profile `name`, whose daemon does not run, so that [`names`] no longer returns it.
 pub fn remove(runtime_dir: &Path, name: &str) {
     // Most profiles have none.
     drop(std::fs::remove_file(path(runtime_dir, name)));
@@ -140,7 +140,7 @@ pub async fn ask_for(runtime_dir: &Path, name: &str, wish: UserWish) -> Result<(
             return Err(AskError::Forbidden);
         }
         let line = serde_json::to_string(&wish).map_err(io::Error::other)? + "\n";
-        // The daemon refuses strangers without reading what they send. The kernel reports that as an error, behind the answer.
+        // The daemon refuses strangers without reading what they send. The kernel then reports an error after the answer.
         let sent = stream.write_all(line.as_bytes()).await;
         let mut answer = Vec::new();
         let received = BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).await;
@@ -220,7 +220,7 @@ impl Door {
             )));
         }
         let place = self.places.get(&user).and_then(Weak::upgrade).unwrap_or_default();
-        // One is in this function.
+        // This function holds one of the references.
         if Arc::strong_count(&place) > MOST_OF_A_USER {
             return Err(RequestRefused::new(format!(
                 "{MOST_OF_A_USER} programs of user {user} are asking at this moment; run this again"
@@ -239,7 +239,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Adds one. Returns how many there are to tell of, if it is time to.
+    /// Counts one more refusal. Returns how many refusals to report, if it is time to report them.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
         if self.said.is_some_and(|said| now.duration_since(said) < BETWEEN_LINES) {

@@ -10,7 +10,7 @@ const LONGEST: usize = 64;
 pub struct Users(HashMap<u32, String>);
 
 impl Users {
-    /// Reads them. Without the file, users have numbers alone.
+    /// Reads `/etc/passwd`. Without the file, users have only numbers.
     pub fn read() -> Self {
         Self::parse(&std::fs::read_to_string("/etc/passwd").unwrap_or_default())
     }
@@ -35,7 +35,7 @@ impl Users {
     }
 }
 
-/// The user who logged in, if that is another one than this process's: somebody has used `sudo` or `su`. Root could give any name, so
+/// The user who logged in, if that is not this process's user: somebody has used `sudo` or `su`. Root could give any name, so
 /// this helps to tell operators apart, and proves nothing.
 pub fn login() -> Option<String> {
     let own = rustix::process::getuid().as_raw();

@@ -23,8 +23,8 @@ pub enum Request {
     Set { change: Change },
     /// Read the configuration again. The answer is [`super::Reloaded`]. An older daemon answers null.
     Reload,
-    /// Client: make this host ready for programs inside or outside of the tunnel, of which `warren exec` makes one.
-    /// The answer is the resolvers of that side.
+    /// Client: prepare this host for programs inside or outside of the tunnel. `warren exec` then starts such a
+    /// program. The answer is the resolvers of that side.
     Exec { side: Side },
     /// Client: read the profile again, and ask once more the exits that have refused.
     Retry,
@@ -45,7 +45,7 @@ pub enum Request {
     ClientList { page: PageQuery },
     /// Exit: one client.
     ClientShow { name: String },
-    /// Exit: take in an invitation, whose token enrols a key.
+    /// Exit: add an invitation, whose token enrols a key.
     ClientInvite { invitation: Invitation },
     /// Exit: a page of the unused invitations, by name.
     InvitationList { page: PageQuery },
@@ -53,7 +53,7 @@ pub enum Request {
     IsInvited { name: String },
     /// Exit: a page of the keys of removed clients, by key.
     RemovedList { page: PageQuery },
-    /// Exit: take over the clients of `clients.toml`, or only say what that would change.
+    /// Exit: import the clients of `clients.toml`, or only say what that would change.
     ClientImport { dry_run: bool },
     /// Exit: remove a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
@@ -73,8 +73,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) login: Option<String>,
 }
 
-/// The part of [`Asking`] besides the request. It is read apart, so that no second copy is made of what the request
-/// holds.
+/// The part of [`Asking`] other than the request. It is read separately, so that no second copy is made of what the
+/// request holds.
 #[derive(Default, Deserialize)]
 pub(crate) struct AskedBy {
     #[serde(default)]

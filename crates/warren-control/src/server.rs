@@ -39,7 +39,7 @@ pub struct PendingRequest {
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its user's number, from the kernel (SO_PEERCRED).
+    /// The number of the peer's user, from the kernel (SO_PEERCRED).
     pub user: u32,
     /// The user who logged in before, as the command says.
     pub login: Option<String>,
@@ -59,7 +59,7 @@ impl ControlSocket {
         Self::bind_for(path, None)
     }
 
-    /// Binds the socket like [`Self::bind`], for members of a group too. They may ask for the status alone.
+    /// Binds the socket like [`Self::bind`], for members of a group too. They may only ask for the status.
     pub fn bind_for(path: &Path, group: Option<u32>) -> anyhow::Result<Self> {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound

@@ -158,8 +158,8 @@ impl Status {
         Self { client: Some(client), ..Self::new(Role::Client, observed) }
     }
 
-    /// The shortest round trip of the connections in milliseconds: of a client, those of the session in use, while it has a session.
-    /// None if none was measured.
+    /// The shortest round-trip time of the connections in milliseconds. For a client with a session, only the connections of the
+    /// session in use count. None if none was measured.
     pub fn shortest_rtt_ms(&self) -> Option<f64> {
         let session =
             self.client.as_ref().and_then(|client| client.session.as_ref()).map(|session| session.id);

@@ -23,13 +23,13 @@ use warren_control::{AskError, Request, SOCKET_NAME, ask, exec_socket};
 /// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
 
-/// What becomes of things that a daemon leaves for its successor: a closed kill switch, and the table that keeps an
-/// exit's flows.
+/// What happens to the things that a daemon leaves for its successor: a closed kill switch, and the table that
+/// keeps an exit's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
-    /// It stays for the successor.
+    /// They stay for the successor.
     Keep,
-    /// It is removed.
+    /// They are removed.
     Remove,
 }
 
@@ -153,7 +153,7 @@ impl DaemonDirectory {
         write_note(&self.wanted_up(), "")
     }
 
-    /// Takes the note that `warren up` starts this daemon. Returns whether there was one.
+    /// Removes the note of `warren up` that it started this daemon. Returns whether there was one.
     pub fn take_wanted_up(&self) -> bool {
         std::fs::remove_file(self.wanted_up()).is_ok()
     }
@@ -170,7 +170,7 @@ impl DaemonDirectory {
         write_note(&self.host_outside(), "")
     }
 
-    /// Takes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
+    /// Removes the note that this daemon leaves the host's own traffic outside. Returns whether there was one.
     pub fn take_host_outside(&self) -> bool {
         std::fs::remove_file(self.host_outside()).is_ok()
     }
@@ -193,9 +193,10 @@ impl DaemonDirectory {
         write_note(&self.guard(), boot)
     }
 
-    /// Removes the note: the process ends on its own and was not killed.
+    /// Removes the note of [`Self::note_guard`], because the process ends on its own and was not killed.
     pub fn forget_guard(&self) {
-        // If the note stayed, the next process would take this one for killed, and not close the kill switch.
+        // If the note stayed, the next process would believe that this one was killed, and would not close the kill
+        // switch.
         drop(std::fs::remove_file(self.guard()));
     }
 
@@ -225,7 +226,7 @@ impl DaemonDirectory {
         write_note(&self.first_exit(), name)
     }
 
-    /// Takes the note of the exit to try first, which is valid for one daemon. None if there is no note.
+    /// Reads and removes the note of the exit to try first, which is valid for one daemon. None if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
         // If the note stayed, it would count for the next start too.
@@ -354,8 +355,8 @@ impl DaemonDirectory {
         Ok(found_any)
     }
 
-    /// Removes the table for single programs, or leaves it in place, with no way out, while one is still inside. Says so
-    /// then. Returns whether the table was removed.
+    /// Removes the table for single programs. While a program is still inside, the table stays, the program has no way
+    /// out, and a warning says so. Returns whether the table was removed.
     ///
     /// # Errors
     /// When nft fails.

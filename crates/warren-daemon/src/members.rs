@@ -1,4 +1,4 @@
-//! The group whose members may ask a client for its status, and start and stop clients by systemd.
+//! The group whose members may ask a client for its status, and start and stop clients through systemd.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The audit log: what operators do to the exit and its clients, who does it, and by which way. It is kept in a file beside the clients'
-//! store, and each line is in the exit's log too.
+//! The audit log: what operators do to the exit and its clients, who does it, and how. It is kept in a file beside the clients'
+//! store, and the exit also logs each entry.
 
 mod change;
 mod file;
@@ -14,7 +14,7 @@ pub use change::Change;
 pub use file::{AuditFile, Found, path, read};
 pub(crate) use running::Audit;
 
-/// The way by which a change was asked for.
+/// How a change was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
@@ -27,7 +27,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// The way as people read it.
+    /// The name that people read in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Command => "command",
@@ -40,12 +40,13 @@ impl Way {
 /// Who asked for a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Who {
-    /// The way by which it was asked for.
+    /// How the change was requested.
     pub by: Way,
     /// The user on this host, by name or number. None if the kernel cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The user who logged in, if that is another one. Only the command itself says so.
+    /// The user who logged in, if that is a different user. The kernel does not confirm it: only the command
+    /// says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     /// The address that the page was used from.
@@ -54,7 +55,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// Somebody about whom nothing else is known yet.
+    /// An unknown person who used this way.
     pub fn by(way: Way) -> Self {
         Self { by: way, user: None, login: None, from: None }
     }
@@ -65,7 +66,7 @@ impl Who {
         Self { user: Some(user), login: login(), ..Self::by(Way::Command) }
     }
 
-    /// User and login in one word or three.
+    /// The user, followed by the login if that is a different user.
     pub fn person(&self) -> String {
         let user = self.user.as_deref().unwrap_or("-");
         match &self.login {
@@ -78,7 +79,7 @@ impl Who {
 /// A line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it was done, in the format of RFC 3339.
+    /// When the change was made, in the format of RFC 3339.
     pub time: String,
     /// Who did it.
     #[serde(flatten)]
@@ -89,7 +90,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An entry of this moment.
+    /// An entry with the current time.
     pub fn now(who: Who, change: Change) -> Self {
         Self { time: timestamp(SystemTime::now()), who, change }
     }

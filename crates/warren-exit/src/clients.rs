@@ -63,7 +63,7 @@ pub(crate) struct Clients {
 #[derive(Debug)]
 struct Watched {
     id: StoreRequestId,
-    /// Set for an import: the whole store is replaced, and marked with this.
+    /// Set for an import: the whole store is replaced, and marked with the inner value.
     import: Option<Option<String>>,
     failure: Option<ConfigError>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct LiveSession {
 }
 
 impl Clients {
-    /// The clients of an exit that is starting. `sessions` has the registry that was read from `store`.
+    /// The clients of an exit that is starting. `sessions` contains the registry that was read from `store`.
     pub(crate) fn new(sessions: ExitSessions, store: ClientStore, path: PathBuf) -> Self {
         Self {
             sessions,
@@ -134,7 +134,7 @@ impl Clients {
         std::mem::take(&mut self.joined)
     }
 
-    /// What was dropped of a client's packets since the exit started, by reason.
+    /// How many of a client's packets were dropped since the exit started, by reason.
     pub(crate) fn drops_of(&self, client: &Client) -> DropCounters {
         self.limits.drops(client.public_key)
     }
@@ -159,7 +159,8 @@ impl Clients {
         !self.live.is_empty()
     }
 
-    /// Tells the sessions what the wall clock says: invitations expire by it, and somebody may have set it.
+    /// Passes the time of the wall clock to the sessions, because invitations expire by it, and somebody may
+    /// have set it.
     pub(crate) fn look_at_clock(&mut self) {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
@@ -194,7 +195,7 @@ impl Clients {
         }
     }
 
-    /// A WireGuard client is there and wants a session.
+    /// Tells the sessions that a WireGuard client has connected and needs a session.
     pub(crate) fn wireguard_up(&mut self, connection: u64, key: PublicKey) {
         self.events.connected();
         self.sessions.wireguard_up(Instant::now(), connection, key);
@@ -234,7 +235,7 @@ impl Clients {
     /// Tells clients to move to another exit. Their sessions continue until they have moved.
     pub(crate) fn drain(&mut self) {
         if let Some(fleet) = &mut self.fleet {
-            // Otherwise it would take clients again once the store answers.
+            // Otherwise the exit would accept clients again once the store answers.
             fleet.drain();
         }
         self.sessions.drain(Instant::now());
@@ -252,14 +253,14 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Writes down what is only in memory, at the end.
+    /// Saves what is only in memory, when the exit ends.
     pub(crate) fn end(&mut self) {
         if let Some(fleet) = &mut self.fleet {
             fleet.end(&mut self.store, &mut self.sessions);
         }
     }
 
-    /// Checks that clients could use what they are to be told.
+    /// Checks that clients could use these announcements.
     ///
     /// # Errors
     /// Why they could not.
@@ -275,7 +276,7 @@ impl Clients {
     /// Hands a signed roster to clients.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// Why it is not accepted.
     pub(crate) fn set_roster(&mut self, signed: &[u8]) -> Result<RosterNews, RosterRefusal> {
         self.sessions.set_roster(signed)
     }

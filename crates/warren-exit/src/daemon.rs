@@ -1,7 +1,7 @@
 //! The exit daemon: one loop that passes events of clients and host, and operators' requests, to the types that own them.
 //!
 //! The loop is here. Below it, `page.rs`, `requests.rs` and `reload.rs` answer operators, `waiting.rs` makes their changes, `keys.rs`
-//! changes keys, and `follow.rs` makes the host follow. Each calls only those after it.
+//! changes keys, and `follow.rs` adapts the host. Each file calls only the files after it.
 
 mod follow;
 mod keys;
@@ -54,9 +54,9 @@ pub(crate) struct ExitStart {
     pub(crate) tuning: Tuning,
     /// The UDP sockets of each worker.
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
-    /// What it needs to serve WireGuard, if it does.
+    /// What the exit needs to serve WireGuard, if it serves it.
     pub(crate) wireguard: Option<WireGuardCarrier>,
-    /// The key of the stateless reset tokens.
+    /// The key from which stateless reset tokens are derived.
     pub(crate) reset_key: [u8; 64],
     pub(crate) device: Device,
     /// One for each worker.
@@ -103,7 +103,7 @@ async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Resu
 /// Makes a change of clients.
 type Propose = Box<dyn FnOnce(&mut Clients) -> Result<Proposed, RequestRefused>>;
 
-/// What follows once a change has its outcome: an answer, and a line of the audit log.
+/// What to do once a change has its outcome: answer, and write a line of the audit log.
 type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<serde_json::Value, RequestRefused>)>;
 
 /// A change that waits for the fleet's store.
@@ -119,8 +119,8 @@ fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
 
-/// The running exit. Clients, host and reports have owners of their own; this type coordinates them. It has 16 fields because each
-/// is the owner of a part, or says how far the daemon is.
+/// The running exit. Clients, host and reports have owners of their own; this type coordinates them. It has 16 fields because
+/// each is the owner of a part, or a part of the daemon's state.
 struct Daemon<'host> {
     config: ExitSettings,
     /// The keys that the key file held when it was read last.
@@ -326,12 +326,12 @@ impl<'host> Daemon<'host> {
     }
 }
 
-/// The directory of the clients' store, which also has the page's token.
+/// The directory of the clients' store, which also contains the page's token.
 fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
     clients.store().path().parent().context("the clients' store has no directory")
 }
 
-/// The rules by which workers forward packets, as the configuration has them.
+/// The rules for forwarding packets, from the configuration.
 fn forwarding(config: &ExitSettings) -> Forwarding {
     let ipv4 = config.ipv4.map(gateway_ipv4).map(IpNet::V4);
     let gateways: Vec<IpNet> = ipv4.into_iter().chain(config.ipv6.map(gateway_ipv6).map(IpNet::V6)).collect();

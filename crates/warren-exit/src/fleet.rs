@@ -1,9 +1,9 @@
 //! The exit as a member of a fleet: its link to the store that all exits share, and what follows from the
 //! store's state.
 //!
-//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and says what the store has. Requests of the sessions' state machine
-//! go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs` decides when
-//! the exit sends its clients away. `view.rs` describes the state of the fleet.
+//! `warren-fleet` connects to a socket (`socket.rs`, `link.rs`) and reports what is in the store. Requests of the sessions' state
+//! machine go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs`
+//! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
 
 mod file;
 mod link;
@@ -37,10 +37,10 @@ use self::requests::{Asked, Counts, Requests};
 use self::serving::Serving;
 pub(crate) use self::socket::FleetSocket;
 
-/// Changes that others make may wait this long until the exit's copy on disk has them.
+/// The longest time until the exit's copy on disk contains changes made elsewhere.
 const COPY_WITHIN: Duration = Duration::from_millis(200);
 
-/// Most certificates around the store.
+/// The most certificates of the store that a message may contain.
 const MOST_CERTIFICATES: usize = 100;
 
 /// The exit's side of its fleet.
@@ -53,7 +53,7 @@ pub(crate) struct Fleet {
     whole: Option<(i64, WholeCopy)>,
     /// Whether the registry follows the link: its whole copy is in force.
     follows: bool,
-    /// The revision up to which the registry has the store's changes.
+    /// The revision up to which the store's changes are in the registry.
     revision: i64,
     requests: Requests,
     serving: Serving,
@@ -62,13 +62,13 @@ pub(crate) struct Fleet {
     around: AroundTheStore,
     counts: Counts,
     file: FleetFile,
-    /// When the copy on disk must have what is in the registry.
+    /// When the copy on disk must be up to date with the registry.
     copy_due: Option<Instant>,
     /// Whether the copy could not be written the last time.
     is_failing: bool,
 }
 
-/// What an operator has put into the store or around it, besides the clients.
+/// What operators have put into the store or around it, apart from the clients.
 #[derive(Debug, Default)]
 struct AroundTheStore {
     /// The length of the signed roster.
@@ -79,7 +79,7 @@ struct AroundTheStore {
 }
 
 impl AroundTheStore {
-    /// Takes the addresses of the members whose names could be looked up. While others could not, those that were known before stay.
+    /// Stores the addresses of the members whose names could be looked up. Until all names could be looked up, earlier addresses stay.
     fn take_addresses(&mut self, addresses: Vec<IpAddr>, is_whole: bool) {
         let before = std::mem::replace(&mut self.addresses, addresses);
         if !is_whole {
@@ -96,7 +96,7 @@ impl AroundTheStore {
 struct Link {
     number: u64,
     to: mpsc::Sender<ExitMessage>,
-    /// The exit's key, as it was told.
+    /// The exit's key that `warren-fleet` was told.
     key: PublicKey,
 }
 
@@ -105,16 +105,16 @@ struct Link {
 pub(crate) struct Followed {
     /// The clients whose rows have changed.
     pub(crate) clients: Vec<PublicKey>,
-    /// Whether every other client is gone.
+    /// Whether the message completed a whole copy, so that every other client is gone.
     pub(crate) is_whole: bool,
-    /// Clients that do not fit this exit, which it therefore does not have.
+    /// Clients that do not fit this exit, and are therefore not in its registry.
     pub(crate) unfit: Vec<AdminError>,
-    /// The signed roster, if the store has another one.
+    /// The signed roster, if it has changed in the store.
     pub(crate) roster: Option<Vec<u8>>,
 }
 
 impl Fleet {
-    /// Takes up what an earlier run has left beside the clients' store.
+    /// Loads what an earlier run has left beside the clients' store.
     ///
     /// # Errors
     /// When the file of the earlier run cannot be read.
@@ -149,7 +149,7 @@ impl Fleet {
         })
     }
 
-    /// `warren-fleet` has connected. The exit says who it is and which sessions it has.
+    /// Handles a connection of `warren-fleet`: tells it who the exit is and which sessions it has.
     pub(crate) fn connected(
         &mut self,
         number: u64,
@@ -177,7 +177,8 @@ impl Fleet {
         self.link.as_ref().is_some_and(|link| link.number == number)
     }
 
-    /// The connection has ended, or is given up. Requests without an answer are answered as unavailable, once.
+    /// Handles the end of the connection, or gives it up. Requests without an answer are answered as
+    /// unavailable, once.
     pub(crate) fn lose(&mut self, why: &str, sessions: &mut ExitSessions) {
         if self.link.take().is_none() {
             return;
@@ -201,7 +202,7 @@ impl Fleet {
         }
     }
 
-    /// Says something to `warren-fleet`, if it is there and reads.
+    /// Sends a message to `warren-fleet`, if it is connected and reads.
     pub(crate) fn say(&mut self, message: ExitMessage, sessions: &mut ExitSessions) {
         if let Some(link) = &self.link
             && link.to.try_send(message).is_err()
@@ -210,7 +211,7 @@ impl Fleet {
         }
     }
 
-    /// Says how busy the exit is.
+    /// Reports how busy the exit is.
     pub(crate) fn say_load(&mut self, load: Load, sessions: &mut ExitSessions) {
         let state = self.serving.state();
         self.say(ExitMessage::Load { load, state }, sessions);
@@ -257,10 +258,11 @@ impl Fleet {
         self.say(ExitMessage::Request { id: id.0, rows }, sessions);
     }
 
-    /// Takes a message of `warren-fleet`.
+    /// Handles a message of `warren-fleet`.
     ///
     /// # Errors
-    /// Why the message is invalid. The link must be given up then, and a new one begins with a whole copy.
+    /// Why the message is invalid. In that case the link must be given up. A new one begins with a whole
+    /// copy.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -313,7 +315,7 @@ impl Fleet {
             FleetMessage::StoreAddresses { addresses, is_whole } => {
                 check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
                 self.around.take_addresses(addresses, is_whole);
-                // The exit needs them before it hears of them again.
+                // After a restart, the exit needs these addresses before it hears of them again.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
             FleetMessage::Roster { bytes } => {
@@ -374,7 +376,8 @@ impl Fleet {
             return Ok(Followed::default());
         }
         let Some((_, copy)) = self.whole.take() else { return Ok(Followed::default()) };
-        // What `warren-fleet` has on disk may be older than what this exit has. The store itself is always right.
+        // The copy of `warren-fleet` on disk may be older than this exit's registry. The store itself is always
+        // right.
         let is_old = self.store != StoreLink::Reachable && revision < self.revision;
         let mut followed = Followed::default();
         if is_old {
@@ -413,7 +416,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The registry has everything up to this revision.
+    /// Notes that the registry contains everything up to this revision.
     fn act_by(&mut self, revision: i64, sessions: &mut ExitSessions) {
         self.revision = self.revision.max(revision);
         self.say(ExitMessage::Applied { revision: self.revision }, sessions);
@@ -426,7 +429,7 @@ impl Fleet {
         Followed { clients, unfit, ..Followed::default() }
     }
 
-    /// Takes the outcome of a request.
+    /// Handles the outcome of a request.
     fn answer(&mut self, now: Instant, id: u64, outcome: Outcome, sessions: &mut ExitSessions) -> Followed {
         let (id, asked) = self.requests.answered(id, outcome, now);
         let result = match outcome {
@@ -435,7 +438,7 @@ impl Fleet {
             Outcome::Unavailable => Err(StoreRefusal::Unavailable),
         };
         let clients = asked.iter().flat_map(|asked| asked.rows.iter().filter_map(key_of)).collect();
-        // The state machine has given it up. It learns of the change like of one that another exit has made.
+        // The state machine has given it up. It learns of the change as if another exit had made it.
         if let Some(Asked { rows, is_late: true, .. }) = asked {
             return match result {
                 Ok(()) => self.apply(now, rows, sessions),
@@ -476,7 +479,7 @@ impl Fleet {
         [self.requests.due(), self.copy_due, away].into_iter().flatten().min()
     }
 
-    /// Does what is due: gives requests up, writes the copy, sends clients away or takes them again.
+    /// Does what is due: gives requests up, writes the copy, sends clients away or accepts them again.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -492,7 +495,7 @@ impl Fleet {
         }
     }
 
-    /// The exit sends its clients away for good, because it ends.
+    /// Sends the exit's clients away for good, because it ends.
     pub(crate) fn drain(&mut self) {
         self.serving.end();
     }
@@ -503,7 +506,7 @@ impl Fleet {
         self.serving.follow(now, is_back, sessions)
     }
 
-    /// Writes down what has changed since the last time: first which rows the store may lack, then the rows.
+    /// Saves what has changed since the last time: first which rows the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
         let kept = self.kept(sessions);
@@ -533,7 +536,7 @@ impl Fleet {
         }
     }
 
-    /// Writes everything down, because the exit ends.
+    /// Saves everything, because the exit ends.
     pub(crate) fn end(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy(store, sessions);
         if let Err(error) = self.file.write(self.kept(sessions)) {
@@ -550,7 +553,7 @@ impl Fleet {
         }
     }
 
-    /// The revision that may be written before these rows are.
+    /// The revision that may be written to the file before these rows are stored.
     fn file_revision(&self, rows: &[RowChange]) -> i64 {
         if rows.is_empty() { self.revision } else { self.file.revision() }
     }
@@ -562,7 +565,7 @@ fn is_wrong(offset_ms: i64) -> bool {
     offset_ms.unsigned_abs() > MOST
 }
 
-/// A reason as the log and reports may have it: it comes from another program.
+/// Another program's reason, made safe for the log and reports.
 fn one_line(reason: &str) -> String {
     const MOST: usize = 500;
     let short: String = reason.chars().take(MOST).map(|c| if c == '\n' { ' ' } else { c }).collect();

@@ -102,7 +102,7 @@ pub(crate) struct HostSetup {
     /// The rules of the table that outlives this daemon.
     held: HeldRules,
     services: ServicePorts,
-    /// Whether the host forwards for others than clients, as it was logged last.
+    /// Whether the host forwards for others than clients, as last logged.
     forwards_for_others: Option<bool>,
     /// Whether the rules name wider networks than those on the host's links.
     has_too_many_links: bool,
@@ -114,7 +114,7 @@ pub(crate) struct HostSetup {
     waiting: Vec<Waiting>,
     /// Networks behind clients that are not in force, as they were logged.
     withheld: Vec<Withheld>,
-    /// What no network behind a client may lead away, as it was found last.
+    /// The addresses that no network behind a client may contain, as they were found last.
     needed: Needed,
 }
 
@@ -124,7 +124,8 @@ impl HostSetup {
         self.upkeep.due()
     }
 
-    /// Follows what has changed on the host, and restores what another program has undone. Failures are logged.
+    /// Adapts to what has changed on the host, and restores what another program has undone. Failures are
+    /// logged.
     pub(crate) async fn look(
         &mut self,
         config: &ExitSettings,
@@ -194,13 +195,13 @@ impl HostSetup {
         &self.waiting
     }
 
-    /// Logs each forward once that is not in force.
+    /// Logs each forward that is not in force, once.
     fn log_waiting(&mut self, waiting: Vec<Waiting>) {
         waiting.iter().filter(|one| !self.waiting.contains(one)).for_each(|one| tracing::warn!("{one}"));
         self.waiting = waiting;
     }
 
-    /// Logs each network once that is not routed to its client.
+    /// Logs each network that is not routed to its client, once.
     fn log_withheld(&mut self, withheld: Vec<Withheld>) {
         withheld.iter().filter(|one| !self.withheld.contains(one)).for_each(|one| tracing::warn!("{one}"));
         self.withheld = withheld;

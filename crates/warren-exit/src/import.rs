@@ -58,7 +58,8 @@ pub(crate) fn changes(before: &ClientRegistry, after: &ClientRegistry) -> Import
             Some(_) => summary.changed.add(&client.name),
         }
     }
-    // A client is gone only if the file has neither of its keys, because a rotation may have been finished.
+    // A client is gone only if the file contains neither of its keys, because a rotation may have been
+    // finished.
     let gone = |client: &&Client| {
         let keys = [Some(client.public_key), client.next_public_key];
         !keys.into_iter().flatten().any(|key| after.by_key(key).is_some())

@@ -50,7 +50,7 @@ fn profile_name(client: &str) -> Option<&str> {
     }
 }
 
-/// The host and port by which clients reach the exit.
+/// The host and port where clients reach the exit.
 ///
 /// # Errors
 /// When exit.toml leaves it out.

@@ -26,7 +26,7 @@ pub(crate) struct Reporting {
     /// The page's Unix socket. Nothing can make it again, so it stays until the configuration no longer names it.
     web_socket: Option<UnixSocket>,
     device: DeviceStatus,
-    /// Of an exit that serves WireGuard.
+    /// The key for WireGuard, if the exit serves WireGuard.
     pub(crate) wireguard_key: Option<PublicKey>,
     since: Instant,
     meter: RateMeter,
@@ -43,7 +43,7 @@ pub(crate) struct Observations<'a> {
     pub(crate) snapshot: Snapshot,
 }
 
-/// How reloads have gone.
+/// The results of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     /// Why the latest reload changed nothing. None if it succeeded.

@@ -16,7 +16,7 @@ use warren_config::storage::write_atomic;
 /// The file's name.
 const FILE: &str = "roster";
 
-/// Most bytes of the file: base64 takes four bytes for three.
+/// Maximum size of the file in bytes: base64 takes four bytes for three.
 const LONGEST: u64 = 2 * MAX_ROSTER_LENGTH as u64;
 
 /// Reads the roster at the exit's start. A file that cannot be used is logged: the exit serves its clients without a roster.
@@ -33,7 +33,7 @@ pub(crate) fn load(state_dir: &Path) -> Option<FollowedFleet> {
 /// The roster that an operator has put into the file, if it differs from the one that is known.
 ///
 /// # Errors
-/// What is wrong with the file, or why the roster cannot be taken.
+/// What is wrong with the file, or why the roster cannot be accepted.
 pub(crate) fn news_in_file(
     known: Option<&FollowedFleet>,
     state_dir: &Path,
@@ -45,10 +45,10 @@ pub(crate) fn news_in_file(
     Ok(Some(roster).filter(|_| news != RosterNews::Known))
 }
 
-/// Takes a signed roster, hands it to clients, and keeps it. Returns whether it is news.
+/// Accepts a signed roster, hands it to clients, and saves it. Returns whether it is new.
 ///
 /// # Errors
-/// Why it is not taken.
+/// Why it is not accepted.
 pub(crate) fn take(clients: &mut Clients, state_dir: &Path, signed: &[u8]) -> anyhow::Result<bool> {
     let news = clients.set_roster(signed)?;
     let Some(fleet) = clients.fleet().filter(|_| news != RosterNews::Known) else { return Ok(false) };
@@ -57,9 +57,9 @@ pub(crate) fn take(clients: &mut Clients, state_dir: &Path, signed: &[u8]) -> an
     if news == RosterNews::NewKey {
         tracing::info!("the key of the fleet {} is {} now", roster.fleet, roster.signer);
     }
-    // It is in force even if it cannot be kept. The exit then gets it again after a restart.
+    // It is in force even if it cannot be saved. The exit then gets it again after a restart.
     if let Err(error) = write_atomic(&path(state_dir), fleet.signed().to_line().as_bytes(), 0o644) {
-        tracing::warn!("cannot keep the roster in {}: {error}", path(state_dir).display());
+        tracing::warn!("cannot save the roster in {}: {error}", path(state_dir).display());
     }
     Ok(true)
 }

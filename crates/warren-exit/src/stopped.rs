@@ -29,10 +29,10 @@ impl StoppedClients {
         Self { path, settings: session_settings(config), own: own_ports(config) }
     }
 
-    /// Opens the store. Before that, takes over a `clients.toml`: an earlier version's, or one that an operator put there.
+    /// Opens the store. Before that, imports a `clients.toml`, which an earlier version left or an operator put there.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or `clients.toml` cannot be taken over.
+    /// When a file cannot be read or written, or `clients.toml` cannot be imported.
     pub fn open(&self) -> anyhow::Result<(ClientStore, ClientRegistry)> {
         let (mut store, registry) = ClientStore::open(store_path(&self.path))?;
         let import = ClientsImport::read(&self.path)?;
@@ -65,7 +65,7 @@ impl StoppedClients {
         refuse_taken(forward, &host, registry).map_err(anyhow::Error::msg)
     }
 
-    /// Takes over the file that a command has put beside the store, and returns the changes. With `dry_run`, nothing is changed.
+    /// Imports the file that a command has put beside the store, and returns the changes. With `dry_run`, nothing is changed.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -90,7 +90,7 @@ impl StoppedClients {
         before: ClientRegistry,
         import: &ClientsImport,
     ) -> anyhow::Result<ClientRegistry> {
-        // Without a store nobody was enrolled or removed before, so nothing of it has to be kept.
+        // Without a store, nobody was enrolled or removed before, so there is nothing to keep.
         if !store.exists() {
             check_clients(self.settings.ipv4, self.settings.ipv6, &import.registry)?;
             return Ok(import.registry.clone());

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use crate::host::INNER_MTU;
 use crate::{invitation, sockets};
 
-/// Bytes that a configuration has room for. It is far shorter.
+/// The capacity of a configuration's buffer in bytes. A configuration is far shorter.
 const LONGEST: usize = 4_096;
 
 /// The MTU that new clients' configurations name.
@@ -104,7 +104,7 @@ pub fn endpoint(config: &ExitSettings) -> anyhow::Result<Endpoint> {
 
 /// A new client's key.
 pub enum NewKey {
-    /// The configuration has the only copy.
+    /// The exit has made the key. The client's configuration contains the only copy.
     Ours(PrivateKey),
     /// The private key stays on the client.
     Theirs(PublicKey),
@@ -126,7 +126,7 @@ impl NewKey {
         }
     }
 
-    /// Its line in the configuration.
+    /// The key's line in the client's configuration.
     fn line(&self) -> Zeroizing<String> {
         Zeroizing::new(match self {
             Self::Ours(key) => format!("PrivateKey = {}", *key.to_base64()),

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Most bytes of a frame's JSON. [`crate::MAX_ROWS`] rows of the largest kind fit.
+/// Maximum size of a frame's JSON in bytes. [`crate::MAX_ROWS`] rows of the largest kind fit.
 pub const MAX_FRAME: usize = 16 << 20;
 
 /// Why no message could be read or written.
@@ -26,7 +26,7 @@ pub enum FrameError {
 /// Not cancel safe: a read that is given up loses bytes. Give it a task of its own.
 ///
 /// # Errors
-/// When the socket fails, or the frame is too long or no message.
+/// When the socket fails, or the frame is too long or not a message.
 pub async fn read_frame<M: DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<M>, FrameError> {
@@ -47,7 +47,7 @@ pub async fn read_frame<M: DeserializeOwned>(
 /// Writes a message.
 ///
 /// # Errors
-/// When the socket fails, or the message is too long. Nothing is written then.
+/// When the socket fails, or the message is too long. In that case nothing is written.
 pub async fn write_frame(
     to: &mut (impl AsyncWrite + Unpin),
     message: &impl Serialize,

@@ -1,8 +1,8 @@
-//! What an exit and `warren-fleet`, its link to the store that a fleet shares, say to each other.
+//! The messages between an exit and `warren-fleet`, its link to the store that a fleet shares.
 //!
-//! The exit listens on a Unix socket, and `warren-fleet` connects to it. Both sides send frames: a length of four bytes, big-endian,
-//! then a message as JSON. The exit begins with [`ExitMessage::Hello`]. `warren-fleet` answers with all rows that the store has
-//! ([`FleetMessage::Whole`]), and then says what changes.
+//! The exit listens on a Unix socket, and `warren-fleet` connects to it. Both sides send frames: a length of four bytes,
+//! big-endian, then a message as JSON. The exit begins with [`ExitMessage::Hello`]. `warren-fleet` answers with all rows in the
+//! store ([`FleetMessage::Whole`]), and then reports changes.
 //!
 //! Answers and changes come in the order of the store's revisions. An exit never gets its own changes back.
 #![forbid(unsafe_code)]

@@ -20,10 +20,10 @@ pub const MAX_EXITS: usize = 1000;
 /// Most addresses of the store's members.
 pub const MAX_ADDRESSES: usize = 100;
 
-/// Most bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
+/// Maximum size in bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
 pub const MAX_VALUE: usize = 16_000;
 
-/// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as a client's name.
+/// The name of an exit in its fleet, such as `ams2`: letters, digits, `.`, `_` and `-`, as in a client's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ExitId(String);
@@ -69,7 +69,7 @@ pub struct Pools {
     pub ipv6: Option<Ipv6Net>,
 }
 
-/// How busy an exit is.
+/// The load of an exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Sessions of clients.
@@ -89,18 +89,18 @@ fn finite<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f32, D::E
     if number.is_finite() { Ok(number) } else { Err(serde::de::Error::custom("the number is too large")) }
 }
 
-/// Whether an exit takes clients.
+/// Whether an exit accepts clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitState {
-    /// It takes clients.
+    /// The exit accepts clients.
     #[default]
     Serving,
-    /// It sends its clients to other exits, and takes no new ones.
+    /// The exit sends its clients to other exits, and takes no new ones.
     Draining,
 }
 
-/// What an exit says.
+/// A message of the exit to `warren-fleet`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ExitMessage {
@@ -116,7 +116,7 @@ pub enum ExitMessage {
         key: PublicKey,
         /// Where clients reach it.
         endpoints: Vec<String>,
-        /// Its pools.
+        /// The exit's address pools.
         pools: Pools,
     },
     /// Make these changes in one transaction: all or none. [`FleetMessage::Answer`] follows for each, in this order.
@@ -145,14 +145,14 @@ pub enum ExitMessage {
         /// The nonce of the session that is over.
         nonce: Vec<u8>,
     },
-    /// Every two seconds, and at once when the state changes.
+    /// The exit's load and state. Sent every two seconds, and at once when the state changes.
     Load {
-        /// How busy it is.
+        /// The exit's load.
         load: Load,
-        /// Whether it takes clients.
+        /// Whether the exit accepts clients.
         state: ExitState,
     },
-    /// The exit has applied all changes up to this revision of the store.
+    /// Says that the exit has applied all changes up to this revision of the store.
     Applied {
         /// The revision.
         revision: i64,
@@ -179,9 +179,9 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case", deny_unknown_fields)]
 pub enum StoreLink {
-    /// It answers.
+    /// The store answers.
     Reachable,
-    /// It does not answer, or not in time.
+    /// The store does not answer, or not in time.
     Away {
         /// Time since its latest answer.
         silent: Duration,
@@ -198,15 +198,15 @@ pub enum StoreLink {
 /// One exit of the fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FleetExit {
-    /// Its name.
+    /// The exit's name.
     pub exit: ExitId,
-    /// Its public key.
+    /// The exit's public key.
     pub key: PublicKey,
-    /// Where clients reach it.
+    /// Where clients reach the exit.
     pub endpoints: Vec<String>,
-    /// How busy it is.
+    /// The exit's load.
     pub load: Load,
-    /// Whether it takes clients.
+    /// Whether the exit accepts clients.
     pub state: ExitState,
     /// The revision up to which it has applied all changes.
     pub applied: i64,
@@ -219,17 +219,17 @@ pub struct FleetExit {
 /// A certificate around the store: the authority's (`ca`), this exit's (`client`), or a member's (`server HOST:PORT`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreCertificate {
-    /// Which one.
+    /// The certificate's name: `ca`, `client`, or `server HOST:PORT`.
     pub name: String,
-    /// When it expires, in seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     pub expires: i64,
 }
 
-/// What `warren-fleet` says.
+/// A message of `warren-fleet` to the exit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FleetMessage {
-    /// A part of all rows that the store has. Rows that are in no part do not exist.
+    /// A part of all rows in the store. Rows that are in no part do not exist.
     Whole {
         /// The store's revision.
         revision: i64,
@@ -249,12 +249,12 @@ pub enum FleetMessage {
     Answer {
         /// The request's number.
         id: u64,
-        /// What has become of it.
-        // Not flattened: serde does not know its fields then, and refuses each answer.
+        /// The outcome of the request.
+        // Not flattened: serde would then not know its fields, and would refuse each answer.
         outcome: Outcome,
     },
-    /// A client has a newer session at another exit. With the same nonce, the session here goes on as a leaving one; with another
-    /// one it ends as replaced.
+    /// A client has a newer session at another exit. If the nonces match, the client is moving, and the session here stays for a
+    /// while. Otherwise it ends as replaced.
     Elsewhere {
         /// The client's key, which may be one of WireGuard's.
         #[serde(deserialize_with = "stored_key")]
@@ -263,39 +263,39 @@ pub enum FleetMessage {
         nonce: Vec<u8>,
         /// The newer session's number among those of its client process.
         claim: u64,
-        /// The exit that has it.
+        /// The exit of the newer session.
         exit: ExitId,
     },
-    /// Whether the store can be reached, at the start, at each change, and every second while it is away.
+    /// Whether the store can be reached. Sent at the start, at each change, and every second while the store is away.
     Store(StoreLink),
-    /// All exits of the fleet, at each change of any of them.
+    /// All exits of the fleet. Sent at each change of any of them.
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,
     },
-    /// The addresses of the store's members, at the start and at each change. No network behind a client may take them from the exit's
-    /// host.
+    /// The addresses of the store's members. Sent at the start and at each change. No network behind a client may take them from
+    /// the exit's host.
     StoreAddresses {
         /// Up to [`MAX_ADDRESSES`], in order.
         addresses: Vec<IpAddr>,
         /// Whether all members' names have been looked up. If not, addresses that the exit knew before may still be theirs.
         is_whole: bool,
     },
-    /// All certificates around the store, now and then.
+    /// All certificates of the store and its users. Sent from time to time.
     Certificates {
         /// The certificates, by name.
         certificates: Vec<StoreCertificate>,
     },
-    /// The signed roster, when it has changed.
+    /// The signed roster. Sent when it has changed.
     Roster {
         /// The roster and its signature, as clients get it.
         bytes: Vec<u8>,
     },
-    /// An operator at another exit drains this one, or ends its draining.
+    /// Whether an operator at another exit drains this one. Sent when this changes.
     Drain {
-        /// Whether it should send its clients away.
+        /// Whether this exit should send its clients away.
         on: bool,
     },
 }

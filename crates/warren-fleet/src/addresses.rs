@@ -13,13 +13,13 @@ use warren_fleet_link::MAX_ADDRESSES;
 use crate::certificates::address_of;
 use crate::link::Found;
 
-/// How often names are looked up, once every member is known, and before.
+/// The interval between look-ups once every member's address is known, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 
 /// How long a look-up may take.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// What is known of each member. One whose name cannot be looked up now keeps its addresses.
+/// The known addresses of each member. A member whose name cannot be looked up now keeps its addresses.
 #[derive(Default)]
 struct Known(BTreeMap<String, BTreeSet<IpAddr>>);
 
@@ -31,19 +31,19 @@ impl Known {
     }
 }
 
-/// What the endpoints say without any look-up. `None` if all of them have names.
+/// The addresses that the endpoints contain. `None` if all endpoints have names.
 pub(crate) fn without_look_up(endpoints: &[String]) -> Option<Found> {
     let literal = |endpoint: &String| Some((endpoint.clone(), [literal(endpoint)?].into()));
     let known = Known(endpoints.iter().filter_map(literal).collect());
     (!known.0.is_empty()).then(|| known.found(endpoints))
 }
 
-/// Looks the members up again and again. Says which addresses they have, as soon as each is found and at each change.
+/// Looks the members up periodically. Reports their addresses as soon as each is found, and at each change.
 pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Found>) {
     let mut known = Known::default();
     let mut told = None;
     loop {
-        // All at once: a name that is not answered keeps no other waiting.
+        // All look-ups run at once, so a look-up without an answer delays no other.
         let mut looking = JoinSet::new();
         for endpoint in endpoints.clone() {
             looking.spawn(async move {
@@ -69,7 +69,7 @@ pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Found>) {
     }
 }
 
-/// The address that an endpoint has instead of a name.
+/// The address of an endpoint that has no name.
 fn literal(endpoint: &str) -> Option<IpAddr> {
     with_port(endpoint).parse::<SocketAddr>().ok().map(|address| address.ip())
 }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(without_look_up(&["https://nobody.invalid:2379".to_owned()]), None);
     }
 
-    /// What is told once two addresses, or all of them, are known.
+    /// The report once two addresses, or all of them, are known.
     async fn last_told(endpoints: Vec<String>, is_whole: bool) -> Found {
         let (report, mut told) = mpsc::channel(1);
         let watching = tokio::spawn(watch(endpoints, report));

@@ -95,7 +95,7 @@ enum Command {
     /// Show the exits of the fleet.
     #[command(after_help = "Examples:\n  warren fleet status\n  warren fleet status --json")]
     Status(StatusArguments),
-    /// Make an exit send its clients to other exits, or take clients again.
+    /// Make an exit send its clients to other exits, or accept clients again.
     #[command(after_help = "Examples:\n  warren fleet drain fra1\n  warren fleet drain fra1 --end")]
     Drain(DrainArguments),
     /// Remove an exit from the fleet.

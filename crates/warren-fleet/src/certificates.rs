@@ -26,15 +26,15 @@ use crate::config::StoreConfig;
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, StoreOptions};
 
-/// How often to look: once every certificate was seen, and before that.
+/// The interval between checks once every certificate has been seen, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(60));
 
 /// Operators are warned of a certificate that expires sooner than this.
 const WARNED: i64 = 14;
 
-/// Looks at the certificates again and again. Reports what it has found, and warns of those that expire soon.
+/// Checks the certificates periodically. Reports what it has found, and warns of those that expire soon.
 pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCertificate>>) {
-    // Members that are away now keep what was seen of them.
+    // The certificates of members that do not answer now stay as they were last seen.
     let mut seen = BTreeMap::new();
     let mut warned = Once::default();
     loop {
@@ -108,7 +108,7 @@ fn expected(options: &StoreOptions) -> usize {
     members + usize::from(options.ca.is_some()) + usize::from(options.identity.is_some())
 }
 
-/// Whole days until a certificate expires, rounded down. Below 0 once it has.
+/// Whole days until a certificate expires, rounded down. Below 0 once it has expired.
 pub(crate) fn days_left(certificate: &StoreCertificate, now: SystemTime) -> i64 {
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let left = certificate.expires.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX));
@@ -209,8 +209,8 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     Ok(config)
 }
 
-/// Takes each certificate, because only its end is of interest, and nothing is sent to its holder. The link to the store has a
-/// TLS client of its own, which checks everything.
+/// Accepts every certificate, because only its expiry is of interest, and nothing is sent to its holder. The link to the store
+/// has a TLS client of its own, which checks everything.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

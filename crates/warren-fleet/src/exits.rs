@@ -13,7 +13,7 @@ use crate::keys::{Key, Keys};
 /// An exit that belongs to the fleet, `mb/ID`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
-    /// `None` until its exit has been linked once.
+    /// The exit's key. `None` until the exit has been linked once.
     pub(crate) key: Option<PublicKey>,
     #[serde(default)]
     pub(crate) endpoints: Vec<String>,
@@ -92,7 +92,7 @@ impl Exits {
         self.members.get(exit) == Some(member)
     }
 
-    /// Takes a heartbeat. `is_live` if it was written just now, so that its clock can be compared.
+    /// Handles a heartbeat. `is_live`: it was written just now, so its clock can be compared.
     pub(crate) fn heartbeat(
         &mut self,
         exit: ExitId,

@@ -12,7 +12,8 @@ use warren_session::PublicKey;
 use warren_session::clients::{RowId, is_valid_name};
 use warren_session::invite::TokenDigest;
 
-/// Something in the store that a link follows. Names, addresses and next keys are not among it: they follow from the clients.
+/// Something in the store that a link follows. Names, addresses and next keys are not part of it, because they follow from
+/// the clients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     /// A row of the registry: a client `cl/KEY`, an invitation `in/SHA256`, a removed key `rv/KEY`.
@@ -50,7 +51,7 @@ impl Keys {
         Self { prefix: format!("/warren/{fleet}/") }
     }
 
-    /// What all keys of the fleet begin with.
+    /// The prefix of all keys of the fleet.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -111,12 +112,12 @@ impl Keys {
         format!("{}{exit}", self.grants())
     }
 
-    /// What the keys of all grants begin with.
+    /// The prefix of the keys of all grants.
     pub(crate) fn grants(&self) -> String {
         format!("{}us/", self.prefix)
     }
 
-    /// What the keys of all exits' positions begin with.
+    /// The prefix of the keys of all exits' positions.
     pub(crate) fn positions(&self) -> String {
         format!("{}po/", self.prefix)
     }
@@ -126,7 +127,7 @@ impl Keys {
         format!("{}beginning", self.prefix)
     }
 
-    /// What the keys of clients, invitations, removed keys and claims begin with.
+    /// The prefixes of the keys of clients, invitations, removed keys and claims.
     pub(crate) fn of_registry(&self) -> [String; 8] {
         ["cl/", "in/", "rv/", "na/", "ad/", "nk/", "px", "fw"].map(|kind| format!("{}{kind}", self.prefix))
     }

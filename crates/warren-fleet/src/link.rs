@@ -26,7 +26,7 @@ use crate::rows::Rows;
 use crate::sessions::{SessionBatch, Sessions};
 use crate::transaction::{Expected, Known};
 
-/// How long the store may be silent before its exit is told so. Another member of the store answers sooner as a rule.
+/// How long the store may be silent before the exit is told. Another member of the store answers sooner as a rule.
 const SILENCE: Duration = Duration::from_millis(2000);
 
 /// One exit's link.
@@ -49,12 +49,12 @@ pub(crate) struct Link {
     out: Vec<FleetMessage>,
 }
 
-/// The addresses of the store's members that are known.
+/// The known addresses of the store's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// In order.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Whether all members' addresses are among them.
+    /// Whether the addresses of all members are known.
     pub(crate) is_whole: bool,
 }
 
@@ -94,9 +94,9 @@ enum Store {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub(crate) expected: BTreeMap<String, Expected>,
-    /// If all is as expected: new values by key, or `None` to delete a key.
+    /// Written if all is as expected: new values by key, or `None` to delete a key.
     pub(crate) then: BTreeMap<String, Option<Vec<u8>>>,
-    /// If not.
+    /// Written otherwise.
     pub(crate) otherwise: BTreeMap<String, Option<Vec<u8>>>,
 }
 
@@ -131,7 +131,7 @@ impl Link {
         if self.exit.is_some() { messages } else { Vec::new() }
     }
 
-    /// The exit has said something.
+    /// Handles a message of the exit.
     ///
     /// # Errors
     /// If the exit is not one that this link can serve. The connection has to end.
@@ -154,7 +154,7 @@ impl Link {
         Ok(())
     }
 
-    /// The exit's connection has ended.
+    /// Notes that the exit's connection has ended.
     pub(crate) fn exit_gone(&mut self) {
         self.exit = None;
         self.requests.abandon();
@@ -215,7 +215,7 @@ impl Link {
         self.tell_exits();
     }
 
-    /// The certificates around the store, as they are now.
+    /// Sets the certificates of the store, and tells the exit.
     pub(crate) fn set_certificates(&mut self, certificates: Vec<StoreCertificate>) {
         self.certificates = certificates;
         self.tell_certificates();
@@ -227,7 +227,7 @@ impl Link {
         }
     }
 
-    /// The addresses of the store's members, as they are now.
+    /// Sets the addresses of the store's members, and tells the exit.
     pub(crate) fn set_addresses(&mut self, found: Found) {
         self.addresses = Some(found);
         self.tell_addresses();
@@ -274,7 +274,7 @@ impl Link {
         exit.is_news |= exit.applied >= exit.told && self.copy.take_revoked();
     }
 
-    /// The store answers, and is at a revision.
+    /// Notes that the store answers, and at which revision it is.
     pub(crate) fn store_up(&mut self, meta: Meta, revision: i64, now: Instant) {
         self.meta = Some(meta);
         self.store = Store::Up { live_from: revision };
@@ -288,7 +288,7 @@ impl Link {
         }
     }
 
-    /// The store does not answer any more.
+    /// Notes that the store does not answer any more.
     pub(crate) fn store_down(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         let since = match &self.store {
@@ -298,7 +298,7 @@ impl Link {
         self.store = Store::Down { since, reason };
     }
 
-    /// The store must not be used.
+    /// Notes that the store must not be used.
     pub(crate) fn store_refused(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         self.store = Store::Refused(reason);
@@ -307,7 +307,7 @@ impl Link {
         self.out.push(FleetMessage::Store(self.store_link(now)));
     }
 
-    /// Every second: says whether the store answers.
+    /// Tells the exit whether the store answers. Call this every second.
     pub(crate) fn report(&mut self, now: Instant) {
         self.out.push(FleetMessage::Store(self.store_link(now)));
     }
@@ -318,7 +318,7 @@ impl Link {
         }
         match &self.store {
             Store::Up { .. } => StoreLink::Reachable,
-            // Another member takes over meanwhile.
+            // Another member may answer meanwhile.
             Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => {
                 StoreLink::Reachable
             }
@@ -348,7 +348,7 @@ impl Link {
         self.out.extend(answers);
     }
 
-    /// Takes everything that the store has, read at one revision.
+    /// Applies everything that the store contains, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
         // The outcome of a transaction under way is in what was read, or comes as an event.
         self.requests.lose();
@@ -367,7 +367,7 @@ impl Link {
         }
     }
 
-    /// Takes all events of one revision.
+    /// Applies all events of one revision.
     pub(crate) fn events(&mut self, revision: i64, pairs: &[Pair], now: SystemTime) {
         let mut changed = Changed::default();
         for pair in pairs {
@@ -477,7 +477,7 @@ impl Link {
         self.sessions.stored(batch, now);
     }
 
-    /// The exit's records have a new lease, so all of them are written again.
+    /// Notes that the exit's records have a new lease, so all of them are written again.
     pub(crate) fn has_new_lease(&mut self) {
         self.sessions.send_all_again();
     }

@@ -1,11 +1,11 @@
-//! Lines of the log that are written once, until what they are about has changed.
+//! Log lines that are written once, until their subject changes.
 
 use std::collections::BTreeSet;
 
 /// How many different lines are remembered. Beyond that, all of them count as news again.
 const MOST: usize = 100;
 
-/// The lines that the log has.
+/// The lines that were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Once(BTreeSet<String>);
 
@@ -18,7 +18,7 @@ impl Once {
         self.0.insert(line.to_owned())
     }
 
-    /// Something has changed, so each line is news again.
+    /// Forgets the logged lines: something has changed, so each line is news again.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }

@@ -2,7 +2,7 @@
 
 warren_simulation::planted_bugs! {
     "WARREN_FLEET_PLANTED":
-    /// Rows are written whatever the store has.
+    /// Rows are written whatever the store contains.
     ReadThenPut,
     /// A request is judged by what the link knows, not by what the exit had seen.
     NewestBasis,
@@ -22,7 +22,7 @@ warren_simulation::planted_bugs! {
     TombstoneForgotten,
 }
 
-/// Ends the command as SIGKILL would if the test that runs it has named this step. Only builds with debug assertions do so.
+/// Ends the command as SIGKILL would, if the test that runs it names this step. Only builds with debug assertions do this.
 pub(crate) fn reached(step: &str) {
     if cfg!(debug_assertions) && std::env::var("WARREN_FLEET_DIES_AT").is_ok_and(|named| named == step) {
         std::process::abort();

@@ -8,7 +8,8 @@ use warren_session::clients::{Client, RowChange, RowId};
 use crate::planted::{Bug, is_planted};
 use crate::rows::Rows;
 
-/// Removed keys and used or withdrawn invitations that the store does not have: what must never come back. Each group is a transaction.
+/// Removed keys and used or withdrawn invitations that the store lacks, and that must never come back. Each group is a
+/// transaction.
 pub(crate) fn revocations(copy: &Rows, store: &Rows) -> Vec<Vec<RowChange>> {
     let mut groups = Vec::new();
     if is_planted(Bug::TombstoneForgotten) {
@@ -23,13 +24,13 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows) -> Vec<Vec<RowChange>> {
             RowId::Removed(_) | RowId::Invitation(_) | RowId::Client(_) => {}
         }
     }
-    // Withdrawn, or of a client that was removed.
+    // Invitations that were withdrawn, or whose clients were removed.
     let gone = store.iter().filter(|(id, _)| matches!(id, RowId::Invitation(_)) && !copy.has(*id));
     groups.extend(gone.map(|(id, _)| vec![id.deletion()]));
     groups
 }
 
-/// Clients that the store does not have, or has as they were before. What was removed is left out.
+/// Clients that the store lacks, or contains only in an earlier state. What was removed is left out.
 pub(crate) fn clients(copy: &Rows, store: &Rows) -> Vec<Vec<RowChange>> {
     let differs = |id: RowId, row: &RowChange| store.content(id) != *row;
     let clients = copy.iter().filter(|(id, row)| match id {
@@ -44,7 +45,7 @@ fn is_used(row: &RowChange) -> bool {
     matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_some())
 }
 
-/// Removes a key, and the client that has it or is about to have it.
+/// Removes a key, and the client whose key or next key it is.
 fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowChange> {
     let mut group = vec![tombstone.clone()];
     if store.client(key).is_some() {

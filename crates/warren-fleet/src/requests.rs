@@ -86,7 +86,7 @@ impl Requests {
         self.waiting.is_empty()
     }
 
-    /// Takes a request. `basis` is the revision up to which the exit had seen the rows.
+    /// Queues a request. `basis` is the revision up to which the exit had seen the rows.
     ///
     /// # Errors
     /// If too many wait.
@@ -137,7 +137,7 @@ impl Requests {
         answers
     }
 
-    /// The connection to the store is lost. What was sent may hold or not.
+    /// Notes that the connection to the store is lost. Transactions that were sent may hold or not.
     pub(crate) fn lose(&mut self) {
         self.under_way = None;
     }
@@ -200,7 +200,7 @@ impl Requests {
         [answer].into_iter().chain(told).collect()
     }
 
-    /// A transaction has held.
+    /// Notes that a transaction has held.
     pub(crate) fn held(&mut self, number: u64, revision: i64) -> Held {
         let mut held = Held::default();
         self.is_alone = false;
@@ -221,7 +221,7 @@ impl Requests {
         held
     }
 
-    /// A transaction has not held. Its requests are tried again.
+    /// Notes that a transaction has not held. Its requests are tried again.
     pub(crate) fn failed(&mut self, number: u64, revision: i64) -> Vec<FleetMessage> {
         let parts = self.settle(number);
         self.is_alone = parts.len() > 1;
@@ -234,7 +234,7 @@ impl Requests {
         if is_hopeless { self.refuse(revision) } else { Vec::new() }
     }
 
-    /// The fate of a transaction is known, so earlier ones cannot hold any more.
+    /// Notes that the fate of a transaction is known, so that earlier ones cannot hold any more.
     fn settle(&mut self, number: u64) -> Vec<Part> {
         self.under_way = self.under_way.filter(|under_way| *under_way > number);
         let parts = self.sent.remove(&number).unwrap_or_default();

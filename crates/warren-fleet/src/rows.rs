@@ -42,7 +42,7 @@ struct Holders {
     next_keys: HashMap<PublicKey, PublicKey>,
 }
 
-/// Something that at most one client has.
+/// Something that at most one client can have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
     Name(String),
@@ -90,7 +90,7 @@ impl Rows {
         }
     }
 
-    /// The client that has something.
+    /// The client that has the claimed value.
     pub(crate) fn holder(&self, claim: &Claim) -> Option<PublicKey> {
         match claim {
             Claim::Name(name) => self.holders.names.get(name),
@@ -129,7 +129,7 @@ impl Rows {
         }
     }
 
-    /// What must change for these rows to become the newer ones.
+    /// The changes that turn these rows into the newer ones.
     pub(crate) fn changes_to(&self, newer: &Self) -> Vec<RowChange> {
         let gone = self.rows.keys().filter(|id| !newer.rows.contains_key(*id)).map(|id| id.deletion());
         let set = newer
@@ -151,7 +151,8 @@ impl Holders {
         }
     }
 
-    /// Forgets what a client has. Within one transaction, another client may have it already.
+    /// Forgets what a client claims. Within one transaction, another client may have claimed it already, and
+    /// keeps it.
     fn release(&mut self, client: &Client, key: PublicKey) {
         for claim in Claim::of(client) {
             match claim {

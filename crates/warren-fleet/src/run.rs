@@ -36,7 +36,7 @@ const SAVE: Duration = Duration::from_secs(1);
 /// How often the link's position is written to disk if nothing else has changed.
 const SAVE_POSITION: Duration = Duration::from_secs(10);
 
-/// Saving may take one part in this many of the time.
+/// Saving may take at most this fraction (1 / `SAVING_SHARE`) of the time.
 const SAVING_SHARE: u32 = 20;
 
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
@@ -48,7 +48,7 @@ const LASTING: Duration = Duration::from_secs(10);
 /// How often a store that must not be used is looked at again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(2);
 
-/// Where everything is.
+/// The directories of configuration, runtime files and state.
 pub(crate) struct Directories<'a> {
     pub(crate) config: &'a Path,
     pub(crate) runtime: &'a Path,
@@ -118,8 +118,7 @@ struct Runner {
     said: Said,
 }
 
-/// What the log has said. The link tries again and again, but the log should say only once why it
-/// fails.
+/// What was logged already. The link tries again and again, but the log should say only once why it fails.
 #[derive(Default)]
 struct Said {
     of_exit: Once,
@@ -135,7 +134,7 @@ struct Due {
     save: Instant,
 }
 
-/// The disk, and what it has.
+/// The files on disk, and what was last saved to them.
 struct Disk {
     state: StateDirectory,
     saving: Option<JoinHandle<()>>,
@@ -180,7 +179,7 @@ impl StoreConnection {
         self.up.is_some_and(|since| since.elapsed() >= LASTING)
     }
 
-    /// The connection has ended. Another member is next, after a pause that grows.
+    /// Ends the connection. Another member is next, after a pause that grows.
     fn end(&mut self, pause: Option<Duration>) {
         (self.commands, self.reports, self.up) = (None, None, None);
         self.member += 1;
@@ -321,7 +320,7 @@ impl Runner {
                 }
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
-                // `warren fleet recover` reads the disk, which has to have what this link was told last.
+                // `warren fleet recover` reads the disk, which has to contain what this link was told last.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
@@ -405,8 +404,8 @@ impl Runner {
         tokio::spawn(session::run(setup, report, receiver));
     }
 
-    /// The changes since the last one are no longer available, or belong to a new history. Until
-    /// everything is read, the link's place is where it was.
+    /// The changes since the last one are no longer available, or belong to a new history. Until everything
+    /// is read, the link's place does not change.
     fn must_read_all(&mut self) {
         self.position = self.current_position();
         self.is_live = false;
@@ -442,7 +441,7 @@ impl Runner {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
-            // All of it once more: the disk lacks what the failed save had.
+            // Saves everything once more, because the disk lacks what the failed save contained.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
         if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {

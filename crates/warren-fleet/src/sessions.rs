@@ -5,7 +5,7 @@
 //!
 //! A client process numbers its sessions. Between two sessions of one process, the numbers decide, whenever the store hears of them.
 //!
-//! A client that opens sessions or says that it stays, again and again, costs the store only so many writes ([`MOST_WRITES`]).
+//! A client that keeps opening sessions or reporting that it stays causes a limited number of writes to the store ([`MOST_WRITES`]).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ use crate::transaction::{Expected, MAX_OPERATIONS};
 /// A session that is older than this takes no record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Most writes of one client's record within [`PACE`]. What changes after that is written when the time is over, all at once.
+/// Most writes of one client's record within [`PACE`]. Later changes are written together when the time is over.
 const MOST_WRITES: u32 = 8;
 
-/// How long writes of a client's record count.
+/// How long a write of a client's record counts.
 const PACE: Duration = Duration::from_secs(10);
 
 /// Records, and this exit's own sessions.
@@ -38,7 +38,7 @@ pub(crate) struct Sessions {
     unsent: BTreeMap<PublicKey, u64>,
     /// The number of the latest change.
     change: u64,
-    /// The clients whose records were written within [`PACE`]: since when the writes count, and how many there were.
+    /// The clients whose records were written within [`PACE`]: the start of the count, and the number of writes.
     written: BTreeMap<PublicKey, (Instant, u32)>,
 }
 
@@ -62,7 +62,7 @@ impl Own {
         }
     }
 
-    /// Compares this session with that of a record. They are equal if they are of different client processes.
+    /// Compares this session with that of a record. Sessions of different client processes compare as equal.
     fn by_claim(&self, record: &SessionRecord) -> Ordering {
         // Clients and exits of earlier versions give no numbers.
         let are_numbered = self.claim > 0 && record.claim > 0;
@@ -84,7 +84,7 @@ pub(crate) struct SessionBatch {
 }
 
 impl Sessions {
-    /// A client has opened a session here, or keeps one, with its process's nonce and its number.
+    /// Notes that a client has opened a session here, or keeps one, with its process's nonce and its number.
     pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
         let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
         self.own.insert(key, Own { nonce, claim, opened: now, basis });
@@ -92,13 +92,13 @@ impl Sessions {
         self.changed(key);
     }
 
-    /// A key's record may have to be written, whatever is being written now.
+    /// Notes that a key's record may have to be written, whatever is being written now.
     fn changed(&mut self, key: PublicKey) {
         self.change += 1;
         self.unsent.insert(key, self.change);
     }
 
-    /// A session here is over. The exit says this before it says that the key has another one, which may have the same nonce.
+    /// Notes that a session here is over. The exit says this before it says that the key has another session, which may have the same nonce.
     pub(crate) fn close(&mut self, key: PublicKey, nonce: Vec<u8>) {
         if self.own.get(&key).is_some_and(|own| own.nonce == nonce) {
             self.own.remove(&key);
@@ -114,7 +114,7 @@ impl Sessions {
         self.unsent.clear();
     }
 
-    /// All records are gone with an earlier lease, or soon will be.
+    /// Writes all records again, because they are gone with an earlier lease, or soon will be.
     pub(crate) fn send_all_again(&mut self) {
         self.own.keys().copied().collect::<Vec<_>>().into_iter().for_each(|key| self.changed(key));
     }
@@ -124,7 +124,7 @@ impl Sessions {
         self.records = records;
     }
 
-    /// Takes a record from the store. Says so if a session has moved away from here.
+    /// Applies a record from the store. Returns a message for the exit if a session has moved away from here.
     pub(crate) fn record(
         &mut self,
         me: &ExitId,
@@ -152,7 +152,7 @@ impl Sessions {
             return None;
         }
         if self.own.get(&key)?.by_claim(&record) == Ordering::Greater {
-            // The other exit was late to say that the client was there.
+            // The other exit has only now recorded an older session of the client.
             self.changed(key);
             return None;
         }
@@ -212,8 +212,8 @@ impl Sessions {
         (batch, lost)
     }
 
-    /// A batch is stored. A key that has changed again meanwhile stays unsent, even if its session has the same nonce: it may have another
-    /// number, or an earlier lease.
+    /// Notes that a batch is stored. A key that has changed again meanwhile stays unsent, even if its session has the same nonce: the session
+    /// may have another number, or an earlier lease.
     pub(crate) fn stored(&mut self, batch: &SessionBatch, now: Instant) {
         for (key, change) in &batch.sessions {
             self.written.entry(*key).or_insert((now, 0)).1 += 1;

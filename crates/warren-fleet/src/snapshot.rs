@@ -1,7 +1,7 @@
 //! The link's copy on disk, so that it can serve its exit and notice a restored backup after a restart.
 //!
-//! The file has a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all before. It is replaced as a
-//! whole.
+//! The file consists of a line of JSON for its head, a line for each key, and a last line with the SHA-256 of all lines before
+//! it. It is replaced as a whole.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::meta::{Meta, Position};
 
 const FORMAT: u32 = 1;
 
-/// What the disk has.
+/// The content of the link's copy on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) meta: Meta,
@@ -113,7 +113,7 @@ impl StateDirectory {
     /// Replaces the copy.
     ///
     /// # Errors
-    /// If it cannot be written. The old one is unchanged then.
+    /// If the copy cannot be written. In that case the old one is unchanged.
     pub(crate) fn save(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
         let bytes = encode(snapshot)?;
         write_atomic(&self.snapshot(), &bytes, 0o600)

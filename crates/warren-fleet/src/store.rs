@@ -23,13 +23,13 @@ use crate::transaction::{Draft, Expected, Known, draft};
 /// How long a member of etcd may take to answer. Then another one is tried.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// Keys of one answer while everything is read.
+/// The most keys in one answer while everything is read.
 const PAGE: i64 = 2000;
 
 /// Largest message from etcd: a page of the largest rows, or the events of many transactions.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Most bytes of a fleet's keys and values. A full registry takes a quarter of it.
+/// Maximum size of a fleet's keys and values in bytes. A full registry takes a quarter of it.
 const MOST_READ: usize = 1 << 30;
 
 /// How to reach etcd.
@@ -70,7 +70,7 @@ impl StoreOptions {
     /// Connects to any member that answers, for a command.
     ///
     /// # Errors
-    /// If none does.
+    /// If no member answers.
     pub(crate) async fn connect_any(&self) -> anyhow::Result<Client> {
         let mut last = anyhow::anyhow!("it has no endpoints");
         for endpoint in &self.endpoints {
@@ -84,7 +84,7 @@ impl StoreOptions {
 
     async fn try_connect(&self, endpoint: &str) -> anyhow::Result<Client> {
         let mut client = self.connect(endpoint).await?;
-        // A connection is made with the first request only.
+        // The library connects only with the first request.
         let asked =
             timeout(ANSWER_TIMEOUT, client.get("/warren/", None)).await.context("it does not answer")?;
         match asked {
@@ -102,7 +102,7 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
     answer.map_err(|error| anyhow::anyhow!("{}", sentence(&error)))
 }
 
-/// What etcd says is wrong, without the words around it.
+/// The part of etcd's message that says what is wrong.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
     let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
@@ -200,7 +200,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 /// A lease, and which keys have it.
 type Lease<'a> = (i64, &'a dyn Fn(&str) -> bool);
 
-/// A transaction as etcd's. Puts of `leased` keys have the lease.
+/// Converts a transaction into etcd's form. Puts of `leased` keys get the lease.
 pub(crate) fn as_txn(transaction: &Transaction, lease: Option<Lease<'_>>) -> Txn {
     let compares: Vec<_> =
         transaction.expected.iter().map(|(key, expected)| compare(key, expected)).collect();
@@ -262,7 +262,7 @@ pub(crate) async fn apply(
     Ok(refused)
 }
 
-/// The first groups that fit into one transaction, and how many they are.
+/// The first groups that fit into one transaction, and their number.
 fn join_first(
     keys: &Keys,
     rows: &Rows,

@@ -18,11 +18,11 @@ pub(crate) const MAX_OPERATIONS: usize = 120;
 /// What a key must be for a transaction to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Changed last at this revision. 0 if there is no such key.
+    /// The key was changed last at this revision. 0 if there is no such key.
     Modified(i64),
-    /// This value.
+    /// The key has this value.
     Value(Vec<u8>),
-    /// Any value.
+    /// The key has any value.
     Present,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Known<'a> {
     pub(crate) basis: i64,
 }
 
-/// Makes the transaction for some of a request's rows. `request` are all of them.
+/// Makes the transaction for some of a request's rows. `request` contains all of its rows.
 ///
 /// # Errors
 /// If somebody else has what the rows claim, or has changed them in more than dates since the exit saw them.
@@ -115,11 +115,13 @@ impl Drafting<'_> {
         }
         let current = self.known.rows.content(id);
         if row == current {
-            // In a transaction with other requests, the answer comes later. Nobody else may change the row before it.
+            // In a transaction with other requests, the answer comes later. Nobody else may change the row before
+            // that.
             self.expect(Subject::Row(id));
             return Ok(());
         }
-        // Whatever the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces that one.
+        // No matter what the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces
+        // that one.
         if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
             && invitation.used_by != Some(user)
             && !self.request.contains(&RowId::Client(user).deletion())
@@ -202,7 +204,8 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// A row must be missing, unless the same request deletes it: a client has no removed key, and a removed key has no client.
+    /// Requires that a row is missing, unless the same request deletes it. A client cannot have a removed key, and a removed key
+    /// cannot be a client's.
     fn must_be_missing(&mut self, id: RowId) -> Result<(), Conflict> {
         if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
             return Err(Conflict);
@@ -211,7 +214,8 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// All clients' prefixes, or forwards, must be as the exit knew them, because those of different clients must not overlap.
+    /// Requires that all clients' prefixes, or forwards, are as the exit knew them, because those of different clients must
+    /// not overlap.
     fn touch(&mut self, subject: Subject, key: PublicKey) -> Result<(), Conflict> {
         if self.known.unseen.has_changed(subject, self.known.basis) {
             return Err(Conflict);
@@ -261,7 +265,7 @@ impl Drafting<'_> {
         Ok(self.draft)
     }
 
-    /// A new client's key, and a removed key, must not be another client's next key.
+    /// Requires that a new client's key, or a removed key, is not another client's next key.
     fn keys_are_nobodys_next(&mut self) -> Result<(), Conflict> {
         let mut keys = BTreeSet::new();
         for row in &self.draft.rows {

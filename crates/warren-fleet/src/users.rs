@@ -1,4 +1,4 @@
-//! The store's users of exits. A ticket makes one. It is removed with its exit, or when the ticket has ended and nobody has used it.
+//! The exits' etcd users. A ticket creates one. It is removed with its exit, or when the ticket has ended and nobody has used it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +21,12 @@ use crate::store::{ANSWER_TIMEOUT, in_words, pairs_of};
 /// How often a link looks for users whose tickets have ended.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How an exit has got its user of the store, `us/EXIT`. Whoever makes a ticket writes it before the user is made.
+/// The record of how an exit got its etcd user, `us/EXIT`. It is written with the ticket, before the user is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
     /// The digest of the latest ticket. Empty if the exit was removed, or has left, and its user is still there.
     pub(crate) ticket: String,
-    /// What the host that has used the ticket has drawn. `None` while the ticket is unused.
+    /// The random text of the host that has used the ticket. `None` while the ticket is unused.
     #[serde(default)]
     pub(crate) host: Option<String>,
     /// Whether the user is being removed.
@@ -41,7 +41,7 @@ pub(crate) struct Granted {
     pub(crate) modified: i64,
 }
 
-/// The store's user of an exit, and the name of its role.
+/// The name of an exit's etcd user, and of its role.
 pub(crate) fn user_name(fleet: &str, exit: &ExitId) -> String {
     format!("warren-{fleet}-{exit}")
 }
@@ -58,7 +58,7 @@ pub(crate) async fn add(
 ) -> anyhow::Result<()> {
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
-    // One of an earlier ticket, whose password nobody needs any more.
+    // The user of an earlier ticket, whose password nobody needs any more.
     let _ = auth.user_delete(name).await;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
@@ -192,7 +192,7 @@ pub(crate) async fn void_tickets(client: &mut Client, keys: &Keys, exit: &ExitId
     Ok(is_found)
 }
 
-/// After a recovery, the store may know less than the copy: the exit has joined since, so its user stays.
+/// Keeps the user of an exit that has joined since the backup: after a recovery, the store may know less than the copy.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -205,8 +205,8 @@ pub(crate) async fn keep(client: &mut Client, keys: &Keys, exit: &ExitId) -> any
     Ok(())
 }
 
-/// Ends users whose tickets have ended, again and again. Only links whose user may remove users can. `is_used`: whether the link uses
-/// the store. One that comes from an old backup may lack exits.
+/// Periodically removes users whose tickets have ended. Only links whose own user may remove users can do so. `is_used`: whether
+/// the link uses the store. A store restored from an old backup may lack exits, so the link does not use it.
 pub(crate) async fn watch(config: FleetConfig, is_used: Arc<AtomicBool>) {
     let keys = config.keys();
     let mut client = None;
@@ -235,16 +235,16 @@ async fn sweep(config: &FleetConfig, keys: &Keys, client: &mut Option<Client>) -
         Some(client) => client,
         None => client.insert(config.store.options()?.connect_any().await?),
     };
-    // A user may look at itself, and not remove itself.
+    // A user can see itself, but cannot remove itself.
     let others = unused(client, keys).await?.into_iter().filter(|granted| granted.exit != config.exit);
     for granted in others {
         match end(client, keys, &granted).await {
             Ok(true) => tracing::info!(
-                "the ticket of {} has ended and nobody has used it, so its user of the store is removed",
+                "the ticket of {} has ended and nobody has used it, so its etcd user is removed",
                 granted.exit
             ),
             Ok(false) => {}
-            // Another link may do it, or the operator, whom the status tells.
+            // Another link may have the right, or the operator, whom `warren fleet status` tells.
             Err(error) if format!("{error:#}").contains("permission denied") => {}
             Err(error) => return Err(error),
         }

@@ -26,7 +26,8 @@ pub struct ClientPlanFacts {
     /// Networks that go through the tunnel. Without a lease for their IP version they become unreachable instead of
     /// going outside.
     pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` has them: exclusions, and the LAN if it is to be reachable.
+    /// Networks that go outside although `include` contains them: exclusions, and the LAN if it is to be
+    /// reachable.
     pub exclude: Vec<IpNet>,
     /// Networks of containers and virtual machines on this host, from [`crate::facts::guest_networks`]. They are
     /// reached by their device unless `include` lists exactly the same network.

@@ -1,4 +1,4 @@
-//! What a client's host takes from its tunnel, and how it answers.
+//! What a client's host accepts from its tunnel, and how it answers.
 //!
 //! Nobody opens a connection to the inner addresses, except to ports that the profile allows. A split tunnel's routes
 //! would send answers to visitors outside, so a routing table of its own sends everything from an inner address back
@@ -58,7 +58,7 @@ pub(crate) fn rules(host: &ClientPlanFacts) -> Vec<Step> {
     split(host).into_iter().flat_map(of_family).collect()
 }
 
-/// The chains and sets for what comes out of the tunnel.
+/// The chains and sets for packets that come out of the tunnel.
 pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
     let visited =
         allowed(host, InboundProtocol::Udp).and_then(|ports| (!split(host).is_empty()).then_some(ports));
@@ -97,7 +97,8 @@ pub(crate) fn forwarded_answers(host: &ClientPlanFacts) -> Option<String> {
     (!split(host).is_empty()).then(|| format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"))
 }
 
-/// Only a bare SYN begins a connection of TCP: conntrack takes any first packet that it sees of an older one for new.
+/// Accepts only a bare SYN as the beginning of a TCP connection: conntrack treats the first packet that it sees of an
+/// older connection as new.
 fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
     let mut rules = vec![
         "ct state established,related accept".to_owned(),
@@ -107,7 +108,7 @@ fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
     let mark = if split(host).is_empty() { String::new() } else { format!("ct mark set {:#x} ", mark(host)) };
     for (family, _) in split(host).iter().filter(|_| visited.is_some()) {
         let (keyword, set, ports) = (family.keyword(), visitors(*family), visited.unwrap_or_default());
-        // Also for connections that are known: the answers are recognized by this as long as packets come.
+        // Packets of known connections renew the entry too, because their answers are recognized by it.
         rules.insert(
             0,
             format!("meta nfproto {} udp dport {{ {ports} }} update @{set} {{ {keyword} saddr . udp sport . udp dport }}", version(*family)),
@@ -184,8 +185,8 @@ const SLOT_SHIFT: u32 = 20;
 /// The metric of routes that count only once the device is gone. Higher than the kernel's default metric, which for
 /// IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
 pub(crate) const VOID_METRIC: u32 = 0x5761;
-/// Seconds for which a visitor who sends nothing is remembered: as long as conntrack remembers a UDP flow with answers
-/// (`nf_conntrack_udp_timeout_stream`), and longer.
+/// Seconds after its last packet for which a visitor is remembered. At least as long as conntrack remembers a UDP flow
+/// with answers (`nf_conntrack_udp_timeout_stream`).
 const VISIT: u16 = 180;
 
 #[cfg(test)]

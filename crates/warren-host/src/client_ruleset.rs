@@ -23,7 +23,7 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
     client_inbound::chains(&mut text, host);
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
-    // Runs before any table marks an answer: the next table would take that mark for the carrier's.
+    // Runs before any table marks an answer: the next table would mistake that mark for the carrier's.
     let first = "type filter hook output priority mangle - 5; policy accept;";
     chain(
         &mut text,
@@ -57,8 +57,8 @@ fn outside(host: &ClientPlanFacts) -> Vec<String> {
 /// that this host forwards get the mark too.
 fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
-    // Only a bare SYN proves that a connection began outside. Conntrack takes any first packet that it sees of an
-    // older session for new, even of one that began here.
+    // Only a bare SYN proves that a connection began outside. Conntrack treats the first packet that it sees of
+    // an older session as new, even if the session began here.
     let new = "ct state new ct mark 0 fib daddr type local";
     let mut rules: Vec<String> = client_inbound::arrivals(host).collect();
     rules.extend([
@@ -106,8 +106,8 @@ fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     older.into_iter().chain([answers]).collect()
 }
 
-/// Masquerades packets into the tunnel. The exit takes them only from the inner addresses and from the networks behind
-/// this host that it routes here.
+/// Masquerades packets into the tunnel. The exit accepts them only from the inner addresses and from the networks
+/// behind this host that it routes here.
 fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {

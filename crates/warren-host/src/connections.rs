@@ -11,7 +11,7 @@ use crate::sock_diag::{DiagSocket, FAMILIES, TCP, UDP, sockets};
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
-    // A socket of IPv6 may carry IPv4: it has a mapped address then.
+    // An IPv6 socket may carry IPv4. It then has an IPv4-mapped address.
     end_where(|found| addresses.contains(&found.address().to_canonical()))
 }
 

@@ -23,7 +23,7 @@ pub struct TrustedNetwork {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HardwareAddress([u8; 6]);
 
-/// The network by which this host reaches the internet.
+/// The network through which this host reaches the internet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentNetwork {
     /// The device of the default route.
@@ -34,7 +34,7 @@ pub struct CurrentNetwork {
     pub router: IpAddr,
     /// The router's hardware address; none if it has not answered.
     pub hardware: Option<HardwareAddress>,
-    /// Whether the router has answered lately, so that an old entry cannot be taken for it.
+    /// Whether the router has answered recently. An old neighbour entry does not count.
     pub is_confirmed: bool,
 }
 
@@ -63,13 +63,14 @@ impl CurrentNetwork {
         Ok(Some(Self { device, networks, router, hardware, is_confirmed }))
     }
 
-    /// Whether it is the network that a profile names. An entry that is not confirmed counts as well.
+    /// Whether this is the network that a profile names. An entry that is not confirmed counts as well.
     pub fn is(&self, trusted: &TrustedNetwork) -> bool {
         self.hardware == Some(trusted.router)
             && self.networks.iter().any(|network| network.trunc() == trusted.network.trunc())
     }
 
-    /// What a profile writes for it, with `name` in front. None while the router has not answered.
+    /// The value of a profile's setting for this network, which begins with `name`. None while the router has
+    /// not answered.
     pub fn as_setting(&self, name: &str) -> Option<String> {
         Some(format!("{name} {} {}", self.networks.first()?.trunc(), self.hardware?))
     }

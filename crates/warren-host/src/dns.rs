@@ -53,7 +53,7 @@ pub struct DnsPlan {
     owner: String,
     /// The resolvers to set, in order.
     servers: Vec<IpAddr>,
-    /// The domains to which the resolvers are limited, if they are.
+    /// The domains to which the resolvers are limited. None if they are not limited.
     split: Option<SplitDns>,
     /// The state directory that records the change.
     state: PathBuf,
@@ -64,7 +64,7 @@ impl DnsPlan {
     /// Finds out how this host's programs find their resolvers, and plans to send them to `servers`.
     ///
     /// `state` is Warren's state directory, `owner` the profile, `device` its tunnel. With a `split`, only names below its
-    /// domains are asked of `servers`.
+    /// domains are looked up at `servers`.
     pub async fn of_host(
         state: &Path,
         owner: &str,

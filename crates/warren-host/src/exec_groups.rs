@@ -1,9 +1,9 @@
 //! Single programs inside a tunnel while the host is outside, or outside while the host is inside.
 //!
-//! A program belongs to a side by its cgroup ([`ExecGroup`]). An nftables table recognises the packets of these cgroups,
-//! marks them, and drops what cannot go to its side. The table belongs to no process: it stays however the daemon ends, so
-//! a program inside never leaves outside. [`release`] removes it, or leaves it in place, with no way out, while a program is
-//! still inside.
+//! A program's cgroup ([`ExecGroup`]) decides on which side it is. An nftables table recognises the packets of these
+//! cgroups, marks them, and drops what cannot go to its side. The table belongs to no process: it stays however the daemon
+//! ends, so a program inside never leaves outside. [`release`] removes it, or leaves it in place, with no way out, while a
+//! program is still inside.
 
 mod cgroup;
 mod rules;
@@ -68,10 +68,10 @@ struct Loaded {
 
 impl ExecTable {
     /// Makes the table of the profile `name`, whose journal is at `journal`, in place of one that an ended daemon left. Both
-    /// cgroups must be there.
+    /// cgroups must exist.
     ///
     /// # Errors
-    /// If another process has the journal, it is about another network namespace, or nft fails.
+    /// If another process has the journal open, the journal is about another network namespace, or nft fails.
     pub async fn make(
         journal: impl AsRef<Path>,
         name: &str,
@@ -99,10 +99,11 @@ impl ExecTable {
         Ok(made)
     }
 
-    /// Makes the table follow the tunnel, its cgroups, and what others did to it. Returns whether others had changed it.
+    /// Adapts the table to the tunnel and its cgroups, and restores it if others have changed it. Returns whether they
+    /// had.
     ///
     /// # Errors
-    /// If nft fails. The old table stays then.
+    /// If nft fails. In that case the old table stays.
     pub async fn follow(&mut self, groups: [Option<u64>; 2], rules: ExecRules) -> Result<bool, ExecError> {
         let listing = match &self.loaded {
             Some(loaded) if loaded.rules == rules && loaded.groups == groups => loaded.listing.as_ref(),
@@ -118,7 +119,7 @@ impl ExecTable {
         Ok(was_changed)
     }
 
-    /// Its change to this host, in a few words.
+    /// The table's change to this host, in a few words.
     pub fn change(&self) -> String {
         undo(&self.table).to_string()
     }
@@ -128,7 +129,7 @@ impl ExecTable {
         let text = table_text(FAMILY, &self.table, &ruleset::ruleset(&rules), false);
         self.loaded = None;
         nft::replace(FAMILY, &self.table, &text, self.journal.share_lock().map_err(failed)?).await?;
-        // The table is in force even if it cannot be listed. The next look at it makes it again then.
+        // The table is in force even if it cannot be listed. The next check then makes it again.
         let listing = nft::listing(FAMILY, &self.table).await.unwrap_or(None);
         self.loaded = Some(Loaded { rules, groups, listing });
         Ok(())
@@ -165,7 +166,7 @@ pub async fn release(journal: impl AsRef<Path>, name: &str) -> Result<Released, 
     if let [Ok(inside), Ok(outside)] = &groups {
         if inside.is_populated() {
             let rules = ExecRules::cut_off(inside.nft_path(), outside.nft_path());
-            // The rules name both.
+            // The rules name both cgroups, so both must exist.
             outside.make().map_err(failed)?;
             let text = table_text(FAMILY, &table, &ruleset::ruleset(&rules), false);
             nft::replace(FAMILY, &table, &text, journal.share_lock().map_err(failed)?).await?;

@@ -32,8 +32,8 @@ impl Forwarding {
     /// by the setting's key and its device's index.
     ///
     /// A bridge of containers or virtual machines that is newer than the exit's change counts as forwarding IPv6 for
-    /// them: the program that made the bridge may have found the switch on and left it so. `indexes` has the index of
-    /// each device.
+    /// them: the program that made the bridge may have found the switch on and left it so. `indexes` contains the
+    /// index of each device.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         changed: impl Fn(&str, Option<u32>) -> Option<&'a [Companion]>,

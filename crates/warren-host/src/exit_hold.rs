@@ -66,7 +66,7 @@ impl HeldRules {
     /// Replaces the table atomically if this exit's rules differ.
     ///
     /// # Errors
-    /// If nft fails; the old table stays then.
+    /// If nft fails. In that case the old table stays.
     pub async fn follow(&mut self, exit: &ExitHost) -> Result<(), StepError> {
         let ruleset = ruleset(exit);
         if self.ruleset == ruleset {

@@ -33,7 +33,7 @@ pub struct ExitHost {
     pub allow: Vec<IpNet>,
     /// Networks behind clients, each without host bits. Those of an IP version without a pool are left out.
     pub prefixes: Vec<IpNet>,
-    /// Ports of this host's addresses that lead to clients.
+    /// Ports of this host's addresses that are forwarded to clients.
     pub forwards: Vec<ForwardedPorts>,
     /// Whether clients cannot reach each other.
     pub isolation: bool,
@@ -70,7 +70,7 @@ impl ExitHost {
         self.listen_ports.iter().copied().chain(forwarded).collect()
     }
 
-    /// The devices by which clients' IPv4 packets leave and answers come in.
+    /// The devices through which clients' IPv4 packets leave and answers come in.
     pub(crate) fn ways_out(&self) -> Vec<DeviceName> {
         let resolvers = self.resolvers.iter().map(|resolver| IpNet::from(*resolver));
         let allowed: Vec<IpNet> = self.allow.iter().copied().chain(resolvers).collect();

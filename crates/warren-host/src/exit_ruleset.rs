@@ -41,7 +41,7 @@ pub(crate) fn ruleset(host: &ExitHost) -> String {
     text
 }
 
-/// The chains by which visitors reach clients. Without forwards there are none.
+/// The chains that let visitors reach clients. Without forwards there are none.
 fn forwarding(host: &ExitHost, pools: &[Pool]) -> String {
     let forwards = Forwards::of(host);
     let mut text = String::new();

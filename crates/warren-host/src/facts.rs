@@ -147,9 +147,9 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
     Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
 }
 
-/// The ports of TCP and UDP at which programs of this host wait for others, as far as a service may not lose them to
-/// somebody else: those of listening TCP sockets, and of root's and system users' UDP sockets without a peer below the
-/// ports that the kernel gives to any program.
+/// The TCP and UDP ports of this host's programs that nobody else may get: those of listening TCP sockets, and those
+/// of UDP sockets without a peer that belong to root and system users and are below the ports that the kernel assigns
+/// to any program.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -183,10 +183,11 @@ pub struct ServicePort {
     pub is_system: bool,
 }
 
-/// Bytes of the list of SCTP endpoints.
+/// The most bytes that are read of the list of SCTP endpoints.
 const MOST_OF_SCTP: u64 = 1024 * 1024;
 
-/// The ports of endpoints of SCTP that take associations. Their sockets have TCP's state for that (`SCTP_SS_LISTENING`).
+/// The ports of SCTP endpoints that accept associations. Their sockets have the state of a listening TCP socket
+/// (`SCTP_SS_LISTENING`).
 fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
     const LISTEN: &str = "10";
     endpoints.lines().skip(1).filter_map(|line| {

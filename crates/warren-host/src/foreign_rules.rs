@@ -31,9 +31,9 @@ pub struct Bypass {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum How {
-    /// Its table has a route to this network.
+    /// The rule's table has a route to this network.
     Leads(IpNet),
-    /// It jumps to the rule with this priority, past all rules in between.
+    /// The rule jumps to the rule with this priority, past all rules in between.
     Skips(u32),
 }
 
@@ -46,8 +46,9 @@ pub struct RulePlace {
     pub bypasses: Vec<Bypass>,
 }
 
-/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the one that has the
-/// rules now, or that they are meant for. All tunnels of a host share one band, and no tunnel goes back to a later one.
+/// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band of the rules
+/// now, or the one that they are meant for. All tunnels of a host share one band, and no tunnel goes back to a later
+/// one.
 pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Band) -> io::Result<RulePlace> {
     let mut bypasses = Vec::new();
     let mut taken = Vec::new();
@@ -88,7 +89,7 @@ async fn bypasses_among(
     family: Family,
     tunnel: &Tunnel,
 ) -> io::Result<Vec<Bypass>> {
-    // The usual band is the last one, so a rule behind it is behind all bands.
+    // The usual band is the last one, so a rule after it is after all bands.
     let in_front = |rule: &&SeenRule| rule.priority <= Band::USUAL.last() && rule.takes_ordinary(tunnel);
     let candidates: Vec<&SeenRule> = rules.iter().filter(in_front).collect();
     let routes: Vec<SeenRoute> = match candidates.iter().any(|rule| rule.action == Action::Lookup) {
@@ -111,7 +112,7 @@ async fn bypasses_among(
 }
 
 impl Bypass {
-    /// Whether it leaves the band alone: it comes after the band, or jumps no further than the band's start.
+    /// Whether the rule leaves the band alone: it comes after the band, or jumps no further than the band's start.
     fn is_behind(&self, band: Band) -> bool {
         match self.how {
             How::Leads(_) => self.priority > band.last(),

@@ -1,4 +1,4 @@
-//! Ports by which services are reached through a tunnel.
+//! Ports at which services are reached through a tunnel.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ pub struct Ports {
     pub last: u16,
 }
 
-/// Ports of an exit's addresses that lead to a client.
+/// Ports of an exit's addresses that are forwarded to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardedPorts {
     /// The exit's ports.

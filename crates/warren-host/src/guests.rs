@@ -45,7 +45,7 @@ enum Kind {
     Other,
 }
 
-/// A device by which a route leads off this host.
+/// A device through which a route leads off this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeenWay {
     device: u32,
@@ -154,8 +154,8 @@ impl Kind {
 }
 
 impl SeenWay {
-    /// The devices by which a route leads off this host to more than a private network. Warren's own routes don't
-    /// count.
+    /// The devices through which a route leads off this host to more than a private network. Warren's own routes
+    /// don't count.
     pub(crate) fn of(route: &RouteMessage, destination: IpNet) -> Vec<Self> {
         let is_default = destination.prefix_len() == 0;
         let has_gateway = |attributes: &[RouteAttribute]| {

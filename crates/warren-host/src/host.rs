@@ -74,7 +74,8 @@ impl Host {
     /// Opens the host and the journal at `journal`, whose directory exists. Call this within a tokio runtime.
     ///
     /// # Errors
-    /// If another process has the journal, or it lists changes of a killed daemon, which [`recover`] must undo first.
+    /// If another process has the journal open, or the journal lists changes of a killed daemon, which [`recover`]
+    /// must undo first.
     pub async fn open(journal: impl AsRef<Path>) -> Result<Self, HostError> {
         let path = journal.as_ref();
         let host = Self::open_unfinished(path)?;
@@ -231,8 +232,8 @@ impl Host {
         first_free_slot(&self.netlink).await.map_err(HostError::Read)
     }
 
-    /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the one that has the
-    /// rules now, or that they are meant for.
+    /// Finds a band with no bypass in front of it for the rules of the tunnel in `slot`. `band` is the band of the
+    /// rules now, or the one that they are meant for.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -273,7 +274,7 @@ impl Host {
         self.journal.share_lock()
     }
 
-    /// Makes a step, replacing the one that `applied` has in its place.
+    /// Makes a step. If `applied` contains an earlier form of it, replaces that one.
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
         let replaced = applied.replaced_by(step);
         let Some(undo) = step::prepare(step, &self.netlink, replaced).await? else { return Ok(()) };
@@ -323,8 +324,8 @@ impl Host {
         Ok(())
     }
 
-    /// Makes several new tables in one transaction. Returns false if nft refuses them together. Nothing has changed
-    /// then, and the caller makes each table alone to find the one at fault.
+    /// Makes several new tables in one transaction. Returns false if nft refuses them together. In that case
+    /// nothing has changed, and the caller makes each table alone to find the one at fault.
     async fn make_together(&mut self, tables: &[Step], applied: &mut Applied) -> Result<bool, StepError> {
         let (text, undos) = tables::new(tables);
         let entries =

@@ -45,7 +45,7 @@ pub struct KillSwitch {
 pub enum Standing {
     /// Open: nobody has closed it in this boot, or somebody has opened it since.
     Open,
-    /// Closed, and the kernel has its table.
+    /// Closed, and its table is in the kernel.
     Closed,
     /// Meant to be closed, but the kernel does not have its table.
     Gone,
@@ -80,8 +80,8 @@ impl KillSwitch {
     /// atomically, unless it is the one that these rules make.
     ///
     /// # Errors
-    /// If another process has the journal, the journal is about another network namespace, or nft fails. An earlier
-    /// table stays then.
+    /// If another process has the journal open, the journal is about another network namespace, or nft fails. In
+    /// that case an earlier table stays.
     pub async fn close(
         journal: impl AsRef<Path>,
         name: &str,
@@ -123,10 +123,11 @@ impl KillSwitch {
         }
     }
 
-    /// Takes over a kill switch that an ended process left closed; none if it is open.
+    /// Adopts a kill switch that an ended process left closed. None if it is open.
     ///
     /// # Errors
-    /// If another process has the journal, the journal is about another network namespace, or there is no record.
+    /// If another process has the journal open, the journal is about another network namespace, or there is no
+    /// record.
     pub fn take_over(journal: impl AsRef<Path>, name: &str) -> Result<Option<Self>, KillSwitchError> {
         let path = journal.as_ref();
         if !is_closed(path).map_err(|source| HostError::Journal { path: path.to_owned(), source })? {
@@ -143,7 +144,7 @@ impl KillSwitch {
         Ok(Some(Self { path: path.to_owned(), journal, table, record }))
     }
 
-    /// Its change to this host, in a few words.
+    /// The kill switch's change to this host, in a few words.
     pub fn change(&self) -> String {
         undo(&self.table).to_string()
     }
@@ -156,7 +157,7 @@ impl KillSwitch {
     /// Replaces the rules in force by `rules`, atomically. Does nothing if they are in force already.
     ///
     /// # Errors
-    /// If nft fails or the record cannot be written; the old rules stay in force then.
+    /// If nft fails or the record cannot be written; in that case the old rules stay in force.
     pub async fn set(&mut self, rules: KillSwitchRules) -> Result<(), KillSwitchError> {
         if rules == self.record.rules {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// A device by which this host may reach others without a tunnel.
+/// A device through which this host may reach others without a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutsideLink {
     /// The device.

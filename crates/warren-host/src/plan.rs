@@ -195,7 +195,7 @@ impl Step {
         }
     }
 
-    /// Whether it can be undone while the rest of its plan stays.
+    /// Whether the step can be undone while the rest of its plan stays.
     pub(crate) fn stands_alone(&self) -> bool {
         match self {
             Self::Address { .. } | Self::Route(_) | Self::Rule(_) | Self::Nftables { .. } => true,

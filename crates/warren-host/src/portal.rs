@@ -33,10 +33,10 @@ pub enum PortalError {
     /// The kernel cannot be asked.
     #[error("cannot read this host's state: {0}")]
     Read(#[from] std::io::Error),
-    /// It cannot be opened.
+    /// The portal cannot be opened.
     #[error("{0}; a portal needs nft 0.9.7 and Linux 5.13 (CONFIG_NFT_SOCKET)")]
     Apply(#[from] ApplyError),
-    /// It cannot be closed. The kernel still closes it in time.
+    /// The portal cannot be closed. The kernel still closes it in time.
     #[error(transparent)]
     Undo(#[from] UndoError),
     /// The kernel's state cannot be read.
@@ -45,8 +45,8 @@ pub enum PortalError {
 }
 
 impl Portal {
-    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must be there. Removes what a killed
-    /// process left of an earlier one.
+    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must exist. Removes what a killed
+    /// process left of an earlier portal.
     ///
     /// # Errors
     /// If a portal of this profile is open, the kernel lacks something, or nft fails.
@@ -64,7 +64,7 @@ impl Portal {
         Ok(Self { host })
     }
 
-    /// Closes it.
+    /// Closes the portal.
     ///
     /// # Errors
     /// What is left of it.

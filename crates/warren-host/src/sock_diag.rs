@@ -100,12 +100,13 @@ impl DiagSocket {
 
     /// Ends the socket. Returns whether the kernel has ended it, because the socket may be gone by now.
     pub(crate) fn end(&self, protocol: u8) -> io::Result<bool> {
-        // The id has the kernel's cookie of this socket, so a later socket with the same addresses is not ended.
+        // The id contains the kernel's cookie of this socket, so a later socket with the same addresses is not
+        // ended.
         ask(SOCK_DESTROY, NLM_F_ACK, (self.family, protocol), u32::MAX, &self.id)?.is_done()
     }
 }
 
-/// The number of the cgroup among the attributes behind `struct inet_diag_msg` (netlink(7)).
+/// The number of the cgroup among the attributes after `struct inet_diag_msg` (netlink(7)).
 fn cgroup(mut attributes: &[u8]) -> Option<u64> {
     loop {
         let half = |at: usize| Some(u16::from_ne_bytes(attributes.get(at..at + 2)?.try_into().ok()?));
@@ -140,7 +141,7 @@ const SOCK_DESTROY: u16 = 21;
 const ID: usize = 48;
 const ID_AT: usize = 4;
 const USER_AT: usize = 64;
-/// Bytes of `struct inet_diag_msg`, behind which the attributes are, and of an attribute's header.
+/// Bytes of `struct inet_diag_msg`, after which the attributes are, and of an attribute's header.
 const ATTRIBUTES_AT: usize = 72;
 const ATTRIBUTE_HEADER: usize = 4;
 /// INET_DIAG_CGROUP_ID of linux/inet_diag.h.

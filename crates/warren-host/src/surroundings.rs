@@ -31,7 +31,7 @@ pub struct Surroundings {
     /// The networks of this host's permanent addresses, each with its device, in order. No router advertisement or DHCP
     /// server assigned these addresses.
     pub permanent: Vec<OnLink>,
-    /// Devices by which IPv4 leads to other networks, in order.
+    /// Devices through which IPv4 leads to other networks, in order.
     pub routers: Vec<DeviceName>,
     /// For whom the host forwards.
     pub forwarding: Forwarding,
@@ -158,8 +158,8 @@ impl Observer {
 }
 
 impl Surroundings {
-    /// The devices by which clients' IPv4 packets may leave for the internet or for one of `allowed`, and answers come
-    /// in.
+    /// The devices through which clients' IPv4 packets may leave for the internet or for one of `allowed`, and answers
+    /// come in.
     pub fn ways_out(&self, allowed: &[IpNet]) -> Vec<DeviceName> {
         let is_allowed = |link: &&OnLink| {
             allowed.iter().any(|network| network.contains(&link.network) || link.network.contains(network))
@@ -172,7 +172,7 @@ impl Surroundings {
 }
 
 /// Whether an address has no lifetime, so that neither an advertisement nor a lease assigned it. A network manager may
-/// give an advertised address no lifetime, but manages its route itself then (`noprefixroute`).
+/// give an advertised address no lifetime, but then manages its route itself (`noprefixroute`).
 fn is_permanent(message: &AddressMessage) -> bool {
     let is_managed = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Flags(flags) if flags.contains(AddressFlags::Noprefixroute));
     message.header.flags.contains(AddressHeaderFlags::Permanent) && !message.attributes.iter().any(is_managed)

@@ -47,23 +47,24 @@ pub fn firewall_table(profile: &str) -> String {
     format!("warren_{profile}")
 }
 
-/// Returns the name of a profile's table that refuses DNS queries outside the tunnel. No profile's own table has this
-/// prefix.
+/// Returns the name of a profile's table that refuses DNS queries outside the tunnel. No name from [`firewall_table`]
+/// has this prefix.
 pub fn guard_table(profile: &str) -> String {
     format!("warren-dns_{profile}")
 }
 
-/// Returns the name of a profile's table for single programs. No profile's own table has this prefix.
+/// Returns the name of a profile's table for single programs. No name from [`firewall_table`] has this
+/// prefix.
 pub fn exec_table(profile: &str) -> String {
     format!("warren-exec_{profile}")
 }
 
-/// Returns the name of a profile's table for a portal. No profile's own table has this prefix.
+/// Returns the name of a profile's table for a portal. No name from [`firewall_table`] has this prefix.
 pub fn portal_table(profile: &str) -> String {
     format!("warren-portal_{profile}")
 }
 
-/// Returns the name of a profile's kill switch table. No profile's own table has this prefix.
+/// Returns the name of a profile's kill switch table. No name from [`firewall_table`] has this prefix.
 ///
 /// A profile's name has only characters that nft accepts.
 pub fn kill_switch_table(profile: &str) -> String {

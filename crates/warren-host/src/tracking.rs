@@ -36,7 +36,8 @@ pub struct SentOn {
     pub to: SocketAddr,
 }
 
-/// Removes every flow that was sent on and should not be any more. Returns how many. It blocks as [`forget`] does.
+/// Removes each flow that was sent on and for which `is_over` returns true. Returns how many. It blocks as
+/// [`forget`] does.
 ///
 /// # Errors
 /// If the kernel cannot be asked.

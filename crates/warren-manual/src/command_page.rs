@@ -51,7 +51,7 @@ impl CommandPage<'_> {
     /// The examples of `--help`, a line each.
     fn examples(&self) -> String {
         let help = self.command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        // Below the examples, `warren --help` has the exit codes, which have a section of their own here.
+        // Below the examples, `warren --help` lists the exit codes, which have a section of their own here.
         let examples = help.split("\n\n").next().unwrap_or_default();
         let lines = examples.lines().filter(|line| line.starts_with(' '));
         let lines: String = lines.map(|line| format!("{}\n", escaped(line.trim()))).collect();

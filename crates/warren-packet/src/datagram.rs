@@ -144,7 +144,7 @@ impl Fragment<'_> {
             && (self.is_large_enough() || end == total)
     }
 
-    /// Whether it holds at least 1/[`MAX_FRAGMENTS`] of the packet. Only the last fragment may hold less.
+    /// Whether the fragment holds at least 1/[`MAX_FRAGMENTS`] of the packet. Only the last fragment may hold less.
     pub(crate) fn is_large_enough(&self) -> bool {
         self.payload.len() >= usize::from(self.total) / MAX_FRAGMENTS
     }

@@ -1,4 +1,4 @@
-//! What a TCP packet means for its flow: it opens the flow, ends it, or goes on with it.
+//! What a TCP packet means for its flow: it opens the flow, ends it, or continues it.
 
 use crate::ip::IpPacket;
 use crate::transport::{TransportHeader, TransportKind};

@@ -53,8 +53,8 @@ pub struct IpPacket<'a> {
 impl<'a> IpPacket<'a> {
     /// Checks that `bytes` is exactly one IP packet.
     ///
-    /// Truncated extension headers do not make a packet malformed, because a router would forward it too. [`Self::transport`] is
-    /// `None` then.
+    /// Truncated extension headers do not make a packet malformed, because a router would forward it too. For such a packet,
+    /// [`Self::transport`] is `None`.
     ///
     /// # Errors
     /// [`Malformed`] says which length or version is wrong. IPv6 jumbograms are refused.

@@ -1,6 +1,6 @@
 //! Which packets need the order in which they were sent.
 //!
-//! TCP and QUIC senders take a packet for lost when three later ones arrive before it. A transfer's packets therefore wait for
+//! TCP and QUIC senders treat a packet as lost when three later ones arrive before it. A transfer's packets therefore wait for
 //! those before them. Packets of calls, games and DNS, and acknowledgements without data, do not wait: to them, delay does
 //! more harm than disorder.
 

@@ -37,8 +37,8 @@ pub struct FlowQueue {
     limit: usize,
     patience: Patience,
     flows: Box<[Flow]>,
-    /// Buckets of the flows that have just become active. `old` has those of the other flows with a backlog (RFC 8290 section
-    /// 4.1).
+    /// Buckets of the flows that have just become active. `old` contains the buckets of all other flows with a backlog (RFC
+    /// 8290 section 4.1).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     bytes: usize,
@@ -140,7 +140,7 @@ impl FlowQueue {
     /// because their senders notice a head drop soonest.
     pub fn push(&mut self, flow_hash: u32, framed: BytesMut, now: Instant) -> u64 {
         let mut dropped = 0;
-        // A packet that is larger than the limit is taken if the queue is empty.
+        // A packet that is larger than the limit is accepted if the queue is empty.
         while self.bytes + framed.len() > self.limit && !self.is_empty() {
             self.drop_from_longest();
             dropped += 1;
@@ -167,8 +167,8 @@ impl FlowQueue {
         dropped
     }
 
-    /// Takes the next packet to send. Packets that waited too long are dropped or marked, and counted in `signals`. Drops count
-    /// as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay).
+    /// Removes and returns the next packet to send. Packets that waited too long are dropped or marked, and counted in
+    /// `signals`. Drops count as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay).
     pub fn pop(&mut self, now: Instant, signals: &mut Signals) -> Option<BytesMut> {
         loop {
             let (place, is_new) = match (self.new.front(), self.old.front()) {
@@ -200,7 +200,7 @@ impl FlowQueue {
                 self.old.push_back(place);
             } else {
                 flow.is_listed = false;
-                // After a long backlog. Many flows could otherwise keep the memory of a full queue each.
+                // Gives up memory after a long backlog. Otherwise many flows could each keep the memory of a full queue.
                 if flow.packets.capacity() > KEPT_PLACES {
                     flow.packets = VecDeque::new();
                 }
@@ -216,7 +216,7 @@ impl FlowQueue {
         packets as u64
     }
 
-    /// Drops a packet of the longest flow, at most one each round trip. Returns whether it did.
+    /// Drops a packet of the longest flow, at most one each round trip. Returns whether it dropped one.
     fn warn_longest(&mut self, now: Instant) -> bool {
         if self.next_warning.is_some_and(|next| now < next) {
             return false;
@@ -237,7 +237,7 @@ impl FlowQueue {
 }
 
 impl Flow {
-    /// Takes the flow's next packet that did not wait too long, with its wait.
+    /// Removes and returns the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
         (now, patience): (Instant, Patience),

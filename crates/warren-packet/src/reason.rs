@@ -58,7 +58,7 @@ drop_reasons! {
     ReceiveBufferFull "receive_buffer_full" "The QUIC library's receive buffer was full.";
     SocketBufferFull "socket_buffer_full" "The UDP socket's receive buffer was full.";
     IntakeFull "intake_full" "The client's datagrams arrived faster than they could be processed.";
-    TunWrite "tun_write" "The TUN device did not take the packet.";
+    TunWrite "tun_write" "The TUN device did not accept the packet.";
     TunRead "tun_read" "A read from the TUN device was not a usable packet.";
 }
 

@@ -1,9 +1,8 @@
 //! Puts the numbered datagrams of one connection back in order, in bounded memory and time.
 //!
 //! Each lane has numbers of its own. In an ordered lane, the datagrams after a missing number are held back until it arrives.
-//! The lane goes on without the number when the peer says that it never comes, at its deadline, or when there is no room to
-//! hold more. Held datagrams are always released, never dropped. The unordered lane holds nothing. Its numbers only reveal
-//! repetitions.
+//! The lane skips the number when the peer says that it never comes, at its deadline, or when there is no room to hold more.
+//! Held datagrams are always released, never dropped. The unordered lane holds nothing. Its numbers only reveal repetitions.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -32,7 +31,7 @@ use planted::{Bug, is_planted};
 /// Longest time for which a missing number holds back its lane, whatever the caller asks for.
 pub const MAX_HOLD: Duration = Duration::from_millis(400);
 
-/// Bounds on what a [`Resequencer`] holds. Above them, the fullest lane goes on without its oldest missing numbers.
+/// Bounds on what a [`Resequencer`] holds. Above them, the fullest lane skips its oldest missing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes of held datagrams, together with the memory that keeps track of them.
@@ -51,7 +50,7 @@ impl Default for Limits {
 /// The order of one connection's numbered datagrams. It allocates nothing before the first one.
 ///
 /// Each datagram is released exactly once, or refused when it arrives. The datagrams of an ordered lane are released in the order
-/// of their numbers, except for those that arrive after their lane went on without them.
+/// of their numbers, except for those that arrive after their lane has skipped them.
 #[derive(Debug)]
 pub struct Resequencer {
     limits: Limits,
@@ -78,8 +77,8 @@ impl Resequencer {
         }
     }
 
-    /// Takes a datagram that arrived at `now`, with its trailer cut off. Appends to `released` the datagrams that may go on:
-    /// this one, those that waited for it, and others if there is no more room.
+    /// Handles a datagram that arrived at `now`, with its trailer cut off. Appends to `released` the datagrams that need not
+    /// wait: this one, those that waited for it, and others if there is no more room.
     ///
     /// If numbers before the datagram are found missing, they hold it back for `hold`, at most [`MAX_HOLD`]. A held datagram is
     /// copied: a slice would keep the whole receive buffer in memory.
@@ -109,14 +108,14 @@ impl Resequencer {
         taken
     }
 
-    /// Goes on to this place without the numbers below it, because the peer says that they never come.
+    /// Skips the numbers below this place, because the peer says that they never come.
     pub fn nothing_below(&mut self, place: Place, released: &mut VecDeque<Bytes>) {
         if place.lane.is_ordered() && !is_planted(Bug::NothingBelowIgnored) {
             self.change(place.lane, released, |lane, outlet| lane.nothing_below(place.number, outlet));
         }
     }
 
-    /// Goes on without the missing numbers whose deadline has passed.
+    /// Skips the missing numbers whose deadline has passed.
     pub fn expire(&mut self, now: Instant, released: &mut VecDeque<Bytes>) {
         for lane in self.waiting_lanes() {
             let is_due = self.lane(lane).and_then(Lane::deadline).is_some_and(|deadline| deadline <= now);
@@ -174,7 +173,7 @@ impl Resequencer {
         Ok(())
     }
 
-    /// Lets the fullest lane go on until the limits hold.
+    /// Makes the fullest lane skip missing numbers until the limits hold.
     fn make_room(&mut self, released: &mut VecDeque<Bytes>) {
         while (self.size > self.limits.max_bytes || self.counters.held_datagrams > self.limits.max_datagrams)
             && !is_planted(Bug::LimitsIgnored)

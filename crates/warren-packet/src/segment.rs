@@ -51,7 +51,8 @@ impl<'a> Segment<'a> {
 /// Segments one read from the TUN device and hands each packet to `emit`, in order.
 ///
 /// # Errors
-/// [`Malformed`] if it is not one whole IP packet, or the virtio header does not match it. Nothing is emitted then.
+/// [`Malformed`] if it is not one whole IP packet, or the virtio header does not match it. In that case nothing
+/// is emitted.
 pub fn segment(
     header: VirtioNetHeader,
     super_packet: &[u8],

@@ -19,7 +19,8 @@ use crate::{
     tls::{self, PresentedKey},
 };
 
-/// A placeholder for connections without a server name. It is never sent: SNI is off then, and the verifier checks keys only.
+/// A placeholder for connections without a server name. It is never sent, because SNI is off for them and the verifier checks
+/// only keys.
 pub(crate) const SERVER_NAME: &str = "exit.invalid";
 
 /// A connection that is about to be started.

@@ -108,7 +108,7 @@ impl Endpoint {
     /// Replaces an exit's keys. Existing connections are not affected.
     ///
     /// # Errors
-    /// If there is no key, or the TLS library refuses one. The previous keys stay then.
+    /// If there is no key, or the TLS library refuses one. In that case the previous keys stay.
     pub fn set_identities(&mut self, identities: &[PrivateKey]) -> Result<(), EndpointError> {
         if identities.is_empty() {
             return Err(EndpointError::NoIdentity);
@@ -158,7 +158,7 @@ impl Endpoint {
         }
     }
 
-    /// Moves new events and datagrams into `inbox`. Returns ready if there are any. Otherwise `cx` is woken once there are.
+    /// Moves new events and datagrams into `inbox`. Returns ready if there are any. Otherwise `cx` is woken once there are some.
     ///
     /// The caller should drop datagrams before the next poll, which reuses their memory. Datagrams that are kept longer stay
     /// valid, but cost new memory. After a ready poll, the caller polls again, with or without a flush in between. One call adds
@@ -193,8 +193,8 @@ impl Endpoint {
         }
     }
 
-    /// As [`send_datagram`](Self::send_datagram), and keeps the datagram until its packet is acknowledged. If the packet is lost,
-    /// [`Inbox::lost`] returns the datagram once, with `context`. It stays lost unless it is sent again.
+    /// Queues a datagram like [`send_datagram`](Self::send_datagram), and keeps it until its packet is acknowledged. If the
+    /// packet is lost, [`Inbox::lost`] returns the datagram once, with `context`. It stays lost unless it is sent again.
     ///
     /// An endpoint that does not keep datagrams ([`keeps_datagrams`](Self::keeps_datagrams)) only sends it. A datagram is also
     /// not returned if it was dropped before it was sent, if too many bytes are kept ([`LossCounts::forgotten`]), or if the
@@ -290,7 +290,7 @@ impl Endpoint {
     /// old port is broken.
     ///
     /// # Errors
-    /// If the socket cannot be used. The connection keeps the old one then.
+    /// If the socket cannot be used. In that case the connection keeps the old one.
     pub fn rebind(&mut self, connection: ConnectionId, socket: UdpSocket) -> io::Result<()> {
         match self {
             Self::Noq(endpoint) => endpoint.rebind(connection, socket),

@@ -34,7 +34,7 @@ impl Identities {
     /// those that running connections still hold.
     ///
     /// # Errors
-    /// As [`Self::new`]. The previous keys stay then.
+    /// As [`Self::new`]. In that case the previous keys stay.
     pub(crate) fn set(&mut self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
         let Some(base) = self.first() else { return Ok(()) };
         let of_key = |key: &PrivateKey| {

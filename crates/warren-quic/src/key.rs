@@ -84,7 +84,7 @@ impl PrivateKey {
         self.0.try_sign(message)
     }
 
-    /// Takes the 32-byte seed of RFC 8032.
+    /// Makes the key of the 32-byte seed of RFC 8032.
     fn of_seed(seed: &[u8; KEY_LENGTH]) -> Self {
         // Unchecked, because a key file has no public key to compare with.
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are an Ed25519 seed");

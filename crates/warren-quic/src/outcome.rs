@@ -35,7 +35,7 @@ pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedK
             code: close.error_code.into_inner(),
             reason: printable(&String::from_utf8_lossy(&close.reason)),
         },
-        // Either side may have found it out: the peer closes, or this side's TLS fails.
+        // Either side may have noticed: the peer closes, or this side's TLS fails.
         ConnectionError::ConnectionClosed(close) if close.error_code == no_protocol => {
             CloseReason::NoCommonProtocol
         }

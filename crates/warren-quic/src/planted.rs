@@ -17,7 +17,7 @@ warren_simulation::planted_bugs! {
     DatagramTwice,
     /// A connection's timers are ignored.
     TimersForgotten,
-    /// It is not reported that a connection has room again.
+    /// A connection that has room again is not reported.
     RoomUntold,
     /// The end of a connection is not reported.
     EndUntold,
@@ -27,7 +27,7 @@ warren_simulation::planted_bugs! {
     KeptNot,
     /// A lost datagram is returned twice.
     LostTwice,
-    /// It is not reported that kept datagrams were lost.
+    /// The loss of kept datagrams is not reported.
     LostUntold,
     /// A lost datagram is returned with another one's context.
     ContextMixed,

@@ -26,7 +26,7 @@ use crate::{
     strangers::{ExitSecrets, IdKey, RETRY_TOKEN_LIFETIME_IN_LIBRARY},
 };
 
-/// Bytes by which IPv6's header is longer than IPv4's.
+/// How many bytes longer IPv6's header is than IPv4's.
 const IPV6_EXTRA: u16 = 20;
 
 /// Most connection attempts that wait to be handled, and the most bytes buffered for each and for all.

@@ -119,7 +119,7 @@ impl Default for TransportSettings {
             datagram_receive_buffer: 8 * 1024 * 1024,
             // 60 brought no measurable gain (bench/LOG.md).
             ack_threshold: 32,
-            // The controller `adaptive` relies on it: it takes a delay of more than 7 ms for a queue.
+            // The controller `adaptive` relies on this value: it treats a delay of more than 7 ms as a queue.
             max_ack_delay: Duration::from_millis(5),
             reordering_threshold: 16,
             cipher: None,

@@ -304,7 +304,7 @@ impl SendErrors {
 
     /// The kinds, each with its name.
     pub const fn named(&self) -> [(&'static str, u64); 8] {
-        // Taken apart, so that the compiler refuses a kind that is not named.
+        // Destructured, so that the compiler refuses a kind without a name.
         let &Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
             self;
         [
@@ -325,7 +325,7 @@ impl SendErrors {
     }
 }
 
-/// The counters behind [`SocketStats`]. The sockets of an endpoint share them with their readers.
+/// The counters that [`SocketStats`] reports. The sockets of an endpoint share them with their readers.
 ///
 /// It has 18 fields because each is a counter of its own.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! In steady state hardly any memory is allocated per datagram, including QUIC's own part, and none for the counts that workers look at.
+//! In steady state, hardly any memory is allocated per datagram, including QUIC's own part. None is allocated for the counts that
+//! workers read.
 
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
@@ -54,7 +55,7 @@ async fn a_datagram_costs_less_than_a_twentieth_of_an_allocation_on_both_sides_t
     // Receive buffers and transmits are reused: no datagram is copied or newly allocated.
     assert!(bytes <= 50.0, "{bytes}");
 
-    // A worker asks each of its connections for these four times a second, whether it carries anything or not.
+    // A worker asks each of its connections for these counts four times a second, even idle ones.
     let before = ALLOCATIONS.load(Relaxed);
     let asked = (0..1_000).filter(|_| workers.pair.client.endpoint.loss_counts(at_client).is_some()).count();
     let allocations = ALLOCATIONS.load(Relaxed) - before;

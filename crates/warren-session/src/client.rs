@@ -148,7 +148,8 @@ impl ClientSession {
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
             return;
         }
-        // A connection may be lost before its exit has read this, so each one says it, and each later one again.
+        // A connection may be lost before the exit has read this, so every connection sends it, including later
+        // ones.
         self.stays = true;
         for index in 0..self.config.connections {
             if self.link(index).is_some_and(|link| link.attached_since().is_some()) {
@@ -353,7 +354,7 @@ struct Loss {
     goodbye: Option<Goodbye>,
     /// The code to close the connection with, if it is still open.
     closing: Option<Goodbye>,
-    /// Whether the exit answered. Retrying at once would not help then.
+    /// Whether the exit answered. If so, retrying at once would not help.
     answered: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Maps and sets that were filled one by one have nodes that are half empty. Building them anew from their sorted content fills the nodes.
+//! Compacts maps and sets. Inserting entries one by one leaves nodes half empty. Rebuilding the map from its sorted content fills
+//! the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

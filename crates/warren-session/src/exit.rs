@@ -178,7 +178,8 @@ impl ExitSessions {
     pub fn poll_action(&mut self) -> Option<ExitAction> {
         loop {
             let mut action = self.actions.pop_front()?;
-            // A batch is filled only when it leaves, so that it has all changes made until then. It may have none left.
+            // A batch is filled only when it leaves, so that it contains all changes made until then. There may be none
+            // left.
             if let ExitAction::Store(request) = &mut action
                 && !self.store.fill_batch(request, &self.registry)
             {
@@ -225,7 +226,7 @@ impl ExitSessions {
         self.store.lacks(row)
     }
 
-    /// Number of things that this exit keeps in mind, besides its clients.
+    /// Number of entries that this exit keeps in memory, apart from its clients.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         let lists = self.sessions.len() + self.by_key.len() + self.predecessors.len() + self.actions.len();
@@ -255,7 +256,7 @@ impl ExitSessions {
         self.clock.at(session.heard)
     }
 
-    /// The address pool, which also has the exit's own inner addresses.
+    /// The address pool, which also contains the exit's own inner addresses.
     pub fn pool(&self) -> &AddressPool {
         &self.pool
     }
@@ -328,7 +329,7 @@ impl ExitSessions {
         self.save_soon(now);
     }
 
-    /// Has the store write soon what has changed, together with other changes.
+    /// Makes the store save soon what has changed, together with other changes.
     fn save_soon(&mut self, now: Instant) {
         if self.store.ends_due.is_none() {
             self.store.ends_due = Some(now + ENDED_INTERVAL);

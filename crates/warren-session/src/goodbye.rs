@@ -197,8 +197,8 @@ impl Goodbye {
                  run `warren up` again",
             ),
             Self::InvitationVoid => Some(
-                "the exit does not take this invitation, because it was used, withdrawn or has expired: ask for a new \
-                 one with `warren exit invite NAME` there",
+                "the exit does not accept this invitation, because it was used, withdrawn or has expired: ask for \
+                 a new one with `warren exit invite NAME` there",
             ),
             Self::Version(Some(_))
             | Self::PoolEmpty

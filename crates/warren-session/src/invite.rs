@@ -81,12 +81,12 @@ impl FromStr for Invite {
 /// Why a text is not an invitation. The error does not repeat the text, which is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InviteError {
-    /// It does not begin with `warren1:`.
+    /// The text does not begin with `warren1:`.
     #[error(
         "this is not an invitation, which begins with \"warren1:\"; paste the whole output of `warren exit invite`"
     )]
     Foreign,
-    /// It was truncated or changed.
+    /// The text was truncated or changed.
     #[error("the invitation is damaged or incomplete; paste the whole output of `warren exit invite`")]
     Damaged,
 }

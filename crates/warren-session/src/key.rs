@@ -51,7 +51,7 @@ impl PublicKey {
         (key.is_on_curve() && !key.is_of_small_order()).then_some(key)
     }
 
-    /// Reads any 32 bytes without checking that they are a point, as a registry may have them.
+    /// Reads any 32 bytes without checking that they are a point, as a registry may contain them.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for PublicKey {
 #[serde(transparent)]
 pub(crate) struct StoredKey(#[serde(deserialize_with = "stored_key")] pub(crate) PublicKey);
 
-/// Reads a key that a registry has, which may be any 32 bytes, for `#[serde(deserialize_with)]`.
+/// Reads a key of a registry, which may be any 32 bytes, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
 ///
@@ -146,16 +146,16 @@ pub enum PublicKeyError {
     /// The text is base64, but not of 32 bytes.
     #[error("a public key is 32 bytes in base64, as `warren pubkey` prints it; this is {bytes} bytes")]
     Length {
-        /// Decoded length.
+        /// The decoded length in bytes.
         bytes: usize,
     },
-    /// No private key belongs to it.
+    /// No private key belongs to the public key.
     #[error(
         "this is not a key of Warren's; copy the one that `warren pubkey` or the exit prints, without a typing error; it may be a WireGuard key, \
          which only `warren exit client add NAME --wireguard --public-key KEY` takes"
     )]
     NotOnCurve,
-    /// Anybody can sign for it.
+    /// Anybody can sign for the key.
     #[error("this key is unsafe, because anybody can sign for it; use the one that `warren pubkey` prints")]
     SmallOrder,
 }

@@ -38,10 +38,10 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Feature bit of `Hello` and `Welcome`: the sender puts numbered datagrams in order, and may send such datagrams.
 pub const NUMBERED: u64 = 1;
 
-/// Feature bit of `Hello` and `Welcome`: the client takes `Update`. Bit 1 is reserved.
+/// Feature bit of `Hello` and `Welcome`: the client accepts `Update`. Bit 1 is reserved.
 pub const UPDATES: u64 = 4;
 
-/// Feature bit of `Hello` and `Welcome`: the client follows the roster of a fleet, and takes `Roster`.
+/// Feature bit of `Hello` and `Welcome`: the client follows the roster of a fleet, and accepts `Roster`.
 pub const ROSTER: u64 = 8;
 
 /// Time for a connection to finish its handshake, on either side. A connection that has not finished by then is closed.

@@ -1,4 +1,4 @@
-//! The messages of the control stream: Protocol Buffers behind a length prefix.
+//! The messages of the control stream: Protocol Buffers, each after a length prefix.
 //!
 //! Each message is a big-endian `u16` length and one `Message` envelope of `docs/warren-v1.proto`. Unknown fields and messages
 //! are ignored, so that later versions can add and drop them.

@@ -92,12 +92,12 @@ enum Choice {
     TakenFrom(PublicKey, u128),
 }
 
-/// The exit's own address in a pool's network: the first behind the network's, with the prefix length.
+/// The exit's own address in a pool's network: the first address after the network's, with the prefix length.
 pub fn gateway_ipv4(network: Ipv4Net) -> Ipv4Net {
     Ipv4Net::new_assert((u32::from(network.network()) | 1).into(), network.prefix_len())
 }
 
-/// As [`gateway_ipv4`]. The network's address itself is that of any router (RFC 4291 section 2.6.1).
+/// As [`gateway_ipv4`]. The network's address itself is the anycast address of all routers (RFC 4291 section 2.6.1).
 pub fn gateway_ipv6(network: Ipv6Net) -> Ipv6Net {
     Ipv6Net::new_assert((u128::from(network.network()) | 1).into(), network.prefix_len())
 }
@@ -119,7 +119,7 @@ impl AddressPool {
         })
     }
 
-    /// Gives up memory that many changes have left unused.
+    /// Frees memory that many changes have left unused.
     pub(crate) fn compact(&mut self) {
         compact(&mut self.holders);
         [&mut self.ipv4, &mut self.ipv6].into_iter().flatten().for_each(Range::compact);
@@ -185,7 +185,7 @@ impl AddressPool {
     ///
     /// # Errors
     ///
-    /// As [`Self::check_static`]. Nothing changes then.
+    /// As [`Self::check_static`]. In that case nothing changes.
     pub fn reserve(
         &mut self,
         key: PublicKey,
@@ -233,7 +233,7 @@ impl AddressPool {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Exhausted`]. Nothing changes then.
+    /// [`PoolError::Exhausted`]. In that case nothing changes.
     pub fn lease(&mut self, key: PublicKey) -> Result<Leased, PoolError> {
         // Choose for both families before taking anything, so that a full one leaves the other unchanged.
         let families = [Family::V4, Family::V6].map(|family| self.choose(key, family));

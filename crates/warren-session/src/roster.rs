@@ -1,9 +1,9 @@
-//! The roster of a fleet: which exits belong to it, where they are, and by which keys clients know them.
+//! The roster of a fleet: which exits belong to it, where they are, and which keys clients accept for them.
 //!
 //! An operator signs the roster with the *fleet key*, which is on no exit. Exits hand the signed roster to clients, and cannot change
 //! it: [`SignedRoster`] exists only with a valid signature. Each roster has a higher serial than the one before.
-//! [`FollowedFleet`] is what a client or an exit knows of a fleet. It takes a newer roster by the key that it knows, and refuses any
-//! other.
+//! [`FollowedFleet`] is what a client or an exit knows of a fleet. It accepts a newer roster that is signed by the key that it
+//! knows, and refuses any other.
 //!
 //! A roster does not expire. An expiry would call for the offline key on fixed days, and a day that is missed would cut off all
 //! clients. The price: an exit can withhold a newer roster from the clients that speak to no other exit.
@@ -39,7 +39,7 @@ pub const MAX_ROSTER_EXITS: usize = 64;
 /// Most endpoints of an exit.
 pub const MAX_ROSTER_ENDPOINTS: usize = 8;
 
-/// Most bytes of a signed roster.
+/// Maximum size of a signed roster in bytes.
 pub const MAX_ROSTER_LENGTH: usize = 16 * 1_024;
 
 /// Largest weight of an exit.

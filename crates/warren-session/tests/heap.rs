@@ -1,4 +1,5 @@
-//! What an exit's memory holds of each enrolled client. The file has one test, because another one in the same process would be counted too.
+//! Measures an exit's memory for each enrolled client. This file has only one test, because another test's memory in the same
+//! process would be counted too.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 #[path = "../../warren-quic/tests/common/counting.rs"]
@@ -18,7 +19,7 @@ static ALLOCATOR: Counting = Counting;
 
 const CLIENTS: u32 = 100_000;
 
-/// The figure of docs/fleet.md, without what the allocator adds to each piece of memory.
+/// The figure in docs/fleet.md, without the allocator's overhead for each allocation.
 const MOST: usize = 1_024;
 
 #[test]
@@ -34,7 +35,7 @@ fn an_enrolled_client_takes_less_than_a_kibibyte_however_the_exit_has_learnt_of_
         sessions
     });
     let from_disk = bytes_per_client(|| exit(ClientRegistry::from_rows((0..CLIENTS).map(row)).unwrap()));
-    // The control: one at a time, with nothing compacted.
+    // The control: clients are added one at a time, and nothing is compacted.
     let one_by_one = bytes_per_client(|| {
         let mut sessions = exit(ClientRegistry::new());
         (0..CLIENTS).for_each(|number| assert!(sessions.apply(Instant::now(), vec![row(number)]).is_empty()));
@@ -48,7 +49,7 @@ fn an_enrolled_client_takes_less_than_a_kibibyte_however_the_exit_has_learnt_of_
     assert!(one_by_one > whole, "{one_by_one}");
 }
 
-/// The growth of the heap for each client, while what was made lives.
+/// The growth of the heap for each client, while the measured value lives.
 fn bytes_per_client(make: impl FnOnce() -> ExitSessions) -> usize {
     let before = LIVE_BYTES.load(Relaxed);
     let made = make();

@@ -29,7 +29,7 @@ use std::{
 ///
 /// In test builds `Bug` implements [`Planted`], and each thread plants its own bug. A test that starts a whole program can name a
 /// bug in an environment variable, if the declaration begins with that variable (`"VARIABLE":`) and the program is built with
-/// debug assertions, which no release is.
+/// debug assertions. Releases have none.
 #[macro_export]
 macro_rules! planted_bugs {
     ($($variable:literal:)? $($(#[$attribute:meta])* $bug:ident),* $(,)?) => {

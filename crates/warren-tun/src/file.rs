@@ -56,7 +56,7 @@ struct InterfaceRequest {
 
 /// Makes the kernel deliver whole packets with complete checksums, on every queue of the device.
 ///
-/// The virtio-net header stays before each packet and is always zero then.
+/// The virtio-net header stays before each packet, but is always zero.
 pub(crate) fn disable_offload(file: impl AsFd) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its flags by value and accesses no memory of this process. The borrowed descriptor is open.
     unsafe { ioctl(file, SetOffload { flags: 0 })? };

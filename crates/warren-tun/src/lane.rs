@@ -65,8 +65,8 @@ impl OpenLane {
 }
 
 /// Bytes read from a busy prompt lane before the bulk lane gets a turn. A flow that moves to the bulk lane usually has less
-/// than this waiting in the prompt lane, so its packets stay in order. The share is limited because the prompt lane has bulk
-/// traffic as well: half of the one-way flows are in it.
+/// than this waiting in the prompt lane, so its packets stay in order. The share is limited because the prompt lane carries
+/// bulk traffic as well: half of the one-way flows are in it.
 const PROMPT_SHARE: usize = 256 * 1024;
 /// Bytes read from the bulk lane before the prompt lane is checked again. A check costs a fifth of reading a small packet.
 const BULK_SHARE: usize = 64 * 1024;

@@ -26,7 +26,7 @@ pub(crate) struct Arena {
     filled: VecDeque<BytesMut>,
 }
 
-/// What is being filled.
+/// The memory that is being filled.
 #[derive(Debug, Default)]
 enum Filling {
     #[default]

@@ -15,7 +15,8 @@ pub struct ClientLimit {
     pub from_client: RateLimiter,
     /// The limit for packets to the client.
     pub to_client: RateLimiter,
-    /// Drops of the client's packets by reason. On memory of their own: a drop must not slow down other workers that ask the limits.
+    /// Drops of the client's packets by reason. In memory of their own, because a drop must not slow down other workers that
+    /// check the limits.
     drops: Box<[AtomicU64; DropReason::ALL.len()]>,
 }
 

@@ -31,7 +31,7 @@ pub struct Totals {
     pub tun_reads: u64,
     /// Reads that were handed over to another worker, which cuts them and counts their packets.
     pub handed_over: u64,
-    /// Writes that the TUN took, each of a packet or a super-packet.
+    /// Writes that the TUN accepted, each of a packet or a super-packet.
     pub tun_writes: u64,
     /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
     pub tun_written_packets: u64,

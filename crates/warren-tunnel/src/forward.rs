@@ -53,7 +53,7 @@ pub struct SessionRoute {
 }
 
 impl SessionRoute {
-    /// Whether the session may send from, or be sent, this address.
+    /// Whether the session may send from this address and receive at it.
     pub fn owns(&self, address: IpAddr) -> bool {
         let leased = match address {
             IpAddr::V4(address) => self.ipv4 == Some(address),
@@ -73,7 +73,7 @@ pub(crate) struct Sessions {
     by_id: HashMap<SessionId, Session>,
     by_address: HashMap<IpAddr, SessionId>,
     by_prefix: Prefixes,
-    /// Of a client that moves to another exit. It has two sessions then.
+    /// The move of a client to another exit. The client has two sessions meanwhile.
     moving: Option<Arc<Moving>>,
 }
 
@@ -125,7 +125,7 @@ impl Sessions {
         self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1).or_else(newest)
     }
 
-    /// Chooses between a client's two sessions by the rules of a move, or has one session again.
+    /// Sets the move whose rules choose between a client's two sessions, or ends it.
     pub(crate) fn set_move(&mut self, moving: Option<Arc<Moving>>) {
         self.moving = moving;
     }

@@ -107,7 +107,7 @@ impl HandOver {
         }
     }
 
-    /// Takes a batch that another worker handed over, or wakes `cx` once there is one.
+    /// Receives a batch that another worker handed over, or wakes `cx` once there is one.
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Batch> {
         // Without other workers, no batch will come.
         if self.ways.len() < 2 {
@@ -129,7 +129,7 @@ impl HandOver {
 }
 
 impl Batch {
-    /// Takes the reads out, in order.
+    /// Removes and returns the reads, in order.
     pub(crate) fn take_reads(&mut self) -> impl Iterator<Item = HandedOver> + use<> {
         std::mem::take(&mut self.reads).into_iter()
     }

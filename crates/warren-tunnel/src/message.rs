@@ -72,7 +72,7 @@ pub enum SharedCommand {
     SetSilent { connection: ConnectionId, silent: bool },
     /// Ends a session. Its addresses are unreachable from here on.
     EndSession { session: SessionId },
-    /// Of a client: chooses between two sessions by the rules of a move from now on, or has one session again.
+    /// On a client: applies the rules of a move to choose between its two sessions, or ends the move.
     Move { moving: Option<Arc<Moving>> },
     /// Changes the rules of the TUN queues.
     SetForwarding { forwarding: Forwarding },
@@ -81,7 +81,7 @@ pub enum SharedCommand {
     /// Replaces an exit's keys. Attached connections stay. The others, and handshakes, may have begun with a key that is gone, so they are
     /// closed if a reason is given.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
-    /// Of an exit: admits a key to WireGuard, or refuses it from now on.
+    /// On an exit: admits a key to WireGuard, or refuses it from now on.
     SetWireGuard { key: PublicKey, client: Option<WireGuardClient> },
     /// Asks every peer for a sign of life, because this host's addresses or routes have changed, the host has slept, or
     /// a connection has become silent.
@@ -101,7 +101,8 @@ pub enum Report {
     /// The handshake is complete and the peer, at this address, proved this key. At an exit, `proven` is which of its keys it has
     /// proven to the peer.
     Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr, proven: Option<PublicKey> },
-    /// A WireGuard peer with this key is there. It has this connection until that is closed, and wants a session.
+    /// A WireGuard peer with this key has come up. It has this connection until that is closed, and wants a
+    /// session.
     WireGuardUp { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },

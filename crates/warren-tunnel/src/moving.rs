@@ -25,10 +25,10 @@ const UDP_PAUSE: Duration = Duration::from_secs(5);
 /// How long a flow of the old session counts as under way after its latest packet.
 const COUNTED_FOR: Duration = Duration::from_secs(15);
 
-/// A flow of the old session without a packet for this long gives its slot up if no other slot is free. An old TCP flow
+/// A flow of the old session without a packet for this long loses its slot if no other slot is free. An old TCP flow
 /// needs its slot only to be counted and to tell a copied SYN from a new one, and an old UDP flow has paused by then.
 const OLD_IDLE: Duration = Duration::from_secs(60);
-/// The same for a TCP flow of the new session, which would be taken for an old one then.
+/// As [`OLD_IDLE`], for a TCP flow of the new session. A flow that has lost its slot is treated as an old one.
 const NEW_IDLE: Duration = Duration::from_secs(300);
 
 /// A move from one session to another.
@@ -206,7 +206,7 @@ impl Moving {
         is_known
     }
 
-    /// Time since the move's begin, and 1 at least.
+    /// Milliseconds since the move began, at least 1.
     fn milliseconds(&self, now: Instant) -> u32 {
         milliseconds(now.saturating_duration_since(self.begun)).max(1)
     }

@@ -60,13 +60,13 @@ pub(crate) struct Pump {
     /// At an exit: where drops of the session's client are counted.
     pub client: Option<Arc<ClientLimit>>,
     pub assembler: Assembler,
-    /// Puts what the peer numbered in order.
+    /// Restores the order of the peer's numbered datagrams.
     pub resequencer: Resequencer,
-    /// Memory of the datagrams held for order, as last added to the worker's sum.
+    /// Memory of the datagrams that are held for order, as last added to the worker's sum.
     held_noted: usize,
     /// How long a missing datagram holds back its lane.
     pub hold: Duration,
-    /// Sends again what the path lost.
+    /// Sends lost datagrams again.
     pub repair: Repair,
     /// Whether this pump is on the worker's list of pumps with postponed repairs.
     pub has_repairs: bool,
@@ -179,7 +179,7 @@ impl Pump {
         // 182 with two thirds of the round trip (bench/LOG.md).
         let mut round_trip = counts.rtt;
         if self.repair.is_on() {
-            // What is behind a lost packet waits for its repair. An inner flow needs a window for both.
+            // Packets after a lost one wait for its repair. An inner flow needs a window for both.
             round_trip += time_of_repair(counts.rtt);
         }
         self.queue.set_round_trip(round_trip, counts.is_starting);
@@ -403,7 +403,7 @@ fn time_of_repair(round_trip: Duration) -> Duration {
     round_trip / 8 * 9 + REPAIR_DELAY
 }
 
-/// Takes a datagram out of an arena's buffer, with room for a trailer behind it.
+/// Takes a datagram out of an arena's buffer, with room for a trailer after it.
 pub(crate) fn with_room(buffer: &mut BytesMut) -> BytesMut {
     let length = buffer.len();
     // A buffer from `split` has no spare capacity, so the trailer is reserved before it. Otherwise, `append_trailer`

@@ -121,7 +121,7 @@ impl Repair {
         }
     }
 
-    /// Takes a kept datagram that the transport lost.
+    /// Handles a kept datagram that the transport lost.
     pub(crate) fn take_lost(&mut self, lost: LostDatagram, now: Instant) {
         let Some(kept) = Kept::of(lost.context) else { return };
         // The copy of this repair may have arrived. If the copy is lost too, its own context gives the datagram up.

@@ -1,4 +1,4 @@
-//! The workers' rings, by which a batch's packets go to the TUN in one system call.
+//! The workers' rings, with which a batch's packets go to the TUN in one system call.
 
 use warren_tun::Ring;
 

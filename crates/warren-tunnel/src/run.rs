@@ -70,7 +70,7 @@ enum Turn {
 /// few that it needs.
 pub(super) struct Worker {
     endpoint: Endpoint,
-    /// Of one worker of an exit that serves WireGuard.
+    /// The WireGuard state. Only one worker of an exit that serves WireGuard has it.
     pub(super) wireguard: Option<Box<WireGuard>>,
     commands: mpsc::Receiver<Command>,
     reports: mpsc::Sender<Report>,

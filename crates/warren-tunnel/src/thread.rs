@@ -29,9 +29,9 @@ const EVENT_INTERVAL: u32 = 16;
 /// What workers need to make their QUIC endpoints, each on its own thread.
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum Carrier {
-    /// A client's: sockets come with each connection.
+    /// For a client. Each request to connect carries its own socket.
     Client { tuning: Tuning, identity: PrivateKey },
-    /// An exit's.
+    /// For an exit.
     Exit {
         /// The settings of its connections.
         tuning: Tuning,
@@ -39,7 +39,7 @@ pub enum Carrier {
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
-        /// What it needs to serve WireGuard, if it does. Its first worker does that.
+        /// What the exit needs to serve WireGuard, if it serves it. Only its first worker does so.
         wireguard: Option<WireGuardCarrier>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],

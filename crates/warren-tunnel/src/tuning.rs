@@ -69,8 +69,8 @@ impl TunBatches {
     }
 }
 
-/// Which super-packets the TUN device takes. It is known once there is a device, and shrinks when the device refuses a kind.
-/// Clones share it.
+/// Which super-packets the TUN device accepts. It is known once there is a device, and shrinks when the device refuses a
+/// kind. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TunOffload(Arc<AtomicU8>);
 
@@ -79,13 +79,13 @@ impl TunOffload {
     const TCP: u8 = 2;
     const UDP: u8 = 4;
 
-    /// Notes what a new device takes, unless a device was noted before.
+    /// Notes what a new device accepts, unless a device was noted before.
     pub fn found(&self, takes: Merge) {
         // If another worker was first, its note stays: the device may have refused something since.
         let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
     }
 
-    /// Notes that the device takes no more than this. Returns whether that is news.
+    /// Notes that the device accepts no more than this. Returns whether that is news.
     pub fn restrict(&self, takes: Merge) -> bool {
         // A bitwise AND never adds a kind, so two workers that restrict at the same time lose neither restriction.
         let before = self.0.fetch_and(Self::bits(takes), Relaxed);

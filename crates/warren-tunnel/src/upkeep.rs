@@ -1,10 +1,10 @@
-//! When each connection is looked after: four times a second, a few connections in each turn.
+//! When the upkeep of each connection runs: four times a second, a few connections in each turn.
 
 use std::time::{Duration, Instant};
 
-/// How often each connection is looked after.
+/// How often the upkeep of each connection runs.
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
-/// Connections that one turn looks after, so that turns do not get longer with their number.
+/// Connections whose upkeep one turn does, so that turns do not get longer with their number.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
 /// Time until the next turn of a round that is not finished. Other work may bring it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);
@@ -25,7 +25,7 @@ impl Upkeep {
         Self { began: now, next: None, assembling: false, found_assembly: false }
     }
 
-    /// An assembly has begun.
+    /// Notes that an assembly has begun.
     pub(crate) fn note_assembly(&mut self) {
         self.assembling = true;
         self.found_assembly = true;

@@ -15,13 +15,13 @@ use warren_wireguard::{OVERHEAD, Path, PrivateKey, Refusal, Server};
 use super::counters::{ConnectionSnapshot, RepairSnapshot};
 use super::traffic::Traffic;
 
-/// How often every peer is looked after.
+/// How often the upkeep of every peer runs.
 const ROUND: Duration = Duration::from_millis(250);
 /// Packets of a peer that wait for its session to be opened, which takes the daemon about a millisecond.
 const MOST_HELD: usize = 32;
 /// Bytes of one send: the largest UDP payload, with room for an IPv6 header.
 const MOST_BYTES: usize = 65_000;
-/// Datagrams of one send: as many as every kernel takes that can send several.
+/// Most datagrams of one send. Every kernel that can send several at once accepts this many.
 const MOST_DATAGRAMS: usize = 64;
 
 /// What an exit needs to serve WireGuard.
@@ -34,7 +34,7 @@ pub struct WireGuardCarrier {
     pub mtu: u16,
 }
 
-/// What one worker has of WireGuard.
+/// One worker's WireGuard state.
 pub(crate) struct WireGuard {
     pub(crate) server: Server,
     pub(crate) sockets: Vec<PlainSocket>,
@@ -61,14 +61,14 @@ pub(crate) struct Member {
     pub(crate) session: Option<SessionId>,
     /// What it carried for the session.
     pub(crate) traffic: Traffic,
-    /// Packets that came before it was attached.
+    /// Packets that came before the peer was attached.
     held: Vec<BytesMut>,
     sent: Datagrams,
     received: Datagrams,
 }
 
 impl WireGuard {
-    /// Takes over the sockets. Must be called inside a tokio runtime.
+    /// Registers the sockets, so it must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the kernel refuses one.
@@ -95,13 +95,14 @@ impl WireGuard {
         due
     }
 
-    /// How long until that is due.
+    /// How long until [`Self::is_due`] is true. `None` without peers.
     pub(crate) fn due(&self, now: Instant) -> Option<Duration> {
         let next = self.looked_after + ROUND;
         self.server.has_peers().then(|| next.saturating_duration_since(now))
     }
 
-    /// Encrypts a packet for a peer, into the send that is being made. Returns false if the peer has no keys.
+    /// Encrypts a packet for a peer, into the send that is being prepared. Returns false if the peer has no
+    /// keys.
     pub(crate) fn seal(
         &mut self,
         peer: usize,
@@ -217,7 +218,7 @@ impl Member {
         Ok(())
     }
 
-    /// Takes what was kept.
+    /// Removes and returns the packets that were held.
     pub(crate) fn take_held(&mut self) -> Vec<BytesMut> {
         std::mem::take(&mut self.held)
     }

@@ -1,7 +1,7 @@
 //! How many handshakes are processed: each costs multiplications on the curve, which anybody who knows the exit's public key can ask for.
 //!
-//! boringtun asks for proof of the source address once there are many handshakes a second ([`UNDER_LOAD`]). That stops forged addresses.
-//! The budget here stops those that are real.
+//! boringtun asks for proof of the source address once there are many handshakes a second ([`UNDER_LOAD`]). That stops forged
+//! addresses. The budget here limits handshakes from real addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// From so many handshake messages a second on, senders must prove their addresses with a cookie.
 pub(crate) const UNDER_LOAD: u64 = 100;
-/// Most handshakes a second of everybody together, and as many at once. A stranger's costs about 60 us, so all of them take 3 % of a core.
+/// Most handshakes a second of all senders together, and as many at once. A stranger's costs about 60 us, so all of them take 3 %
+/// of a core.
 const ALL: Rate = Rate { most: 500, every: Duration::from_micros(2_000) };
 /// Most handshakes of one network: 20 a second, as in Linux, and a hundred at once, because many clients may share an address.
 const ONE: Rate = Rate { most: 100, every: Duration::from_millis(50) };

@@ -70,10 +70,10 @@ pub(crate) fn is_safe(key: PublicKey) -> bool {
 /// Why a text is not a key. The error does not repeat the text, which may be a misplaced private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// It has another form.
+    /// The text has another form.
     #[error("is not a WireGuard key, which has 44 characters of base64")]
     NotAKey,
-    /// Anybody can use it.
+    /// Anybody can compute the secret that is shared with the key's owner.
     #[error("is an unsafe key, because anybody can use it; make another with: wg genkey")]
     SmallOrder,
 }

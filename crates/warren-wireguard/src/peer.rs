@@ -9,7 +9,7 @@ use warren_session::PublicKey;
 /// How long a peer may take to prove with a data message that its handshake was not an old one. A peer sends such a message at once, so
 /// this allows for lost messages.
 const UNPROVEN: Duration = Duration::from_secs(30);
-/// A peer that was told to come up again does so at most this often.
+/// A peer whose session was ended comes up again no sooner than this after it last came up.
 const UP_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where a datagram came from, and so where its answer goes.
@@ -23,16 +23,16 @@ pub struct Path {
     pub local: Option<IpAddr>,
 }
 
-/// A peer, from the first message of its handshake on.
+/// A peer that has begun a handshake.
 pub(crate) struct Peer {
     pub(crate) key: PublicKey,
     pub(crate) tunnel: Box<Tunn>,
     /// Where its latest authentic data message came from.
     pub(crate) path: Path,
     begun: Instant,
-    /// Whether it counts as up.
+    /// Whether the peer counts as up.
     is_up: bool,
-    /// When it last came up.
+    /// When the peer last came up.
     came_up: Option<Instant>,
 }
 
@@ -66,7 +66,7 @@ impl Peer {
         true
     }
 
-    /// Whether it has keys that it proved to have.
+    /// Whether the peer has session keys, and has proven that it knows them.
     pub(crate) fn has_keys(&self) -> bool {
         self.tunnel.time_since_last_handshake().is_some()
     }
@@ -80,7 +80,7 @@ impl Peer {
     ) -> bool {
         match self.tunnel.update_timers(buffer) {
             TunnResult::WriteToNetwork(message) => send(self.path, message),
-            // It has not answered for long.
+            // The peer has not answered for a long time.
             TunnResult::Err(_) => return false,
             TunnResult::Done | TunnResult::WriteToTunnelV4(..) | TunnResult::WriteToTunnelV6(..) => {}
         }

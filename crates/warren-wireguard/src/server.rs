@@ -18,11 +18,11 @@ use super::budget::{Budget, UNDER_LOAD};
 use super::key::{PrivateKey, is_safe};
 use super::peer::{Path, Peer};
 
-/// Bytes that a data message has beyond its packet: 16 of header and 16 of authentication.
+/// Bytes that a data message adds to its packet: 16 of header and 16 of authentication.
 pub const OVERHEAD: usize = 32;
 /// Longest message except data messages: a handshake's first.
 const HANDSHAKE: usize = 148;
-/// A key is not used beyond this counter (WireGuard's paper, section 6.1). A peer that does so all the same is not heard.
+/// A key is not used beyond this counter (WireGuard's paper, section 6.1). Messages beyond it are refused.
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// boringtun uses the low 8 bits of a receiver index to tell a peer's keys apart.
 const KEY_BITS: u32 = 8;
@@ -32,34 +32,34 @@ const PEERS: usize = 1 << (32 - KEY_BITS);
 /// What became of a datagram.
 #[derive(Debug)]
 pub enum Taken<'a> {
-    /// It was a message of the protocol itself, and has no answer.
+    /// The datagram was a message of the protocol itself, and has no answer.
     Nothing,
-    /// It was a sign of life of this peer.
+    /// The datagram was a sign of life of this peer.
     KeepAlive {
         /// The number of the peer.
         peer: usize,
     },
-    /// It is answered with this.
+    /// The datagram is answered with this.
     Answer(&'a [u8]),
-    /// It held a packet of this peer. Whether the packet is valid is for others to say.
+    /// The datagram held a packet of this peer. Whether the packet is valid is for others to say.
     Packet {
         /// The number of the peer.
         peer: usize,
         /// The packet, at the start of the buffer.
         length: usize,
     },
-    /// It goes no further.
+    /// The datagram goes no further.
     Refused(Refusal),
 }
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is not a WireGuard message.
+    /// The datagram is not a WireGuard message.
     Malformed,
-    /// Its sender did not prove an enrolled key, or the key of a connection.
+    /// The sender did not prove an enrolled key, or the key of a connection.
     NotAuthentic,
-    /// It came before, or is too old to tell.
+    /// The datagram arrived before, or is too old to tell.
     Repeated,
     /// Too many handshakes were begun.
     TooMany,
@@ -68,18 +68,18 @@ pub enum Refusal {
 /// News of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer of this number is there, and has this key. Its packets may come before somebody acts on this.
+    /// The peer of this number has come up, and has this key. Its packets may arrive before this event is handled.
     Up {
-        /// Its number, until it is down.
+        /// The peer's number, until it is down.
         peer: usize,
-        /// Its key.
+        /// The peer's key.
         key: PublicKey,
-        /// Its address.
+        /// The peer's address.
         remote: SocketAddr,
     },
     /// The peer of this number, which was up, is gone.
     Down {
-        /// Its number, which another peer may have next.
+        /// The peer's number, which another peer may have next.
         peer: usize,
     },
 }
@@ -102,12 +102,12 @@ pub struct Server {
 /// An enrolled key.
 struct Known {
     client: WireGuardClient,
-    /// Its number while it has begun a handshake.
+    /// The number of the key's peer, once a handshake has begun.
     peer: Option<usize>,
 }
 
 impl Server {
-    /// The server with this key, which knows nobody yet.
+    /// A server with this key and without peers.
     pub fn new(key: PrivateKey, now: Instant) -> Self {
         let public = x25519::PublicKey::from(key.secret());
         Self {
@@ -171,7 +171,8 @@ impl Server {
         self.known.keys().copied()
     }
 
-    /// Takes a datagram. `buffer` gets a packet, or the answer, and must be longer than the datagram, and hold 148 bytes.
+    /// Handles a datagram. `buffer` receives a packet, or the answer. It must be longer than the datagram, and hold at
+    /// least 148 bytes.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -254,7 +255,7 @@ impl Server {
         }
     }
 
-    /// Takes the first message of a handshake, whose sender claims a key.
+    /// Handles the first message of a handshake, whose sender claims a key.
     fn begin<'a>(
         &mut self,
         key: PublicKey,
@@ -287,7 +288,7 @@ impl Server {
                 known.peer = Some(number);
             }
         } else {
-            // Its sender does not have the key: nothing is kept of it.
+            // The sender does not have the key, so nothing of the handshake is kept.
             self.peers.remove(number);
         }
         taken
@@ -352,7 +353,7 @@ impl std::fmt::Debug for Server {
 /// Why a handshake message is not processed.
 enum NotAdmitted {
     Refused(Refusal),
-    /// Its sender must prove its address first. The answer of this length is in the scratch.
+    /// The sender must prove its address first. The answer of this length is in the scratch buffer.
     Cookie(usize),
 }
 

@@ -35,7 +35,7 @@ use cli::args::{
     UpArgs,
 };
 
-/// The program: does what its arguments say.
+/// The program: carries out what its arguments ask for.
 pub fn main() -> std::process::ExitCode {
     panics::abort_on_panic();
     cli::complete::answer_shell();
@@ -128,7 +128,7 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     block_on(client::up(directories, options))
 }
 
-/// `up` of a user who is not root. The profile's file is root's alone, so its name has to do.
+/// `up` of a user who is not root. Only root can read the profile's file, so its name has to do.
 fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<()> {
     let UpArgs { profile, timeout, kill_switch, dry_run, exit } = arguments;
     if kill_switch || dry_run || exit.is_some() {
@@ -147,7 +147,7 @@ fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<
     block_on(client::up_as_member(directories, &name, timeout))
 }
 
-/// `down` of a user who is not root, who cannot look which profiles are up.
+/// `down` of a user who is not root, and so cannot see which profiles are up.
 async fn down_as_member(directories: &Directories, arguments: DownArgs) -> anyhow::Result<()> {
     if arguments.all {
         return Err(Failure::new(

@@ -29,7 +29,7 @@ fn file_of_a_wireguard_client_and_an_invitation_make_a_profile_that_connects() {
     let dry = client.warren.run(&format!("import wireguard {file} --dry-run"));
     assert!(dry.stdout.contains("include = [\"203.0.113.0/24\", \"2001:db8:3::/48\"]"), "{dry:?}");
     assert!(dry.stdout.contains("domains = [\"internet.test\"]"), "{dry:?}");
-    assert!(dry.stderr.contains("MTU is not taken over"), "{dry:?}");
+    assert!(dry.stderr.contains("MTU is not imported"), "{dry:?}");
     assert!(!client.warren.config("home.toml").exists());
     assert_eq!(client.warren.run(&format!("import wireguard {file}")).code, Some(2), "without an invitation");
 

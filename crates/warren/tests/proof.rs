@@ -1,11 +1,11 @@
-//! `warren up` and the status say that traffic flows once an echo has shown it, and say plainly if nothing has.
+//! `warren up` and the status say that traffic flows once an echo has proven it. If nothing has proven it, they say so plainly.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
-/// What users are told.
+/// The warning for users.
 const UNPROVEN: &str = "the exit does not answer pings to 10.66.0.1, so it is not proven that traffic flows";
 
 #[test]

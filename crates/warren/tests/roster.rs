@@ -168,9 +168,9 @@ fn older_rosters_and_those_of_other_keys_are_refused() {
     let mut damaged = third.as_bytes().to_vec();
     *damaged.last_mut().unwrap() ^= 1;
     for (lie, why) in [
-        (first.as_bytes(), "its serial is 1, and 2 is known"),
+        (first.as_bytes(), "its serial is 1, but 2 is known already"),
         (conflicting.as_bytes(), "the same serial as another roster"),
-        (forged.as_bytes(), "has signed it, and the fleet's key is"),
+        (forged.as_bytes(), "has signed it, but the fleet's key is"),
         (&damaged, "its signature is not that of the key"),
     ] {
         hand_over(&net, &pinned, [second.as_bytes(), lie], |client| {
@@ -217,7 +217,7 @@ fn exit_of_the_roster_cannot_bring_another_fleet() {
         let warnings = client.status().list("/warnings").to_vec();
         warnings
             .iter()
-            .any(|warning| warning.to_string().contains("it is of the fleet evil, and not of acme"))
+            .any(|warning| warning.to_string().contains("it is a roster of the fleet evil, not of acme"))
     });
     assert_eq!(client.status().text("/roster/public_key"), key.public().to_string());
     client.down();

@@ -34,7 +34,7 @@ ROWS = [
     Row(
         "packages",
         "fleet guide",
-        "docs/fleet.md as written, on five Debian systems; all of etcd lost and filled again; the way back",
+        "docs/fleet.md as written, on five Debian systems; all of etcd lost and refilled; an exit leaves the fleet",
         "15 minutes to a fleet of three; earlier clients need not enrol again; no removed key comes back",
         3,
         end_to_end("packages::fleet_guide::the_fleet_guide_makes_a_fleet_of_three_hosts_and_keeps_the_clients_through_a_lost_store_and_back"),

@@ -16,7 +16,7 @@ ROWS = [
         "kills",
         "C2 client",
         "50 SIGKILLs of the client at random moments; then cleanup, or up and down",
-        "0 lines of difference; a closed kill switch stays closed until then",
+        "0 lines of difference; a closed kill switch stays closed until the cleanup or `down`",
         0.7,
         end_to_end("kills::client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down"),
         {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
@@ -50,7 +50,7 @@ ROWS = [
     Row(
         "holes",
         "F11 again",
-        "a narrow path gets wide again under an idle tunnel",
+        "the path's MTU grows again while the tunnel is idle",
         "noticed on each of four connections, both ways, within 650 s",
         11.5,
         end_to_end("path_mtu::a_path_that_is_wide_again_is_known_within_eleven_minutes_on_an_idle_tunnel"),
@@ -132,7 +132,7 @@ ROWS = [
     Row(
         "wires",
         "F3, F4",
-        "50 times up and down with 30 % of datagrams lost, in runs of three; 50 with 30 % corrupted",
+        "50 times up and down with 30 % of datagrams lost, in bursts of three; 50 with 30 % corrupted",
         "all come up; median 3 s, at most 20 s",
         3.5,
         end_to_end("bad_wire::sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram"),
@@ -226,8 +226,8 @@ ROWS = [
     Row(
         "loss",
         "F2 again",
-        "the same for 60 s each, also with cubic and bbr3",
-        "the same; with congestion control, any share may arrive",
+        "as F2 for 60 s each, also with cubic and bbr3",
+        "as F2; with congestion control, any share may arrive",
         15,
         end_to_end("lossy_path::no_loss_for_however_long_costs_the_mtu_whatever_the_controller"),
         {"WARREN_LOSS_SECONDS": "60", "WARREN_CONTROLLERS": "off,cubic,bbr3"},

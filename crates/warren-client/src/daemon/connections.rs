@@ -50,9 +50,9 @@ pub(super) struct Connections {
     ordered: OrderedConnections,
     /// Number of sessions so far.
     sessions: u64,
-    /// Those of the session in use.
+    /// The connections of the session in use.
     own: SessionConnections,
-    /// Those of the other session while the client moves.
+    /// The connections of the other session while the client moves.
     beside: Option<SessionConnections>,
     /// When to go back to an earlier exit of the profile.
     failback: Homing,

@@ -7,7 +7,7 @@ use warren_control::exec_socket::{ExecAsked, UserWish};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_host::exec_groups::Side;
 
-/// What users may ask for, and of which tunnel.
+/// The users' requests, and the tunnel that they concern.
 pub(super) struct ExecRequests {
     users: ExecUsers,
     directory: DaemonDirectory,
@@ -19,12 +19,12 @@ impl ExecRequests {
         Self { users, directory, name }
     }
 
-    /// Waits for the next wish.
+    /// Waits for the next request.
     pub(super) async fn next(&mut self) -> ExecAsked {
         self.users.next().await
     }
 
-    /// Moves a process of a user whom the profile allows. `is_up` whether the tunnel carries packets.
+    /// Moves a process of a user whom the profile allows. `is_up`: whether the tunnel carries packets.
     pub(super) async fn answer(&self, asked: ExecAsked, host: &mut HostUpkeep, is_up: bool) {
         let ExecAsked { process, user, wish, answer } = asked;
         let moved = match wish {
@@ -40,7 +40,7 @@ impl ExecRequests {
         drop(answer.send(moved));
     }
 
-    /// Lets a user's process out to a login page, if the profile allows the user.
+    /// Lets a user's process out to a login page, if the profile allows this user.
     async fn open_portal(
         &self,
         host: &mut HostUpkeep,

@@ -1,5 +1,5 @@
-//! Owns what exits tell of themselves and of each other: their keys, and the roster of their fleet. What the profile pins decides
-//! whom to believe. `exit_news/fleet.rs` has the roster.
+//! Owns what exits tell about themselves and each other: their keys, and the roster of their fleet. The keys that the profile
+//! pins decide which exits to believe. `exit_news/fleet.rs` handles the roster.
 
 mod fleet;
 
@@ -15,7 +15,7 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 use warren_daemon::helper::Helper;
 
-/// What is known of the exits beyond the profile. The helper keeps it for the next daemon.
+/// What is known about the exits beyond the profile. The helper stores it for the next daemon.
 pub(super) struct ExitNews {
     learnt_keys: LearntKeys,
     pub(super) fleet: Fleet,
@@ -27,7 +27,8 @@ impl ExitNews {
         Self { learnt_keys, fleet, helper }
     }
 
-    /// The exits to begin with: the one that the user has asked for, or the one that is chosen, or the profile's first.
+    /// The exits at the start. The exit in use is the one that the user has asked for, or else the chosen one, or else the
+    /// profile's first.
     pub(super) fn first_exits(&self, profile: &ClientProfile, first_exit: Option<&String>) -> Exits {
         let mut exits = Exits::of(profile);
         let is_listed = |name: &String| profile.exits().any(|exit| exit.is_called(name));
@@ -44,13 +45,13 @@ impl ExitNews {
         exits
     }
 
-    /// Has the sessions use the exits of profile and roster.
+    /// Makes the sessions use the exits of profile and roster.
     pub(super) fn follow(&self, profile: &ClientProfile, sessions: &mut Sessions) {
         sessions.connections.exits.follow(profile, &self.learnt_keys, &self.fleet);
         self.name_fleet(sessions);
     }
 
-    /// Has the next Hello name the fleet, and say whether there is another exit.
+    /// Makes the next Hello name the fleet, and say whether there is another exit.
     pub(super) fn name_fleet(&self, sessions: &mut Sessions) {
         let Sessions { connections, pair, .. } = sessions;
         pair.follow_fleet(self.fleet.is_wanted(), self.fleet.hello(), connections.exits.count() > 1);
@@ -73,7 +74,7 @@ impl ExitNews {
         self.accept_learnt(profile, sessions).await;
     }
 
-    /// The exit in use has opened a connection with a key.
+    /// Notes that the exit in use has proven a key on a new connection.
     pub(super) async fn shown(&mut self, profile: &ClientProfile, sessions: &mut Sessions, key: PublicKey) {
         if let Some(exit) = pinned(profile, sessions) {
             self.learnt_keys.shown(exit, key);
@@ -97,7 +98,7 @@ impl ExitNews {
         }
     }
 
-    /// The newer key of the exit in use, by which it is accepted as well. `key` is the one that it has proven, or that it has to.
+    /// The newer key by which the exit in use is accepted as well. `key` is the key that the exit has proven, or has to prove.
     pub(super) fn next_key(
         &self,
         profile: &ClientProfile,
@@ -109,8 +110,8 @@ impl ExitNews {
         accepted.filter(|next| Some(*next) != key && !pinned.public_keys.contains(next))
     }
 
-    /// The exit in use as the profile has it, if the profile pins it, and the connection has proven a key by which the profile knows
-    /// it: a key of the profile, or one for which such a key has vouched.
+    /// The profile's entry for the exit in use, if the profile pins it and the connection has proven a key that the profile
+    /// accepts for it: a key of the profile, or a key for which such a key has vouched.
     fn voucher<'a>(
         &self,
         profile: &'a ClientProfile,
@@ -122,11 +123,11 @@ impl ExitNews {
         self.learnt_keys.accepted(exit).contains(&key).then_some(exit)
     }
 
-    /// Uses what was learnt, and keeps it.
+    /// Uses the learnt keys, and stores them.
     async fn accept_learnt(&mut self, profile: &ClientProfile, sessions: &mut Sessions) {
         self.follow(profile, sessions);
         let Some(exits) = self.learnt_keys.unsaved() else { return };
-        // In memory it counts even if it cannot be kept: the session has vouched for it.
+        // A learnt key is used even if it cannot be stored: the session has vouched for it.
         if let Err(error) = self.helper.keep_exit_keys(exits).await {
             tracing::warn!(
                 "a new key of an exit could not be kept beyond a restart: {error:#}; check the state directory and its disk, or write the \
@@ -136,7 +137,7 @@ impl ExitNews {
     }
 }
 
-/// The exit in use as the profile has it.
+/// The profile's entry for the exit in use.
 fn pinned<'a>(profile: &'a ClientProfile, sessions: &Sessions) -> Option<&'a RemoteExit> {
     profile.exits().nth(sessions.connections.exits.current())
 }

@@ -91,7 +91,7 @@ impl Health {
         }
     }
 
-    /// Traffic flows.
+    /// Notes that traffic flows.
     pub(super) fn up(&mut self, endpoint: &Endpoint) {
         tracing::info!("connected to {endpoint}");
         self.set_state(State::Up);
@@ -105,8 +105,8 @@ impl Health {
         notify::ready("connected");
     }
 
-    /// The session in use has no connection left, or another attempt to open one has failed. `had_session` whether an exit has granted
-    /// one. Tells a waiting `up` of an end after which another attempt would hardly succeed.
+    /// Notes that the session in use has no connection left, or that another attempt to open one has failed. `had_session`:
+    /// whether an exit has granted a session. Tells a waiting `up` of an end after which another attempt would hardly succeed.
     pub(super) fn lost(
         &mut self,
         reason: String,
@@ -130,7 +130,7 @@ impl Health {
         self.down(reason, goodbye);
     }
 
-    /// No connection carries traffic, or yet another attempt has failed.
+    /// Notes that no connection carries traffic, or that yet another attempt has failed.
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
             // Only the loss of a tunnel that was up counts, not each attempt to restore it.
@@ -146,7 +146,7 @@ impl Health {
         self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));
     }
 
-    /// A diagnosis has found why the exit does not answer.
+    /// Takes the finding of a diagnosis: why the exit does not answer.
     pub(super) fn diagnosed(&mut self, cause: Option<Cause>) {
         let Some(cause) = cause.filter(|_| self.state != State::Up) else { return };
         self.warn(&cause.sentence);

@@ -1,4 +1,4 @@
-//! Follows this host and its network: something has changed on the host, a grant has to be applied there, the lease clashes with an
+//! Follows this host and its network. Something has changed on the host, a grant must be applied there, the lease clashes with an
 //! address there, or the tunnel rests on a trusted network and goes on elsewhere.
 
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ impl Daemon {
         self.host.note_trouble(&mut self.health, (!trouble.is_empty()).then(|| trouble.join("; ")));
     }
 
-    /// Makes the host follow what the session in use grants. The session and its connections stay as they are. What the profile sets
-    /// itself stays, too.
+    /// Adapts the host to the grant of the session in use. The session and its connections stay as they are, and so do the
+    /// profile's own settings.
     pub(super) async fn follow_grant(&mut self, welcome: &SessionGrant) {
         if !self.host.setup.stands() {
             return;
@@ -137,7 +137,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user` if `warren up` asks for it.
+    /// Brings the tunnel up again. Its traffic is blocked at once, before an exit is asked. `by_user`: `warren up` asks for it.
     ///
     /// # Errors
     /// When the kill switch cannot be closed. The tunnel still rests then.

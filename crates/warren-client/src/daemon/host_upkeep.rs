@@ -30,7 +30,7 @@ pub(super) struct HostUpkeep {
     /// The TUN device and the routes, rules and resolvers around it.
     pub(super) setup: HostSetup,
     pub(super) lockdown: Lockdown,
-    /// Single programs on a side of their own.
+    /// Single programs inside or outside the tunnel.
     pub(super) exec: ExecUpkeep,
     /// A user's way to a login page.
     portal: PortalUpkeep,
@@ -107,7 +107,8 @@ impl HostUpkeep {
         self.setup.undo().await
     }
 
-    /// Takes the tunnel off this host for as long as it rests, and opens the kill switch last if it may. Goes on watching.
+    /// Removes the tunnel from this host while it rests. Opens the kill switch last, if `opens_kill_switch`. Keeps watching the
+    /// host.
     ///
     /// # Errors
     /// What could not be restored.
@@ -155,7 +156,7 @@ impl HostUpkeep {
         opened
     }
 
-    /// Closes a user's way to a login page if it is no longer needed. `is_up` whether the tunnel carries packets.
+    /// Closes a user's way to a login page if it is no longer needed. `is_up`: whether the tunnel carries packets.
     pub(super) async fn close_portal_if_over(&mut self, is_up: bool) {
         if self.portal.is_over(is_up) {
             self.close_portal().await;
@@ -206,7 +207,7 @@ impl HostUpkeep {
         trouble
     }
 
-    /// Makes this host ready for programs on a side of their own. Returns the resolvers that they use.
+    /// Prepares this host for programs inside or outside the tunnel. Returns the resolvers that they use.
     ///
     /// # Errors
     /// Why it cannot be done, and what to do.
@@ -225,7 +226,7 @@ impl HostUpkeep {
         self.helper.take_in(process, user, side).await
     }
 
-    /// Makes the table of single programs follow the tunnel.
+    /// Adapts the table of single programs to the tunnel.
     ///
     /// # Errors
     /// What could not be done.
@@ -245,8 +246,8 @@ impl HostUpkeep {
         Ok(())
     }
 
-    /// Makes the kill switch follow this host to other networks. It lets out packets to their resolvers and LAN, and to this host's
-    /// containers.
+    /// Adapts the kill switch when this host joins other networks. It lets out packets to their resolvers and LAN, and to this
+    /// host's containers.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
         self.lockdown.allow_resolvers(&self.listed_resolvers().await).await?;
         let (guests, on_link) = (facts::guest_networks().await?, facts::networks().await?);

@@ -1,4 +1,4 @@
-//! What the daemon knows of its moves to other exits of the fleet. `sessions/moving.rs` makes them.
+//! What the daemon knows about its moves to other exits of the fleet. `sessions/moving.rs` makes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct Moves {
     /// Decides what to do next.
     pub(super) plan: Plan,
     pub(super) under_way: Option<Move>,
-    /// What the new exit said before the switch, until it is taken. Its session is the one in use now.
+    /// What the new exit said before the switch, until it is handled. Its session is the one in use now.
     pub(super) news: VecDeque<ClientAction>,
 }
 

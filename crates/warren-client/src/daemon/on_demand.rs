@@ -21,7 +21,7 @@ pub(super) enum Decision {
 /// What has been seen of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen<'a> {
-    /// A trusted network. `is_confirmed` if its router has answered lately.
+    /// A trusted network. `is_confirmed`: its router has answered lately.
     Trusted { name: &'a str, is_confirmed: bool },
     /// Another network, or none.
     Other,
@@ -54,7 +54,7 @@ pub(super) struct OnDemand {
 }
 
 impl OnDemand {
-    /// `is_overridden` if `warren up` has started this daemon.
+    /// `is_overridden`: `warren up` has started this daemon.
     pub(super) fn new(trusted: Vec<TrustedNetwork>, is_overridden: bool, now: Instant) -> Self {
         let is_used = !trusted.is_empty();
         let look_at = is_used.then_some(now);
@@ -71,7 +71,7 @@ impl OnDemand {
         }
     }
 
-    /// Follows a profile that was read again.
+    /// Applies a profile that was read again.
     pub(super) fn follow(&mut self, trusted: &[TrustedNetwork], now: Instant) {
         trusted.clone_into(&mut self.trusted);
         self.look_soon(now);
@@ -143,12 +143,12 @@ impl OnDemand {
         Decision::Stay
     }
 
-    /// The tunnel rests now.
+    /// Notes that the tunnel rests now.
     pub(super) fn rests(&mut self, name: String) {
         self.resting = Some(name);
     }
 
-    /// The tunnel goes on now. `by_user` if the user wants it up on this network.
+    /// Notes that the tunnel goes on now. `by_user`: the user wants it up on this network.
     pub(super) fn goes_on(&mut self, now: Instant, by_user: bool) {
         let Some(name) = self.resting.take() else { return };
         self.has_opened = false;

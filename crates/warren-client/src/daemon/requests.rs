@@ -1,5 +1,5 @@
-//! Answers users: what the command line asks on the control socket, and signals. All changes of a profile that is read again take
-//! effect, or none.
+//! Answers users: requests of the command line on the control socket, and signals. When the profile is read again, either all its
+//! changes take effect or none.
 
 use std::time::Instant;
 
@@ -58,7 +58,8 @@ impl Daemon {
         drop(asked.answer.send(response.map(Into::into)));
     }
 
-    /// Takes a sample of the traffic, from which rates are calculated, and looks at what has no event of its own. Called once a second.
+    /// Takes a sample of the traffic, from which rates are calculated, and checks what has no event of its own. Called once a
+    /// second.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
@@ -98,7 +99,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Follows the profile as it is now. The connections stay, and none of their packets is lost.
+    /// Applies the profile as it is now. The connections stay, and none of their packets is lost.
     pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
         if self.health.refusal.follow(self.settings.profile.routes.when_refused) {
@@ -107,7 +108,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Reads the profile again, and says what has changed.
+    /// Reads the profile again, and reports what has changed.
     async fn read_profile(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.take_over().await;
         match &outcome {
@@ -142,14 +143,14 @@ impl Daemon {
         let is_closed =
             profile.kill_switch.enabled || self.host.lockdown.is_closed() || self.on_demand.has_opened;
         if is_closed {
-            // Refuses what no kill switch can hold, before anything is changed.
+            // Refuses settings that no kill switch can enforce, before anything is changed.
             kill_switch::rules(&profile).await?;
         }
         self.host.setup.follow(&profile, is_closed, self.sessions.welcome()).await?;
         // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
-        // What rests with an open kill switch closes it when it goes on.
+        // A tunnel that rests with an open kill switch closes the kill switch when it goes on.
         if self.on_demand.resting().is_none() {
             self.host.lockdown.follow(&profile, &self.settings.directory, &listed).await?;
         }
@@ -184,7 +185,7 @@ impl Daemon {
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let connections = &self.sessions.connections;
         let mut snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
-        // An index is that of a connection in the session in use.
+        // Indices are those of connections in the session in use.
         for each in &mut snapshot.connections {
             each.index = each.index.filter(|_| !connections.is_beside(each.connection));
         }
@@ -241,7 +242,7 @@ fn refused(error: impl Into<anyhow::Error>) -> RequestRefused {
     RequestRefused::new(format!("{:#}", error.into()))
 }
 
-/// The session in use, as the status shows it. `takes_ipv6` whether this host has IPv6.
+/// The session in use, as the status shows it. `takes_ipv6`: whether this host has IPv6.
 fn session_status(welcome: &SessionGrant, takes_ipv6: bool) -> ClientSessionStatus {
     ClientSessionStatus {
         id: welcome.session,
@@ -255,7 +256,7 @@ fn session_status(welcome: &SessionGrant, takes_ipv6: bool) -> ClientSessionStat
     }
 }
 
-/// What a user who expects the whole host in the tunnel has to know.
+/// The warning for a user who expects the whole host in the tunnel.
 fn host_outside(settings: &Settings) -> Option<String> {
     let name = &settings.name;
     settings.host_outside.then(|| {

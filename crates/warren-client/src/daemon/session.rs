@@ -91,8 +91,8 @@ impl SessionPair {
         }
     }
 
-    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows` says
-    /// whether exits may send rosters.
+    /// Names the fleet that the client follows in the next Hello, and says whether there is another exit. `follows`: whether
+    /// exits may send rosters.
     pub(super) fn follow_fleet(
         &mut self,
         follows: bool,
@@ -171,8 +171,8 @@ impl Session {
         self.welcome.as_ref().map(leased).unwrap_or_default()
     }
 
-    /// Starts to send echo requests through the device, by sockets from before the sandbox. Returns false when the exit has no inner
-    /// address to ask. `is_trying` whether a move depends on it, which may use up all sockets.
+    /// Starts to send echo requests through the device, with sockets that were opened before the sandbox. Returns false when the
+    /// exit has no inner address to ask. `is_trying`: a move depends on it, so it may use all sockets.
     pub(super) fn start_probe(
         &mut self,
         device: Option<String>,
@@ -200,7 +200,7 @@ impl Session {
         self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), 0, device, identifier)));
     }
 
-    /// Gives this session's probe up.
+    /// Ends this session's probe.
     pub(super) fn abort_probe(&mut self) {
         if let Some(probe) = self.probe.take() {
             probe.abort();

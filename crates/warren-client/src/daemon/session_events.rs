@@ -1,5 +1,5 @@
-//! Follows the sessions and the workers: carries out what a session or a move asks for beyond its connections, and takes what the
-//! workers report.
+//! Follows the sessions and the workers: carries out what a session or a move needs beyond its connections, and handles the
+//! workers' reports.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl Daemon {
                     return Ok(Some(stop));
                 }
             }
-            // The session beside, or a step of a move, may leave the session in use something to say.
+            // The session beside, or a step of a move, may leave an action for the session in use.
             match self.sessions.follow_beside(&mut self.host.lockdown).await? {
                 Followed::Action => {}
                 Followed::OldLost => self.ask_for_echo(),
@@ -51,8 +51,8 @@ impl Daemon {
         match action {
             ClientAction::Connect { index } => {
                 if sessions.connect(&mut self.host.lockdown, Which::InUse, index).await? {
-                    // The devices are made while the worker carries out the handshake. Only at the first attempt: later ones may
-                    // fail for a long time, and would make and remove the devices each time.
+                    // The devices are made while the worker carries out the handshake. Only at the first attempt: later attempts
+                    // may fail for a long time, and each of them would make and remove the devices.
                     self.host.setup.prepare();
                 }
             }
@@ -144,7 +144,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Goes over to the session beside.
+    /// Switches to the session beside.
     async fn switch(&mut self, now: Instant) {
         let Some((switched, grant)) = self.sessions.switch(now).await else { return };
         self.exit_news.name_fleet(&mut self.sessions);
@@ -161,7 +161,7 @@ impl Daemon {
         }
     }
 
-    /// Has the session in use show that it carries packets, if the status does not say so.
+    /// Makes the session in use show that it carries packets, unless the status says so already.
     fn ask_for_echo(&mut self) {
         if !self.health.is_up() && !self.sessions.ask_for_echo(self.host.device_name()) {
             // Without a device to probe through, or an exit that answers, an attached connection is the best sign that traffic flows.
@@ -251,7 +251,7 @@ impl Daemon {
         }
     }
 
-    /// Acts by the roster as it is known now, and keeps it.
+    /// Applies the roster that is known now, and stores it.
     pub(super) async fn follow_roster(&mut self) {
         let now = Instant::now();
         let Self { settings, sessions, exit_news, host, .. } = self;
@@ -260,7 +260,7 @@ impl Daemon {
         exit_news.keep_fleet().await;
         let listed = host.listed_resolvers().await;
         if exit_news.fleet.has_names() && kill_switch::names_all_by_address(&settings.profile) {
-            // The start had no need of name servers.
+            // Nothing needed name servers at the start.
             sessions.connections.lookups.ask(NameServers::find(Some(self.helper.clone())).await);
         }
         let exits = &sessions.connections.exits;
@@ -275,7 +275,7 @@ impl Daemon {
         }
     }
 
-    /// Leaves an exit that neither the profile nor the roster has any more.
+    /// Leaves an exit that is no longer in the profile or the roster.
     async fn leave_exit(&mut self, now: Instant) {
         if self.health.refusal.is_refused() || self.on_demand.resting().is_some() {
             // It has no session to move, and must not begin one.
@@ -290,7 +290,7 @@ impl Daemon {
         self.health.moves();
     }
 
-    /// Takes what a worker reports.
+    /// Handles a worker's report.
     pub(super) async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let Self { sessions, host, .. } = self;
         // Workers share the session, so each has to know which of the others' connections can be used.
@@ -344,7 +344,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the addresses of an exit that was looked up.
+    /// Uses the looked-up addresses of an exit.
     pub(super) async fn take_lookup(&mut self, answer: LookupAnswer) -> anyhow::Result<()> {
         if !self.sessions.connections.take_lookup(answer) {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Owns the sessions with the exits: the one in use, the one beside it while the client moves, and the connections of both.
 //!
-//! Here is what begins and ends a session, and what its connections need. `sessions/moving.rs` moves from one exit to another, and
-//! `sessions/reports.rs` takes what the workers report. Nothing here changes the host or what users see: the methods return what
-//! these have to follow. They borrow the kill switch, which has to let a connection out before it is opened.
+//! This file begins and ends sessions, and handles what their connections need. `sessions/moving.rs` moves from one exit to
+//! another, `sessions/proof.rs` decides whether a session carries packets, and `sessions/reports.rs` handles the workers'
+//! reports. Nothing here changes the host or what users see. The methods return what the caller must apply there. They borrow
+//! the kill switch, which must let a connection out before it is opened.
 
 mod moving;
 mod proof;
@@ -44,9 +45,9 @@ pub(super) struct Sessions {
     pub(super) proof: UpProof,
 }
 
-/// What a connection is whose handshake is done. The exit has proven its key by that.
+/// The purpose of a connection whose handshake is done. The handshake has proven the exit's key.
 pub(super) enum Connected {
-    /// One of a session, or one that nobody needs any more.
+    /// It belongs to a session, or nothing needs it any more.
     Known,
     /// It was opened to see whether the exit has a key.
     Checked,
@@ -54,7 +55,7 @@ pub(super) enum Connected {
     Won(Won),
 }
 
-/// What has come of the session beside.
+/// What following the session beside has led to.
 pub(super) enum Followed {
     /// It had no action.
     Nothing,
@@ -88,7 +89,7 @@ impl Sessions {
         [self.pair.due(), self.moves.plan.due(), self.proof.due()].into_iter().flatten().min()
     }
 
-    /// Does what is due of the sessions. What is due of a move between them follows with their actions.
+    /// Does what is due for the sessions. What is due for a move between them follows with their actions.
     pub(super) fn handle_timeouts(&mut self) {
         let now = Instant::now();
         for which in [Which::InUse, Which::Beside] {
@@ -98,14 +99,14 @@ impl Sessions {
         }
     }
 
-    /// Begins a new session. It finds its own way to an exit, whatever way the connections of an earlier session took.
+    /// Begins a new session. It finds its own way to an exit, independently of an earlier session's connections.
     pub(super) fn begin(&mut self, now: Instant) {
         self.connections.forget_way();
         self.forget_proof();
         self.pair.begin(now);
     }
 
-    /// Says goodbye to the exits, and drops what the sessions ask for beyond that.
+    /// Says goodbye to the exits, and drops all other actions of the sessions.
     pub(super) async fn stop(&mut self) {
         self.end_move().await;
         self.pair.in_use.machine.stop(Instant::now());
@@ -121,7 +122,8 @@ impl Sessions {
         self.forget_grant().await;
     }
 
-    /// Leaves the exit in use for the one that `choose` takes, where a new session begins. Returns the endpoint that it has left.
+    /// Leaves the exit in use for the one that `choose` selects, where a new session begins. Returns the endpoint that it has
+    /// left.
     pub(super) async fn leave(&mut self, now: Instant, choose: impl FnOnce(&mut Exits)) -> String {
         let from = self.connections.endpoint().to_string();
         self.stop().await;
@@ -188,7 +190,8 @@ impl Sessions {
         self.worker.send_all(SharedCommand::Move { moving: None }).await;
     }
 
-    /// Makes way for what the exit in use grants now. It has replaced the earlier session, and the new one may have other addresses.
+    /// Makes way for a new grant of the exit in use. The exit has replaced the earlier session, and the new one may have other
+    /// addresses.
     pub(super) async fn replace(&mut self) {
         // The move's rules name the earlier session.
         self.end_move().await;
@@ -254,7 +257,7 @@ impl Sessions {
         Ok(false)
     }
 
-    /// Lets the workers use a connection of a session. Returns whether there still are such a connection and session.
+    /// Lets the workers use a connection of a session. Returns false if the connection or the session no longer exists.
     pub(super) async fn attach(&mut self, which: Which, index: u32) -> bool {
         let connection = self.connections.connection_of(which, index);
         let session = self.pair.of(which).and_then(|session| session.id());
@@ -274,8 +277,8 @@ impl Sessions {
         }
     }
 
-    /// Carries out what a session has to send and to close. Drops other actions: of a session that ends or moves, the connections and
-    /// traffic that these ask for are no longer wanted.
+    /// Carries out what a session has to send and to close. Drops other actions: a session that ends or moves no longer needs the
+    /// connections and traffic that they ask for.
     pub(super) async fn send_or_close(&mut self, which: Which, action: ClientAction) {
         match action {
             ClientAction::Send { index, bytes } => {
@@ -340,17 +343,17 @@ impl Sessions {
         self.pair.in_use.machine.hurry(Instant::now());
     }
 
-    /// Has the session in use show that it carries packets. Returns false if that is not possible now.
+    /// Makes the session in use prove that it carries packets. Returns false if that is not possible now.
     pub(super) fn ask_for_echo(&mut self, device: Option<String>) -> bool {
         self.awaits_proof() || (!self.moves.plan.is_asking(Which::InUse) && self.probe_in_use(device))
     }
 
-    /// Whether the session in use has to show first that it carries packets, and still may.
+    /// Whether the session in use must first prove that it carries packets, and its time for that is not over.
     pub(super) fn awaits_proof(&self) -> bool {
         self.moves.plan.is_asking(Which::InUse) && !self.proof.is_missing()
     }
 
-    /// Does what is due for the proof. Returns whether the session in use is used without one from now on.
+    /// Does what is due for the proof. Returns whether the session in use counts as up without a proof from now on.
     pub(super) fn look_at_proof(&mut self, now: Instant) -> bool {
         match self.proof.take_due(now) {
             Due::Nothing => {}
@@ -368,7 +371,7 @@ impl Sessions {
         false
     }
 
-    /// What users are told of a session that counts as up without proof.
+    /// The warning about a session that counts as up without a proof.
     pub(super) fn unproven(&self) -> Option<String> {
         let probe = self.welcome().and_then(Probe::of).filter(|_| self.proof.is_missing())?;
         Some(format!(
@@ -386,7 +389,7 @@ impl Sessions {
             true => self.moves.plan.asks(Which::InUse),
             false => self.moves.plan.unanswered(now, Which::InUse),
         }
-        // A session on trial has to show that it carries packets. Any other one is used in the end even if it does not.
+        // A session on trial must prove that it carries packets. Any other session is used in the end even without a proof.
         if starts && !is_trying {
             self.proof.asks(now);
         }
@@ -408,7 +411,7 @@ impl Sessions {
     }
 }
 
-/// What the workers have to know of a session.
+/// What the workers must know about a session.
 fn route_of(welcome: &SessionGrant) -> SessionRoute {
     SessionRoute {
         ipv4: welcome.ipv4.map(|(address, _)| address),

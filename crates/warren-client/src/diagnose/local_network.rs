@@ -6,14 +6,15 @@ use warren_host::facts::{OutsideLink, outside_links};
 
 use crate::exits;
 
-/// Addresses for documentation (RFC 5737, RFC 3849), which stand for any address of the internet. Nothing is sent there.
+/// Addresses for documentation (RFC 5737, RFC 3849), which here represent any address on the internet. Nothing is sent
+/// there.
 const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 443),
 ];
 
 /// Checks this host's devices, addresses and routes. Returns a message that says why this host cannot reach `remote`, and what to
-/// do. If no address is known, it is about the internet instead. None if nothing is wrong.
+/// do. If no address is known, the message is about the internet instead. None if nothing is wrong.
 pub(super) async fn find(remote: Option<SocketAddr>) -> Option<String> {
     let links = outside_links().await.ok()?;
     let source = match remote {
@@ -43,7 +44,7 @@ fn sentence(links: &[OutsideLink], remote: Option<SocketAddr>, source: Option<Ip
         let link = links.iter().find(|link| link.addresses.contains(&source))?;
         return (!link.has_carrier).then(|| {
             format!(
-                "no network: {}, by which this host reaches {to}, is not connected; plug its cable in or join a Wi-Fi network",
+                "no network: {}, through which this host reaches {to}, is not connected; plug its cable in or join a Wi-Fi network",
                 link.name
             )
         });
@@ -97,7 +98,7 @@ mod tests {
             (
                 vec![unplugged.clone(), container],
                 source,
-                "eth0, by which this host reaches 198.51.100.2:443, is not",
+                "eth0, through which this host reaches 198.51.100.2:443, is not",
             ),
         ] {
             let said = sentence(&links, remote, source).unwrap();

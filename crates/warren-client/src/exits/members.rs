@@ -10,8 +10,8 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 
 impl Exits {
-    /// Accepts the exits of a profile by the keys that this client has learnt, too. Takes over the exits of the fleet's roster, and
-    /// believes each key there for that exit's endpoints.
+    /// Adds the exits of the fleet's roster, each accepted by its key in the roster. Accepts the profile's exits by the keys that
+    /// this client has learnt, too. A key in the roster counts only for that exit's endpoints.
     pub(crate) fn follow(&mut self, profile: &ClientProfile, learnt: &LearntKeys, fleet: &Fleet) {
         let of_profile = profile.exits().count();
         let members = fleet.roster().into_iter().flat_map(|roster| &roster.exits);
@@ -47,7 +47,8 @@ impl Exits {
         self.rank(of_profile, &fleet.order());
     }
 
-    /// Does not choose, because the user has asked for an exit: for this one of the roster, or for one of the profile.
+    /// Notes that the user has asked for an exit, so that the client does not choose one. `member` is the exit's name
+    /// in the roster, or `None` for an exit of the profile.
     pub(crate) fn ask_for(&mut self, member: Option<String>) {
         self.is_asked = true;
         self.asked_for = member;

@@ -1,4 +1,4 @@
-//! The part of the host's set-up that single programs inside or outside of the tunnel need.
+//! The part of the host's set-up that serves single programs inside or outside of the tunnel.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use warren_host::exec_groups::{ExecGroup, ExecRules, Side};
 use super::HostSetup;
 
 impl HostSetup {
-    /// Adds the routes and rules of single programs to the plan, now or as soon as there is one.
+    /// Adds the routes and rules of single programs to the plan, now or as soon as there is a plan.
     ///
     /// # Errors
     /// What could not be done. The next look at the host tries again.
@@ -21,7 +21,7 @@ impl HostSetup {
         standing.change(&plan, self.device_is_new).await.map(drop)
     }
 
-    /// The resolvers of programs on a side.
+    /// The resolvers of programs inside or outside of the tunnel.
     pub(crate) fn exec_resolvers(&self, side: Side) -> Vec<IpAddr> {
         match side {
             Side::Inside => self.exec.inside(),

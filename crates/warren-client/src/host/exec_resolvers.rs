@@ -7,11 +7,11 @@ use warren_session::client::SessionGrant;
 
 use warren_config::ClientProfile;
 
-/// The resolvers of programs on a side of their own.
+/// The resolvers of programs inside or outside of the tunnel.
 pub(super) struct ExecResolvers {
     wanted: Servers,
     of_exit: Vec<IpAddr>,
-    /// Those that the host's files named before the tunnel set its own.
+    /// The resolvers that the host's files named before the tunnel set its own.
     pub(super) outside_resolvers: Vec<IpAddr>,
 }
 
@@ -33,7 +33,7 @@ impl ExecResolvers {
     pub(super) fn inside(&self) -> Vec<IpAddr> {
         match &self.wanted {
             Servers::Listed(listed) if !listed.is_empty() => listed.clone(),
-            // A profile that leaves the host's resolvers alone does so for the host.
+            // A profile that sets no resolvers leaves the host's alone. Programs inside still use the exit's.
             Servers::Listed(_) | Servers::Exit => self.of_exit.clone(),
         }
     }

@@ -11,7 +11,7 @@ use super::{HostSetup, dns_warnings};
 use crate::stub::{self, Stub};
 
 impl HostSetup {
-    /// Makes the host's programs ask the tunnel's resolvers. To be called once its routes lead there.
+    /// Makes the host's programs ask the tunnel's resolvers. Call it once the tunnel's routes lead to them.
     ///
     /// `anew` sets them again although they are set already, because systemd-resolved forgets them with a device that was deleted.
     pub(super) async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ impl HostSetup {
         }
     }
 
-    /// The limits to the profile's domains, if it has any.
+    /// The limits to the profile's domains. None if it names no domains.
     pub(super) fn split(&self) -> Option<SplitDns> {
         let domains = self.settings.domains.clone();
         // A dry run has no stub, and shows the address that would be tried first.
@@ -86,7 +86,8 @@ impl HostSetup {
         let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
         let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
         let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
-        // Rules that keep queries inside also keep them from a LAN's resolver, which is reached otherwise.
+        // Rules that keep queries inside the tunnel also block them to a resolver on the LAN, which could be reached
+        // otherwise.
         let unreached = match servers.is_empty() {
             true => dns_warnings::without_resolver(&with_lan, &listed, is_guarded),
             false if is_guarded => dns_warnings::exits_outside(&with_lan, &servers),
@@ -103,7 +104,7 @@ impl HostSetup {
 
     /// Checks whether the LAN has the address of a listed resolver. Warns when the answer has changed for the worse.
     pub(super) fn check_claimed_resolvers(&mut self) {
-        // The plan includes them after the profile's own networks.
+        // The plan lists claimed resolvers after the profile's own networks.
         let listed = self.settings.include.len();
         let include = self.standing.iter().flat_map(|standing| &standing.facts.include);
         let claimed: Vec<IpAddr> = include.skip(listed).map(IpNet::addr).collect();

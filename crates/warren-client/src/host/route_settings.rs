@@ -20,9 +20,9 @@ pub(super) struct RouteSettings {
     /// Whether queries to the LAN's resolvers are refused although the profile leaves this host's resolvers alone, or lists one outside.
     pub(super) lan_without_dns: bool,
     pub(super) servers: Servers,
-    /// Whether single programs have a side of their own.
+    /// Whether `warren exec` can put single programs inside or outside of the tunnel.
     pub(super) exec: bool,
-    /// The domains below which names are asked of the tunnel's resolvers. Empty if all names are.
+    /// Names below these domains are looked up at the tunnel's resolvers. If empty, all names are.
     pub(super) domains: Vec<String>,
     pub(super) allowed_forwards: Vec<Ports>,
 }
@@ -46,7 +46,7 @@ impl RouteSettings {
         }
     }
 
-    /// Takes over the networks that the exit names, if the profile leaves them to the exit. Returns whether they are others than before.
+    /// Applies the networks that the exit names, if the profile leaves them to the exit. Returns whether they have changed.
     pub(super) fn take_routes(&mut self, welcome: &SessionGrant) -> bool {
         let is_news = self.of_exit && self.include != welcome.routes;
         if is_news {

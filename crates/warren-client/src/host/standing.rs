@@ -59,7 +59,7 @@ impl Standing {
         self.facts.void = Some(self.void.name().clone());
     }
 
-    /// The indexes of the devices, as far as they are still on this host.
+    /// The indexes of the devices that still exist on this host.
     pub(super) fn devices(&self) -> Vec<u32> {
         let device = self.device.is_there().then(|| self.device.index());
         let void = self.void.is_there().then(|| self.void.index());
@@ -71,7 +71,7 @@ impl Standing {
     }
 }
 
-/// The plan of routes and rules. In a full tunnel it has the rules that keep DNS queries inside.
+/// The plan of routes and rules. In a full tunnel it contains the rules that keep DNS queries inside.
 pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -> Plan {
     let mut plan = client_plan::client(facts);
     // The LAN's networks follow the profile's own exclusions.

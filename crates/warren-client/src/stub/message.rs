@@ -12,7 +12,7 @@ const HEADER: usize = 12;
 pub(super) struct Question {
     /// The labels of the name in lower case.
     labels: Vec<Vec<u8>>,
-    /// The question as the query has it.
+    /// The question's bytes, as in the query.
     bytes: Vec<u8>,
 }
 

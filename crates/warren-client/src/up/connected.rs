@@ -24,7 +24,8 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
     format!("connected to {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
-/// The shortest round trip of the connections: in tenths of a millisecond below 10 ms, and else in whole ones.
+/// The shortest round trip of the connections: in tenths of a millisecond below 10 ms, otherwise in whole
+/// milliseconds.
 fn round_trip(status: &Status) -> Option<String> {
     let shortest = status.shortest_rtt_ms()?;
     // From 9.95 on, one digit after the point would print as "10.0".

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use aws_lc_rs::digest::{SHA256, digest};
 use warren_session::clients::RowChange;
 
-/// Hexadecimal digits of a line's checksum. They are 64 bits, so a torn line passes for a whole one once in 2^64 times.
+/// Hexadecimal digits of a line's checksum. They are 64 bits, so a torn line is mistaken for a whole one in one of 2^64
+/// cases.
 const CHECKSUM: usize = 16;
 
 /// Appends a transaction's line, with its line break.

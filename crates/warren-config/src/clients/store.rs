@@ -54,7 +54,7 @@ pub struct ClientStore {
     imported: String,
     /// Rows that were appended since the last snapshot.
     appended: usize,
-    /// How many of them make the next snapshot due.
+    /// How many appended rows make the next snapshot due.
     snapshot_at: usize,
 }
 
@@ -118,7 +118,7 @@ impl ClientStore {
     /// Makes a transaction durable. `all` are the rows of the whole registry, with or without `changes`.
     ///
     /// # Errors
-    /// When the file was changed by somebody else, or cannot be written. The store is as before then.
+    /// When the file was changed by somebody else, or cannot be written. In that case the store is unchanged.
     pub fn save<Rows>(&mut self, changes: &[RowChange], all: impl Fn() -> Rows) -> Result<(), ConfigError>
     where
         Rows: Iterator<Item = RowChange>,
@@ -155,7 +155,7 @@ impl ClientStore {
     /// `mark` is the mark of their file.
     ///
     /// # Errors
-    /// When the file cannot be written. The store is as before then.
+    /// When the file cannot be written. In that case the store is unchanged.
     pub fn save_all(
         &mut self,
         rows: impl Iterator<Item = RowChange>,
@@ -279,7 +279,7 @@ struct Contents {
     format: u32,
     /// The bytes of the store's complete lines.
     length: u64,
-    /// How many rows these lines have.
+    /// How many rows these lines contain.
     written: usize,
 }
 

@@ -40,7 +40,7 @@ pub struct ClientStatus {
     pub host_outside: bool,
     /// How often all connections were lost since the start.
     pub reconnects: u64,
-    /// Queries that the stub resolver dropped, because it had too many at once. 0 without a stub.
+    /// Queries that the stub resolver dropped, because too many were open at once. 0 without a stub.
     #[serde(default)]
     pub dropped_queries: u64,
 }
@@ -56,7 +56,7 @@ pub struct FollowedFleetStatus {
     pub public_key: String,
     /// Number of exits of the roster.
     pub exits: usize,
-    /// The name of the exit in use, if the roster has it.
+    /// The name of the exit in use, if it is in the roster.
     pub exit: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct FollowedFleetStatus {
 pub struct MoveStatus {
     /// The exit that the client leaves.
     pub from: String,
-    /// The exit that it moves to.
+    /// The exit that the client moves to.
     pub to: String,
     /// Whether new flows use the new exit. Until then, all flows use the old one.
     pub has_switched: bool,

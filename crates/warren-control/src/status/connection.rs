@@ -17,7 +17,8 @@ pub struct ConnectionStatus {
     pub id: u64,
     /// The number of the connection's worker.
     pub worker: usize,
-    /// Whether it is a WireGuard client's. It has no round-trip time and none of QUIC's counters then.
+    /// Whether the connection is a WireGuard client's. If so, it has no round-trip time and none of QUIC's
+    /// counters.
     #[serde(default)]
     pub wireguard: bool,
     /// The session that it belongs to.

@@ -11,7 +11,7 @@ use warren_quic::strangers::{Strangers, Turned};
 pub struct ExitStatus {
     /// The addresses that it listens on.
     pub listen: Vec<SocketAddr>,
-    /// How it serves WireGuard clients, if it does.
+    /// How the exit serves WireGuard clients. Absent if it does not.
     #[serde(default)]
     pub wireguard: Option<WireGuardStatus>,
     /// The exit's key.
@@ -65,16 +65,16 @@ pub struct FleetStatus {
     pub revision_lag: i64,
     /// The exit's clock minus the median of all exits' clocks.
     pub clock_offset_ms: i64,
-    /// Whether that is so much that no invitation is redeemed at this exit.
+    /// Whether the offset is so large that no invitation is redeemed at this exit.
     pub is_clock_wrong: bool,
     /// Requests to the store since the start, by outcome.
     pub requests: BTreeMap<String, u64>,
     /// Requests without an answer.
     pub requests_open: usize,
-    /// How often a client could not keep its session after a move that failed, because it had just kept one too often.
+    /// How often a client could not keep its session after a failed move, because it had kept sessions too often shortly before.
     #[serde(default)]
     pub stays_refused: u64,
-    /// The length of the signed list of exits that the store has. 0 if it has none.
+    /// The length of the signed list of exits in the store. 0 if there is none.
     pub roster_bytes: usize,
     /// Every exit of the fleet, by name.
     pub exits: Vec<FleetExitStatus>,
@@ -82,7 +82,8 @@ pub struct FleetStatus {
     /// `remove`.
     #[serde(default)]
     pub operations: BTreeMap<String, (f64, u64)>,
-    /// Days until the certificates around the store expire, by name: `ca`, `client`, and `server HOST:PORT`. Below 0 once one has.
+    /// Days until the certificates around the store expire, by name: `ca`, `client`, and `server HOST:PORT`. Below 0 once a
+    /// certificate has expired.
     #[serde(default)]
     pub certificate_days: BTreeMap<String, f64>,
 }
@@ -110,7 +111,7 @@ pub struct FleetExitStatus {
     pub endpoints: Vec<String>,
 }
 
-/// What WireGuard clients reach.
+/// Where WireGuard clients reach the exit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WireGuardStatus {
     /// The addresses that the exit listens on.

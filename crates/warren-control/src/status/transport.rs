@@ -11,7 +11,7 @@ pub struct DeviceStatus {
     pub name: String,
     /// The device's MTU in bytes.
     pub mtu: u16,
-    /// Whether it has segmentation offloads.
+    /// Whether the device has segmentation offloads.
     pub offload: bool,
 }
 

@@ -124,7 +124,7 @@ impl Helper {
         self.try_list_resolvers().await.unwrap_or_default()
     }
 
-    /// As [`Self::list_resolvers`], for a caller for whom no answer is not the same as no resolver.
+    /// As [`Self::list_resolvers`], for a caller that distinguishes no answer from an empty list.
     ///
     /// # Errors
     /// When the helper does not answer.
@@ -143,7 +143,7 @@ impl Helper {
         }
     }
 
-    /// Keeps what was learnt about the exits' keys beyond this process and a loss of power.
+    /// Saves what was learnt about the exits' keys, so that it survives this process and a loss of power.
     ///
     /// # Errors
     /// Why it could not be written.
@@ -154,7 +154,7 @@ impl Helper {
         }
     }
 
-    /// Keeps what is known of the profile's fleet beyond this process and a loss of power.
+    /// Saves what is known of the profile's fleet, so that it survives this process and a loss of power.
     ///
     /// # Errors
     /// Why it could not be written.
@@ -206,7 +206,7 @@ impl Helper {
         self.ask_to(HelperRequest::MakePortalGroup).await
     }
 
-    /// Moves a process of `user` into that cgroup.
+    /// Moves a process of `user` into the cgroup of the browser.
     ///
     /// # Errors
     /// If it is not that user's process, or the kernel refuses.
@@ -214,7 +214,7 @@ impl Helper {
         self.ask_to(HelperRequest::TakeIntoPortal { process, user }).await
     }
 
-    /// Ends the processes of that cgroup, and removes it.
+    /// Ends the processes of the browser's cgroup, and removes the cgroup.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -79,7 +79,7 @@ pub fn look_up(host: &str) -> anyhow::Result<()> {
 /// Longer than a daemon waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: usize = 64;
-/// Far more than that many addresses need.
+/// Far more than [`MOST`] addresses need.
 const MOST_BYTES: u64 = 64 * 1024;
 
 #[cfg(test)]

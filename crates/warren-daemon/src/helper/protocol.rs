@@ -36,7 +36,7 @@ pub(super) enum HelperRequest {
     SetResolvers {
         device: DeviceName,
         servers: Vec<IpAddr>,
-        /// The domains to which they are limited, if they are.
+        /// The domains to which the resolvers are limited. None if they are not limited.
         split: Option<SplitDns>,
         /// Whether to set them even if they are set already.
         anew: bool,
@@ -55,9 +55,9 @@ pub(super) enum HelperRequest {
     MakeExecGroups,
     /// Move a user's process into the cgroup of a side.
     TakeIn { process: u32, user: u32, side: Side },
-    /// Keep what a client's daemon has learnt about its exits' keys, in the profile's own file.
+    /// Save what a client's daemon has learnt about its exits' keys, in the profile's own file.
     KeepExitKeys { exits: BTreeMap<String, ExitKeys> },
-    /// Keep what a client's daemon knows of its fleet, in the profile's own file.
+    /// Save what a client's daemon knows of its fleet, in the profile's own file.
     KeepFleet { fleet: Box<KeptFleet> },
     /// Make the cgroup of a browser that opens a login page.
     MakePortalGroup,

@@ -222,7 +222,7 @@ impl Duties {
         let held = self.dns.lock().await;
         let own = held.as_ref().map(|dns| dns.plan().servers()).unwrap_or_default();
         let mut listed = resolvers::listed();
-        // A stub resolver takes their place in the host's files.
+        // While a stub resolver is set, the host's files name it instead of these.
         let below = held.as_ref().map(Dns::below).unwrap_or_default();
         listed.extend(below.iter().map(|server| server.ip()).filter(|server| !server.is_loopback()));
         listed.retain(|server| !own.contains(server));

@@ -26,8 +26,8 @@ pub(super) fn take_in(group: &ExecGroup, process: u32, user: u32) -> io::Result<
     move_only(process, user, || group.take_in(process), || group.put_back(process))
 }
 
-/// Moves a process that is `user`'s alone. The kernel moves processes by number, and the asker may have ended just before.
-/// What has been moved in its place is then put back.
+/// Moves a process that is `user`'s alone. The kernel moves processes by number, and the process that asked may have ended
+/// just before. If another process was moved in its place, that one is put back.
 fn move_only(
     process: u32,
     user: u32,
@@ -56,13 +56,13 @@ fn move_only(
     Ok(())
 }
 
-/// Whether a process has ended: its handle can be read then.
+/// Whether a process has ended: its handle can then be read.
 fn has_ended(handle: &OwnedFd) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now))? != 0)
 }
 
-/// Whether all of a process's users are this one, according to its `/proc/PID/status`.
+/// Whether all user IDs of a process are this user's, according to its `/proc/PID/status`.
 fn is_of(user: u32, status: &str) -> bool {
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     let mut users = users.split_whitespace().map(str::parse);

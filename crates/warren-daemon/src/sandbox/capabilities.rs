@@ -12,7 +12,7 @@ use rustix::thread::{
 /// A daemon that root started keeps root's rights for now, because programs that it starts may need them.
 ///
 /// # Errors
-/// When the kernel refuses. Nothing is changed then.
+/// When the kernel refuses. In that case nothing has changed.
 pub fn keep_network_administration() -> anyhow::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

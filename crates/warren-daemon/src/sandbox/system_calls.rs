@@ -168,7 +168,7 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_write,
     libc::SYS_readv,
     libc::SYS_writev,
-    // A ring cannot be made in the sandbox. Those from before can only write (`warren-tun/src/ring.rs`).
+    // A ring cannot be made in the sandbox. Rings from before the sandbox can only write (`warren-tun/src/ring.rs`).
     libc::SYS_io_uring_enter,
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,

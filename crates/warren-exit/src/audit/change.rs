@@ -20,7 +20,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// The change that a request asks for. None if it changes nothing, or if only its answer says what.
+    /// The change that a request asks for. None if it changes nothing, or if only its answer tells what it
+    /// changes.
     pub(crate) fn of(request: &Request) -> Option<Self> {
         match request {
             Request::ClientAdd { client } => Some(Self::enrolled(client)),
@@ -83,12 +84,12 @@ impl Change {
         Self::new(name, text(change))
     }
 
-    /// Whether a client has got this name.
+    /// Whether the change renames a client to this name.
     pub(crate) fn is_rename_to(&self, name: &str) -> bool {
         self.what.strip_prefix(RENAMED) == Some(name)
     }
 
-    /// Whether its client no longer has its name.
+    /// Whether the change frees the client's name for others.
     pub(crate) fn frees_name(&self) -> bool {
         self.what == REMOVED || self.what.starts_with(RENAMED)
     }

@@ -11,7 +11,7 @@ use warren_host::{directory_of, make_lock_file, open_plain};
 
 use super::Entry;
 
-/// The most bytes of a half.
+/// The largest size in bytes of each of the log's two files.
 pub(super) const HALF: u64 = 1024 * 1024;
 
 /// What the audit log holds.
@@ -27,7 +27,7 @@ pub struct Found {
 #[derive(Debug)]
 pub struct AuditFile {
     path: PathBuf,
-    /// The most bytes of a half.
+    /// The largest size in bytes of each of the log's two files.
     half: u64,
 }
 
@@ -56,7 +56,7 @@ impl AuditFile {
             line.insert(0, b'\n');
         }
         let written = file.write_all_at(&line, length).and_then(|()| file.sync_data());
-        // A full disk leaves no half of a line.
+        // If the disk is full, no partial line stays behind.
         written.inspect_err(|_| drop(file.set_len(length)))
     }
 

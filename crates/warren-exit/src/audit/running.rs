@@ -11,13 +11,13 @@ use super::file::follow;
 use super::{AuditFile, Change, Entry, Found, Way, Who, read};
 use crate::web::AuditQuery;
 
-/// The entries that are kept in memory for the page.
+/// The number of entries that are kept in memory for the page.
 const RECENT: usize = 2_000;
 
-/// Entries of a page.
+/// The number of entries on a page of the log.
 const ROWS: usize = 50;
 
-/// The entries that the page shows about one client.
+/// The number of entries that the page shows about one client.
 const OF_CLIENT: usize = 10;
 
 /// The audit log, and what the page shows of it.
@@ -49,7 +49,7 @@ impl Audit {
         self.recent.iter().rev()
     }
 
-    /// The newest entries about a client, those under its earlier names too.
+    /// The newest entries about a client, including those under its earlier names.
     pub(crate) fn of_client(&self, name: &str) -> Vec<&Entry> {
         let mut found = follow(self.newest(), vec![name], None);
         found.truncate(OF_CLIENT);
@@ -70,20 +70,20 @@ impl Audit {
         })
     }
 
-    /// Writes down a change that a command has asked for.
+    /// Records a change that a command has asked for.
     pub(crate) fn note_command(&mut self, peer: &Peer, change: Change) {
         let user = Some(self.users.name(peer.user));
         self.note(Who { user, login: peer.login.clone(), ..Who::by(Way::Command) }, change);
     }
 
-    /// Writes down a change that was made on the page.
+    /// Records a change that was made on the page.
     pub(crate) fn note_page(&mut self, user: Option<u32>, from: Option<IpAddr>, change: Change) {
         let user = user.map(|user| self.users.name(user));
         let from = from.map(|address| address.to_string());
         self.note(Who { user, from, ..Who::by(Way::Page) }, change);
     }
 
-    /// Writes down that a client has used its invitation.
+    /// Records that a client has used its invitation.
     pub(crate) fn note_joined(&mut self, name: &str) {
         self.note(Who::by(Way::Invitation), Change::joined(name));
     }

@@ -65,7 +65,8 @@ impl Clients {
                     self.forget_session_of(live.key, session);
                     self.say_closed(live.key, live.nonce);
                     tracing::info!(client = live.name, "session ended: {reason}");
-                    // Other sessions may come back with the same addresses, and their flows should live on.
+                    // A session that ended for another reason may come back with the same addresses, and its flows should
+                    // live on.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
                         forget_flows(live.lease);
                     }
@@ -83,7 +84,7 @@ impl Clients {
         }
     }
 
-    /// Begins to route a session, and notes what reports show of it.
+    /// Begins to route a session, and records what reports show about it.
     async fn open(&mut self, action: ExitAction, worker: &WorkerHandle) {
         let ExitAction::Open { session, key, name, lease, prefixes, connections, features } = action else {
             return;

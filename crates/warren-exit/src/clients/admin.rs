@@ -122,7 +122,7 @@ impl Clients {
     /// Changes a client. Its session continues unless the change concerns the session.
     pub(crate) fn change(&mut self, name: &str, change: &ClientChange) -> Result<Proposed, RequestRefused> {
         let key = self.registry().by_name(name).map(|client| client.public_key);
-        // Only this change is in force at once, whether it can be stored or not.
+        // Of all changes, only disabling takes effect at once, whether it can be stored or not.
         let is_disabled = *change == ClientChange::Disable;
         self.refuse_if_edited()?;
         let changed = self.sessions.change_client(Instant::now(), name, change);

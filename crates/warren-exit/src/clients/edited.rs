@@ -1,4 +1,4 @@
-//! Takes over clients that an operator has edited while the exit runs.
+//! Applies an operator's edits of the clients while the exit runs.
 
 use std::path::Path;
 use std::time::Instant;
@@ -38,10 +38,10 @@ impl Clients {
         Ok(Some(edited))
     }
 
-    /// Refuses a change by command while a file waits to be taken over, because taking that file over would undo the change.
+    /// Refuses a change by command while a file waits to be imported, because the import would undo the change.
     pub(super) fn refuse_if_edited(&self) -> Result<(), RequestRefused> {
         self.store.refuse_if_edited().map_err(RequestRefused::new)?;
-        // A file with a mistake counts as waiting too: it is taken over once it is corrected.
+        // A file with a mistake counts as waiting too: it is imported once it is corrected.
         let is_waiting = ClientsImport::read(&self.path)
             .map_or(true, |import| import.is_some_and(|import| import.mark() != self.store.imported()));
         if is_waiting {
@@ -58,10 +58,10 @@ impl Clients {
         Ok(self.sessions.check(Instant::now(), &edited.registry)?)
     }
 
-    /// Takes over what an operator has edited. Sessions of unchanged clients continue.
+    /// Applies what an operator has edited. Sessions of unchanged clients continue.
     ///
     /// # Errors
-    /// When it cannot be stored. Nothing has changed then.
+    /// When it cannot be stored. In that case nothing has changed.
     pub(crate) async fn take_over(&mut self, edited: Edited, worker: &WorkerHandle) -> anyhow::Result<()> {
         self.refuse_in_fleet("importing clients")?;
         let Edited { registry, import } = edited;

@@ -24,7 +24,7 @@ impl Clients {
         self.live.len()
     }
 
-    /// Every session, by its client's name.
+    /// Every session, ordered by its client's name.
     pub(crate) fn session_statuses(&self) -> Vec<SessionStatus> {
         let mut sessions: Vec<SessionStatus> = self
             .live
@@ -44,7 +44,7 @@ impl Clients {
         sessions
     }
 
-    /// The figures for the metrics of at most [`ClientFigures::MOST`] clients, by name.
+    /// The figures for the metrics of at most [`ClientFigures::MOST`] clients, ordered by name.
     pub(crate) fn figures(&self, status: &Status, snapshot: &Snapshot) -> Vec<ClientFigures> {
         let mut of_session: HashMap<u64, Vec<&ConnectionStatus>> = HashMap::new();
         for connection in &status.connections {
@@ -76,7 +76,8 @@ impl Clients {
         shown
     }
 
-    /// The clients that have figures of their own: those that carried most since the exit started, then others by name.
+    /// The clients that have figures of their own: those that have carried the most traffic since the exit started,
+    /// then the others by name.
     fn in_metrics(&self, snapshot: &Snapshot) -> Vec<&Client> {
         let most = ClientFigures::MOST;
         let mut active: Vec<_> = snapshot

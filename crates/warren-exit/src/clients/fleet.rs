@@ -20,7 +20,7 @@ use warren_session::PublicKey;
 /// How long an operator waits for the store.
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
-/// How long an operator waits for the other exits once the store has a change.
+/// How long an operator waits for the other exits once a change is in the store.
 const EXITS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest that an operator waits in all. The command gives up after 5 s.
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(4_500);
 pub(crate) struct Awaited {
     proposed: Proposed,
     begun: Instant,
-    /// When the store had it, and its revision.
+    /// When the change was in the store, and the store's revision that contains it.
     stored: Option<(Instant, i64)>,
 }
 
@@ -43,7 +43,7 @@ impl Clients {
         self.on_host = on_host.map(|client| client.public_key).collect();
     }
 
-    /// Takes an event of the link.
+    /// Handles an event of the link.
     pub(crate) fn take_link_event(&mut self, (number, event): (u64, LinkEvent), config: &ExitSettings) {
         let Self { sessions, fleet, .. } = self;
         let Some(fleet) = fleet else { return };
@@ -81,7 +81,7 @@ impl Clients {
         }
     }
 
-    /// Lets limits, names and forwards follow clients that were changed elsewhere.
+    /// Updates limits, names and forwards of clients that were changed at other exits.
     fn follow_others(&mut self, keys: &[PublicKey]) {
         for key in keys {
             self.follow(*key);
@@ -104,7 +104,7 @@ impl Clients {
         }
     }
 
-    /// Tells the fleet how busy the exit is. `load` has everything but the sessions.
+    /// Tells the fleet how busy the exit is. `load` contains everything but the number of sessions.
     pub(crate) fn say_load(&mut self, load: Load) {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let load = Load { sessions: count(self.live.len()), ..load };
@@ -132,7 +132,8 @@ impl Clients {
         }
     }
 
-    /// Lets the exit serve or leave. Returns whether that has changed, which the fleet should hear at once.
+    /// Makes the exit serve clients or send them away. Returns whether that has changed, which the fleet
+    /// should hear at once.
     pub(crate) fn serve_as_fleet(&mut self) -> bool {
         let Self { sessions, fleet, .. } = self;
         fleet.as_mut().is_some_and(|fleet| fleet.serve(Instant::now(), sessions))
@@ -143,7 +144,7 @@ impl Clients {
         self.fleet.as_ref().map(|fleet| fleet.store_addresses())
     }
 
-    /// How the fleet is.
+    /// The fleet's status.
     pub(crate) fn fleet_status(&self) -> Option<FleetStatus> {
         self.fleet.as_ref().map(|fleet| fleet.status(self.sessions.stays_refused()))
     }
@@ -170,7 +171,7 @@ impl Clients {
         Awaited { proposed, begun: Instant::now(), stored: None }
     }
 
-    /// What an operator hears of a change. `None` while it has no outcome.
+    /// The answer to an operator who waits for a change. `None` while it has no outcome.
     pub(crate) fn outcome(&mut self, awaited: &mut Awaited) -> Option<Result<Value, RequestRefused>> {
         let outcome = self.outcome_of(awaited)?;
         if let (Some(id), Some(fleet)) = (awaited.proposed.id, &mut self.fleet) {
@@ -203,9 +204,9 @@ impl Clients {
         }
     }
 
-    /// Where a client is cut off, once there is nothing to wait for.
+    /// At how many exits a client is cut off. `None` while it is worth waiting for more of them.
     fn cut_off(&self, awaited: &mut Awaited, fleet: &Fleet, waited: Duration) -> Option<CutOff> {
-        // A conflict is sent again with another number, so what counts is whether the store has everything.
+        // A conflict is sent again with another number, so what counts is whether everything is stored.
         if awaited.stored.is_none() && !self.sessions.owes() {
             awaited.stored = Some((Instant::now(), fleet.revision()));
         }
@@ -264,7 +265,8 @@ fn log_unfit(error: &AdminError) {
     }
 }
 
-/// What the exit says of itself. `None` if it has no valid name, which its configuration rules out.
+/// The exit's Hello to `warren-fleet`. `None` if the exit has no valid name, which its configuration rules
+/// out.
 fn hello(config: &ExitSettings) -> Option<ExitMessage> {
     let name = config.fleet.as_ref()?.name.clone();
     Some(ExitMessage::Hello {

@@ -15,7 +15,7 @@ use warren_tunnel::ClientLimit;
 pub(super) struct ClientLimits(HashMap<PublicKey, Arc<ClientLimit>>);
 
 impl ClientLimits {
-    /// The limit of a client, with the rate that the registry has.
+    /// The limit of a client, with its rate from the registry.
     pub(super) fn of(&mut self, registry: &ClientRegistry, key: PublicKey) -> Arc<ClientLimit> {
         let rate = registry.by_key(key).and_then(|client| client.rate_limit);
         let limit = self.0.entry(key).or_insert_with(|| Arc::new(ClientLimit::new(rate, Instant::now())));

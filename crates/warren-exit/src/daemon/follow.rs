@@ -1,17 +1,17 @@
-//! Makes the host follow clients and configuration, and gathers what reports are made from.
+//! Adapts the host to clients and configuration, and gathers the exit's state for reports.
 
 use super::Daemon;
 use crate::reporting::Observations;
 use warren_control::RequestRefused;
 
 impl Daemon<'_> {
-    /// Makes rules and routes follow the host and the networks behind clients.
+    /// Adapts rules and routes to the host and to the networks behind clients.
     pub(super) async fn follow_host(&mut self) -> anyhow::Result<()> {
         let (registry, store) = (self.clients.registry(), self.clients.store_addresses());
         self.host.follow(&self.config, registry, store).await.map(drop)
     }
 
-    /// Makes forwards follow clients to other addresses.
+    /// Adapts forwards to clients that have other addresses now.
     pub(super) async fn follow_forwards(&mut self) {
         if self.clients.have_forwards_moved()
             && let Err(error) = self.follow_host().await
@@ -20,7 +20,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Makes the host follow a change of clients that is in force.
+    /// Adapts the host to a change of clients that is in force.
     pub(super) async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
         let followed = self.follow_host().await;
         followed.map_err(|error| {
@@ -33,7 +33,7 @@ impl Daemon<'_> {
         })
     }
 
-    /// The exit's state now, from which reports are made.
+    /// The exit's current state, for reports.
     pub(super) async fn observe(&self) -> Observations<'_> {
         Observations {
             config: &self.config,

@@ -34,7 +34,7 @@ impl Daemon<'_> {
         Ok(ended)
     }
 
-    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start.
+    /// Loads the keys that the key file contains now. A service manager's copy of the file never changes after the start.
     /// So if the copy is unchanged, the keys that the exit was given since stay in place.
     pub(super) async fn adopt_keys(&mut self, read: &mut ExitSettings) {
         let keys = read.public_keys();

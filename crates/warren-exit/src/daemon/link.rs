@@ -9,12 +9,12 @@ use crate::fleet::{FleetSocket, LinkEvent, LinkEvents};
 /// How often the fleet hears how busy the exit is.
 const LOAD_EVERY: Duration = Duration::from_secs(2);
 
-/// The link to the fleet, and what was said on it last. `W` is a change that waits for the store.
+/// The link to the fleet, and the state of the load reports. `W` is a change that waits for the store.
 pub(super) struct FleetLink<W> {
     events: LinkEvents,
     /// When the load is due.
     load_due: Instant,
-    /// The processor time until then, and when it was read.
+    /// When the processor time was last read, and what it was.
     processor: (Instant, Duration),
     /// Operators' changes that wait for the store.
     pub(super) waiting: Vec<W>,
@@ -32,7 +32,8 @@ impl<W> FleetLink<W> {
         self.load_due = Instant::now();
     }
 
-    /// The cores that this process has used since the latest load, if a load is due. Another one is due later.
+    /// The cores that this process has used since the latest load, if a load is due. The next load is due
+    /// [`LOAD_EVERY`] later.
     pub(super) fn cores_if_due(&mut self, now: Instant) -> Option<f32> {
         if self.load_due > now {
             return None;

@@ -28,7 +28,7 @@ const MOST_HOURS: u32 = 8_760;
 /// The longest text that a name is made from, in bytes.
 const LONGEST_TYPED: usize = 400;
 
-/// Says what a change has made: its answer, and what the audit log says.
+/// Makes the answer to a change and its entry in the audit log.
 type Made = Box<dyn FnOnce(&Daemon<'_>, Value) -> (Value, Audited)>;
 
 /// A change that the page asks for and that may be made.
@@ -53,7 +53,7 @@ impl Daemon<'_> {
             ApiCall::Day => Ok(self.reporting.day()),
             ApiCall::Audit(query) => Ok(self.audit.page(&query)),
             ApiCall::Name(typed) => self.page_view().name_of(&typed),
-            // Answered once the store has it.
+            // Answered once the change is in the store.
             ApiCall::Change(change) => return self.change_by_page(change, visitor, answer).await,
         };
         drop(answer.send(reply));
@@ -93,7 +93,7 @@ impl Daemon<'_> {
     }
 }
 
-/// What the page may ask about, and what a change that it asks for is checked against.
+/// The state that the page may ask about, and against which its changes are checked.
 struct PageView<'a> {
     config: &'a ExitSettings,
     clients: &'a Clients,
@@ -150,7 +150,7 @@ impl PageView<'_> {
         Ok(json!({ "name": proposed_name(&typed.text, is_taken), "wanted": wanted, "holder": holder }))
     }
 
-    /// A change of a client. The answer has the client's forwards, which their dialog shows. `after` is the
+    /// A change of a client. The answer contains the client's forwards for the page's dialog. `after` is the
     /// client's name after the change.
     async fn change_one(
         &self,
@@ -211,12 +211,13 @@ impl PageView<'_> {
         Ok(Prepared { propose, follows_host: false, made })
     }
 
-    /// Enrols a client that uses WireGuard's own apps. Its configuration is in the answer alone.
+    /// Enrols a client that uses WireGuard's own apps. The answer contains the only copy of its
+    /// configuration.
     fn add_wireguard(&self, name: &str) -> Result<Prepared, String> {
         let enrol = || -> anyhow::Result<_> {
             wireguard::endpoint(self.config)?;
             invitation::check_name(name)?;
-            // An exit that serves WireGuard has a key for it. It takes a restart to begin with that.
+            // An exit that serves WireGuard has a key for it. Only a restart makes an exit begin to serve it.
             let exit_key = self.wireguard_key.ok_or_else(|| {
                 anyhow::anyhow!("the exit serves no WireGuard yet; restart it: systemctl restart warren-exit")
             })?;

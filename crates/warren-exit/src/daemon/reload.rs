@@ -60,7 +60,7 @@ impl Daemon<'_> {
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
         warn_of_networks_untold(&self.config);
-        // Last, when the host lets clients reach what they are told.
+        // Last, once the host lets clients reach what is announced to them.
         self.clients.announce(announced(&self.config))?;
         if let Some(signed) = roster {
             roster::take(&mut self.clients, &state, signed.as_bytes())?;

@@ -16,7 +16,7 @@ use warren_daemon::panics;
 
 /// A request, sorted by how it is answered.
 enum Asked {
-    /// A change of clients, which the store must have before it is answered. The host follows it, unless it is an invitation.
+    /// A change of clients, which must be stored before it is answered. The host follows it, unless it is an invitation.
     Change {
         propose: Propose,
         follows_host: bool,
@@ -43,7 +43,7 @@ impl Daemon<'_> {
             }
             Ok(Asked::Other(request)) => {
                 let response = self.carry_out(*request, &peer).await;
-                // Reloads and drains have led to decisions, too.
+                // Reloads and drains lead to decisions of the sessions, too.
                 self.clients.carry_out_all(&self.worker).await;
                 then(self, response);
             }
@@ -51,7 +51,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Tells changes of clients from other requests.
+    /// Separates changes of clients from other requests.
     #[expect(clippy::wildcard_enum_match_arm, reason = "every other request is carried out")]
     async fn sort(&self, request: Request) -> Result<Asked, RequestRefused> {
         let change = |propose: Propose| Ok(Asked::Change { propose, follows_host: true });
@@ -128,7 +128,7 @@ impl Daemon<'_> {
         let settings = session_settings(&self.config);
         let imported = self.clients.import(dry_run, &settings, &self.worker).await;
         let summary = imported.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
-        // It is in force, even if the host cannot follow.
+        // The import is in force, even if the host cannot follow.
         if !dry_run {
             self.audit.note_command(peer, Change::imported(&summary));
         }

@@ -47,26 +47,26 @@ impl Daemon<'_> {
         self.fleet.iter_mut().for_each(|link| link.waiting.append(&mut open));
     }
 
-    /// Takes an event of the link to the fleet.
+    /// Handles an event of the link to the fleet.
     pub(super) fn take_link_event(&mut self, event: (u64, LinkEvent)) {
         if let (LinkEvent::Connected(_), Some(link)) = (&event.1, &mut self.fleet) {
-            // Whoever has connected does not know it yet.
+            // A new connection of `warren-fleet` does not know the load yet.
             link.hurry();
         }
         self.clients.take_link_event(event, &self.config);
     }
 
-    /// Lets the exit serve or leave, as the fleet has it.
+    /// Makes the exit serve clients or send them away, as the fleet requires.
     pub(super) fn follow_fleet(&mut self) {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet
         {
-            // With the next measurement, which says the new state.
+            // The load report that follows makes the fleet look at the new state.
             link.hurry();
         }
     }
 
-    /// Says how busy the exit is, now and then.
+    /// Reports how busy the exit is, if a report is due.
     pub(super) fn say_load(&mut self, now: Instant, snapshot: &Snapshot) {
         let Some(cores) = self.fleet.as_mut().and_then(|link| link.cores_if_due(now)) else { return };
         let bits_per_second = self.reporting.bits_per_second(now, snapshot);
@@ -75,10 +75,10 @@ impl Daemon<'_> {
     }
 }
 
-/// As many clients as the smaller pool has addresses.
+/// The most sessions: the number of addresses in the smaller pool.
 fn max_sessions(config: &warren_config::ExitSettings) -> u32 {
     let most = u32::try_from(MAX_CLIENTS).unwrap_or(u32::MAX);
-    // The network's address, the exit's own, and the broadcast address are nobody's.
+    // No client gets the network address, the exit's own, or the broadcast address.
     let of_ipv4 = config.ipv4.map(|pool| 2_u64.pow(u32::from(32 - pool.prefix_len())).saturating_sub(3));
     of_ipv4.and_then(|room| u32::try_from(room).ok()).unwrap_or(most).min(most)
 }

@@ -1,5 +1,5 @@
-//! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, up to
-//! which revision its copy is, which of its changes the store may lack, and where the store is.
+//! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, the
+//! revision of its copy, which of its changes the store may lack, and the addresses of the store.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ const MOST_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Kept {
-    /// When the store answered last, in seconds since 1970. `None` if it never did.
+    /// When the store answered last, in seconds since 1970. `None` if it never answered.
     pub(super) answered: Option<u64>,
-    /// The store's revision up to which the copy is.
+    /// The store's revision that the copy has reached.
     pub(super) revision: i64,
     /// Rows in force that the store may lack.
     pub(super) unsent: Vec<UnsentRow>,
@@ -32,10 +32,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// How long ago the store answered last. `None` if it never did, or at a time that no clock can show.
+    /// How long ago the store answered last. `None` if it never answered, or if the time cannot be
+    /// represented.
     pub(super) fn age(&self, now: SystemTime) -> Option<Duration> {
         let answered = UNIX_EPOCH.checked_add(Duration::from_secs(self.answered?))?;
-        // A clock that was set back makes it fresh, as for everything that is dated.
+        // If the clock was set back, the answer counts as fresh.
         Some(now.duration_since(answered).unwrap_or_default())
     }
 }
@@ -77,7 +78,7 @@ impl FleetFile {
         Ok((Self { path, written: kept.clone(), floor: 0, lag }, kept))
     }
 
-    /// Lets no lower revision be written from now on.
+    /// Prevents a lower revision from being written from now on.
     pub(super) fn stay_at(&mut self, revision: i64) {
         self.floor = revision;
     }
@@ -96,7 +97,7 @@ impl FleetFile {
     /// only now and then.
     ///
     /// # Errors
-    /// When the file cannot be written. It is as before then.
+    /// When the file cannot be written. In that case it is unchanged.
     pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
         let waited =
@@ -110,7 +111,7 @@ impl FleetFile {
         self.write(kept)
     }
 
-    /// Writes it in any case.
+    /// Writes the file in any case.
     ///
     /// # Errors
     /// As [`Self::keep`].

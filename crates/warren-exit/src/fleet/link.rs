@@ -33,7 +33,7 @@ const UNWRITTEN: usize = MAX_CLIENTS + 4_096;
 pub(crate) enum LinkEvent {
     /// `warren-fleet` has connected. Messages go to it through this channel, and dropping the channel ends the connection.
     Connected(mpsc::Sender<ExitMessage>),
-    /// It says something.
+    /// `warren-fleet` has sent a message.
     Message(Box<FleetMessage>),
     /// The connection has ended, for this reason.
     Lost(String),
@@ -44,7 +44,7 @@ pub(crate) enum LinkEvent {
 pub(crate) struct LinkEvents {
     events: mpsc::Receiver<(u64, LinkEvent)>,
     accepting: JoinHandle<()>,
-    /// Holds the file in place.
+    /// Owns the socket's file, which is removed when this is dropped.
     _socket: FleetSocket,
 }
 
@@ -126,7 +126,7 @@ async fn read(mut from: OwnedReadHalf, number: u64, events: &mpsc::Sender<(u64, 
     loop {
         match timeout(SILENCE, read_frame::<FleetMessage>(&mut from)).await {
             Ok(Ok(Some(message))) => {
-                // The daemon takes its time; `warren-fleet` waits for that in its own writes.
+                // The daemon may be busy. `warren-fleet` then waits in its own writes.
                 if events.send((number, LinkEvent::Message(Box::new(message)))).await.is_err() {
                     return "the exit ends".to_owned();
                 }

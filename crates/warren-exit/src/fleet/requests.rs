@@ -18,24 +18,24 @@ pub(super) const MOST_OPEN: usize = 4_096;
 pub(super) struct Asked {
     pub(super) rows: Vec<RowChange>,
     since: Instant,
-    /// When it is given up.
+    /// When the exit gives the request up.
     until: Instant,
-    /// Whether it was given up. If it is stored all the same, its rows come as a change.
+    /// Whether the exit has given the request up. If it is stored all the same, its rows come as a change.
     pub(super) is_late: bool,
 }
 
-/// What has become of a request that somebody waits for.
+/// The state of a request that somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Nothing yet.
     Open,
     /// The store was not asked, because it cannot be reached.
     NotAsked,
-    /// What the store has said.
+    /// The store's answer.
     Given(Outcome),
 }
 
-/// What has become of requests since the start.
+/// How many requests had each outcome since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(super) stored: u64,
@@ -86,7 +86,7 @@ impl Operation {
     }
 }
 
-/// How long the answers to requests of one kind took, together.
+/// How many requests of one kind were answered, and how long they took in total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Took {
     pub(super) time: Duration,

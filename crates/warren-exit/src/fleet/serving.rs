@@ -14,17 +14,17 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Serving {
-    /// How long it serves after the store's last answer. `None` for ever.
+    /// How long the exit serves after the store's last answer. `None` means without limit.
     limit: Option<Duration>,
-    /// When the store answered last, as far back as an `Instant` reaches. For a new member, when it started.
+    /// When the store answered last, as far back as an `Instant` reaches. A new member starts with its own start time.
     heard: Instant,
-    /// How much further back that was.
+    /// How much earlier than `heard` the answer was, if an `Instant` does not reach that far.
     before: Duration,
-    /// The same on the wall clock, in seconds since 1970. `None` if the store has never answered.
+    /// The wall-clock time of that answer, in seconds since 1970. `None` if the store has never answered.
     answered: Option<u64>,
-    /// Whether an operator drains it, from any exit of the fleet.
+    /// Whether an operator drains the exit, from any exit of the fleet.
     is_drained: bool,
-    /// Whether it sends its clients away because it ends.
+    /// Whether the exit sends its clients away because it ends.
     is_ending: bool,
     /// Whether clients are sent away now.
     is_leaving: bool,
@@ -54,7 +54,7 @@ impl Serving {
         }
     }
 
-    /// The store has answered.
+    /// Notes that the store has answered.
     pub(super) fn heard(&mut self, now: Instant) {
         (self.heard, self.before) = (now, Duration::ZERO);
         self.answered = Some(seconds_of(SystemTime::now()));
@@ -102,7 +102,8 @@ impl Serving {
         [stale, self.cut_off].into_iter().flatten().min()
     }
 
-    /// Sends clients away or takes them again. `is_back` says whether the registry follows the store. Returns whether that changed.
+    /// Sends clients away or accepts them again. `is_back` says whether the registry follows the store. Returns whether that
+    /// changed.
     pub(super) fn follow(&mut self, now: Instant, is_back: bool, sessions: &mut ExitSessions) -> bool {
         let is_silent = self.limit.is_some_and(|limit| self.silent(now) >= limit);
         if is_silent && !self.is_stale {
@@ -114,7 +115,7 @@ impl Serving {
             );
         } else if self.is_stale && is_back && !is_silent {
             (self.is_stale, self.cut_off) = (false, None);
-            tracing::info!("the fleet's store answers again: clients are taken again");
+            tracing::info!("the fleet's store answers again: clients are accepted again");
         }
         let is_leaving = self.is_stale || self.is_drained || self.is_ending;
         let has_changed = self.is_leaving != is_leaving;

@@ -415,11 +415,11 @@ fn where_the_store_is_outlasts_a_restart() {
     let mut member = member.restart();
     assert_eq!(member.fleet.store_addresses(), addresses);
     member.connect();
-    // The link has begun anew, and has found one member so far.
+    // The link has restarted, and has found one member so far.
     let found: Vec<IpAddr> = vec!["192.0.2.9".parse().unwrap()];
     member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: false }).unwrap();
     assert_eq!(member.fleet.store_addresses(), [found.clone(), addresses].concat());
-    // The control: all are found.
+    // The control: all members are found.
     member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: true }).unwrap();
     assert_eq!(member.fleet.store_addresses(), found);
     let full: Vec<IpAddr> = (0..100).map(|last| IpAddr::from([192, 0, 2, last])).collect();

@@ -11,11 +11,11 @@ use super::{Fleet, Verdict};
 /// Which other exits have applied a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// How many, with this one.
+    /// How many exits have applied the revision, including this one.
     pub(crate) heard: usize,
-    /// The names of those that have not heard and are alive.
+    /// The names of live exits that have not applied it.
     pub(crate) waiting: Vec<String>,
-    /// The names of those that have not heard and cannot be asked.
+    /// The names of exits that have not applied it and are not alive.
     pub(crate) dead: Vec<String>,
 }
 
@@ -25,17 +25,17 @@ impl Fleet {
         self.requests.watch(id);
     }
 
-    /// What has become of it.
+    /// What has become of a watched request.
     pub(crate) fn verdict(&self, id: StoreRequestId) -> Verdict {
         self.requests.verdict(id)
     }
 
-    /// Ends the waiting.
+    /// Stops waiting for a request.
     pub(crate) fn forget(&mut self, id: StoreRequestId) {
         self.requests.forget(id);
     }
 
-    /// The store's latest revision that the registry has.
+    /// The latest revision of the store whose changes are in the registry.
     pub(crate) fn revision(&self) -> i64 {
         self.revision
     }
@@ -58,7 +58,7 @@ impl Fleet {
         self.exits.iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }
 
-    /// How the fleet is. The sessions' state machine knows `stays_refused`.
+    /// The fleet's status. The sessions' state machine knows `stays_refused`.
     pub(crate) fn status(&self, stays_refused: u64) -> FleetStatus {
         let now = Instant::now();
         let store = match &self.store {

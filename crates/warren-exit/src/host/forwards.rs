@@ -19,9 +19,9 @@ pub(crate) type OwnPorts = Vec<(Ports, &'static str)>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostPorts {
     own: OwnPorts,
-    /// Those of other programs.
+    /// The ports of other programs.
     programs: Vec<Ports>,
-    /// Those that this host's rules publish, of any protocol.
+    /// The ports that this host's firewall rules publish, for any protocol.
     published: Vec<RangeInclusive<u16>>,
 }
 
@@ -30,7 +30,7 @@ impl HostPorts {
         Self { own, programs, published }
     }
 
-    /// Looks at this host.
+    /// Lists the ports of this host's sockets and firewall rules.
     ///
     /// # Errors
     /// If its sockets cannot be listed. Rules that cannot be read count as none, as for clients' own flows.
@@ -112,7 +112,7 @@ fn common(wanted: Ports, taken: Ports) -> Option<u16> {
     overlaps.then(|| wanted.first.max(taken.first))
 }
 
-/// A forward that is not in force, because this host needs a port of it by now.
+/// A forward that is not in force, because this host now needs one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     client: String,
@@ -122,7 +122,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Those of a client, as its view has them.
+    /// A client's forwards that are not in force, as `client show` reports them.
     pub(crate) fn of(waiting: &[Self], client: &str) -> Vec<ForwardNotInForce> {
         let of_client = waiting.iter().filter(|one| one.client == client);
         let view = |one: &Self| {
@@ -143,7 +143,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// The forwards that are in force, and those that are not because this host needs a port of them by now.
+/// The forwards that are in force, and those that are not because this host now needs one of their ports.
 pub(super) fn in_force(registry: &ClientRegistry, host: &HostPorts) -> (Vec<ForwardedPorts>, Vec<Waiting>) {
     let (mut forwards, mut waiting) = (Vec::new(), Vec::new());
     for (forward, client) in registry.forwards().filter(|(_, client)| !client.disabled) {
@@ -160,8 +160,7 @@ fn of_client(forward: Forward, client: &Client) -> ForwardedPorts {
     ForwardedPorts { ports: ports_of(forward.ports()), to: forward.to(), ipv4: lease.ipv4, ipv6: lease.ipv6 }
 }
 
-/// Removes connections from connection tracking if they lead to a client and none of these forwards covers them. Their forwards
-/// are no longer in force.
+/// Removes connections from connection tracking if they lead to a client and no forward in `forwards` covers them.
 pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPorts>) {
     let (ipv4, ipv6) = (config.ipv4, config.ipv6);
     let is_over = move |flow: &SentOn| {
@@ -178,7 +177,7 @@ pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPort
     });
 }
 
-/// Whether a flow takes a forward's way.
+/// Whether a flow goes through a forward.
 fn leads(forward: &ForwardedPorts, flow: &SentOn) -> bool {
     let Ports { protocol, first, last } = forward.ports;
     let is_port = protocol == flow.protocol && (first..=last).contains(&flow.port);

@@ -8,28 +8,29 @@ use warren_daemon::helper::Helper;
 use warren_host::Surroundings;
 use warren_session::clients::ClientRegistry;
 
-/// What the host of a fleet's exit must reach by its own routes, wherever it is. Without its store the exit would learn nothing any more,
-/// not even that such a network is gone again. An exit without a fleet needs nothing: its operator may well have a resolver behind
-/// a client.
+/// The addresses that the host of a fleet's exit must reach by its own routes, wherever they are. Without its store the exit
+/// would learn nothing any more, not even that such a network is gone again. An exit without a fleet needs nothing: its operator
+/// may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
     store: Vec<IpAddr>,
     resolvers: Resolvers,
 }
 
-/// The resolvers that the host's files name. The store may be known by name.
+/// The resolvers that the host's files name. The store's name may have to be looked up there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Resolvers {
     /// The exit belongs to no fleet, or no client has a network.
     #[default]
     NotNeeded,
-    /// The helper has never said which they are. Any network may contain one.
+    /// The helper has never listed them. Any network may contain one.
     Unknown,
     Known(Vec<IpAddr>),
 }
 
 impl Needed {
-    /// Finds out what the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet. `before`: the last result.
+    /// Finds out which addresses the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
+    /// `before`: the last result.
     pub(super) async fn look(
         store: Option<&[IpAddr]>,
         registry: &ClientRegistry,
@@ -46,7 +47,7 @@ impl Needed {
         }
     }
 
-    /// The addresses, each with what it is.
+    /// The addresses, each with a description.
     fn all(&self) -> impl Iterator<Item = (&IpAddr, &'static str)> {
         let store = self.store.iter().map(|address| (address, "the fleet's store"));
         let resolvers = match &self.resolvers {
@@ -58,8 +59,8 @@ impl Needed {
 }
 
 impl Resolvers {
-    /// The resolvers after the helper was asked. One that fails says nothing, so those that were known stay. An empty list says nothing
-    /// either: a program may be writing the file just now.
+    /// The resolvers after the helper was asked. If the helper fails, the known resolvers stay. They also stay if the list is empty, because
+    /// a program may be writing the file just now.
     fn after(&self, listed: anyhow::Result<Vec<IpAddr>>) -> Self {
         match (listed, self) {
             (Ok(listed), Self::Known(known)) if listed.is_empty() => Self::Known(known.clone()),
@@ -73,8 +74,9 @@ impl Resolvers {
 }
 
 /// A network that is not routed to its client, because this host has a permanent address in it, or needs something in it that is
-/// elsewhere. Otherwise any exit of a fleet could lead away the traffic of all others with their neighbours, or cut them off from the store.
-/// Networks that a router advertises do not count: anybody on the link can send an advertisement, and would get what belongs to the client.
+/// elsewhere. Otherwise any exit of a fleet could divert the traffic between all others and their neighbours, or cut them off
+/// from the store. Networks that a router advertises do not count: anybody on the link can send an advertisement, and would get
+/// what belongs to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Withheld {
     client: String,
@@ -105,7 +107,7 @@ pub(super) fn in_force(
     (prefixes, withheld)
 }
 
-/// What the operator can do.
+/// The advice to the operator.
 const OTHER: &str = "; give the client another prefix";
 
 fn why_withheld(prefix: IpNet, host: &Surroundings, needed: &Needed) -> Option<String> {
@@ -207,7 +209,7 @@ mod tests {
         for kept in [known.clone(), known.after(failed()), known.after(Ok(Vec::new())).after(failed())] {
             assert!(why(&kept, with_one).is_some() && why(&kept, with_other).is_none(), "{kept:?}");
         }
-        // The control: an answer counts, and so does that of a host without resolvers.
+        // The control: an answer counts, even from a host without resolvers.
         let changed = known.after(Ok(vec![other]));
         assert!(why(&changed, with_one).is_none() && why(&changed, with_other).is_some());
         assert_eq!(why(&unknown.after(Ok(Vec::new())), with_one), None);

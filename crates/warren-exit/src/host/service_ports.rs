@@ -42,7 +42,8 @@ pub(super) struct ServicePorts {
 impl ServicePorts {
     /// Keeps every port that is in use now.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        // On this thread: another one would begin outside the sandbox, which the daemon has still to enter.
+        // On this thread: the daemon has not entered its sandbox yet, and a thread that starts now would stay outside of
+        // it.
         let (sockets, own) = (facts::service_ports(), facts::own_ports());
         let listed = Listed { sockets, own, published: helper.list_published().await };
         let mut this = Self {
@@ -80,7 +81,7 @@ impl ServicePorts {
         HostPorts::new(own_ports(config), self.lasting.clone(), published)
     }
 
-    /// As [`Self::host_ports`], but as the host is at this moment.
+    /// Like [`Self::host_ports`], but looks at the host now.
     ///
     /// # Errors
     /// If the host cannot be looked at.

@@ -61,7 +61,7 @@ impl Upkeep {
         self.due = Instant::now() + EVERY.max(began.elapsed() * SHARE);
     }
 
-    /// Turns forwarding on for the devices by which packets leave now. If that fails, returns why.
+    /// Turns forwarding on for the devices through which packets leave now. If that fails, returns why.
     async fn follow(&mut self, host: &mut Host, plan: Plan) -> Option<String> {
         let steps: Vec<Step> = plan.steps.into_iter().filter(is_of_device).collect();
         let new: Vec<Step> = steps.iter().filter(|step| !self.plan.steps.contains(step)).cloned().collect();
@@ -76,7 +76,7 @@ impl Upkeep {
     }
 }
 
-/// Whether a step is one of those that the plan has for each device by which packets leave.
+/// Whether the plan contains a step of this kind for each device through which packets leave.
 fn is_of_device(step: &Step) -> bool {
     matches!(step, Step::Sysctl { key, .. } if key.starts_with("net.ipv4.conf."))
 }

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 pub(crate) struct Answer {
     /// Everything before the blank line, with a line break after each field.
     head: String,
-    /// It may hold a secret.
+    /// The body may contain a secret.
     body: Zeroizing<String>,
     with_body: bool,
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Its address, and this end's.
+    /// The peer's address, and this end's.
     Tcp { remote: SocketAddr, local: SocketAddr },
     /// The user's number, from the kernel.
     Unix { user: Option<u32> },

@@ -21,9 +21,9 @@ pub(crate) struct Head {
 /// Why a head cannot be understood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BadHead {
-    /// It is not HTTP/1.0 or HTTP/1.1, or the connection ended within it.
+    /// The head is not HTTP/1.0 or HTTP/1.1, or the connection ended within it.
     Malformed,
-    /// It is longer than [`MAX_HEAD`], or has more fields than [`MAX_FIELDS`].
+    /// The head is longer than [`MAX_HEAD`], or has more fields than [`MAX_FIELDS`].
     TooLong,
 }
 
@@ -65,7 +65,8 @@ impl Head {
     /// The value of a field.
     ///
     /// # Errors
-    /// If the head has the field twice, or if its value is not text. Two programs could read such a head in different ways.
+    /// If the head contains the field twice, or if its value is not text. Two programs could read such a head in different
+    /// ways.
     pub(crate) fn field(&self, name: &str) -> Result<Option<&str>, BadHead> {
         // Names of fields are case-insensitive (RFC 9110 section 5.1).
         let mut values = self.fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));

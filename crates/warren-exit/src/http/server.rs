@@ -26,7 +26,7 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// A site turns requests into answers.
 pub(crate) trait Site: Send + Sync + 'static {
-    /// Its name in the log.
+    /// The site's name in the log.
     const NAME: &'static str;
 
     /// Answers one request.
@@ -59,7 +59,7 @@ impl Body<'_> {
     }
 }
 
-/// Reads the head of a request. Bytes that arrived behind the head are the beginning of the body.
+/// Reads the head of a request. Bytes that arrived after the head are the beginning of the body.
 async fn read_head(stream: &mut Stream, peer: Peer) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
     let mut begun = Vec::new();
     let head = loop {

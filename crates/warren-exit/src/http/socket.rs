@@ -49,7 +49,8 @@ impl Socket {
         })
     }
 
-    /// The address of a TCP socket. If the configured port was 0, this has the port that the kernel chose.
+    /// The address of a TCP socket. If the configured port was 0, this contains the port that the kernel
+    /// chose.
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -57,7 +58,7 @@ impl Socket {
         }
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     pub(super) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         Ok(match self {
             Self::Tcp(listener) => {

@@ -17,7 +17,7 @@ impl Families<'_> {
     /// A counter without labels; `_total` is added to its name.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        // The types are those of an exemplar, and there is none.
+        // The type parameters are those of an exemplar, which is not used.
         metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 

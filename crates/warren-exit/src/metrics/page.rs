@@ -33,7 +33,7 @@ pub(crate) struct ClientFigures {
     pub rate_limited_packets: u64,
     pub connections: usize,
     pub queued_bytes: usize,
-    /// The shortest round-trip time of its connections, in seconds; nothing while it has no connection.
+    /// The shortest round-trip time of its connections, in seconds; None while it has no connection.
     pub round_trip: Option<f64>,
 }
 
@@ -65,7 +65,7 @@ const TOTALS: [(&str, &str); 32] = [
     ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
     ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
     ("quic_lost_packets", "QUIC packets that were declared lost."),
-    ("quic_spurious_losses", "QUIC packets that were taken for lost and acknowledged after all."),
+    ("quic_spurious_losses", "QUIC packets that were declared lost and acknowledged after all."),
     ("quic_returned_datagrams", "Kept datagrams that QUIC returned because their packets were lost."),
     ("quic_forgotten_datagrams", "Kept datagrams that QUIC forgot because too many bytes were kept."),
     ("quic_kept_bytes", "Bytes of datagrams that are kept now, to be sent again if they are lost."),
@@ -339,7 +339,7 @@ fn write_clients(clients: &[ClientFigures], enrolled: usize, families: &mut Fami
         |client| client.rate_limited_packets,
     )?;
     let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
-        // A client without a value has no sample, since a zero would be taken for a measurement.
+        // A client without a value has no sample, because a zero would look like a measurement.
         let values = clients.iter().filter_map(|client| Some((labels(client), of(client)?)));
         families.gauges(name, help, values)
     };

@@ -41,7 +41,7 @@ struct SessionRow {
     since_seconds: f64,
     connections: usize,
     rates: Rates,
-    /// The shortest round-trip time of its connections; nothing while it has no connection.
+    /// The shortest round-trip time of its connections; None while it has no connection.
     rtt_ms: Option<f64>,
 }
 

@@ -52,7 +52,7 @@ impl Reporting {
 fn repair(status: &Status) -> Value {
     let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();
     json!({
-        // Packets that were acknowledged after all were not lost.
+        // A packet declared lost but acknowledged later was not lost.
         "lost": total("quic_lost_packets").saturating_sub(total("quic_spurious_losses")),
         "spurious": total("quic_spurious_losses"),
         "repaired": total("repaired_datagrams"),

@@ -8,20 +8,21 @@ use warren_tunnel::Traffic;
 
 use super::rate_series::RateSeries;
 
-/// One value covers this long.
+/// The time that one value covers.
 const EVERY: Duration = Duration::from_secs(300);
-/// A day.
+/// The number of values that cover a day.
 const PLACES: u64 = 288;
 
-/// What each client carried. A client takes 8 bytes for each five minutes between its first and its last traffic of the day, so 4 kB at
-/// most. Clients are looked at only every five minutes, and never by a worker.
+/// The rates of each client over the last day. A client takes 8 bytes for each five minutes between its first and its last
+/// traffic of the day, so 4 kB at most. Clients are looked at only every five minutes, and never by a worker.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
-    /// When the step that has begun did so. None before the first look.
+    /// When the current step began. None before the first call of [`Self::take`].
     since: Option<Instant>,
-    /// Steps that are over.
+    /// The number of completed steps.
     over: u64,
-    /// What each client had carried when the step began. A client that is missing had carried nothing.
+    /// What each client had carried when the current step began. A client that is missing had carried
+    /// nothing.
     before: BTreeMap<PublicKey, Traffic>,
     clients: HashMap<PublicKey, Steps>,
 }
@@ -59,7 +60,7 @@ impl StepRate {
 }
 
 impl ClientHistory {
-    /// Takes the current totals of all clients. Call it about once a second.
+    /// Records the current totals of all clients. Call it about once a second.
     pub(crate) fn take(&mut self, now: Instant, totals: &BTreeMap<PublicKey, Traffic>) {
         let Some(since) = self.since else {
             self.since = Some(now);

@@ -14,7 +14,7 @@ use super::rate_series::RateSeries;
 pub(crate) struct History {
     pub(crate) minutes: Ring,
     pub(crate) day: Ring,
-    /// The day of each client.
+    /// The rates of each client over the last day.
     pub(crate) clients: ClientHistory,
 }
 
@@ -28,7 +28,7 @@ impl History {
         }
     }
 
-    /// Takes the current totals of the clients. Call it about once a second.
+    /// Records the current totals of the clients. Call it about once a second.
     pub(crate) fn take(&mut self, now: Instant, clients: &BTreeMap<PublicKey, Traffic>) {
         let mut total = Traffic::default();
         clients.values().for_each(|traffic| total.add(traffic));
@@ -58,7 +58,7 @@ struct Rate {
 
 impl Rate {
     fn between((since, before): (Instant, Traffic), (now, after): (Instant, Traffic)) -> Self {
-        // Never zero, by which nothing can be divided.
+        // At least 1, because it is a divisor below.
         let milliseconds = now.duration_since(since).as_millis().max(1);
         let per_second = |after: u64, before: u64| {
             // In 128 bits, because a count of bytes times 8,000 may exceed 64 bits.

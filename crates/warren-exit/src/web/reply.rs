@@ -80,7 +80,7 @@ pub(super) fn refusal(refusal: Refusal) -> Answer {
         ),
         Refusal::CrossSite => ("403 Forbidden", "another page sent this request, so it was refused"),
         Refusal::NoToken => {
-            ("401 Unauthorized", "this is not the exit's token; its log says which file has it")
+            ("401 Unauthorized", "this is not the exit's token; its log says which file contains it")
         }
         Refusal::NotJson => (
             "415 Unsupported Media Type",

@@ -56,9 +56,9 @@ pub(crate) enum Change {
     Limit(NewLimit),
     /// Remove a client for good, or withdraw an invitation.
     Remove(Named),
-    /// Let ports of the exit lead to a client.
+    /// Forward ports of the exit to a client.
     Forward(NewForward),
-    /// Take such ports back.
+    /// Stop forwarding ports of the exit.
     Unforward(ForwardedPorts),
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Named {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Typed {
     pub(crate) text: String,
-    /// The client that is to be renamed, if it is about one. Its own name is free.
+    /// The client that is to get the name, if it exists already. Its own name counts as free.
     pub(crate) of: Option<String>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct AuditQuery {
     /// Part of a client's name, of a user's name, or of what was done.
     #[serde(default)]
     pub(crate) search: String,
-    /// The page's number, from 0: the newest entries.
+    /// The page's number. Page 0 has the newest entries.
     #[serde(default)]
     pub(crate) page: usize,
 }
@@ -118,7 +118,7 @@ pub(crate) struct NewForward {
     pub(crate) name: String,
     /// The exit's ports, such as `tcp/8443`.
     pub(crate) ports: String,
-    /// The client's lowest port, if it is another one than the exit's.
+    /// The client's lowest port, if it differs from the exit's.
     pub(crate) to: Option<u16>,
 }
 
@@ -217,7 +217,8 @@ impl PageSite {
             Ok(request) => request,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        // The files need no token: they are the same for everybody, and have the form into which the token is typed.
+        // The files need no token: they are the same for everybody, and contain the form into which the token is
+        // typed.
         if request.method == Method::Get
             && let Some(file) = page::file(request.path)
         {

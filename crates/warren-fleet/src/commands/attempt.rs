@@ -1,8 +1,9 @@
-//! What `warren fleet join` has done so far on this host. Its file is there from before the ticket's use on, so that the host can prove that
-//! it has used the ticket, and so that a later command can finish or undo what a killed one has begun.
+//! Records how far `warren fleet join` has come on this host. The attempt's file is written before the ticket is used. So the
+//! host can prove that it has used the ticket, and a later command can finish or undo what a killed one has begun.
 //!
-//! The order: the attempt's file, the store's credentials, `fleet.toml` by another name, the ticket's use, `fleet.toml`, and last the
-//! attempt's file again, which names the credentials no more. While it names them, they belong to an attempt that is not finished.
+//! The order of steps: write the attempt's file, the store's credentials, and `fleet.toml` under another name. Use the ticket.
+//! Rename `fleet.toml`. Write the attempt's file again, without the names of the credentials. While it names credentials, they
+//! belong to an unfinished attempt.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub(super) struct Attempt {
     directory: PathBuf,
     /// The ticket's digest.
     ticket: String,
-    /// What this host has drawn.
+    /// The random text that this host has drawn.
     pub(super) host: String,
     /// Whether an earlier attempt was with the same ticket.
     pub(super) is_again: bool,
@@ -43,8 +44,10 @@ struct Kept {
 }
 
 impl Kept {
+    /// Reads the file. `None` if it does not exist or is damaged.
+    ///
     /// # Errors
-    /// If the file is there and cannot be read.
+    /// If the file exists but cannot be read.
     fn read(directory: &Path) -> anyhow::Result<Option<Self>> {
         let path = file_of(directory);
         match std::fs::read(&path) {
@@ -65,12 +68,14 @@ fn pending_path(directory: &Path) -> PathBuf {
     FleetConfig::path(directory).with_extension("toml.joining")
 }
 
-/// What this host has drawn for the ticket that it has joined with. `None` if it did not join with one.
+/// The random text that this host has drawn for the ticket with which it has joined. `None` if it did not join with one.
 pub(super) fn host_of_join(directory: &Path) -> Option<String> {
     Kept::read(directory).ok()?.map(|kept| kept.host)
 }
 
 impl Attempt {
+    /// Reads the file of an earlier attempt with the same ticket, or draws a new random text.
+    ///
     /// # Errors
     /// If the file of an earlier attempt cannot be read.
     pub(super) fn of(directory: &Path, ticket: &Ticket) -> anyhow::Result<Self> {
@@ -98,7 +103,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// The ticket is used: gives `fleet.toml` its name.
+    /// Gives `fleet.toml` its name, because the ticket was used.
     ///
     /// # Errors
     /// If a file cannot be renamed or written.
@@ -113,7 +118,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// The attempt has failed for good. Without `fleet.toml` the exit belongs to no fleet, and the ticket still has the secrets.
+    /// Undoes an attempt that has failed for good. Without `fleet.toml` the exit belongs to no fleet, and the ticket still
+    /// contains the secrets.
     pub(super) fn undo(&self, files: &Files) {
         let kept = Kept::read(&self.directory).ok().flatten();
         if kept.is_some_and(|kept| kept.ticket == self.ticket) {
@@ -132,7 +138,7 @@ fn give_name(directory: &Path) -> anyhow::Result<()> {
     rename(&pending, &path).with_context(|| format!("{} cannot be renamed", pending.display()))
 }
 
-/// Removes what an attempt has written. The attempt's file goes last, so that the next command can go on if this one is killed.
+/// Removes what an attempt has written, and the attempt's file last. So the next command can continue if this one is killed.
 fn undo(directory: &Path, credentials: &[String]) {
     let own = credentials_directory(directory);
     let _ = remove(&pending_path(directory));
@@ -141,7 +147,7 @@ fn undo(directory: &Path, credentials: &[String]) {
     }
     reached("credentials removed");
     let _ = remove(&own.join(ATTEMPT));
-    // Fails if an operator has put something else there, which stays.
+    // Fails if an operator has put another file there. That file stays.
     let _ = std::fs::remove_dir(own);
 }
 
@@ -157,7 +163,7 @@ impl Earlier {
     pub(super) fn find(directory: &Path) -> Option<Self> {
         let mut kept = Kept::read(directory).ok()??;
         let mut credentials = kept.unfinished.take()?;
-        // The file is the operator's to change, and no other file shall be removed because of it.
+        // An operator may edit this file. Names in it must not cause the removal of any other file.
         credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
         Some(Self { directory: directory.to_owned(), kept, credentials })
     }
@@ -171,14 +177,14 @@ impl Earlier {
         pending_path(&self.directory)
     }
 
-    /// Whether the store has this attempt's ticket as used by this host.
+    /// Whether the store says that this host has used this attempt's ticket.
     pub(super) fn is_of(&self, grant: &Grant) -> bool {
         let used =
             Grant { ticket: self.kept.ticket.clone(), host: Some(self.kept.host.clone()), is_ending: false };
         *grant == used
     }
 
-    /// Its ticket was used: gives `fleet.toml` its name.
+    /// Gives `fleet.toml` its name, because the ticket was used.
     ///
     /// # Errors
     /// If a file cannot be renamed or written.
@@ -188,7 +194,7 @@ impl Earlier {
         Attempt { directory, ticket: kept.ticket, host: kept.host, is_again: true }.keep(None)
     }
 
-    /// Its ticket was not used, and is not used by it any more.
+    /// Undoes the attempt. Its ticket was not used, and will not be used by it.
     pub(super) fn undo(self) {
         undo(&self.directory, &self.credentials);
     }
@@ -201,7 +207,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// `is_again`: an earlier attempt with this ticket may have left them.
+    /// The files to write. `is_again`: an earlier attempt with this ticket may have left them.
     ///
     /// # Errors
     /// If one of them exists.
@@ -278,7 +284,7 @@ mod tests {
         assert!(again.is_again && again.host == first.host);
         let other = Ticket { secret: "y".to_owned(), ..a_ticket() };
         assert!(!Attempt::of(directory.path(), &other).unwrap().is_again);
-        // What the earlier attempt has left is no obstacle, and what another one has left is.
+        // Files of the earlier attempt are no obstacle. Files of another one are.
         assert!(Files::of(directory.path(), &a_ticket(), true).is_ok());
         assert!(Files::of(directory.path(), &other, false).is_err());
 
@@ -290,7 +296,7 @@ mod tests {
         assert_eq!(earlier.config().as_ref(), Some(&files.config));
         earlier.undo();
         assert!(foreign.exists() && Files::of(directory.path(), &other, false).is_ok());
-        // The control: of an attempt that has succeeded, nothing is undone.
+        // The control: nothing of a successful attempt is undone.
         first.begin(&files).unwrap();
         first.finish().unwrap();
         assert!(Earlier::find(directory.path()).is_none());

@@ -89,7 +89,9 @@ pub(crate) async fn recover(
     }
     latest = latest.max(snapshot.position.epoch);
     let mut fleet = connect_or_fill(directories.config, |name| {
-        tracing::warn!("the store has no fleet {name:?} any more; it begins again with what the copy has");
+        tracing::warn!(
+            "the store no longer has the fleet {name:?}; it begins again with what the copy contains"
+        );
         // A fleet has epoch 0 only until its recovery has ended, so an interrupted recovery can go on.
         Ok(Meta { epoch: 0, ..snapshot.meta.clone() })
     })

@@ -130,7 +130,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     ))
 }
 
-/// Whether this exit has begun the fleet and not come to an end with it.
+/// Whether this exit has begun the fleet and not finished.
 async fn is_incomplete(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
     let answer = in_words(client.get(keys.beginning(), None).await)?;
     Ok(pairs_of(&answer).iter().any(|pair| pair.value.as_deref() == Some(exit.as_str().as_bytes())))

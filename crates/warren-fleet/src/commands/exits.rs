@@ -19,7 +19,7 @@ use crate::users::{self, Grant, user_name};
 pub(crate) struct DrainArguments {
     /// The exit's name.
     exit: String,
-    /// Take clients again.
+    /// Accept clients again.
     #[arg(long)]
     end: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) struct RemoveArguments {
     admin: AdminArguments,
 }
 
-/// Makes an exit send its clients to other exits, or take clients again.
+/// Makes an exit send its clients to other exits, or accept clients again.
 ///
 /// # Errors
 /// If the fleet has no such exit.
@@ -54,13 +54,13 @@ pub(crate) async fn drain(directories: Directories<'_>, arguments: &DrainArgumen
     if !answer.succeeded() {
         bail!("the fleet has no exit {exit}; `warren fleet status` lists all");
     }
-    let what = if arguments.end { "takes clients again" } else { "sends its clients to other exits" };
+    let what = if arguments.end { "accepts clients again" } else { "sends its clients to other exits" };
     let is_alive = answer.op_responses().iter().any(has_found);
     let when = if is_alive { "" } else { " once it is linked to the store, which it is not now" };
     print(&format!("{exit} {what}{when}.\n"))
 }
 
-/// Removes an exit from the fleet, or the tickets of one that has not joined, and its user of the store. Its link stops using the store
+/// Removes an exit from the fleet, or the tickets of one that has not joined, and its etcd user. Its link stops using the store
 /// at once.
 ///
 /// # Errors
@@ -88,7 +88,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
         Err(_) if !is_known => false,
         removed => removed.with_context(|| {
             format!(
-                "{exit} is out of the fleet and its tickets are void, but its user of the store, {}, may still be there: run this again \
+                "{exit} is out of the fleet and its tickets are void, but its etcd user, {}, may still exist: run this again \
                  with --admin and --admin-password-file",
                 user_name(&fleet.config.fleet, &exit)
             )
@@ -96,9 +96,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     };
     let what = match (was_member, is_known || had_user) {
         (true, _) => format!("{exit} is removed from the fleet.\n"),
-        (false, true) => {
-            format!("{exit} is not in the fleet. Its tickets and its user of the store are gone.\n")
-        }
+        (false, true) => format!("{exit} is not in the fleet. Its tickets and its etcd user are gone.\n"),
         (false, false) if roster.is_empty() => {
             bail!("the fleet has no exit {exit}; `warren fleet status` lists all")
         }
@@ -127,8 +125,7 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
     Ok(answer.succeeded())
 }
 
-/// Deletes all keys of an exit. Its user of the store is left to a link or command that may remove
-/// users.
+/// Deletes all keys of an exit. Its etcd user stays until a link or command that may remove users does so.
 pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
@@ -137,7 +134,7 @@ pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> 
     Ok(operations)
 }
 
-/// Removes the store's user of an exit that is not in the fleet. Returns whether there was one.
+/// Removes the etcd user of an exit that is not in the fleet. Returns whether there was one.
 async fn remove_user(fleet: &Connected, exit: &ExitId, admin: &AdminArguments) -> anyhow::Result<bool> {
     users::remove_of(&mut admin.connect(fleet).await?, &fleet.keys, exit).await
 }

@@ -1,8 +1,9 @@
 //! `warren fleet join`: makes a host an exit of a fleet, with a ticket.
 //!
-//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the host draws a
-//! secret and keeps it in a file before it uses the ticket. The store then learns by this secret which host has used the ticket. `fleet.toml`
-//! gets its name last. If the command is killed, the next one finishes or undoes what was begun (`attempt.rs`).
+//! A ticket works for one host. If anything fails, the same host may join with it again until it has succeeded. For this, the
+//! host draws a secret and keeps it in a file before it uses the ticket. By this secret, the store then learns which host has
+//! used the ticket. `fleet.toml` gets its name last. If the command is killed, the next one finishes or undoes what was begun
+//! (`attempt.rs`).
 
 use std::io::Read as _;
 use std::path::Path;
@@ -48,7 +49,7 @@ struct Joined<'a> {
     pools: &'a Pools,
 }
 
-/// How often the store is asked to take the ticket, if its answer is lost.
+/// How often the store is asked to accept the ticket, if its answers are lost.
 const TRIES: usize = 3;
 
 /// Joins a fleet: writes `fleet.toml` and the files that it names.
@@ -82,7 +83,7 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Uses the ticket, and writes the files around that. If the ticket is refused, nothing is left of them.
+/// Writes the files and uses the ticket. If the ticket is refused, removes the files again.
 async fn take_place(
     directory: &Path,
     ticket: &Ticket,
@@ -121,19 +122,19 @@ async fn take_place(
             Err(error)
         }
         Used::Unknown(error) => Err(error.context(
-            "it is not known whether the store has taken the ticket; run this again with the same one",
+            "it is not known whether the store has accepted the ticket; run this again with the same one",
         )),
     }
 }
 
-/// Finishes or undoes an attempt with another ticket, which has not come to its end.
+/// Finishes or undoes an unfinished attempt with another ticket.
 ///
 /// # Errors
 /// If that attempt has made this host an exit, or the store does not say whether it has.
 async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
     let Some(earlier) = Earlier::find(directory) else { return Ok(()) };
     let Some(config) = earlier.config() else {
-        // It has not got as far as to use its ticket.
+        // It has not used its ticket yet.
         earlier.undo();
         return Ok(());
     };
@@ -162,7 +163,7 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
 
 /// Whether the store says that this host has used the ticket of an earlier attempt.
 async fn has_joined(config: &FleetConfig, earlier: &Earlier) -> anyhow::Result<bool> {
-    // Without its credentials nobody could be this exit.
+    // Without the credentials, no host could be this exit.
     let Ok(options) = config.store.options() else { return Ok(false) };
     let granted = async {
         let mut client = options.connect_any().await?;
@@ -175,19 +176,19 @@ async fn has_joined(config: &FleetConfig, earlier: &Earlier) -> anyhow::Result<b
     }
 }
 
-/// Why the store does not say what the fleet agrees on.
+/// Why the fleet's settings could not be read from the store.
 enum Looked {
     /// The store refuses the ticket's user.
     Void(anyhow::Error),
     Failed(anyhow::Error),
 }
 
-/// Connects with what the ticket has, and reads what the fleet agrees on.
+/// Connects with the ticket's credentials, and reads what the fleet agrees on.
 async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta), Looked> {
     let looked = async {
         let mut client = options.connect_any().await?;
         let meta = read_meta(&mut client, &Keys::new(&ticket.fleet)).await?;
-        let meta = meta.with_context(|| format!("the store has no fleet {:?} any more", ticket.fleet))?;
+        let meta = meta.with_context(|| format!("the store no longer has the fleet {:?}", ticket.fleet))?;
         anyhow::Ok((client, meta))
     };
     looked.await.map_err(|error| match is_void(&error) {
@@ -200,13 +201,13 @@ async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta),
     })
 }
 
-/// Whether the store has refused a user, which it does once the user is removed.
+/// Whether the store has refused a user. It does so once the user is removed.
 fn is_void(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
     ["permission denied", "authentication failed"].iter().any(|part| text.contains(part))
 }
 
-/// What has become of a ticket.
+/// The outcome of redeeming a ticket.
 enum Used {
     /// This host has used it, now or before.
     ByThisHost,
@@ -280,7 +281,7 @@ async fn try_to_use_up(
     }))
 }
 
-/// The ticket itself, or what standard input or a file has.
+/// The ticket itself, or the content of standard input or of a file.
 fn text_of(argument: &str) -> anyhow::Result<String> {
     /// Longer than any ticket.
     const MOST: u64 = 256 * 1024;

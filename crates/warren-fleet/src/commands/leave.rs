@@ -88,7 +88,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     ))
 }
 
-/// Reads everything that the store has. Another fleet of the same name is none of this exit's business.
+/// Reads everything in the store. Another fleet of the same name is none of this exit's business.
 async fn from_store(
     directories: &Directories<'_>,
     own_fleet: Option<&str>,
@@ -101,7 +101,7 @@ async fn from_store(
     Ok((pairs, fleet))
 }
 
-/// Takes this exit out of the fleet, with its user of the store. Returns what is left to do. An exit of another host that has the same
+/// Takes this exit out of the fleet, with its etcd user. Returns what is left to do. An exit of another host that has the same
 /// name stays: this one was removed, and the other has joined in its place.
 async fn take_out(
     mut fleet: Connected,
@@ -129,7 +129,7 @@ async fn take_out(
         Ok(_) => String::new(),
         // A user may not remove itself, and only the store's root may remove users.
         Err(_) => format!(
-            " Its user of the store, {user}, is removed within ten seconds by an exit whose own user may do so. If there is none, run `etcdctl \
+            " Its etcd user, {user}, is removed within ten seconds by an exit whose own user may do so. If there is none, run `etcdctl \
              user delete {user}`."
         ),
     })

@@ -44,10 +44,10 @@ pub(super) struct Listing {
     /// Where the exit is, for people [default: as before].
     #[arg(long, value_name = "TEXT")]
     region: Option<String>,
-    /// Its share of clients, compared with the weights of other exits [default: as before, or 1].
+    /// The exit's share of clients, compared with the weights of other exits [default: as before, or 1].
     #[arg(long, value_name = "NUMBER")]
     weight: Option<u32>,
-    /// Let clients use it only if no other exit answers. Without this option, they use it as any other.
+    /// Let clients use it only if no other exit answers. Without this option, they use it like any other.
     #[arg(long)]
     draining: bool,
 }
@@ -90,7 +90,7 @@ pub(super) struct Stored {
     modified: i64,
 }
 
-/// Signs a roster that has the exit.
+/// Signs a roster that contains the exit.
 ///
 /// # Errors
 /// If the exit is not known, has another key, or the roster cannot be signed or stored.
@@ -125,7 +125,8 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     print(&format!("{note}{id} is in the roster. {}", summary(&signed)))
 }
 
-/// Checks the keys that an operator has given: the exit's key in the store, and one that the roster has for it.
+/// Checks the keys that an operator has given: the exit's key in the store, and one that the roster lists for
+/// it.
 fn check_keys(
     exit: &ExitId,
     stored: PublicKey,
@@ -145,7 +146,7 @@ fn check_keys(
     }
     if let Some(key) = given.iter().find(|key| **key != stored && !in_roster.contains(key)) {
         bail!(
-            "the store has the key {stored} for {exit}, and not {key}, which the roster does not have either: somebody may have put the \
+            "the store has the key {stored} for {exit}, and not {key}, which the roster does not list either: somebody may have put the \
              store's key there; nothing was signed"
         );
     }
@@ -197,11 +198,11 @@ pub(crate) async fn rotate_key(
         return print(&format!("The fleet key is {signer} already, in {new_file}. {}", summary(old)));
     }
     if old_key.public() != signer {
-        bail!("{old_file} does not have the key that signed the roster, {signer}; name that key's file");
+        bail!("{old_file} does not contain the key that signed the roster, {signer}; name that key's file");
     }
     let new_key = match new_key {
         Some(same) if same.public() == signer => {
-            bail!("{new_file} has the fleet key that is in use; name another file for the new one")
+            bail!("{new_file} contains the fleet key that is in use; name another file for the new one")
         }
         Some(made) => made,
         None => make_key(&arguments.new_key)?,
@@ -268,7 +269,7 @@ fn earlier_key(path: &Path) -> anyhow::Result<Option<FleetKey>> {
 
 fn make_key(path: &Path) -> anyhow::Result<FleetKey> {
     let key = FleetKey::generate()?;
-    // A killed command may have left a part of a key that nobody uses.
+    // A killed command may have left a part of an unused key.
     remove_abandoned(directory_of(path));
     create_new(path, key.to_line().as_bytes(), 0o600)
         .with_context(|| format!("{} cannot be made", path.display()))?;

@@ -38,7 +38,7 @@ struct Report {
     invitations: usize,
     removed_keys: usize,
     exits: Vec<Line>,
-    /// Those that are not in the fleet, and have a user of the store.
+    /// Exits that are not in the fleet but have an etcd user.
     tickets: Vec<Waiting>,
     /// The certificates around the store, as this host sees them.
     certificates: Vec<StoreCertificate>,
@@ -48,9 +48,9 @@ struct Report {
 struct Line {
     #[serde(flatten)]
     exit: FleetExit,
-    /// Whether an operator drains it.
+    /// Whether an operator is draining it.
     is_drained: bool,
-    /// Whether it has applied the latest change.
+    /// Whether the exit has applied the latest change.
     has_heard: bool,
 }
 
@@ -133,7 +133,7 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
     for Waiting { exit, has_ended } in &report.tickets {
         let what = match has_ended {
             true => format!(
-                "is not in the fleet, and its user of the store is still there; run `warren fleet remove {exit}` if it stays"
+                "is not in the fleet, but its etcd user still exists; run `warren fleet remove {exit}` if it stays"
             ),
             false => "has a ticket, and has not joined".to_owned(),
         };

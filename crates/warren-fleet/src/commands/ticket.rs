@@ -1,4 +1,4 @@
-//! `warren fleet ticket`: lets a further exit into the fleet.
+//! `warren fleet ticket`: admits a further exit to the fleet.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -44,7 +44,7 @@ pub(crate) struct TicketArguments {
     expires: Duration,
 }
 
-/// Who makes and removes users of the store.
+/// The etcd user that makes and removes users.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AdminArguments {
     /// A user of the store who may make and remove users. Without it, this exit's own user is asked.
@@ -56,7 +56,7 @@ pub(super) struct AdminArguments {
 }
 
 impl AdminArguments {
-    /// How that user reaches the store.
+    /// The options with which that user reaches the store.
     fn options(&self, fleet: &Connected) -> anyhow::Result<StoreOptions> {
         let mut options = fleet.config.store.options()?;
         if let (Some(admin), Some(file)) = (&self.admin, &self.admin_password_file) {
@@ -95,7 +95,7 @@ pub(super) struct Ticket {
     /// Name and password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<(String, String)>,
-    /// A random text, by which the store knows whether the ticket was used.
+    /// A random text, from which the store knows whether the ticket was used.
     pub(super) secret: String,
     /// In seconds since 1970. The store deletes its record of the ticket at that time.
     pub(super) expires: u64,
@@ -259,7 +259,7 @@ fn identity_for(
         );
     }
     if own.identity.as_ref().is_some_and(|(_, own)| *own == key) {
-        bail!("{path} has this exit's own key; make another key for the new exit");
+        bail!("{path} contains this exit's own key; make another key for the new exit");
     }
     Ok(Some((certificate, key)))
 }

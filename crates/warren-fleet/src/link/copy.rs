@@ -27,8 +27,8 @@ impl Pair {
         Self { key: key.into(), value: Some(value.into()), modified }
     }
 
-    /// The value as what it should be. `None` if it was deleted, is damaged, or is too long to be passed on: any exit of the fleet can
-    /// write it.
+    /// Parses the value. `None` if it was deleted, is damaged, or is too long to be passed on: any exit of the fleet can write
+    /// it.
     pub(crate) fn parse<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
         let value = self.value.as_ref()?;
         if value.len() > MAX_VALUE {
@@ -85,14 +85,14 @@ pub(crate) struct Copy {
     others: Others,
 }
 
-/// The values of which the store has one for this exit.
+/// The values in the store that concern this exit alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
     /// The revision of the exit's own `wr`.
     written: i64,
     /// The revision of its own `po`.
     position: i64,
-    /// Whether an operator drains it.
+    /// Whether an operator drains the exit.
     drains: bool,
     roster: Option<Vec<u8>>,
 }
@@ -214,7 +214,8 @@ impl Copy {
         (Subject::Row(id), Some(self.rows.content(id)))
     }
 
-    /// Takes the event of a row, or of all prefixes or forwards. Returns what was there before, and the row as it is.
+    /// Applies an event for one row, or for all prefixes or forwards. Returns the previous content and the row's new
+    /// content.
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
             let row = pair.row(*id)?;

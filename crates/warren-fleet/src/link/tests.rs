@@ -711,7 +711,7 @@ fn a_restless_client_is_paced() {
     for turn in 0..180 {
         let now = start + Duration::from_millis(50 * turn);
         sessions.open(key(1), (vec![1], turn + 1), now);
-        // The control: another client is not kept waiting.
+        // The control: another client does not have to wait.
         if turn % 40 == 39 {
             sessions.open(key(2), (vec![2], turn + 1), now);
         }

@@ -33,7 +33,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_millis(2500);
 /// How often a member is asked whether it is still there, unless it answers something else.
 const PROBE: Duration = Duration::from_millis(1000);
 
-/// What a connection begins with.
+/// The state with which a connection begins.
 pub(crate) struct Setup {
     pub(crate) options: StoreOptions,
     pub(crate) endpoint: String,
@@ -53,7 +53,7 @@ pub(crate) struct Setup {
 pub(crate) enum FromStore {
     /// The store is the right one.
     Up { meta: Meta, cluster: u64, revision: i64 },
-    /// Everything that it has.
+    /// All rows of the store.
     Whole { revision: i64, pairs: Vec<Pair> },
     /// All events of one revision.
     Events { revision: i64, pairs: Vec<Pair> },
@@ -110,7 +110,7 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
         Err(Ended::Compacted) => FromStore::Compacted,
         Err(Ended::Failed(error)) => FromStore::Down { reason: format!("{endpoint}: {error:#}") },
     };
-    // If nobody listens any more, nobody wants to know.
+    // If the link has ended, nobody needs this.
     let _ = report.send(ended).await;
 }
 
@@ -155,7 +155,7 @@ async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
     report.send(message).await.ok().context("the link has ended")
 }
 
-/// Replays what the recovered store has forgotten, before the link takes over what it has.
+/// Replays what the recovered store has forgotten, before the link reads its content.
 async fn replay(client: &mut Client, setup: &Setup) -> anyhow::Result<()> {
     let (_, pairs) = read_all(client, &setup.keys).await?;
     let mut rows = rows_of(&setup.keys, &pairs);
@@ -187,7 +187,7 @@ struct Connection {
     lease: Arc<AtomicI64>,
     keeper: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
     running: JoinSet<anyhow::Result<Done>>,
-    /// When what is running began.
+    /// When each request under way began.
     since: HashMap<Id, Instant>,
     answered: Instant,
     /// A revision that this link has written, and when that was answered.
@@ -303,7 +303,7 @@ impl Connection {
         match in_words(kept.context("it does not answer")?) {
             Ok(keeper) => self.keeper = Some(keeper),
             Err(error) => {
-                // It may have ended while no member answered.
+                // The lease may have ended while no member answered.
                 self.lease.store(0, Ordering::Relaxed);
                 return Err(error.context("its lease cannot be kept"));
             }
@@ -320,7 +320,7 @@ impl Connection {
         Ok(granted.id())
     }
 
-    /// The member has said how many seconds the lease still lasts.
+    /// Handles the remaining seconds of the lease, as the member has reported them.
     async fn kept(&mut self, seconds: i64) -> anyhow::Result<()> {
         self.answered = Instant::now();
         if seconds == 0 {

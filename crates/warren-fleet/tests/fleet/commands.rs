@@ -117,7 +117,7 @@ fn remove_takes_the_user_of_an_exit_that_has_not_joined_or_says_that_it_cannot()
     let ticket = fleet.ticket("e");
     fleet_ok(&at("e"), &["join", ticket.trim()]);
     let refused = fleet_fails(&at("e"), &["remove", "c"]);
-    assert!(refused.contains("may still be there"), "{refused}");
+    assert!(refused.contains("may still exist"), "{refused}");
     wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("c")).then_some(()));
     assert!(fleet.opens("d"), "the control");
     // So it is with an exit that leaves.
@@ -230,7 +230,7 @@ fn a_fleet_key_that_was_made_by_an_attempt_that_failed_is_used_by_the_next_one()
     let (is_done, said) = run(rotate(&old, &new));
     assert!(is_done && said.contains("already"), "{said}");
     let (is_done, said) = run(rotate(&old, &path("third.key")));
-    assert!(!is_done && said.contains("does not have the key"), "{said}");
+    assert!(!is_done && said.contains("does not contain the key"), "{said}");
     assert!(!Path::new(&path("third.key")).exists());
 }
 

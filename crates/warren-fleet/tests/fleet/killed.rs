@@ -1,4 +1,5 @@
-//! Commands that are killed halfway. Running them again finishes what they have begun, or undoes it, and nobody has to delete a file.
+//! Commands that are killed halfway. Running them again finishes or undoes what they have begun, and no file has to be deleted by
+//! hand.
 
 use std::path::Path;
 use std::time::Duration;
@@ -64,7 +65,7 @@ fn a_join_that_was_killed_before_it_used_a_ticket_that_has_ended_is_no_obstacle_
         let name = if *step == "configuration pending" { format!("c{exit}") } else { exit.clone() };
         let other = fleet.ticket(&name);
         if *step == "attempt kept" {
-            // The ended ticket itself undoes what it has begun.
+            // The void ticket itself undoes what it has begun.
             assert!(
                 fleet_fails(&at(exit), &["join", ticket.trim()]).contains("used by another host"),
                 "{step}"
@@ -148,7 +149,7 @@ fn a_killed_init_is_finished_by_the_same_command() {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         enrolled(&["anna", "bert"]);
         fleet_dies(&at, step, &words);
-        // Another fleet is not what was begun.
+        // A command for another fleet is refused, because it did not begin that fleet.
         if step == "configuration written" {
             let other = init("other");
             let other: Vec<&str> = other.iter().map(String::as_str).collect();
@@ -161,7 +162,7 @@ fn a_killed_init_is_finished_by_the_same_command() {
         let found = store.etcdctl_ok(&["get", "--prefix", &format!("/warren/{name}/na/"), "--keys-only"]);
         assert!(found.contains("bert") && !found.contains("anna"), "{step}: {found}");
         assert_eq!(names(&at.join("config")), ["fleet.toml"], "{step}");
-        // The control: a fleet that has begun is not begun again.
+        // The control: a fleet that exists is not begun again.
         assert!(fleet_fails(&at, &words).contains("belongs to a fleet already"), "{step}");
     }
     drop(store);

@@ -61,7 +61,8 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // The program may end before it has read everything. Its own message is the better error then.
+        // The program may end before it has read everything. In that case its own message is the better
+        // error.
         drop(stdin.write_all(input.as_bytes()).await);
     }
     child.wait_with_output().await

@@ -125,7 +125,7 @@ fn advice_on_state(source: &io::Error) -> &'static str {
 
 const OR_LEAVE: &str = "or set servers = [] in [dns] of the profile to leave the host's DNS alone";
 
-/// Whether an I/O error is this errno.
+/// Whether an I/O error has this errno.
 pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }

@@ -1,4 +1,4 @@
-//! Keeping names inside a full tunnel, whichever program asks.
+//! Keeps DNS queries inside a full tunnel, whichever program sends them.
 
 use std::net::IpAddr;
 

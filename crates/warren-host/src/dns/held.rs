@@ -110,7 +110,7 @@ impl Held {
     }
 
     /// Carries out another plan of the same profile. If the method stays the same, the host's own resolvers do not
-    /// show in between.
+    /// come back in between.
     pub(super) async fn change(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
         // Each method undoes only its own change.
         if plan.methods != self.note.methods {
@@ -243,7 +243,7 @@ impl Method {
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
-            // Only the record of the file knows. `repair` asks the record instead.
+            // Only the file's record can tell. `repair` asks it instead.
             Self::File { .. } => true,
         }
     }

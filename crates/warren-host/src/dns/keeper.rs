@@ -1,4 +1,4 @@
-//! Keeping a host's resolvers as set, in a task of its own.
+//! Keeps a host's resolvers as set, in a task.
 
 use std::{
     net::SocketAddr,
@@ -32,7 +32,7 @@ impl Dns {
     /// runtime.
     ///
     /// # Errors
-    /// If they cannot be set; nothing has changed then.
+    /// If they cannot be set. In that case nothing has changed.
     pub async fn apply(plan: DnsPlan) -> Result<Self, DnsError> {
         let held = Held::take(&plan).await?;
         Ok(Self::keep(plan, held))
@@ -41,7 +41,7 @@ impl Dns {
     /// Switches to another plan of the same profile. Does nothing if the plan is the same.
     ///
     /// # Errors
-    /// If the resolvers cannot be set. The host's own are back then, unless the error says otherwise.
+    /// If the resolvers cannot be set. In that case the host's own are back, unless the error says otherwise.
     pub async fn change(self, plan: DnsPlan) -> Result<Self, DnsError> {
         if plan == self.plan { Ok(self) } else { self.renew(plan).await }
     }

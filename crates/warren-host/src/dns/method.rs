@@ -62,7 +62,7 @@ pub(super) fn leads_to_stub(path: &Path) -> bool {
     !servers.is_empty() && servers.iter().all(|server| STUBS.contains(&server.to_string().as_str()))
 }
 
-/// The resolvconf that writes the file, if one does.
+/// The resolvconf program that writes the file. None if no such program does.
 async fn resolvconf(path: &Path) -> Option<Resolvconf> {
     let leads_there = fs::canonicalize(path).is_ok_and(|path| path.starts_with("/run/resolvconf"));
     let says_so = fs::read_to_string(path).is_ok_and(|text| {

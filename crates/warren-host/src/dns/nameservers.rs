@@ -19,8 +19,8 @@ pub fn nameservers(text: &str) -> Vec<IpAddr> {
     named(text).map(|(address, _)| address).collect()
 }
 
-/// As [`nameservers`], with the port and the device of a link-local address. Without its device such an address cannot be
-/// asked, so it is left out then.
+/// As [`nameservers`], with the port and the device of a link-local address. An address without its device cannot be
+/// asked, so it is left out.
 pub(super) fn to_ask(text: &str) -> Vec<SocketAddr> {
     let server = |(address, device): (IpAddr, &str)| match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => {

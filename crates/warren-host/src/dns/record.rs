@@ -2,8 +2,8 @@
 //!
 //! Several profiles may be up at once, and they go down in any order. Each is a layer: the newest layer's resolvers
 //! are in the file, and the original returns with the end of the last layer. The record is in the state directory,
-//! because the file outlives a boot. Every text that Warren writes bears a marker, so Warren never takes its own text
-//! for an original.
+//! because the file outlives a boot. Every text that Warren writes bears a marker, so Warren never mistakes its own
+//! text for an original.
 //!
 //! If another program writes the file while layers exist (a DHCP client after a network change), its text is the new
 //! original. The earlier original stays below it. A VPN that started later, for instance, saved Warren's text and puts
@@ -250,7 +250,8 @@ impl Record {
     /// Writes the topmost layer's resolvers into the file; the record notes this first.
     fn write(&mut self) -> Result<(), DnsError> {
         let Some(wanted) = self.wanted() else { return Ok(()) };
-        // If this process is killed during the write, the next look has no stamp to compare. It takes the file for untouched.
+        // If this process is killed during the write, the next look has no stamp to compare, and treats the file as
+        // untouched.
         self.contents.written = None;
         self.keep()?;
         resolv_conf::write(&self.file, &wanted)?;

@@ -32,7 +32,7 @@ pub(super) enum Standing {
     File {
         /// The content.
         content: Content,
-        /// Permissions, as chmod(2) has them.
+        /// Permission bits, as for chmod(2).
         mode: u32,
         /// The owner's number.
         user: u32,

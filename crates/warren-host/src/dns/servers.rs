@@ -9,7 +9,7 @@ use ipnet::IpNet;
 pub enum Servers {
     /// The exit's resolvers.
     Exit,
-    /// These resolvers; an empty list leaves the host's as they are.
+    /// These resolvers. If the list is empty, the host's resolvers stay as they are.
     Listed(Vec<IpAddr>),
 }
 
@@ -24,7 +24,7 @@ pub struct DnsFacts<'a> {
     pub include: &'a [IpNet],
     /// Networks that stay outside the tunnel.
     pub exclude: &'a [IpNet],
-    /// Whether only names below some domains are asked of the resolvers.
+    /// Whether only names below some domains are looked up at the resolvers.
     pub has_domains: bool,
     /// Whether the tunnel has an inner address of IPv4.
     pub has_ipv4: bool,
@@ -32,7 +32,7 @@ pub struct DnsFacts<'a> {
     pub has_ipv6: bool,
 }
 
-/// The resolvers to set, in order; an empty list leaves the host's as they are.
+/// The resolvers to set, in order. If the list is empty, the host's resolvers stay as they are.
 ///
 /// A tunnel that does not carry everything uses the exit's resolvers only for the domains that the profile names. Without
 /// any, the host's own stay.

@@ -59,13 +59,13 @@ impl ExecGroup {
         Ok(Self { root: root.into(), slice: slice_path(name, parent) })
     }
 
-    /// Its path as nft reads it: below /sys/fs/cgroup.
+    /// The cgroup's path as nft reads it: below /sys/fs/cgroup.
     pub fn nft_path(&self) -> String {
         let hybrid = self.root.strip_prefix(NFT_ROOT).unwrap_or(Path::new(""));
         hybrid.join(&self.slice).display().to_string()
     }
 
-    /// Makes the cgroup if it is not there. The rules about it count from the next loading of the table on.
+    /// Creates the cgroup if it is missing. Rules about it take effect when the table is loaded next.
     ///
     /// # Errors
     /// If the kernel refuses. The error names the path.

@@ -1,7 +1,7 @@
 //! The text of the table that puts programs inside or outside of a tunnel.
 //!
 //! A packet is recognised by the cgroup of its socket, and marked. Policy routing sends marked packets where they belong.
-//! The last chain, behind all routing, drops a packet of a program inside that is about to leave by any device but the
+//! The last chain, after all routing, drops a packet of a program inside that is about to leave by any device but the
 //! tunnel's, and one of a program outside that is about to enter the tunnel.
 
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     add("names", "type nat hook output priority -100; policy accept;", &names(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
     add("check", "type filter hook output priority security; policy accept;", &check(rules));
-    // The addresses were chosen before the mark, by the host's own routes.
+    // The source addresses were chosen by the host's own routes, before the packets were marked.
     add("source", "type nat hook postrouting priority srcnat; policy accept;", &source(rules));
     add("guard", "", &guard(rules));
     add("leaving", "type filter hook postrouting priority srcnat - 10; policy accept;", &leaving(rules));

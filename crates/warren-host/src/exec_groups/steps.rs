@@ -11,7 +11,8 @@ use crate::{
 pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
     let marks = Marks::of(host.slot);
     let mut steps = Vec::new();
-    // A query to a resolver on this host has a source of 127.0.0.0/8 until it is translated behind the routing.
+    // A query to a resolver on this host has a source address in 127.0.0.0/8 until it is translated after
+    // routing.
     let key = sysctl::device_key("ipv4", &host.device, "route_localnet");
     steps.push(Step::Sysctl { key, value: "1".into() });
     let families = [
@@ -22,7 +23,7 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
         let route = |device, kind, metric| {
             Step::Route(Route { destination, device, table: table(host.slot), kind, metric })
         };
-        // Counts while there is no device or no lease.
+        // Takes effect while there is no device or no lease.
         steps.push(route(None, RouteKind::Unreachable, LAST_METRIC));
         if leased {
             steps.push(route(Some(host.device.clone()), RouteKind::Unicast, 1));

@@ -1,7 +1,7 @@
-//! Rules by which ports of the exit's addresses lead to clients.
+//! Rules that forward ports of the exit's addresses to clients.
 //!
-//! Visitors keep their own addresses: only the destination is translated. Once a forward is taken back, its connections
-//! pass neither way any more, because the rules look at each packet of a translated connection.
+//! Visitors keep their own addresses: only the destination is translated. Once a forward is removed, packets of its
+//! connections pass in neither direction, because the rules look at each packet of a translated connection.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub(super) struct Forwards<'h> {
 }
 
 impl<'h> Forwards<'h> {
-    /// Those of IPv4 and of IPv6, without a version that has none.
+    /// The forwards of IPv4 and of IPv6. A version without forwards is left out.
     pub(super) fn of(host: &'h ExitHost) -> Vec<Self> {
         let ipv4 = |forward: &'h ForwardedPorts| Some((forward, IpAddr::V4(forward.ipv4?)));
         let ipv6 = |forward: &'h ForwardedPorts| Some((forward, IpAddr::V6(forward.ipv6?)));
@@ -28,7 +28,7 @@ impl<'h> Forwards<'h> {
         both.into_iter().filter(|version| !version.forwards.is_empty()).collect()
     }
 
-    /// Sends new connections to the exit's ports on to clients. A port that keeps its number needs no entry of its own in
+    /// Forwards new connections to the exit's ports to clients. A port that keeps its number needs no entry of its own in
     /// a range.
     fn translations(&self) -> Vec<String> {
         let Self { family, .. } = self;
@@ -87,7 +87,8 @@ pub(super) fn prerouting(forwards: &[Forwards<'_>], spoofed: Vec<String>) -> Vec
     spoofed.chain(elsewhere).chain(translations).collect()
 }
 
-/// Lets visitors' packets through to forwarded services. A visitor's router may say something about the answers.
+/// Lets visitors' packets through to forwarded services. A visitor's router may send ICMP errors about the
+/// answers.
 pub(super) fn to_forwarded(forwards: &[Forwards<'_>]) -> Vec<String> {
     let services = forwards.iter().map(|version| format!("{} accept", version.services("daddr", "dport")));
     services.chain(["ct state related accept".to_owned(), "counter drop".to_owned()]).collect()

@@ -27,7 +27,7 @@ pub(super) struct SeenRule {
     pub(super) destination: Option<IpNet>,
     pub(super) from_device: Option<String>,
     pub(super) to_device: Option<String>,
-    /// Whether it selects packets by a property that ordinary packets do not share.
+    /// Whether the rule selects packets by a property that ordinary packets do not share.
     pub(super) picks: bool,
     /// The rule ignores routes with a prefix of this length or a shorter one.
     pub(super) suppressed: Option<u32>,
@@ -103,13 +103,14 @@ impl SeenRule {
         rule
     }
 
-    /// Whether it is one of the rules of the tunnel in `slot`, in any band.
+    /// Whether the rule is one of the rules of the tunnel in `slot`, in any band.
     pub(super) fn is_of(&self, slot: u8) -> bool {
         let is_at = |band: Band| band.priorities(slot).contains(&self.priority);
         self.is_warrens && Band::of(self.priority).is_some_and(is_at)
     }
 
-    /// Whether it matches all or many of this host's ordinary packets: those with neither a mark nor a bound device.
+    /// Whether the rule matches all or many of this host's ordinary packets: those with neither a mark nor a bound
+    /// device.
     pub(super) fn takes_ordinary(&self, tunnel: &Tunnel) -> bool {
         // Tunnels keep apart from each other by their priorities. The local table leads only to this host.
         if self.is_warrens || self.table == LOCAL_TABLE {
@@ -216,7 +217,7 @@ fn picks(attribute: &RuleAttribute) -> bool {
     )
 }
 
-/// A route by which packets leave this host.
+/// A route through which packets leave this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SeenRoute {
     pub(super) table: u32,

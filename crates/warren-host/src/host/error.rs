@@ -39,7 +39,7 @@ pub enum HostError {
 pub struct ApplyError {
     /// The step that failed, as a person would type it.
     pub step: String,
-    /// Why it failed.
+    /// Why the step failed.
     pub cause: StepError,
     /// The changes that could not be undone afterwards.
     pub left: Option<UndoError>,

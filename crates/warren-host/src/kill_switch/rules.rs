@@ -12,13 +12,13 @@ use crate::GuestNetwork;
 pub struct KillSwitchRules {
     /// The networks that must not leave outside the tunnel. A default route covers all of its IP version.
     pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` has them.
+    /// Networks that go outside although `include` contains them.
     pub exclude: Vec<IpNet>,
     /// This host's private networks, if they are to be reachable. DNS is not let out to them: it would tell them every
     /// name.
     pub lan: Vec<IpNet>,
-    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Ports of theirs that
-    /// this host publishes (DNAT) answer outside hosts as the ports in `allow_inbound` do.
+    /// Networks of containers and virtual machines on this host; packets to them do not leave it. Their ports that
+    /// this host publishes (DNAT) answer outside hosts, like the ports in `allow_inbound`.
     pub guests: Vec<GuestNetwork>,
     /// Networks behind this host, which the tunnel's other end may reach.
     pub prefixes: Vec<IpNet>,
@@ -32,7 +32,7 @@ pub struct KillSwitchRules {
     pub resolvers: Vec<SocketAddr>,
     /// The mark of the daemon's own queries, which no other program on this host knows; none where no daemon asks.
     pub query_mark: Option<u32>,
-    /// The marks of programs that `warren exec` has put on a side of their own.
+    /// The marks of programs that `warren exec` has put inside or outside the tunnel.
     #[serde(default)]
     pub exec: Option<ExecLetOut>,
     /// Whether a portal ([`crate::portal`]) may let a browser out.
@@ -43,7 +43,7 @@ pub struct KillSwitchRules {
 /// The packets of single programs that a kill switch lets out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecLetOut {
-    /// The mark of programs inside. Their packets are judged by the device that they leave by in the end.
+    /// The mark of programs inside. Their packets are judged by the device through which they finally leave.
     pub inside: u32,
     /// The mark of programs outside, if the profile allows them.
     pub outside: Option<u32>,

@@ -45,11 +45,11 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     text
 }
 
-/// Drops packets that nobody may start with: those with the mark that every kill switch accepts, and those to
-/// resolvers with the carrier's mark, which queries get further below.
+/// Drops packets whose mark must be forged: the let-out mark, and the carrier's mark on packets to resolvers. Only later
+/// rules set either.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     let mut forged = vec![format!("meta mark {LET_OUT:#x} counter drop")];
-    // A portal's table sets its mark behind this chain.
+    // A portal's table sets its mark after this chain.
     forged.push(format!("meta mark {PORTAL_MARK:#x} counter drop"));
     let to_resolvers = to_ends(&resolvers(rules));
     let to_resolvers = to_resolvers.map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} counter drop"));
@@ -144,9 +144,10 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
 }
 
 fn output(rules: &KillSwitchRules) -> Vec<String> {
-    // This hook still sees the device from before the mark. The last chain sees where such a packet goes.
+    // This hook still sees the device that was chosen before the packet was marked. The last chain sees where such a
+    // packet goes.
     let inside = rules.exec.iter().map(|exec| format!("meta mark {:#x} accept", exec.inside));
-    // Tells the sender at once, unlike a silent drop. Nothing of it leaves this host.
+    // Tells the sender at once, unlike a silent drop. The error does not leave this host.
     let rest = ["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()];
     inside.chain(rest).collect()
 }
@@ -165,7 +166,7 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward.extend(between_guests(rules));
     for to_guests in to_guests(rules) {
         forward.extend(published(rules, "original", &to_guests));
-        // Out of the tunnel nobody reaches a published port that a client's own table does not let through.
+        // From the tunnel, a published port is reached only if a client's own table lets it through.
         forward.push(format!("meta iifgroup {DEVICE_GROUP} ct status dnat {to_guests} accept"));
         // ICMP errors of outside hosts about published connections.
         forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));

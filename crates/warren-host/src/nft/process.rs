@@ -27,7 +27,8 @@ pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
     output: BufReader<pipe::Receiver>,
-    /// Whether it keeps a lock open. A process that undoes the changes of a killed one waits for that lock.
+    /// Whether the process keeps a lock open. A process that undoes the changes of a killed one waits for
+    /// that lock.
     is_locked: bool,
 }
 
@@ -56,7 +57,7 @@ impl Process {
         Ok(Self { child, input, output, is_locked: lock.is_some() })
     }
 
-    /// Whether it keeps a lock.
+    /// Whether the process keeps a lock open.
     pub(super) fn is_locked(&self) -> bool {
         self.is_locked
     }

@@ -52,7 +52,7 @@ pub(super) async fn run_with(
                 None => Ok(()),
             }
         };
-        // nft may end before it has read everything. Its own message is the better error then.
+        // nft may end before it has read everything. In that case its own message is the better error.
         let (_, read) = tokio::join!(write, output.read_to_string(&mut answer));
         read?;
         let status = child.wait().await?;

@@ -230,7 +230,7 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// Reads a token other than a word in a chain or a set. Returns the depth of blocks behind it.
+    /// Reads a token other than a word in a chain or a set. Returns the depth of blocks after it.
     fn symbol(&mut self, token: Token<'text>, depth: u8) -> Result<u8, RulesetError> {
         match token {
             OPENING if depth < DEEPEST => return Ok(depth + 1),
@@ -275,7 +275,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads names of devices to compare with, if there are any. Elsewhere nft takes quoted text for the name of a
+    /// Reads names of devices to compare with, if there are any. Elsewhere nft treats quoted text as the name of a
     /// host or a user.
     fn devices(&mut self) -> Result<(), RulesetError> {
         if let Some(Token::Symbol("!=" | "==")) = self.peek() {
@@ -393,7 +393,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the states of a connection, any of several.
+    /// Reads alternative states of a connection, such as `established,related`.
     fn states(&mut self) -> Result<(), RulesetError> {
         self.operator();
         while let Some(Token::Word(word)) =

@@ -39,7 +39,7 @@ impl Session {
         }
     }
 
-    /// Takes over the process of an owner that has no table any more.
+    /// Keeps the process of an owner that has no table any more, for further calls.
     pub(super) async fn give(&self, process: Process) {
         let mut ready = self.ready.lock().await;
         if ready.is_none() {
@@ -87,7 +87,7 @@ impl Session {
             | NftCall::EndOwner { .. } => return None,
         };
         if matches!(outcome, Err(NftError::Gone | NftError::Io(_))) {
-            // Its late output would be taken for the answer to the next call.
+            // Its late output would be mistaken for the answer to the next call.
             *place = None;
         }
         Some(outcome)

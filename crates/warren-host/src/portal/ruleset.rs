@@ -37,13 +37,13 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     let mut add =
         |name: &str, header: &str, statements: &[String]| chain(&mut text, name, header, statements);
     add("browser", "", &browser(rules));
-    // Behind the kill switches' chain that drops forged marks, and in front of everything that reads the mark.
+    // After the kill switches' chain that drops forged marks, and before everything that reads the mark.
     let marking = "type route hook output priority mangle - 15; policy accept;";
     add("marking", marking, &[format!("socket cgroupv2 level {LEVEL} \"{}\" goto browser", rules.group)]);
     // The place that nft calls `dstnat`, a word that it does not know for this hook.
     add("resolver", "type nat hook output priority -100; policy accept;", &resolver(rules));
     add("queries", "type filter hook output priority filter - 30; policy accept;", &queries(rules));
-    // The program may have chosen the tunnel's address, by the routes without the mark.
+    // The source may be the tunnel's address: it was chosen before the packet was marked.
     let source = format!("meta mark {PORTAL_MARK:#x} oifname != \"lo\" masquerade");
     add("source", "type nat hook postrouting priority srcnat; policy accept;", &[source]);
     text

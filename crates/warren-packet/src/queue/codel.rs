@@ -22,7 +22,7 @@ impl Patience {
     ///
     /// The target is two thirds of the round-trip time. CUBIC gives up three tenths of its window at a signal, and a single
     /// flow must still fill the path afterwards. Other flows do not wait in that flow's queue. At 30 ms and 200 Mbit/s, one
-    /// flow has 179 to 182 Mbit/s with this target, and 176 with 5 ms (bench/LOG.md). The interval is twice the round-trip
+    /// flow gets 179 to 182 Mbit/s with this target, and 176 with 5 ms (bench/LOG.md). The interval is twice the round-trip
     /// time, because the flows' own round trips include the way beyond the exit, and the time for which repairs hold packets
     /// back.
     pub(super) fn for_path(round_trip: Duration) -> Self {

@@ -11,7 +11,7 @@ pub struct Counters {
     pub held_bytes: usize,
     /// Missing numbers that arrived while their lane waited for them.
     pub filled: u64,
-    /// Missing numbers that their lane went on without. The unordered lane waits for none.
+    /// Missing numbers that their lane skipped. The unordered lane waits for none.
     pub given_up: u64,
     /// Numbers among those given up that arrived after all.
     pub late: u64,

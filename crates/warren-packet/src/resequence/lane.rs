@@ -28,7 +28,7 @@ pub(super) struct Lane {
 struct Gap {
     /// The number whose arrival showed that lower ones are missing.
     end: Number,
-    /// When the lane goes on without them.
+    /// When the lane skips them.
     deadline: Instant,
 }
 
@@ -52,12 +52,12 @@ impl Lane {
         self.ahead.size()
     }
 
-    /// When the lane goes on without its lowest missing numbers. `None` if nothing waits for them.
+    /// When the lane skips its lowest missing numbers. `None` if nothing waits for them.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.gaps.front().map(|gap| gap.deadline)
     }
 
-    /// Takes a datagram. If numbers before it are found missing, the lane waits for them until `deadline`.
+    /// Handles a datagram. If numbers before it are found missing, the lane waits for them until `deadline`.
     pub(super) fn take(
         &mut self,
         number: Number,
@@ -91,7 +91,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Goes on to `number`, because the peer sends no lower numbers any more.
+    /// Skips to `number`, because the peer sends no lower numbers any more.
     pub(super) fn nothing_below(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         match self.past.position(number) {
             Position::Ahead(steps) if steps > MAX_AHEAD => self.leap(number, outlet),
@@ -103,14 +103,14 @@ impl Lane {
         }
     }
 
-    /// Goes on without the missing numbers whose deadline has passed.
+    /// Skips the missing numbers whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant, outlet: &mut Outlet<'_>) {
         while self.deadline().is_some_and(|deadline| deadline <= now) {
             self.step_over(outlet);
         }
     }
 
-    /// Goes on without the missing numbers before the lowest datagram that is held.
+    /// Skips the missing numbers before the lowest datagram that is held.
     pub(super) fn step_over(&mut self, outlet: &mut Outlet<'_>) {
         let Some(lowest) = self.ahead.lowest() else { return };
         self.skip_to(lowest, outlet);
@@ -155,7 +155,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Releases everything that is held, and goes on to a number above all of it. The numbers in between do not count as given
+    /// Releases everything that is held, and skips to a number above all of it. The numbers in between do not count as given
     /// up: the peer lies, or it has started to count anew.
     fn leap(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         if !is_planted(Bug::HeldDroppedOnJump) {
@@ -164,7 +164,7 @@ impl Lane {
         self.past.skip(number.since(self.past.next()));
     }
 
-    /// Releases what is held below `number`, and goes on to it.
+    /// Releases what is held below `number`, and skips to it.
     fn go_to(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         let next = self.past.next();
         let target = number.since(next);
@@ -179,7 +179,7 @@ impl Lane {
         }
     }
 
-    /// Goes on to `number` without the numbers in between, none of which is held.
+    /// Skips to `number`. None of the numbers in between is held.
     fn skip_to(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         let missing = number.since(self.past.next());
         outlet.counters.given_up += u64::from(missing);
@@ -196,7 +196,7 @@ impl Lane {
         self.forget_gaps();
     }
 
-    /// Forgets the gaps that are behind the next number.
+    /// Forgets the gaps before the next number.
     fn forget_gaps(&mut self) {
         if !self.holds_any() {
             self.gaps.clear();

@@ -15,14 +15,14 @@ pub(super) struct Past {
     arrived: [u64; WORDS],
 }
 
-/// Where a number is, seen from a lane's next one.
+/// Where a number is relative to the next number of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// This many numbers above the next one. Zero is the next one itself.
+    /// The number is this far above the next number, or the next number itself (0).
     Ahead(u32),
-    /// Below the next one, and it has not arrived.
+    /// The number is below the next number and has not arrived.
     Missing,
-    /// Below the next one, and it has arrived or is too far below to be remembered.
+    /// The number is below the next number, and has arrived or is too far below to be remembered.
     Passed,
 }
 
@@ -51,7 +51,7 @@ impl Past {
         self.arrived[word] |= bit;
     }
 
-    /// Records that the next number has arrived, and goes on to the one after it.
+    /// Records that the next number has arrived, and moves on to the one after it.
     pub(super) fn pass(&mut self) {
         self.fill(self.next);
         self.next = self.next.plus(1);
@@ -60,7 +60,7 @@ impl Past {
         }
     }
 
-    /// Goes on without the next `count` numbers.
+    /// Skips the next `count` numbers.
     pub(super) fn skip(&mut self, count: u32) {
         if count >= REMEMBERED {
             self.arrived = [0; WORDS];

@@ -143,9 +143,9 @@ impl fmt::Display for CloseReason {
 pub struct LostDatagram {
     /// The datagram, byte for byte.
     pub data: Bytes,
-    /// The context that [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) was given with it.
+    /// The context passed to [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) with it.
     pub context: u64,
-    /// When it left.
+    /// When it was sent.
     pub sent: Instant,
 }
 

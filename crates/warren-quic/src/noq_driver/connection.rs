@@ -33,7 +33,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum Life {
     /// The connection lives.
     Goes,
-    /// It ended. Only its counters are left.
+    /// The connection has ended. Only its counters are left.
     Over,
 }
 

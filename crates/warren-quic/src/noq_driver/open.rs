@@ -169,7 +169,7 @@ impl Open {
             return refused();
         }
         if self.control.send(&mut Context::from_waker(waker), data).is_err() {
-            let why = "the peer takes no control messages";
+            let why = "the peer accepts no control messages";
             self.reason = Some(CloseReason::Transport(why.to_owned()));
             self.connection.close(0_u32.into(), why.as_bytes());
             return refused();

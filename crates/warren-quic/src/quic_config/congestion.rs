@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(state_of(controller.as_ref()), Some(ControllerState::Starting));
         controller.on_congestion_event(now, now, false, true, 1_000, 1);
         assert_eq!(state_of(controller.as_ref()), Some(ControllerState::Marked));
-        // A copy is for a new path, where everything begins anew.
+        // A copy is for a new path, where all state starts afresh.
         assert_eq!(state_of(controller.clone_box().as_ref()), Some(ControllerState::Starting));
 
         for other in [Congestion::Cubic, Congestion::NewReno, Congestion::Bbr3, Congestion::Off] {

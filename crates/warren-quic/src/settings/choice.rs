@@ -56,7 +56,8 @@ pub enum Congestion {
     Bbr3,
     /// NewReno (RFC 9002 section 7).
     NewReno,
-    /// No congestion control and no pacing. Only for private paths, because only the inner flows limit the tunnel then.
+    /// No congestion control and no pacing. Only for private paths, because nothing but the inner flows then limits the
+    /// tunnel.
     Off,
 }
 

@@ -41,7 +41,7 @@ impl WorkerPlace {
     /// Turns any byte into a first byte of this worker's connection IDs.
     pub(crate) fn first_byte(self, random: u8) -> u8 {
         let base = random - random % self.count;
-        // With the last multiple of `count`, the sum may exceed 255. The multiple before it is used then.
+        // With the last multiple of `count`, the sum may exceed 255. If so, the multiple before it is used.
         base.checked_add(self.index).unwrap_or_else(|| base - self.count + self.index)
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct CountedSocket {
 }
 
 impl CountedSocket {
-    /// Takes over the socket. Must be called inside a tokio runtime.
+    /// Registers the socket with tokio, so it must be called inside a tokio runtime.
     pub(crate) fn new(
         socket: UdpSocket,
         using: SocketUse,

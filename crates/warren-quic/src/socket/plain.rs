@@ -1,4 +1,5 @@
-//! A UDP socket for a protocol other than QUIC: counted and with the same offloads, but what is too long for the path is fragmented.
+//! A UDP socket for a protocol other than QUIC: counted and with the same offloads, but datagrams that are too long for the path
+//! are fragmented.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +25,7 @@ const BUFFER_BYTES: usize = 65_536;
 /// Bytes that may wait while the kernel's buffer is full. More would only wait for longer.
 const MOST_WAITING: usize = 512 * 1024;
 
-/// The socket, with what waits for room in it.
+/// A UDP socket, with the sends that wait until it has room.
 #[derive(Debug)]
 pub struct PlainSocket {
     socket: CountedSocket,
@@ -45,7 +46,7 @@ struct Waiting {
 }
 
 impl PlainSocket {
-    /// Takes over a socket that is bound. Must be called inside a tokio runtime.
+    /// Registers a bound socket with tokio, so it must be called inside a tokio runtime.
     ///
     /// # Errors
     /// If the kernel refuses an option, or the runtime the socket.
@@ -55,7 +56,7 @@ impl PlainSocket {
         let using = super::SocketUse { lacking: Lacking::default(), ..socket_use(settings, true) };
         let fragmenting = socket.try_clone()?;
         let socket = CountedSocket::new(socket, using, counters.clone())?;
-        // `CountedSocket` has forbidden it.
+        // `CountedSocket` has forbidden fragmentation.
         if fragmenting.local_addr()?.is_ipv4() {
             set_option(&fragmenting, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
         } else {

@@ -29,7 +29,7 @@ pub(crate) struct QuicSocket {
 }
 
 impl QuicSocket {
-    /// Takes over the socket. Must be called inside a tokio runtime.
+    /// Registers the socket with tokio, so it must be called inside a tokio runtime.
     pub(crate) fn new(
         socket: UdpSocket,
         using: SocketUse,

@@ -210,7 +210,7 @@ impl Displaced {
         self.list().waker = Some(waker.clone());
     }
 
-    /// Takes the displaced handshakes: the worker's slot of each, and its number.
+    /// Removes and returns the displaced handshakes: the worker's slot of each, and its number.
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
         // A flag, so that a poll without displaced handshakes takes no lock. `Relaxed`, because the list has a lock of its own.
         if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().lost) } else { Vec::new() }

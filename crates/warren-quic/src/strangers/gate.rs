@@ -70,7 +70,7 @@ impl Gate {
     }
 
     /// The index of the exit's key that a client pins, found by the address of its first Initial and that Initial's connection
-    /// ID. 0 if there is no proof. After a Retry, the client's packets have no proof, but the Retry token has the ID. The
+    /// ID. 0 if there is no proof. After a Retry, the client's packets have no proof, but the Retry token contains the ID. The
     /// proof is therefore looked up among the remembered ones.
     pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);

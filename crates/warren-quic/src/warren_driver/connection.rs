@@ -41,7 +41,7 @@ pub(super) struct WarrenConnection {
     /// At a client, where the verifier leaves a refused key. An exit has none.
     presented: Option<PresentedKey>,
     remote: SocketAddr,
-    /// The key that the peer proved, once it has.
+    /// The key that the peer has proven. `None` before that.
     pub(super) peer: Option<PublicKey>,
     /// At an exit, whether the peer is known to be an enrolled client.
     is_enrolled: bool,
@@ -96,7 +96,8 @@ enum State {
     /// Holds the time at which an exit gives up.
     Handshake(Option<Instant>),
     Open,
-    /// Its end was delivered, and it only answers late packets. It has its final counters until the next poll.
+    /// The connection's end was delivered, and it only answers late packets. It keeps its final counters until
+    /// the next poll.
     Over(Option<Box<ConnectionStats>>),
 }
 
@@ -200,7 +201,7 @@ impl WarrenConnection {
         self.is_over() && (self.ending.draining || self.ending.drained)
     }
 
-    /// Whether nothing is left to do for it, not even to answer late packets.
+    /// Whether nothing is left to do for the connection, not even to answer late packets.
     pub(super) fn is_gone(&self) -> bool {
         self.is_over() && self.ending.drained
     }
@@ -253,7 +254,7 @@ impl WarrenConnection {
         has_closed || has_answer
     }
 
-    /// Finishes a close whose control bytes the peer has acknowledged. Returns whether it did.
+    /// Finishes a close whose control bytes the peer has acknowledged. Returns whether it finished one.
     fn try_closing(&mut self, now: Instant) -> bool {
         let Some(closing) = self.ending.closing.take() else { return false };
         if self.control.is_delivered(self.quic.get_mut()) {
@@ -264,7 +265,7 @@ impl WarrenConnection {
         false
     }
 
-    /// Passes on what concerns the endpoint, such as reset tokens. Returns whether it had an answer.
+    /// Gives the endpoint the events meant for it, such as reset tokens. Returns whether it answered any.
     fn tell_endpoint(&mut self, endpoint: &mut Endpoint) -> bool {
         let quic = self.quic.get_mut();
         let mut has_answer = false;
@@ -314,7 +315,7 @@ impl WarrenConnection {
         self.news.writable = !is_planted(Bug::RoomUntold);
     }
 
-    /// Follows the path's speed, and takes datagrams again once there is room.
+    /// Adapts to the path's speed, and accepts datagrams again once there is room.
     fn make_room(&mut self) {
         let quic = self.quic.get_mut();
         let (Some(path), Some(rtt)) = (quic.congestion_state(PathId::ZERO), quic.rtt(PathId::ZERO)) else {
@@ -405,7 +406,7 @@ impl WarrenConnection {
         let quic = self.quic.get_mut();
         self.control.send(quic, data).map_err(|_overflow| {
             // Closed at once, because waiting for the delivery of control bytes would be in vain.
-            let why = "the peer takes no control messages";
+            let why = "the peer accepts no control messages";
             quic.close(now, VarInt::from_u32(0), Bytes::from_static(why.as_bytes()));
             self.news.ended = Some(CloseReason::Transport(why.to_owned()));
             closed()
@@ -417,7 +418,8 @@ impl WarrenConnection {
         is_open.then(|| self.control.backlog())
     }
 
-    /// Closes it: during the handshake at once, afterwards when its control bytes are delivered or their time is over.
+    /// Closes the connection: during the handshake at once, afterwards when its control bytes are delivered or their
+    /// time is over.
     pub(super) fn close(&mut self, now: Instant, code: u32, words: &str) {
         if self.is_ending() || self.is_over() {
             return;

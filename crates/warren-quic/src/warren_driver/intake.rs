@@ -202,7 +202,7 @@ impl Intake {
         self.served = Some(now);
     }
 
-    /// Takes the next batch, in turns among clients. Strangers have turns only if `of_strangers` is set.
+    /// Removes and returns the next batch, in turns among clients. Strangers have turns only if `of_strangers` is set.
     pub(super) fn pop(&mut self, of_strangers: bool) -> Option<Batch> {
         loop {
             if !of_strangers && self.turns.front() == Some(&Sender::Stranger) {

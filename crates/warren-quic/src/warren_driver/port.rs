@@ -87,7 +87,7 @@ pub(super) enum Routed {
 }
 
 impl Port {
-    /// Takes over the socket. Must be called inside a tokio runtime.
+    /// Registers the socket with tokio, so it must be called inside a tokio runtime.
     pub(super) fn new(
         socket: UdpSocket,
         using: SocketUse,

@@ -1,5 +1,5 @@
 //! Detects a silent peer from unanswered loss probes. An idle path, which sends no probes, and a lossy path, on which some answer
-//! arrives soon, are never taken for dead.
+//! arrives soon, never count as silent.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Takes the numbers of unanswered probes and of acknowledgements so far. `acknowledgements` is called only if needed.
-    /// Returns whether the connection is silent, if that has changed.
+    /// Evaluates the numbers of unanswered probes and of acknowledgements so far. `acknowledgements` is called only if
+    /// needed. Returns whether the connection is silent, if that has changed.
     ///
     /// Only an acknowledgement ends a silence, because the probe count also restarts when the network changes.
     pub(super) fn judge(

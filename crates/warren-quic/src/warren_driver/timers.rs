@@ -33,7 +33,7 @@ impl Timers {
         }
     }
 
-    /// Takes a connection whose timer may be due, with the time it was set for.
+    /// Removes and returns a connection whose timer may be due, with the time it was set for.
     pub(super) fn due(&mut self, now: Instant) -> Option<(usize, Instant)> {
         let Reverse((deadline, _)) = self.heap.peek()?;
         if *deadline > now {

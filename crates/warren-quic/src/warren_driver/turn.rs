@@ -85,7 +85,7 @@ impl WarrenEndpoint {
     fn expire(&mut self, now: Instant) {
         while let Some((slot, timer)) = self.timers.due(now) {
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            // Outdated: the deadline has moved, or the slot has another connection by now.
+            // Outdated: the deadline has moved, or the slot belongs to another connection by now.
             if connection.place.timer != Some(timer) {
                 continue;
             }
@@ -226,7 +226,7 @@ impl WarrenEndpoint {
 
     /// Delivers pending events and datagrams of connections as far as the inbox has room.
     fn deliver(&mut self, inbox: &mut Inbox, now: Instant) {
-        // Only those that are listed now: a connection with more news is listed again, behind the others.
+        // Only those that are listed now: a connection with more news is listed again, after the others.
         for _ in 0..self.work.with_news.len() {
             if !has_room(inbox) {
                 return;

@@ -14,8 +14,8 @@ pub enum ConnectionEnd {
     /// The exit closed it with a code of [`Goodbye`]. Before [`super::ClientSession::connected`] nothing proves that the exit
     /// sent it, so the connection counts as lost.
     Goodbye(Goodbye),
-    /// It timed out, was reset, failed its handshake, or closed with an unknown code. The text describes it. A wrong exit key and
-    /// a missing common ALPN count too, since anybody on the path can forge them. The client retries.
+    /// The connection timed out, was reset, failed its handshake, or closed with an unknown code. The text describes it. A wrong
+    /// exit key and a missing common ALPN count too, since anybody on the path can forge them. The client retries.
     Lost(String),
 }
 

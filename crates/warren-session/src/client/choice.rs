@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Round-trip times that differ by less than this are taken as equal: a busy host alone makes such a difference.
+/// Round-trip times that differ by less than this are treated as equal: a busy host alone makes such a
+/// difference.
 const NOISE: Duration = Duration::from_millis(2);
 
 /// A load that leaves no room, in thousandths.
@@ -32,7 +33,7 @@ pub struct Candidate {
     pub load: Option<u32>,
     /// The share of clients that it is to get.
     pub weight: u32,
-    /// Whether it sends its clients away.
+    /// Whether the exit sends its clients away.
     pub is_draining: bool,
 }
 
@@ -56,7 +57,7 @@ pub fn is_worth_moving(current: Duration, other: Duration) -> bool {
 
 /// The best of the exits that are left.
 fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
-    // Exits that take clients come first, then those that have answered.
+    // Exits that accept clients come first, then those that have answered.
     let class = |candidate: &Candidate| (candidate.is_draining, candidate.round_trip.is_none());
     let best_class = left.iter().map(|(_, candidate)| class(candidate)).min()?;
     let of_class = || left.iter().filter(|(_, candidate)| class(candidate) == best_class);
@@ -80,7 +81,8 @@ impl Candidate {
         self.weight.max(1).into()
     }
 
-    /// What it is to get, compared with others. An exit of unknown load counts as idle, or it would never be tried.
+    /// The exit's share, compared with the others'. An exit of unknown load counts as idle, or it would never be
+    /// tried.
     fn part(&self) -> u64 {
         self.weight() * u64::from(FULL.saturating_sub(self.load.unwrap_or_default()))
     }
@@ -103,7 +105,8 @@ impl Lot {
         Self(number)
     }
 
-    /// Draws one of several, each with the probability of its part. The rest of the lot decides the next draw.
+    /// Draws one of several places, each with a probability in proportion to its part. The rest of the lot
+    /// decides the next draw.
     fn draw(&mut self, parts: &[(usize, u64)]) -> Option<usize> {
         let total: u64 = parts.iter().map(|(_, part)| part).sum();
         let mut point = u128::from(self.0) * u128::from(total);

@@ -1,4 +1,4 @@
-//! The keys by which a client accepts one exit: those that its profile pins, and those that the exit has named since.
+//! The keys that a client accepts for one exit: those that its profile pins, and those that the exit has named since.
 //!
 //! An exit names its keys in a session, so a key that the client accepts already vouches for each new one. The client accepts the
 //! new key **beside** the old ones. Only a session that the new key has opened can retire an older one. A retired key is never
@@ -14,7 +14,7 @@ const MOST_LEARNT: usize = 2;
 /// Most retired keys that are remembered, besides those that the profile pins.
 const MOST_RETIRED: usize = 16;
 
-/// The keys by which a client accepts one exit.
+/// The keys that a client accepts for one exit.
 ///
 /// ```
 /// use warren_session::PublicKey;
@@ -33,7 +33,7 @@ const MOST_RETIRED: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExitKeys {
-    /// What the profile says. Learnt keys count only as long as it says the same.
+    /// What the profile contains. Learnt keys count only as long as that stays the same.
     pinned: Vec<PublicKey>,
     /// In the order in which they were learnt.
     learnt: Vec<LearntKey>,
@@ -46,7 +46,7 @@ pub struct ExitKeys {
 #[serde(deny_unknown_fields)]
 struct LearntKey {
     key: PublicKey,
-    /// The key of the session in which it was named.
+    /// The key that the exit had proven in the session in which it named this one.
     in_place_of: PublicKey,
     /// Whether the exit has shown that it has the key.
     proven: bool,
@@ -59,7 +59,7 @@ pub enum KeyNews {
     Learnt(PublicKey),
     /// The exit has shown that it has a learnt key.
     Proven(PublicKey),
-    /// The exit no longer has this key, and nobody is accepted by it any more.
+    /// The exit has retired this key, which is not accepted any more.
     Retired(PublicKey),
     /// The exit no longer names a key that it has never shown.
     Withdrawn(PublicKey),
@@ -85,7 +85,7 @@ impl ExitKeys {
         !self.learnt.is_empty() || !self.retired.is_empty()
     }
 
-    /// The keys by which the exit is accepted, the newest first. Never empty unless the profile pins none.
+    /// The keys that are accepted for the exit, the newest first. Never empty unless the profile pins none.
     pub fn accepted(&self) -> Vec<PublicKey> {
         let learnt = self.learnt.iter().rev().map(|learnt| learnt.key);
         learnt.chain(self.pinned.iter().copied().filter(|pinned| !self.is_retired(*pinned))).collect()
@@ -96,7 +96,8 @@ impl ExitKeys {
         self.learnt.iter().rev().find(|learnt| !learnt.proven).map(|learnt| learnt.key)
     }
 
-    /// Takes what the exit says in a session that it has opened with the key `by`: all keys that it has, the newest first.
+    /// Handles the keys that the exit names in a session whose connection has proven the key `by`: all its keys, the
+    /// newest first. Returns what has changed.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
         if !self.accepts(by) {
             return Vec::new();
@@ -106,7 +107,7 @@ impl ExitKeys {
             self.learnt.retain(|learnt| learnt.key != withdrawn);
             news.push(KeyNews::Withdrawn(withdrawn));
         }
-        // Before a new key is learnt, because it may make room for that.
+        // Before a new key is learnt, because retiring a key may make room for it.
         if keys.contains(&by) {
             self.older_than(by).into_iter().filter(|old| !keys.contains(old)).for_each(|old| {
                 self.retire(old);

@@ -36,7 +36,7 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Send { index, bytes: message::encode(&message) });
     }
 
-    /// Takes bytes from the connection's control stream.
+    /// Handles bytes from the connection's control stream.
     pub fn received(&mut self, now: Instant, index: u32, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             let Some(link) = self.link_mut(index).filter(|link| link.is_open()) else { return };
@@ -106,7 +106,7 @@ impl ClientSession {
     }
 
     fn told_roster(&mut self, index: u32, roster: message::Roster) {
-        // Only the latest counts, or an exit could keep the host busy with nothing else.
+        // Only the latest roster counts. Otherwise an exit could keep the host busy with nothing else.
         self.actions.retain(|action| !matches!(action, ClientAction::Roster { .. }));
         self.actions.push_back(ClientAction::Roster { index, roster: Box::new(roster) });
     }
@@ -158,11 +158,11 @@ impl ClientSession {
                 Loss { answered: true, ..Loss::broken(why).closing(Goodbye::ClientStopped) },
             );
         };
-        // This message alone closes nothing. Its clients have time to open a session elsewhere.
+        // A draining exit closes nothing at first: its clients have time to open a session elsewhere.
         if reason == Goodbye::Draining && self.config.moves_without_gap && self.up_count() > 0 {
             match self.link(index).and_then(Link::attached_since) {
                 Some(_) => self.actions.push_back(ClientAction::AskedToLeave),
-                // The exit takes no connection any more. Those that the session has go on.
+                // The exit refuses new connections. The session's other connections go on.
                 None => self.lost(now, index, Loss { closing: Some(reason), ..Loss::said(reason) }),
             }
             return;

@@ -53,7 +53,7 @@ impl Homing {
         self.ask_at = self.ask_at.map(|_| now + ASK_EVERY);
     }
 
-    /// Takes the result of a probe. Returns whether it is time to return.
+    /// Handles the result of a probe. Returns whether it is time to return.
     pub fn answered(&mut self, answered: bool) -> bool {
         self.answers = if answered { self.answers + 1 } else { 0 };
         self.answers >= self.answers_wanted

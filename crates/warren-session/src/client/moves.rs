@@ -1,7 +1,7 @@
 //! A client's moves to other exits of its fleet, without I/O: when the new session takes over, and which of the two sessions ends.
 //!
-//! The caller has the sessions. It tells what it sees of them ([`Watched`]), and asks for the next [`Step`] after each event, and when
-//! [`Moves::due`] has come. Each session has its own proof that it carries packets: the answer to an echo.
+//! The caller owns the sessions. It reports what it sees of them ([`Watched`]), and asks for the next [`Step`] after each event,
+//! and when [`Moves::due`] has come. Each session has its own proof that it carries packets: the answer to an echo.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_secs(600);
 pub enum Which {
     /// The session in use.
     InUse,
-    /// The other one while the client moves: the new session until it carries packets, and then the old one.
+    /// The other session while the client moves: the new session until it carries packets, and then the old one.
     Beside,
 }
 
@@ -57,9 +57,9 @@ pub enum Step {
     Probe(Which),
     /// Let the sessions change places, and call [`Moves::switched`].
     Switch,
-    /// Let the sessions change places again, then end the new one. The old one goes on. [`Moves::give_up`] comes before that.
+    /// Let the sessions change places again, then end the new one. The old one goes on. Call [`Moves::give_up`] before that.
     SwitchBack(&'static str),
-    /// End the new session. The one in use goes on. [`Moves::give_up`] comes before that.
+    /// End the new session. The one in use goes on. Call [`Moves::give_up`] before that.
     GiveUp(&'static str),
     /// End the old session, and call [`Moves::end`].
     End(&'static str),
@@ -126,11 +126,12 @@ enum Proof {
 }
 
 impl Moves {
-    /// The exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`: so many clients leave
-    /// at once that the other exits should not get all of them in the same moment. Returns whether this is news.
+    /// Notes that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`: so
+    /// many clients leave at once that the other exits should not get all of them in the same moment. Returns whether this is
+    /// news.
     pub fn asked_to_leave(&mut self, now: Instant, pause: Duration) -> bool {
         if let Some(moved) = self.under_way.as_mut().filter(|moved| moved.is_building()) {
-            // It is leaving already. If that fails, it tries again.
+            // The client is leaving already. If the move fails, it tries again.
             return !std::mem::replace(&mut moved.is_asked, true);
         }
         let is_news = self.leave_at.is_none();
@@ -162,14 +163,14 @@ impl Moves {
             Some(Move { stage, place, is_asked, keeps_addresses: None, attached: None, probe_at: now });
     }
 
-    /// The new exit has granted a session, with the same addresses or with others.
+    /// Notes that the new exit has granted a session, with the same addresses or with others.
     pub fn granted(&mut self, keeps_addresses: bool) {
         if let Some(moved) = &mut self.under_way {
             moved.keeps_addresses = Some(keeps_addresses);
         }
     }
 
-    /// An echo through a session is under way.
+    /// Notes that an echo through a session is under way.
     pub fn asks(&mut self, which: Which) {
         *self.proof(which) = Proof::Asked;
     }
@@ -182,7 +183,7 @@ impl Moves {
         }
     }
 
-    /// An echo through a session was answered.
+    /// Notes that an echo through a session was answered.
     pub fn answered(&mut self, now: Instant, which: Which) {
         *self.proof(which) = Proof::Given(now);
     }
@@ -195,7 +196,7 @@ impl Moves {
         }
     }
 
-    /// An echo through a session could not be sent. That says nothing about the session.
+    /// Notes that an echo through a session could not be sent. That says nothing about the session.
     pub fn unanswered(&mut self, now: Instant, which: Which) {
         *self.proof(which) = Proof::Missing;
         if let Some(moved) = &mut self.under_way {
@@ -203,7 +204,7 @@ impl Moves {
         }
     }
 
-    /// A session has lost its last connection, so nothing is known of it any more.
+    /// Notes that a session has lost its last connection, so nothing is known of it any more.
     pub fn lost(&mut self, which: Which) {
         *self.proof(which) = Proof::Missing;
     }
@@ -223,7 +224,7 @@ impl Moves {
         self.under_way.is_some()
     }
 
-    /// The sessions have changed places.
+    /// Notes that the sessions have changed places.
     pub fn switched(&mut self, now: Instant) -> Switched {
         self.rests_until = Some(now + PAUSE);
         std::mem::swap(&mut self.in_use, &mut self.beside);
@@ -243,7 +244,8 @@ impl Moves {
         self.under_way.take().is_some_and(|moved| moved.is_building())
     }
 
-    /// The new session carries nothing, so no move there begins for a while. Returns the place of its exit. [`Self::end`] follows.
+    /// Notes that the new session carries nothing, so no move to its exit begins for a while. Returns that exit's place. Call
+    /// [`Self::end`] afterwards.
     pub fn give_up(&mut self, now: Instant) -> Option<usize> {
         let moved = self.under_way.as_ref()?;
         self.failed = Some((moved.place, now + PAUSE));
@@ -251,7 +253,7 @@ impl Moves {
         Some(moved.place)
     }
 
-    /// The sessions have changed places again, because the new one carries nothing.
+    /// Notes that the sessions have changed places again, because the new one carries nothing.
     pub fn switched_back(&mut self, now: Instant) {
         std::mem::swap(&mut self.in_use, &mut self.beside);
         self.rests_until = None;
@@ -320,7 +322,8 @@ impl Move {
         matches!(self.stage, Stage::Building { .. })
     }
 
-    /// Whether a step of this move comes next, and not a search for another exit. One move at a time is proven.
+    /// Whether the next step belongs to this move. If not, the client may search for another exit to leave for:
+    /// only one move at a time is being proven.
     fn has_step(&self, leaves: bool) -> bool {
         !leaves || !matches!(self.stage, Stage::Leaving { .. })
     }
@@ -343,7 +346,8 @@ impl Move {
             return Some(Step::Switch);
         }
         match proof {
-            // This host has the old addresses until the switch, so nothing can be proven before. And flows break.
+            // This host has the old addresses until the switch, so the new session cannot be proven before. The
+            // switch also breaks flows.
             _ if !keeps_addresses && !self.is_asked => {
                 Some(Step::GiveUp("it gives this client other addresses, which would end every flow"))
             }

@@ -25,7 +25,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         Self { waiting: VecDeque::new(), running: Vec::new(), known: Vec::new(), last_begun: None, expecting }
     }
 
-    /// Adds a candidate behind those with the same or an earlier start. A candidate that was added before is ignored.
+    /// Adds a candidate after those with the same or an earlier start. A candidate that was added before is ignored.
     pub fn add(&mut self, not_before: Instant, candidate: Candidate) {
         if self.known.contains(&candidate) {
             return;
@@ -52,7 +52,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         Some(staggered.map_or(*not_before, |staggered| staggered.max(*not_before)))
     }
 
-    /// Takes the next candidate if it is due by `now`.
+    /// Starts the next candidate if it is due by `now`, and returns it.
     pub fn begin(&mut self, now: Instant) -> Option<Candidate> {
         let alone = self.running.is_empty() && !self.expecting && !self.waiting.is_empty();
         if !alone && self.due()? > now {

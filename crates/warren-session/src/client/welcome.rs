@@ -47,7 +47,7 @@ pub struct SessionGrant {
 /// What is wrong with a `Welcome`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WelcomeError {
-    /// It holds no address at all.
+    /// The `Welcome` contains no address at all.
     #[error("it has no inner address")]
     NoAddress,
     /// An address cannot be a client's.

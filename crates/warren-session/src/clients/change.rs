@@ -13,36 +13,36 @@ use crate::PublicKey;
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum ClientChange {
-    /// Gives it another name.
+    /// Gives the client another name.
     Rename { to: String },
-    /// Refuses it from now on; its addresses stay its own.
+    /// Refuses the client from now on. The client keeps its addresses.
     Disable,
-    /// Admits it again.
+    /// Admits the client again.
     Enable,
-    /// Sets what is in the settings.
+    /// Changes the settings that are given.
     Set(ClientSettings),
-    /// Lets ports of the exit lead to it.
+    /// Forwards ports of the exit to the client.
     AddForward { forward: Forward },
-    /// Takes back the forward of exactly these ports of the exit.
+    /// Removes the forward of exactly these ports of the exit.
     RemoveForward { ports: PortRange },
 }
 
 /// What an operator chooses for a client. A setting that is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientSettings {
-    /// Its inner IPv4 address.
+    /// The client's inner IPv4 address.
     pub ipv4: Option<AddressChoice<Ipv4Addr>>,
-    /// Its inner IPv6 address.
+    /// The client's inner IPv6 address.
     pub ipv6: Option<AddressChoice<Ipv6Addr>>,
-    /// The networks behind it that it may ask for.
+    /// The networks behind the client that it may ask for.
     pub prefixes: Option<Vec<IpNet>>,
-    /// The most that it may send, and receive, in a second.
+    /// The most that the client may send, and receive, in a second.
     #[serde(default)]
     pub rate_limit: Option<RateChoice>,
     /// The key that replaces the current one as soon as the client connects with it.
     #[serde(default)]
     pub public_key: Option<PublicKey>,
-    /// Whether that key may be one that was taken from a client.
+    /// Whether `public_key` may be a removed key.
     #[serde(default)]
     pub allow_removed: bool,
 }
@@ -135,11 +135,11 @@ impl ClientRegistry {
         }
     }
 
-    /// Lets ports of the exit lead to a client. A forward that it has already stays as it is.
+    /// Forwards ports of the exit to a client. A forward that the client already has stays as it is.
     ///
     /// # Errors
     ///
-    /// If no client has that name, or the ports lead to a client already.
+    /// If no client has that name, or the ports are forwarded to a client already.
     fn add_forward(&mut self, name: &str, forward: Forward) -> Result<(), RegistryError> {
         let mut client = self.named(name)?.clone();
         if client.forwards.contains(&forward) {
@@ -156,7 +156,7 @@ impl ClientRegistry {
         self.replace(client)
     }
 
-    /// Takes back a forward.
+    /// Removes a forward.
     ///
     /// # Errors
     ///

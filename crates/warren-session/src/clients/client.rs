@@ -53,7 +53,7 @@ pub struct Client {
     /// Most bits per second that the client may send, and that it may receive. Unlimited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
-    /// Ports of the exit that lead to the client.
+    /// Ports of the exit that are forwarded to the client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<Forward>,
     /// Whether the exit refuses the client even though it is enrolled.
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// What WireGuard needs to know to let the client in, if it may come in that way.
+    /// What WireGuard needs to know to admit the client. `None` if the client may not connect with WireGuard.
     pub fn by_wireguard(&self) -> Option<&WireGuardClient> {
         self.wireguard.as_ref().filter(|_| !self.disabled)
     }

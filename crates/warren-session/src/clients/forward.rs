@@ -9,7 +9,8 @@ use thiserror::Error;
 /// Most forwards of one client.
 pub const MAX_FORWARDS: usize = 64;
 
-/// Most ports of an exit that lead to another port of their client. The firewall's rules name each of them.
+/// Most ports of an exit that are forwarded to another port number of their client. The firewall's rules name
+/// each of them.
 pub const MAX_MOVED_PORTS: usize = 4_096;
 
 /// A protocol with ports that can be forwarded.
@@ -106,8 +107,8 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Ports of the exit's addresses that lead to as many ports of a client. Written as `tcp/8443 to 443`, or as the ports alone if the
-/// client's are the same.
+/// Ports of the exit's addresses that are forwarded to as many ports of a client. Written as `tcp/8443 to 443`, or as the ports
+/// alone if the client's are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Forward {
@@ -155,7 +156,7 @@ impl Forward {
 }
 
 impl From<PortRange> for Forward {
-    /// To the same ports of the client.
+    /// Forwards the ports to the same ports of the client.
     fn from(ports: PortRange) -> Self {
         Self { ports, to: ports.first }
     }

@@ -36,7 +36,7 @@ impl Invitation {
         is_valid && self.used_by.is_none_or(|used_by| used_by == key)
     }
 
-    /// Whether it is unused and has not expired.
+    /// Whether the invitation is unused and has not expired.
     pub fn is_open(&self, now: SystemTime) -> bool {
         now < self.expires && self.used_by.is_none()
     }

@@ -69,7 +69,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Gives up memory that many changes have left unused.
+    /// Frees memory that many changes have left unused.
     pub(crate) fn compact(&mut self) {
         self.clients.compact();
         self.invitations.compact();
@@ -81,8 +81,8 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. Nothing
-    /// changes then.
+    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. In that
+    /// case nothing changes.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
         self.withdraw(&client.name, Some(client.public_key));
@@ -94,7 +94,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If there is no client of that name, or as [`Self::add`]. Nothing changes then.
+    /// If there is no client of that name, or as [`Self::add`]. In that case nothing changes.
     pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
         let before = self.by_name(&client.name);
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
@@ -158,7 +158,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name is invalid or belongs to a Warren client. Nothing changes then.
+    /// If its name is invalid or belongs to a Warren client. In that case nothing changes.
     pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
         let name = || invitation.name.clone();
         if !is_valid_name(&invitation.name) {
@@ -217,7 +217,7 @@ impl ClientRegistry {
 
     /// Gives a WireGuard client a next key of Warren, with which it connects from then on.
     fn upgrade(&mut self, old: PublicKey, key: PublicKey, invitation: Invitation) -> Option<Redeemed> {
-        // It may be gone or upgraded in another way by now.
+        // The client may be gone, or upgraded in another way, by now.
         let client = self.by_key(old).filter(|client| client.wireguard.is_some())?.clone();
         let name = client.name.clone();
         self.replace(Client { next_public_key: Some(key), ..client }).ok()?;
@@ -226,7 +226,7 @@ impl ClientRegistry {
         Some(Redeemed { name, is_new: true })
     }
 
-    /// The client with a key, or with that next key.
+    /// The client whose current or next key this is.
     pub(crate) fn enrolled(&self, key: PublicKey) -> Option<&Client> {
         self.by_key(key).or_else(|| self.by_next_key(key))
     }
@@ -285,7 +285,7 @@ impl ClientRegistry {
         Ok(key)
     }
 
-    /// The client with a key.
+    /// The client with this key.
     pub fn by_key(&self, key: PublicKey) -> Option<&Client> {
         self.clients.by_key(key)
     }
@@ -317,7 +317,7 @@ impl ClientRegistry {
         }
     }
 
-    /// The client with a name.
+    /// The client with this name.
     pub fn by_name(&self, name: &str) -> Option<&Client> {
         self.clients.by_name(name)
     }

@@ -33,9 +33,9 @@ pub enum RegistryError {
     KeyTaken {
         /// The client that was to be added.
         name: String,
-        /// The key of both.
+        /// The key that both would have.
         key: PublicKey,
-        /// The client that has it.
+        /// The client that has the key.
         holder: String,
         /// The command that makes a key of this kind.
         maker: KeyMaker,
@@ -54,7 +54,7 @@ pub enum RegistryError {
         /// The command that makes a key of this kind.
         maker: KeyMaker,
     },
-    /// An edited registry has an open invitation that the exit does not know.
+    /// An edited registry contains an open invitation that the exit does not know.
     #[error(
         "the invitation {name:?} is not open at this exit: withdrawn invitations cannot come back; delete its table and make a new one with `warren exit invite`"
     )]
@@ -133,7 +133,7 @@ pub enum RegistryError {
     TooManyPrefixes {
         /// The client that was to be added.
         name: String,
-        /// How many it has.
+        /// How many prefixes the client has.
         count: usize,
     },
     /// Another client has a forward of one of the ports.
@@ -143,11 +143,11 @@ pub enum RegistryError {
     PortsTaken {
         /// The client that was to have them.
         name: String,
-        /// The exit's ports.
+        /// The client that was to have the ports.
         ports: PortRange,
         /// The ports of the existing forward.
         other: PortRange,
-        /// The client that has that one.
+        /// The client that has the existing forward.
         holder: String,
     },
     /// Two forwards of one client have a port in common.
@@ -157,7 +157,7 @@ pub enum RegistryError {
         name: String,
         /// The later ports.
         ports: PortRange,
-        /// The ports before it.
+        /// The earlier ports.
         other: PortRange,
     },
     /// More forwards than one client may have.
@@ -167,7 +167,7 @@ pub enum RegistryError {
     TooManyForwards {
         /// The client.
         name: String,
-        /// How many it would have.
+        /// How many forwards the client would have.
         count: usize,
     },
     /// More ports with another target port than the firewall's rules name.

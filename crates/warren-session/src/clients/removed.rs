@@ -22,7 +22,7 @@ pub struct RemovedKey {
     /// The key.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// When it was taken from the client.
+    /// When the key was taken from the client.
     #[serde(with = "timestamp")]
     pub removed: SystemTime,
 }

@@ -16,7 +16,7 @@ use crate::key::{StoredKey, stored_key};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredChange", into = "StoredChange")]
 pub enum RowChange {
-    /// The client with a key.
+    /// The client with this key.
     Client {
         /// The key.
         key: PublicKey,
@@ -34,7 +34,7 @@ pub enum RowChange {
     Removed {
         /// The key.
         key: PublicKey,
-        /// When it was taken, and from whom. `None` deletes the row.
+        /// When the key was taken, and from whom. `None` deletes the row.
         removed: Option<RemovedKey>,
     },
 }
@@ -102,7 +102,8 @@ impl From<RemovedKey> for RowChange {
     }
 }
 
-/// A change as a store's file and messages have it. The names of the variants are part of their formats.
+/// A change in the form that a store's file and messages contain. The names of the variants are part of their
+/// formats.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StoredChange {

@@ -14,7 +14,7 @@ use crate::compact::compact;
 /// Clients by key. No look-up and no change visits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientTable {
-    /// Boxed: an exit may have 100,000 clients, and the nodes of a map have room that is not used.
+    /// Boxed, because an exit may have 100,000 clients, and a map's nodes have unused room.
     clients: BTreeMap<PublicKey, Box<Client>>,
     names: BTreeMap<String, PublicKey>,
     /// Maps each client's next key to its current one.
@@ -23,7 +23,7 @@ pub(super) struct ClientTable {
     addresses: BTreeMap<IpAddr, PublicKey>,
     /// Prefixes of different clients do not overlap.
     prefixes: BTreeMap<IpNet, PublicKey>,
-    /// Forwards by protocol and last port. Those of different clients do not overlap.
+    /// Forwards by protocol and last port. Forwards of different clients do not overlap.
     forwards: BTreeMap<(ForwardProtocol, u16), (Forward, PublicKey)>,
 }
 
@@ -88,7 +88,7 @@ impl ClientTable {
         self.clients.get(&key).map(Box::as_ref)
     }
 
-    /// Sets the date when a client was last online, which no index has.
+    /// Sets the date when a client was last online, which no index contains.
     pub(super) fn set_seen(&mut self, key: PublicKey, when: std::time::SystemTime) -> bool {
         let client = self.clients.get_mut(&key);
         client.map(|client| client.last_seen = Some(when)).is_some()
@@ -116,7 +116,7 @@ impl ClientTable {
         self.forwards.values().filter_map(|(forward, key)| Some((*forward, self.by_key(*key)?)))
     }
 
-    /// Number of forwarded ports that lead to another port of their client.
+    /// Number of ports that are forwarded to another port number of their client.
     pub(super) fn moved_ports(&self) -> usize {
         self.forwards.values().map(|(forward, _)| forward.moved_ports()).sum()
     }
@@ -147,7 +147,7 @@ impl ClientTable {
         named.filter_map(|(_, key)| self.by_key(*key))
     }
 
-    /// Gives up the room that the maps have left after many changes.
+    /// Frees the room that many changes have left unused in the maps.
     pub(super) fn compact(&mut self) {
         let Self { clients, names, next_keys, addresses, prefixes, forwards } = self;
         compact(clients);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
 
 pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    // Times out of these bounds come from a broken clock, and `humantime` cannot format them.
+    // A time outside these bounds comes from a broken clock, and `humantime` cannot format it.
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default().min(LAST_SECOND);
     serializer.collect_str(&humantime::format_rfc3339_seconds(UNIX_EPOCH + since_epoch))
 }

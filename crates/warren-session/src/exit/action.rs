@@ -97,7 +97,7 @@ pub enum ExitAction {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// It had no connection for [`super::SESSION_TIMEOUT`], or its last one was silent for the idle timeout.
+    /// The session had no connection for [`super::SESSION_TIMEOUT`], or its last one was silent for the idle timeout.
     TimedOut,
     /// Another host opened a newer session with the same key.
     Replaced,

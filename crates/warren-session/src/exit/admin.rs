@@ -19,7 +19,7 @@ pub enum AdminError {
     /// The registry refuses it.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// It does not fit the exit's networks.
+    /// The change does not fit the exit's networks.
     #[error(transparent)]
     Config(#[from] SessionConfigError),
     /// Another change of the same client, name, address or invitation is not stored yet.
@@ -180,7 +180,7 @@ impl ExitSessions {
         }
     }
 
-    /// Checks that [`Self::adopt`] can take over a registry.
+    /// Checks that [`Self::adopt`] can apply a registry.
     ///
     /// # Errors
     ///
@@ -190,8 +190,8 @@ impl ExitSessions {
         check_clients(self.config.ipv4, self.config.ipv6, edited)
     }
 
-    /// Takes over a registry that the operator edited: its clients and their settings. Leases and dates stay this exit's, which
-    /// are newer.
+    /// Applies a registry that the operator edited: its clients and their settings. This exit's leases and dates stay, because
+    /// they are newer.
     ///
     /// Sessions of unchanged clients go on. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation
     /// is still open in the edited registry.

@@ -11,7 +11,7 @@ use crate::message::{Message, MessageDecoder, MessageError};
 /// Most connections of unknown keys that may wait for their first message, in total.
 const MAX_STRANGERS: u32 = 256;
 
-/// Most of them from one network, which leaves room for other networks.
+/// Most such connections from one network, which leaves room for other networks.
 const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 
 /// Longest message of an unknown key, in bytes.

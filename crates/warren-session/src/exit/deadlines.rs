@@ -21,7 +21,7 @@ pub(super) enum Deadline {
     LastSeen,
     /// Tell the store of ended sessions.
     Ends,
-    /// Tell the store again what it has refused.
+    /// Send the store again what it has refused.
     Again,
 }
 

@@ -35,7 +35,7 @@ impl ExitSessions {
             return Ok(());
         }
         if self.fleet.is_clock_wrong {
-            // By this clock, an invitation could be good for too long.
+            // By this clock, an expired invitation could still look valid.
             return Err(Goodbye::NotStored);
         }
         if is_planted(Bug::EnrolledTooEarly) {

@@ -32,7 +32,7 @@ impl ExitSessions {
         }
     }
 
-    /// Takes bytes from a connection's control stream.
+    /// Handles bytes from a connection's control stream.
     pub fn received(&mut self, now: Instant, connection: u64, bytes: &[u8]) {
         if let Some((_, Phase::Attached { session, .. })) = self.connections.phase(connection) {
             self.heard(now, session);
@@ -43,7 +43,8 @@ impl ExitSessions {
         }
     }
 
-    /// Handles the messages that have arrived on a connection. One that waits for the store is not read further.
+    /// Handles the messages that have arrived on a connection. A connection that waits for the store is not read
+    /// further.
     pub(super) fn read(&mut self, now: Instant, connection: u64) {
         loop {
             if let Some((_, Phase::Storing { .. })) = self.connections.phase(connection) {

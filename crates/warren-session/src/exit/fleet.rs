@@ -43,7 +43,7 @@ pub struct WholeCopy {
 /// Most rows of a whole copy: the clients, and as many invitations and removed keys as an exit has memory for.
 const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
 
-/// After this many changes at once, unused memory is given back.
+/// After this many changes at once, the exit frees unused memory.
 const MANY_CHANGES: usize = 1_000;
 
 /// Why a part does not belong in a whole copy.
@@ -52,10 +52,10 @@ pub enum BadWhole {
     /// A row is there a second time.
     #[error("a whole copy has a row twice")]
     Twice,
-    /// It never ends.
+    /// The copy has too many rows.
     #[error("a whole copy has more than {MAX_WHOLE} rows")]
     TooLong,
-    /// A row is deleted. Rows that do not exist are in no part.
+    /// A part deletes a row. Rows that do not exist must be in no part.
     #[error("a whole copy deletes a row")]
     Deletion,
 }
@@ -65,7 +65,7 @@ impl WholeCopy {
     ///
     /// # Errors
     ///
-    /// If the part has a row a second time, deletes a row, or makes the copy too long.
+    /// If the part repeats a row, deletes a row, or makes the copy too long.
     pub fn add(&mut self, sessions: &ExitSessions, rows: Vec<RowChange>) -> Result<(), BadWhole> {
         for row in rows {
             let id = row.id();
@@ -97,7 +97,7 @@ impl ExitSessions {
         self.store.take_uncopied().into_iter().map(|row| self.registry.row(row)).collect()
     }
 
-    /// Notes rows that could not be copied, so that the next [`Self::take_uncopied`] has them again.
+    /// Notes rows that could not be copied, so that the next [`Self::take_uncopied`] returns them again.
     pub fn copy_again(&mut self, rows: &[RowChange]) {
         rows.iter().for_each(|row| self.store.note(row.id()));
     }
@@ -116,7 +116,7 @@ impl ExitSessions {
         self.store.lacking().any(|(_, is_owed)| is_owed)
     }
 
-    /// Takes back what [`Self::unsent`] returned before a restart. Call it before anything else happens.
+    /// Restores what [`Self::unsent`] returned before a restart. Call it before anything else happens.
     pub fn resume(&mut self, unsent: Vec<UnsentRow>) {
         for UnsentRow { row, is_date, is_shut_out } in unsent {
             // If the exit ended after it wrote the row's name and before it wrote the row, nobody was told of the change.
@@ -141,7 +141,7 @@ impl ExitSessions {
     /// Whether a row can be the result of a change that an exit makes without the store.
     fn is_change_of_this_exit(&self, row: RowId) -> bool {
         match (row, self.registry.row(row)) {
-            // Its key is a removed key, too.
+            // If this exit removed the client, its key is a removed key, too.
             (RowId::Client(key), RowChange::Client { client: None, .. }) => {
                 self.registry.row(RowId::Removed(key)) != RowId::Removed(key).deletion()
             }
@@ -153,8 +153,8 @@ impl ExitSessions {
         }
     }
 
-    /// Takes over a whole copy of the store: what differs, except where this exit has a later change that the store lacks. Returns
-    /// an error for each client that does not fit this exit, which it then does not have.
+    /// Applies a whole copy of the store, except where this exit has a later change that the store lacks. Returns an error for
+    /// each client that does not fit this exit and is therefore left out.
     pub fn take_whole(&mut self, now: Instant, whole: WholeCopy) -> Vec<AdminError> {
         let WholeCopy { seen, differing: mut changes } = whole;
         if !is_planted(Bug::GoneRowsKept) {
@@ -186,15 +186,16 @@ impl ExitSessions {
         self.fleet.is_clock_wrong = is_wrong;
     }
 
-    /// Takes clients again after [`Self::drain`], or after [`Self::shutdown`] with [`Goodbye::Draining`].
+    /// Accepts clients again after [`Self::drain`], or after [`Self::shutdown`] with [`Goodbye::Draining`].
     pub fn serve_again(&mut self) {
         if self.leaving == Some(Goodbye::Draining) {
             self.leaving = None;
         }
     }
 
-    /// A client has a session at another exit, with this number. If the same client process has it, its session here goes on for a
-    /// while, for packets that are on their way, unless it is the newer one. Otherwise another host has taken the client's place.
+    /// Handles the news that a client has a session at another exit, with the number `claim`. If the client process here has
+    /// opened it, the session here goes on for a while, for packets on their way, and stays if it is the newer one. Otherwise
+    /// another host has taken the client's place.
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         let (id, own): (_, Nonce) = (session.id, session.process.nonce);
@@ -219,7 +220,7 @@ impl ExitSessions {
         }
     }
 
-    /// The client keeps a session, although it has opened another one at another exit.
+    /// Notes that the client keeps a session, although it has opened another one at another exit.
     pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         // Each connection says so, and only the first one says something new.
@@ -227,7 +228,7 @@ impl ExitSessions {
             return;
         }
         let key = session.key;
-        // The store has the session unless it is leaving, and need not hear of it again.
+        // The store has the session unless it is leaving, so it need not be told again.
         let is_leaving = self.fleet.leaving.contains_key(&id);
         if is_leaving && !self.may_stay(now, key) {
             return;
@@ -242,7 +243,7 @@ impl ExitSessions {
         }
     }
 
-    /// Whether a client may keep its session once more, which the store has to hear of.
+    /// Whether a client may keep its session once more. The store must be told of each time.
     fn may_stay(&mut self, now: Instant, key: PublicKey) -> bool {
         let stay = self.fleet.stay(key);
         if stay == Stay::First {
@@ -251,8 +252,8 @@ impl ExitSessions {
         stay != Stay::TooMany
     }
 
-    /// How often clients could not keep a session, because they had just kept one too often. Such a session ends when its time as a
-    /// leaving one is over.
+    /// How often clients could not keep a session, because they had kept sessions too often shortly before. Such a session ends when its time
+    /// as a leaving session is over.
     pub fn stays_refused(&self) -> u64 {
         self.fleet.stays_refused
     }

@@ -1,4 +1,4 @@
-//! What an exit of a fleet keeps in mind besides its sessions.
+//! What an exit of a fleet remembers besides its sessions.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ pub(super) struct FleetRules {
     pub(super) is_clock_wrong: bool,
     /// How often each client has kept a session within the latest [`STAYS_TIME`].
     stays: BTreeMap<PublicKey, u32>,
-    /// How often a client could not keep its session, because it had just kept one too often.
+    /// How often a client could not keep its session, because it had kept sessions too often shortly before.
     pub(super) stays_refused: u64,
 }
 
 /// How long a client's stays count.
 pub(super) const STAYS_TIME: Duration = Duration::from_secs(30);
 
-/// Most stays of a client within [`STAYS_TIME`]. Each costs the store a write. A client whose moves all fail stays every five seconds at
-/// most.
+/// Most stays of a client within [`STAYS_TIME`]. Each stay costs the store a write. A client whose moves all fail stays at most
+/// once every five seconds.
 pub(super) const MAX_STAYS: u32 = 8;
 
 /// Whether a client may stay.
@@ -53,7 +53,7 @@ impl FleetRules {
         }
     }
 
-    /// The client's stays do not count any more.
+    /// Forgets the client's stays.
     pub(super) fn forget_stays(&mut self, key: PublicKey) {
         self.stays.remove(&key);
     }

@@ -1,4 +1,4 @@
-//! Lets the pool and the sessions follow a change of the registry.
+//! Adapts the pool and the sessions to a change of the registry.
 
 use std::convert::Infallible;
 use std::time::{Instant, SystemTime};
@@ -23,8 +23,8 @@ enum Writer {
 }
 
 impl ExitSessions {
-    /// Takes the store's answer to a request. Each request has one. Answers and the changes of [`Self::apply`] must come in the
-    /// order in which they took place in the store.
+    /// Handles the store's answer to a request. Each request gets one. Answers and the changes of [`Self::apply`] must come in
+    /// the order in which they took place in the store.
     pub fn stored(&mut self, now: Instant, id: StoreRequestId, outcome: Result<(), StoreRefusal>) {
         let Some(Pending { proposed, in_force, enrolment }) = self.store.answered(id) else { return };
         // If the change is stored, `take_over` gives the addresses to their clients.
@@ -52,9 +52,8 @@ impl ExitSessions {
         }
     }
 
-    /// Takes over changes that somebody else made in the store, except where this exit has shut a client out and the
-    /// store does not know it yet. Returns an error for each client that does not fit this exit, which it then does not
-    /// have.
+    /// Applies changes that somebody else made in the store, except where this exit has shut a client out and the store
+    /// does not know it yet. Returns an error for each client that does not fit this exit and is therefore left out.
     pub fn apply(&mut self, now: Instant, changes: Vec<RowChange>) -> Vec<AdminError> {
         self.take_over(now, changes, Writer::Other)
     }
@@ -72,8 +71,9 @@ impl ExitSessions {
             });
             if is_own { own.push(row) } else { stored.push(row) }
         }
-        // Of two leases of one address the later one wins. So a lease that only this exit has given loses against one that the store
-        // has: another exit has given that one meanwhile, and its client may be there. The row of the loser is owed already.
+        // If two clients have a lease of one address, the row that is applied later wins. So the store's rows come last: another
+        // exit has given that lease meanwhile, and its client may be there. The row of the client that loses its lease is owed
+        // already.
         let rows = if is_planted(Bug::OwnLeaseWins) { [stored, own] } else { [own, stored] }.concat();
         let taken = self.registry.transact(|registry| Ok::<_, Infallible>(registry.take_over(rows)));
         let Ok((refused, before)) = taken;
@@ -86,8 +86,8 @@ impl ExitSessions {
         errors
     }
 
-    /// Merges a row of the store with what this exit knows better. Returns `None` if this exit has a later change of
-    /// the row.
+    /// Merges a row of the store with this exit's more recent knowledge. Returns `None` if this exit has a later
+    /// change of the row.
     fn merged(&mut self, row: RowChange, writer: Writer) -> Option<RowChange> {
         let id = row.id();
         let lacks = self.store.lacks(id);
@@ -116,7 +116,7 @@ impl ExitSessions {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
             client.last_seen = own.last_seen;
-            // A client without a session here may be at another exit, which knows better with which key.
+            // A client without a session here may be at another exit, which knows better which key it was shown.
             if self.by_key.contains_key(&key) {
                 client.exit_key = own.exit_key;
             }
@@ -137,7 +137,7 @@ impl ExitSessions {
         client.keys().any(|key| self.store.owes(RowId::Removed(key)) && self.registry.has_removed(key))
     }
 
-    /// Lets pool and sessions follow a change. `reason` is why the session of a client that is gone ends.
+    /// Adapts pool and sessions to a change. If a client is gone, its session ends for `reason`.
     pub(super) fn follow(&mut self, now: Instant, before: &Before, reason: EndReason) {
         // Sessions end before their addresses are free for others.
         for (key, was) in before.clients() {

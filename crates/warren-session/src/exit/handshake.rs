@@ -42,7 +42,7 @@ impl ExitSessions {
             // has opened.
             (None, Message::Attach(_)) if self.is_client(key) => Err(Goodbye::UnknownSession),
             (None, _) => Err(Goodbye::NotEnrolled),
-            // Its key is not one that a connection of Warren can prove.
+            // A WireGuard client: no Warren connection can prove its key.
             (Some(client), _) if client.wireguard.is_some() => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
             (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),

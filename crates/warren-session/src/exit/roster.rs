@@ -14,12 +14,12 @@ impl ExitSessions {
         self.config.fleet.fleet.as_ref()
     }
 
-    /// Takes a signed roster, and sends it to all clients that follow rosters. The first one says which key is the fleet's. From then
-    /// on, only newer rosters of that key are taken.
+    /// Accepts a signed roster, and sends it to all clients that follow rosters. The first one says which key is the fleet's.
+    /// From then on, only newer rosters of that key are accepted.
     ///
     /// # Errors
     ///
-    /// Why the roster is not taken. No client gets it then.
+    /// Why the roster is not accepted. In that case no client gets it.
     pub fn set_roster(&mut self, signed: &[u8]) -> Result<RosterNews, RosterRefusal> {
         let news = match &mut self.config.fleet.fleet {
             Some(fleet) => fleet.take(signed)?,
@@ -56,7 +56,7 @@ impl ExitSessions {
         let signed = if is_known { Vec::new() } else { fleet.signed().as_bytes().to_vec() };
         let loads = self.config.fleet.loads.clone();
         if !is_known && let Some(session) = self.sessions.get_mut(&id) {
-            // This connection may break before the client has the roster, and the session go on without it.
+            // This connection may break before the client has the roster, while the session goes on.
             session.told.roster = true;
         }
         if !(signed.is_empty() && loads.is_empty()) {

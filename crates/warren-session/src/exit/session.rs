@@ -59,9 +59,9 @@ pub(super) struct Process {
 /// What a client was told since its `Welcome`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// How often it was told of changes.
+    /// How often the client was told of changes.
     pub(super) updates: u64,
-    /// Whether it was told of a newer roster than it had in its `Hello`.
+    /// Whether the client was told of a newer roster than the one that its `Hello` named.
     pub(super) roster: bool,
 }
 

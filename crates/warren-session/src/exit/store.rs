@@ -1,8 +1,8 @@
 //! The boundary to the store that keeps the registry: requests go out as actions, results and changes of others come in.
 //!
-//! What an operator or an invitation asks for is a **proposal**: it is in force once the store has it. What the exit does by
-//! itself (leases, dates, the change to a next key), and what shuts a client out, is in force at once and **recorded** afterwards:
-//! again and again until the store has it.
+//! What an operator or an invitation asks for is a **proposal**: it is in force once it is stored. What the exit does by itself
+//! (leases, dates, the change to a next key), and what shuts a client out, is in force at once and **recorded** afterwards: again
+//! and again until it is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub struct StoreRequest {
     pub changes: Vec<RowChange>,
 }
 
-/// Why the store has not carried out a request. It has changed nothing then.
+/// Why the store has not carried out a request. Nothing in the store has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreRefusal {
     /// The store cannot be reached or cannot write. Trying again later may work.

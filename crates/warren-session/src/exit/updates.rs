@@ -29,7 +29,7 @@ impl ExitSessions {
         Announced { dns, routes, exit_keys }
     }
 
-    /// Checks that clients could use this.
+    /// Checks that clients could use these announcements.
     ///
     /// # Errors
     ///
@@ -38,12 +38,13 @@ impl ExitSessions {
         self.config_with(announced.clone()).check()
     }
 
-    /// Tells clients something else from now on. Open sessions go on, and their clients hear of the change at once if they take
-    /// updates. Returns how many sessions hear of it, and how many do not. WireGuard's are not counted.
+    /// Announces other values to clients from now on. Open sessions go on, and their clients hear of the change at once if they
+    /// accept updates. Returns how many sessions hear of it, and how many do not. Sessions of WireGuard clients are not
+    /// counted.
     ///
     /// # Errors
     ///
-    /// As [`Self::check_announced`]. Nothing changes then.
+    /// As [`Self::check_announced`]. In that case nothing changes.
     pub fn announce(&mut self, announced: Announced) -> Result<(usize, usize), SessionConfigError> {
         let config = self.config_with(announced);
         config.check()?;
@@ -60,9 +61,9 @@ impl ExitSessions {
         Ok((hearing.len(), deaf.len()))
     }
 
-    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key as
-    /// well, the registry then shows who no longer depends on that. In a fleet it also shows at which exit a client was last, so that
-    /// no other exit waits for it.
+    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key
+    /// as well, the registry then shows which clients no longer need that one. In a fleet it also shows at which exit a client
+    /// was last, so that no other exit waits for it.
     ///
     /// Returns whether the client has got the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
@@ -122,7 +123,7 @@ impl ExitSessions {
     }
 }
 
-/// Whether a session's client takes what a feature bit stands for.
+/// Whether a session's client has the feature of a bit.
 pub(super) fn takes(session: &Session, feature: u64) -> bool {
     session.features & feature != 0
 }

@@ -1,4 +1,5 @@
-//! Sessions of WireGuard clients. The key exchange is the worker's, and its peers are connections here that say nothing.
+//! Sessions of WireGuard clients. The worker does the key exchange. Here, each peer is a connection that sends no
+//! messages.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -11,10 +12,11 @@ use crate::clients::Client;
 use crate::goodbye::Goodbye;
 
 impl ExitSessions {
-    /// A WireGuard client is there. It gets a session with this one connection, unless it is refused: then the connection is closed.
+    /// Adds a WireGuard client that has connected. It gets a session with this one connection, unless it is refused: then the
+    /// connection is closed.
     pub fn wireguard_up(&mut self, now: Instant, connection: u64, key: PublicKey) {
         self.closed(now, connection);
-        // It counts as waiting until it is attached, a few lines below.
+        // The connection counts as waiting until it is attached, a few lines below.
         let network = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         if !self.connections.add(connection, key, network, true, now) {
             return;
@@ -42,7 +44,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Whether a session is a WireGuard client's, who can be told nothing.
+    /// Whether a session is a WireGuard client's, which can be told nothing.
     pub(super) fn is_wireguard(&self, session: &Session) -> bool {
         self.registry.by_key(session.key).and_then(Client::by_wireguard).is_some()
     }

@@ -1,4 +1,4 @@
-//! Makes the next roster from the one before: what an operator does where the fleet key is.
+//! Makes the next roster from the one before. An operator does this on a machine that has the fleet key.
 
 use std::time::SystemTime;
 
@@ -20,7 +20,7 @@ pub enum RosterChange {
         /// The exit's name.
         name: String,
     },
-    /// Says whether an exit takes clients.
+    /// Sets whether an exit accepts clients.
     State {
         /// The exit's name.
         name: String,

@@ -39,7 +39,7 @@ pub struct Roster {
 pub struct RosterExit {
     /// Its name in the fleet, of the same characters as a client's name.
     pub name: String,
-    /// The keys by which clients know it: two while its key is being rotated.
+    /// The keys that clients accept for it: two while its key is being rotated.
     pub public_keys: Vec<PublicKey>,
     /// Where it listens, in the order in which clients should try.
     pub endpoints: Vec<RosterEndpoint>,
@@ -47,14 +47,14 @@ pub struct RosterExit {
     pub region: String,
     /// Its share of clients compared with the weights of others, from 1 to [`MAX_WEIGHT`].
     pub weight: u32,
-    /// Whether it takes clients.
+    /// Whether the exit accepts clients.
     pub state: ExitState,
 }
 
-/// Whether an exit of a roster takes clients.
+/// Whether an exit of a roster accepts clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExitState {
-    /// It takes clients.
+    /// The exit accepts clients.
     #[default]
     Serving,
     /// Clients use it only if no other exit answers.
@@ -62,12 +62,12 @@ pub enum ExitState {
 }
 
 impl Roster {
-    /// The exit of a name.
+    /// The exit with this name.
     pub fn exit(&self, name: &str) -> Option<&RosterExit> {
         self.exits.iter().find(|exit| exit.name == name)
     }
 
-    /// Encodes it. The same roster always gives the same bytes.
+    /// Encodes the roster. The same roster always gives the same bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         let since_epoch = self.issued_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let roster = wire::Roster {

@@ -53,7 +53,7 @@ impl fmt::Display for RosterEndpoint {
     }
 }
 
-/// Parses an endpoint in any spelling. The result has the one that counts.
+/// Parses an endpoint in any spelling. Returns it in the only spelling that the roster uses.
 fn parse(text: &str) -> Option<RosterEndpoint> {
     let (host, port) = text.rsplit_once(':')?;
     let port: u16 = port.parse().ok().filter(|port| *port != 0)?;

@@ -14,10 +14,10 @@ pub enum RosterError {
     /// The bytes are a roster, but not in this version's encoding.
     #[error("it is not encoded as a roster of this version")]
     NotCanonical,
-    /// It is too long.
+    /// The roster is too long.
     #[error("it has {length} bytes, but may have {MAX_ROSTER_LENGTH}")]
     TooLong {
-        /// Its length in bytes.
+        /// The roster's length in bytes.
         length: usize,
     },
     /// The signature is not the signer's.
@@ -58,9 +58,9 @@ pub enum RosterError {
     /// Two exits have the same name, key or endpoint, or an exit has it twice.
     #[error("{what} {value:?} is there twice")]
     Twice {
-        /// What is there twice.
+        /// What is there twice: a name, a key or an endpoint.
         what: &'static str,
-        /// Its text.
+        /// The value as text.
         value: String,
     },
     /// There are too many exits.
@@ -91,9 +91,9 @@ pub enum RosterError {
         /// The weight.
         weight: u32,
     },
-    /// The changes of the fleet key do not form a chain that has the signer.
+    /// The changes of the fleet key do not form a chain that contains the signer.
     #[error(
-        "its changes of the fleet key are not a chain of up to {MAX_HANDOVERS} signed ones that has the signer"
+        "its changes of the fleet key are not a chain of up to {MAX_HANDOVERS} signed ones that contains the signer"
     )]
     Handovers,
 }

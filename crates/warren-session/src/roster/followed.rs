@@ -1,4 +1,4 @@
-//! `FollowedFleet`: what a client or an exit knows of a fleet, and which rosters it takes.
+//! `FollowedFleet`: what a client or an exit knows of a fleet, and which rosters it accepts.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +16,14 @@ pub struct FollowedFleet {
     newest: SignedRoster,
 }
 
-/// What a roster that was taken means.
+/// How an accepted roster relates to the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RosterNews {
-    /// It is the one that is known.
+    /// The roster was known already.
     Known,
-    /// It is newer.
+    /// The roster is newer.
     Newer,
-    /// It is newer, and signed by another key, to which the earlier one has handed over.
+    /// The roster is newer, and signed by another key, to which the earlier one has handed over.
     NewKey,
 }
 
@@ -33,13 +33,13 @@ impl FollowedFleet {
         Self { newest }
     }
 
-    /// Takes a roster from somebody, if it is a newer one of this fleet.
+    /// Accepts a roster from a peer, if it is a newer one of this fleet.
     ///
     /// # Errors
     ///
-    /// Why it is not taken. Nothing changes then.
+    /// Why the roster is not accepted. In that case nothing changes.
     pub fn take(&mut self, bytes: &[u8]) -> Result<RosterNews, RosterRefusal> {
-        // Costs no signature, because peers send what is known again and again.
+        // No signature is checked here, because peers send the known roster again and again.
         if bytes == self.newest.as_bytes() {
             return Ok(RosterNews::Known);
         }

@@ -6,7 +6,7 @@ use super::key::{FleetKey, FleetPublicKey, SIGNATURE_LENGTH};
 use super::name::FleetName;
 use super::wire;
 
-/// The beginning of the signed bytes of a handover, so that its signature cannot pass for one of anything else.
+/// The beginning of the signed bytes of a handover, so that its signature is not valid for anything else.
 const DOMAIN: &[u8] = b"warren fleet key handover, version 1\0";
 
 /// A change of the fleet key, signed by the earlier key. A client that knows the earlier key accepts the later one.
@@ -45,7 +45,7 @@ impl Handover {
     }
 }
 
-/// Reads a roster's handovers: a chain without a loop, in which the signer is.
+/// Reads a roster's handovers: a chain without a loop that contains the signer.
 pub(super) fn read_chain(
     fleet: &FleetName,
     handovers: &[wire::Handover],

@@ -88,7 +88,8 @@ impl fmt::Debug for FleetKey {
     }
 }
 
-/// The public key of a fleet, by which clients check rosters. It is written like the key of an exit, and is never used as one.
+/// The public key of a fleet, with which clients verify rosters. It is written like the key of an exit, and is never used as
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FleetPublicKey(PublicKey);

@@ -1,4 +1,4 @@
-//! Why a roster from somebody is not taken.
+//! Why a roster from a peer or a file is not accepted.
 
 use thiserror::Error;
 
@@ -6,30 +6,30 @@ use super::error::RosterError;
 use super::key::FleetPublicKey;
 use super::name::FleetName;
 
-/// Why a roster is not taken.
+/// Why a roster is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RosterRefusal {
-    /// It is not a roster.
+    /// The bytes are not a roster.
     #[error("it is not a valid roster: {0}")]
     Invalid(#[from] RosterError),
-    /// It is another fleet's.
-    #[error("it is of the fleet {offered}, and not of {followed}")]
+    /// The roster is another fleet's.
+    #[error("it is a roster of the fleet {offered}, not of {followed}")]
     OtherFleet {
         /// The fleet that is followed.
         followed: FleetName,
         /// The roster's fleet.
         offered: FleetName,
     },
-    /// The key of the fleet has not signed it, nor a key to which it was handed over.
-    #[error("the key {signer} has signed it, and the fleet's key is {key}")]
+    /// Neither the fleet's key has signed the roster, nor a key to which the fleet was handed over.
+    #[error("the key {signer} has signed it, but the fleet's key is {key}")]
     OtherSigner {
         /// The fleet's key.
         key: FleetPublicKey,
         /// The roster's signer.
         signer: FleetPublicKey,
     },
-    /// It is older.
-    #[error("its serial is {offered}, and {newest} is known")]
+    /// The roster is older than the newest known one.
+    #[error("its serial is {offered}, but {newest} is known already")]
     Older {
         /// The newest serial that is known.
         newest: u64,

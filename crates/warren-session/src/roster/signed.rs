@@ -12,8 +12,7 @@ use super::error::RosterError;
 use super::key::FleetKey;
 use super::wire;
 
-/// The beginning of the signed bytes of a roster, so that its signature cannot pass for one of
-/// anything else.
+/// The beginning of the signed bytes of a roster, so that its signature is not valid for anything else.
 const DOMAIN: &[u8] = b"warren fleet roster, version 1\0";
 
 /// A roster, and its signature by the key that it names as its signer. Whether that is the fleet's key is for

@@ -52,7 +52,7 @@ pub(crate) struct Exit {
     /// Its share of clients compared with the other exits' weights, at least 1.
     #[prost(uint32, tag = "5")]
     pub(crate) weight: u32,
-    /// 0: it takes clients. 1: it is being drained.
+    /// 0: it accepts clients. 1: it is being drained.
     #[prost(uint32, tag = "6")]
     pub(crate) state: u32,
 }

@@ -4,7 +4,7 @@
 use super::{Histogram, Occupancy, PastConnections, QuicSums, RepairSums, Snapshot, Totals, WorkerShare};
 
 impl Snapshot {
-    /// Everything that the workers counted, with each one's share in the order in which they are given.
+    /// Adds up the workers' counters. Also contains each worker's share, in the order of `workers`.
     pub fn of_all(workers: Vec<Self>) -> Self {
         let mut all = Self { workers: workers.iter().map(WorkerShare::of).collect(), ..Self::default() };
         workers.into_iter().for_each(|worker| all.merge(worker));

@@ -16,7 +16,7 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Gives a network to a session. The latest session has it.
+    /// Gives a network to a session. The network belongs to the latest session that it was given to.
     pub(super) fn insert(&mut self, network: IpNet, session: SessionId) {
         // 10.0.0.1/8 and 10.0.0.0/8 are the same network, so they must be the same key.
         let network = network.trunc();
@@ -25,7 +25,7 @@ impl Prefixes {
         }
     }
 
-    /// Takes a network from a session, unless another has it by now.
+    /// Takes a network from a session, unless it belongs to another by now.
     pub(super) fn remove(&mut self, network: IpNet, session: SessionId) {
         let network = network.trunc();
         if self.owners.get(&network) != Some(&session) {

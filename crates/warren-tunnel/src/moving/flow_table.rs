@@ -1,6 +1,7 @@
 //! A bounded set of flows that several workers use at once without a lock.
 //!
-//! It exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets that of one which is over.
+//! It exists only while a client moves, and has a fixed number of slots. A flow that finds no empty slot gets the slot of a flow
+//! that is over.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -44,7 +45,7 @@ impl Slot {
         }
     }
 
-    /// Takes the slot for another flow, if the one that has it is over.
+    /// Gives the slot to another flow, if the flow in it is over.
     fn take(&self, hash: u64, at: u32, idle_after: u32) -> bool {
         let seen = self.seen.load(Ordering::Relaxed);
         let after = if seen & ENDED != 0 { OVER_AFTER } else { idle_after };
@@ -86,12 +87,12 @@ impl FlowTable {
         self.slots_of(hash).any(|slot| slot.take(hash, at, self.idle_after))
     }
 
-    /// When the latest packet of a flow was noted. `None` if the table does not have the flow.
+    /// When the latest packet of a flow was noted. `None` if the table does not contain the flow.
     pub(super) fn seen(&self, flow: &FiveTuple) -> Option<u32> {
         self.slot(flow).map(|slot| slot.seen.load(Ordering::Relaxed) & !ENDED)
     }
 
-    /// Notes a packet of a flow, unless the table does not have it. Returns whether it has.
+    /// Notes a packet of a flow, if the table contains the flow. Returns whether it does.
     pub(super) fn see(&self, flow: &FiveTuple, at: u32) -> bool {
         let slot = self.slot(flow);
         slot.iter().for_each(|slot| slot.see(at));

@@ -12,8 +12,8 @@ use super::planted::{Bug, is_planted};
 const WINDOW: Duration = Duration::from_secs(5);
 /// A path is lossy from this share on.
 const LOSSY: f64 = 4e-4;
-/// A path is unknown until both windows together have this many packets. A single loss among them is a share of
-/// [`LOSSY`].
+/// A path is unknown until both windows together contain this many packets. A single loss among them is a share
+/// of [`LOSSY`].
 const KNOWN: u64 = 2_500;
 /// A lossy path is clean once less than this share was lost in two windows.
 const CLEAN: f64 = 1e-4;
@@ -53,7 +53,7 @@ pub(super) struct LossWatch {
     windows: [Window; 2],
     began: Option<Instant>,
     is_lossy: bool,
-    /// Whether packets overtake each other. Flows that need order are as slow then as with losses.
+    /// Whether packets overtake each other. If so, flows that need order are as slow as with losses.
     reorders: bool,
 }
 
@@ -72,7 +72,7 @@ impl Default for LossWatch {
 }
 
 impl LossWatch {
-    /// Takes the connection's counts.
+    /// Evaluates the connection's counts of losses.
     pub(super) fn observe(&mut self, counts: &LossCounts, now: Instant) {
         let lost = counts.lost_packets.saturating_sub(counts.spurious_losses);
         // The difference falls when a loss proves spurious later. The total must not.

@@ -25,7 +25,7 @@ const REPAIR_PAUSE: Duration = Duration::from_millis(1);
 const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 
 impl Worker {
-    /// Takes what the carrier brought and writes it to the TUN. Returns whether it brought something.
+    /// Receives what the carrier brought and writes it to the TUN. Returns whether it brought something.
     pub(super) fn take_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Events become reports. While the control plane lags behind, the carrier waits. Otherwise, a peer could fill
         // the memory with reports.
@@ -205,7 +205,7 @@ impl Worker {
         self.take_in_order(slot, session, datagram, now);
     }
 
-    /// Takes the numbered datagrams that no longer wait for earlier ones.
+    /// Handles the numbered datagrams that no longer wait for earlier ones.
     fn take_released(&mut self, slot: usize, session: SessionId, now: Instant) {
         while let Some(datagram) = self.released.pop_front() {
             self.take_in_order(slot, session, datagram, now);
@@ -226,8 +226,8 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Takes the datagrams that the connection no longer holds for order. Drops them if it has lost its session
-    /// meanwhile.
+    /// Handles the datagrams that the connection no longer holds for order. Drops them if it has lost its
+    /// session meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
         let pump = self.pumps.get(slot);
         let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));
@@ -239,7 +239,7 @@ impl Worker {
         }
     }
 
-    /// Takes a datagram without a number, or one that no longer waits for earlier ones.
+    /// Handles a datagram without a number, or one that no longer waits for earlier ones.
     fn take_in_order(&mut self, slot: usize, session: SessionId, mut datagram: Bytes, now: Instant) {
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         match Datagram::parse_without_trailer(&datagram) {
@@ -316,7 +316,7 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // Packets of the way back should go in one piece on this side too.
+            // Packets in the other direction should fit into one datagram on this side, too.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();

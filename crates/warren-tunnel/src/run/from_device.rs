@@ -92,9 +92,9 @@ impl Worker {
         matches!(&self.device, Some(Device { forwarding: Forwarding::Client, .. }))
     }
 
-    /// Takes packets that other workers read for this worker's connections. Returns whether there may be more. A client
-    /// whose queues are full leaves the packets in the inbox, so that the other workers stop reading too. Full inboxes
-    /// of others do not count here, or two workers would wait for each other.
+    /// Handles packets that other workers read for this worker's connections. Returns whether there may be more. A
+    /// client whose queues are full leaves the packets in the inbox, so that the other workers stop reading too. Full
+    /// inboxes of others do not count here, or two workers would wait for each other.
     pub(super) fn take_handed_over(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         for _ in 0..BATCHES_PER_TURN {
             if self.pumps_hold_back(now) {
@@ -131,7 +131,7 @@ impl Worker {
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
     }
 
-    /// Takes the packet or super-packet that one read brought. Returns the pump that has it now.
+    /// Handles the packet or super-packet that one read brought. Returns the pump that has it now.
     fn take_read(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) -> Option<usize> {
         // The buffer is taken out so that the packet can be borrowed beside everything else.
         let mut buffer = std::mem::take(&mut self.device.as_mut()?.buffer);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// How often it is logged. Each time counts for itself.
+/// How often the longest turn is logged. Each period counts by itself.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// The longest turn of this period.
@@ -16,7 +16,7 @@ pub(super) struct LongestTurn {
 }
 
 impl LongestTurn {
-    /// Counts if the log shows it.
+    /// Measures only if the log shows the result.
     pub(super) fn if_logged() -> Option<Self> {
         tracing::enabled!(tracing::Level::DEBUG).then(Self::new)
     }
@@ -25,12 +25,12 @@ impl LongestTurn {
         Self { longest: Duration::ZERO, began: Duration::ZERO, since: Instant::now() }
     }
 
-    /// A turn begins.
+    /// Notes that a turn begins.
     pub(super) fn begin(&mut self) {
         self.began = of_this_thread();
     }
 
-    /// The turn, which began at `now`, ends.
+    /// Notes that the turn, which began at `now`, ends.
     pub(super) fn end(&mut self, now: Instant) {
         self.longest = self.longest.max(of_this_thread().saturating_sub(self.began));
         if now.duration_since(self.since) >= PERIOD {

@@ -8,7 +8,7 @@ use crate::counters::Totals;
 
 /// Length of a rest. The kernel's timer slack adds 50 us (timerslack_ns in proc(5)).
 const REST: Duration = Duration::from_micros(200);
-/// Length of a rest while traffic flows one way only. Nothing waits for an answer then, so a longer rest does no harm.
+/// Length of a rest while traffic flows one way only. Nothing then waits for an answer, so a longer rest does no harm.
 // With 500 us, UDP of 1,200 bytes at 300 Mbit/s takes 6.3 CPU s per GB, and 8.4 with 200 us (bench/LOG.md, "A longer
 // rest where nothing goes the other way").
 const ONE_WAY_REST: Duration = Duration::from_micros(500);

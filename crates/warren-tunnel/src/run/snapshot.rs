@@ -52,7 +52,8 @@ impl Worker {
         }
     }
 
-    /// Reads a connection again if the unfinished snapshot has it already, because counts of it have moved elsewhere.
+    /// Reads a connection again if the unfinished snapshot contains it already, because counts of it have moved
+    /// elsewhere.
     pub(super) fn see_again(&mut self, slot: usize) {
         if slot < self.snapshots.connections.len() {
             let seen = self.see(slot);

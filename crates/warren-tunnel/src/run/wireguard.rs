@@ -31,7 +31,7 @@ use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
-    /// Takes what WireGuard's peers sent, and does what is due for them. Returns whether there may be more.
+    /// Handles what WireGuard's peers sent, and does what is due for them. Returns whether there may be more.
     pub(super) fn take_wireguard(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Taken out while `self` is needed for its contents.
         let Some(mut wireguard) = self.wireguard.take() else { return false };
@@ -75,7 +75,7 @@ impl Worker {
                     }
                     Taken::KeepAlive { peer } => {
                         buffer.clear();
-                        // The first one makes it a member.
+                        // The first one makes the peer a member.
                         self.take_wireguard_events(server, members);
                         members.heard(peer, datagram.len());
                         return;
@@ -93,7 +93,7 @@ impl Worker {
         busy
     }
 
-    /// Takes a packet of a peer: now, or once the peer's session is open.
+    /// Handles a packet of a peer: now, or once the peer's session is open.
     fn take_from_peer(&mut self, member: Option<&mut Member>, packet: BytesMut, mtu: u16, now: Instant) {
         let Some(member) = member else { return self.refuse(DropReason::NotAttached) };
         let Some(session) = member.session else {
@@ -127,7 +127,7 @@ impl Worker {
         device.coalescer.push(Flags::NONE, packet.freeze())
     }
 
-    /// Takes what has happened to peers: members come and go, and the control plane hears of it.
+    /// Handles the events of peers: members come and go, and the control plane is told.
     fn take_wireguard_events(&mut self, server: &mut Server, members: &mut Members) {
         while let Some(event) = server.poll_event() {
             match event {
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Takes a member from its session, and gives up what it holds for the next one.
+    /// Removes a member from its session, and drops the packets that it holds for the next one.
     fn leave_session_of(&mut self, peer: usize, member: &mut Member) {
         for _ in member.take_held() {
             self.refuse(DropReason::NotAttached);
@@ -190,7 +190,7 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Takes a peer from its session. What it sends next asks for another one.
+    /// Removes a peer from its session. The next packet that the peer sends asks for another session.
     pub(super) fn detach_peer(&mut self, connection: ConnectionId) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         let WireGuard { server, members, .. } = &mut *wireguard;
@@ -203,7 +203,7 @@ impl Worker {
         self.wireguard = Some(wireguard);
     }
 
-    /// Takes a peer from a session that has ended.
+    /// Removes a peer from a session that has ended.
     pub(super) fn leave_ended(&mut self, peer: usize, session: SessionId) {
         let Some(mut wireguard) = self.wireguard.take() else { return };
         if let Some(member) = wireguard.members.get_mut(peer).filter(|member| member.session == Some(session))
@@ -276,9 +276,9 @@ impl Worker {
     }
 }
 
-/// The reason to count for a packet whose source is not the client's. The client's system talks on every link, and so on
-/// this one, which ends here. It does so from link-local addresses, and from the unspecified one before it has one.
-/// Warren's own clients send no such packets.
+/// The reason to count for a packet whose source is not the client's address. The client's system sends link-local
+/// traffic on every link, and so into the tunnel: from link-local addresses, and from the unspecified address before it
+/// has another. Such packets go no further. Warren's own clients send none.
 fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     let is_of_link = |source| match source {
         IpAddr::V4(source) => source.is_link_local() || source.is_unspecified(),
@@ -290,7 +290,7 @@ fn of_own_link(reason: DropReason, packet: &[u8]) -> DropReason {
     }
 }
 
-/// What encrypting a super-packet needs of the worker.
+/// The parts of the worker that encrypting a super-packet needs.
 pub(super) struct Sealing<'a> {
     pub(super) totals: &'a mut Totals,
     pub(super) drops: &'a mut Drops,

@@ -292,7 +292,8 @@ pub(crate) struct PortalArgs {
     /// For the process in the portal's cgroup.
     #[arg(long, hide = true)]
     pub(crate) inside: bool,
-    /// A program to run instead of a browser, and its arguments. WARREN_PORTAL_URL has the login page's address.
+    /// A program to run instead of a browser, and its arguments. WARREN_PORTAL_URL contains the login page's
+    /// address.
     #[arg(value_name = "COMMAND", last = true, num_args = 0..)]
     pub(crate) command: Vec<OsString>,
 }
@@ -338,7 +339,7 @@ pub(crate) struct DownArgs {
 pub(crate) enum ImportProfileCommand {
     /// Enrol this machine, and take routes, resolvers and exclusions from a WireGuard client's file.
     ///
-    /// Keys and addresses are new. What cannot be taken over is listed.
+    /// Keys and addresses are new. What cannot be imported is listed.
     #[command(after_help = "Examples:\n  warren import wireguard /etc/wireguard/wg0.conf --dry-run\n  \
                             warren import wireguard /etc/wireguard/wg0.conf --invite warren1:...")]
     Wireguard(ImportProfileArgs),

@@ -27,7 +27,7 @@ pub(crate) fn answer_shell() {
     CompleteEnv::with_factory(command).var(VARIABLE).bin("warren").complete();
 }
 
-/// Warren's arguments with what can be typed for names.
+/// Warren's arguments, with completions for names.
 fn command() -> Command {
     with_names(Cli::command(), "warren")
 }
@@ -94,7 +94,7 @@ impl ValueCompleter for Names {
         words.sort_unstable();
         words.dedup();
         let mut candidates: Vec<_> = words.into_iter().map(CompletionCandidate::new).collect();
-        // Otherwise each file of the current directory would stand among the profiles.
+        // Otherwise each file of the current directory would be listed among the profiles.
         if *self == Self::ProfileOrFile && beginning.contains(['/', '.']) {
             candidates.extend(PathCompleter::file().complete(current));
         }
@@ -151,7 +151,7 @@ struct Typed {
 }
 
 impl Typed {
-    /// Reads the words after `--`, behind which the shell puts the command line. It need not be complete.
+    /// Reads the words after `--`, where the shell puts the command line. It need not be complete.
     fn read(words: impl Iterator<Item = OsString>) -> Self {
         let words = words.skip_while(|word| word != "--").skip(1);
         let command = || Cli::command().ignore_errors(true);

@@ -26,17 +26,17 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::logging::LogSettings;
 use warren_daemon::output;
 
-/// Becomes the program, on its side of the tunnel.
+/// Replaces this process by the program, inside or outside of the tunnel.
 ///
 /// # Errors
-/// Why it cannot be there, or cannot be started. It does not run then.
+/// Why it cannot be put there, or cannot be started.
 pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &ExecArgs) -> anyhow::Result<()> {
     let side = if arguments.outside { Side::Outside } else { Side::Inside };
     let (name, shadowed) = match rustix::process::geteuid().is_root() {
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
-    // Whoever moved this process, the kernel's word counts.
+    // Whoever has moved this process, only the kernel can prove where it is.
     let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
@@ -44,7 +44,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     let words = shadowed.around(&arguments.command);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
     let error = Command::new(program).args(rest).exec();
-    // As shells do, so that scripts can tell these cases from the program's own failures.
+    // The same codes as a shell's, so that scripts can tell these cases from the program's own failures.
     let code =
         if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
     let sentence = format!("cannot start {}: {error}; check the program's name", program.display());
@@ -140,7 +140,7 @@ pub(super) fn profile(
     }
 }
 
-/// The name of the profile whose daemon a user asks. The error is `none` if no daemon listens to users.
+/// The name of the profile whose daemon a user asks. If no daemon listens to users, the error is the sentence `none`.
 pub(super) fn listening_profile(
     directories: &Directories,
     argument: Option<&OsString>,

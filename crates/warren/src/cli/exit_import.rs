@@ -198,7 +198,7 @@ fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow:
 struct Plan {
     /// The clients to enrol in addition to those that are enrolled already. Each gets a key of its own later.
     clients: Vec<NewClient>,
-    /// Those of them whose names in the file are taken.
+    /// The clients whose names in the file are taken.
     renamed: Vec<Renamed>,
 }
 
@@ -282,7 +282,7 @@ fn holder(error: &RegistryError) -> Option<&String> {
 }
 
 fn client_of(peer: &Peer, config: &ExitSettings) -> Result<NewClient, String> {
-    // Its name and its key follow.
+    // The name and the key are set below.
     let mut client = NewClient::new(String::new(), config.keys.current.public(), None, None);
     for network in &peer.allowed_ips {
         let is_host = network.prefix_len() == network.max_prefix_len();

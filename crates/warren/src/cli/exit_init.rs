@@ -149,7 +149,9 @@ fn told(
         resolvers = list(&resolvers),
         start = start(directories, setup.fleet.is_some()),
         then = match setup.fleet {
-            Some(_) => format!("see with \"{}\" that the store answers", directories.command("fleet status")),
+            Some(_) => {
+                format!("check with \"{}\" that the store answers", directories.command("fleet status"))
+            }
             None => format!("invite a client with \"{} NAME\"", directories.command("exit invite")),
         },
     )

@@ -27,7 +27,7 @@ struct Listed {
     /// The round-trip time of a handshake with it.
     rtt_ms: Option<f64>,
     in_use: bool,
-    /// Why it did not answer.
+    /// Why the exit did not answer.
     problem: Option<String>,
 }
 

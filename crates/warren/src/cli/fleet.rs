@@ -66,9 +66,10 @@ pub(crate) fn answer_shell(variable: &str) {
 /// Makes this host a member of the fleet that has made the ticket. `warren-fleet` then has a configuration, too.
 ///
 /// # Errors
-/// When `warren-fleet` is not installed or refuses the ticket. It has said why then.
+/// When `warren-fleet` is not installed or refuses the ticket. It has then printed the reason.
 pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
-    // `-` and `@FILE` are the program's to read. A ticket is a secret, and each user of this host sees a command line.
+    // `warren-fleet` reads `-` and `@FILE` itself. A ticket is a secret, and every user of this host can see command
+    // lines.
     let is_elsewhere = ticket == "-" || ticket.starts_with('@');
     let mut command = Command::new(program());
     command.args(["join", if is_elsewhere { ticket } else { "-" }, "--json", "--config-dir"]).arg(config);

@@ -16,10 +16,10 @@ use warren_config::{ConfigError, describe, utf8};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Enrols this machine, and writes the profile. With `--dry-run`, prints what the profile would have from the file.
+/// Enrols this machine, and writes the profile. With `--dry-run`, prints what the profile would get from the file.
 ///
 /// # Errors
-/// The line of the file that cannot be taken over, or the reasons of `warren join`.
+/// The line of the file that cannot be imported, or the reasons of `warren join`.
 pub(crate) async fn run(directories: &Directories, arguments: ImportProfileArgs) -> anyhow::Result<()> {
     let ImportProfileArgs { file, invite, name, timeout, dry_run } = arguments;
     let bytes = fs::read(&file).map_err(|error| {

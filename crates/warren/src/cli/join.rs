@@ -25,7 +25,7 @@ pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyho
     run_with(directories, arguments, NEW_SETTINGS).await
 }
 
-/// The same for a profile with these sections besides those of its exit and its key.
+/// As [`run`], for a profile that also gets these sections.
 pub(crate) async fn run_with(
     directories: &Directories,
     arguments: JoinArgs,
@@ -144,7 +144,7 @@ enum Before {
 }
 
 impl Joining {
-    /// Takes the key that an earlier attempt with the same invitation left, or makes one. Does not change the profile.
+    /// Reads the key that an earlier attempt with the same invitation left, or makes one. Does not change the profile.
     fn prepare(directory: &Path, name: &ProfileName, invited: &Invited) -> anyhow::Result<Self> {
         let profile = directory.join(format!("{name}.toml"));
         let key_file = directory.join(format!("join-{}.key", invited.label));
@@ -182,7 +182,7 @@ impl Joining {
         if self.before == Before::ThisInvitation {
             // An attempt that was killed right at its end may have left the file.
             drop(fs::remove_file(&self.key_file));
-            // It was written before, and may have been changed since.
+            // The profile was written before, and may have been changed since.
             let has_settings =
                 fs::read_to_string(&self.profile).is_ok_and(|text| text.contains(&invited.settings));
             let left = if has_settings { "" } else { ", and keeps its settings" };
@@ -219,7 +219,7 @@ impl Joining {
         })
     }
 
-    /// The profile of before with the new key, if no other settings were asked for.
+    /// The earlier profile with the new key, if no other settings were asked for.
     fn with_earlier_settings(&self, invited: &Invited) -> Option<Zeroizing<String>> {
         if self.before != Before::OtherKey || invited.settings != NEW_SETTINGS {
             return None;

@@ -18,7 +18,7 @@ pub(crate) async fn run(directories: &Directories, name: &str) -> anyhow::Result
     let current = look().await?;
     let Some(setting) = current.as_setting(name) else {
         anyhow::bail!(
-            "the router {} on {} has not said its hardware address; run this as root, which asks it, or check the connection",
+            "the hardware address of the router {} on {} is not known; run this as root, which asks for it, or check the connection",
             current.router,
             current.device
         );

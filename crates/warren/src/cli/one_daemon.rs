@@ -117,7 +117,7 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     }
 }
 
-/// The daemon that ended last among those that gave a reason. Any daemon if none did.
+/// The daemon that ended last among those that gave a reason. If none gave a reason, any daemon.
 fn ended_last(all: &[(String, DaemonDirectory)]) -> Option<&(String, DaemonDirectory)> {
     let end = |directory: &DaemonDirectory| {
         directory.path().metadata().and_then(|metadata| metadata.modified()).ok()

@@ -161,7 +161,7 @@ async fn end(child: &mut Child) {
 
 /// Why a portal was closed.
 enum Ended {
-    /// Its program has ended, with this exit code.
+    /// The portal's program has ended, with this exit code.
     Program(Option<i32>),
     Interrupted,
     Timeout,
@@ -170,7 +170,7 @@ enum Ended {
     DaemonGone,
 }
 
-/// What ends a portal besides its program.
+/// What ends a portal, other than its program.
 struct Watched<'a> {
     directory: &'a DaemonDirectory,
     has_daemon: bool,
@@ -207,7 +207,8 @@ impl Watched<'_> {
         Ok(match ask_status(&self.directory.socket()).await {
             Ok(status) => (status.state == State::Up).then_some(Ended::Connected),
             Err(AskError::NotRunning) if self.has_daemon => Some(Ended::DaemonGone),
-            // A daemon that takes long to answer is not a dead one. The kernel has the time.
+            // A daemon that takes long to answer is not dead. The kernel closes the portal in time in any
+            // case.
             Err(_) => None,
         })
     }

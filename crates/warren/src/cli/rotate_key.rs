@@ -19,8 +19,7 @@ use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Puts a new key before the old one in the exit's key file, or removes the old one. A running exit takes the change
-/// over at once.
+/// Puts a new key before the old one in the exit's key file, or removes the old one. A running exit applies the change at once.
 ///
 /// # Errors
 /// When there is already an old key, or none to retire. When clients do not have the new key yet, and `--force` is not given. When the
@@ -50,7 +49,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
     }
     let new = PrivateKey::generate()?;
     let old = &config.keys.current;
-    // The file is written first. If the running exit cannot be told, its restart takes the new key over.
+    // The file is written first. If the running exit cannot be told, it loads the new key when it restarts.
     write(config, &[&new, old])?;
     let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
         Told::NotRunning => "The exit is not running; it will serve both.",
@@ -93,7 +92,7 @@ async fn settled(
 
 /// How long connected clients may take to use the new key.
 const SETTLING: Duration = Duration::from_secs(3);
-/// How often to look whether they have.
+/// How often to check whether clients have connected with the new key.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 async fn list(directories: &Directories, config: &ExitSettings, json: bool) -> anyhow::Result<()> {
@@ -173,7 +172,7 @@ async fn retire(
 /// How the running exit reacted.
 enum Told {
     NotRunning,
-    /// It has taken the keys over, and has ended this many sessions.
+    /// The exit has loaded the keys, and has ended this many sessions.
     TakenOver(u64),
 }
 
@@ -200,7 +199,7 @@ async fn tell(
         // It has ended meanwhile. When it starts again, it reads the changed file.
         Err(AskError::NotRunning) => Ok(Told::NotRunning),
         Err(error) => Err(anyhow!(
-            "the file is changed, but the running exit did not take it over: {error}; restart it"
+            "the file was changed, but the running exit could not load it: {error}; restart the exit"
         )),
     }
 }

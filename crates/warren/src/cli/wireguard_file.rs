@@ -1,4 +1,4 @@
-//! Reads WireGuard's files, those of servers and those of clients: sections, settings, comments and lists.
+//! Reads WireGuard's files of servers and clients: sections, settings, comments and lists.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -6,19 +6,20 @@ use std::path::Path;
 use ipnet::IpNet;
 use warren_config::{ConfigError, quoted, suggestion};
 
-/// What a line of a file has.
+/// The content of a line.
 pub(crate) enum Part<'a> {
     /// Nothing but a comment.
     Comment(&'a str),
     /// `[Interface]`.
     Interface,
-    /// `[Peer]`, and a comment behind it.
+    /// `[Peer]`, and a comment after it.
     Peer(Option<&'a str>),
-    /// A setting of the section, by its name in wg(8), and its value.
+    /// A setting of the section: its name in wg(8), and its value.
     Setting(&'static str, &'a str),
 }
 
-/// Reads a file and gives its lines to `take`, with their numbers from 1. The error of `take` continues after the setting's name.
+/// Reads a file and gives its lines to `take`, with their numbers from 1. An error of `take` continues a sentence that begins
+/// with the setting's name.
 ///
 /// # Errors
 /// The first line that cannot be understood, or that `take` refuses.
@@ -48,7 +49,7 @@ pub(crate) fn read<'a>(
     Ok(())
 }
 
-/// The part in a line's content before its comment. `settings` are those of the section so far.
+/// Parses a line's content before its comment. `settings` are those of the current section.
 fn part<'a>(
     settings: &mut Option<&'static [&'static str]>,
     content: &'a str,
@@ -85,12 +86,13 @@ fn part<'a>(
     Ok(Part::Setting(name, value.trim()))
 }
 
-/// The items between commas.
+/// The items of a list separated by commas.
 pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Networks between commas. An address counts as a network of one. The error continues after the setting's name.
+/// Parses networks separated by commas. An address counts as a network of one address. The error continues a sentence that begins
+/// with the setting's name.
 pub(crate) fn networks(list: &str) -> Result<Vec<IpNet>, String> {
     let network = |item: &str| {
         let address = || item.parse::<IpAddr>().ok().map(IpNet::from);

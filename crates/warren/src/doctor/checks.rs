@@ -10,7 +10,7 @@ use super::facts::{ClosedKillSwitch, Facts, KnownExit, RuleInFront, TunnelTroubl
 use super::finding::{Finding, Repair};
 use crate::lost_kill_switch;
 
-/// The first kernel whose TUN takes UDP super-packets (USO).
+/// The first kernel whose TUN accepts UDP super-packets (USO).
 const WITH_USO: (u32, u32) = (6, 2);
 /// The first kernel with UDP receive offload.
 const WITH_UDP_GRO: (u32, u32) = (5, 0);

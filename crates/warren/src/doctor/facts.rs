@@ -45,11 +45,11 @@ pub(super) struct Facts {
     pub(super) exits: Vec<KnownExit>,
     /// Rules of other programs that would lead around a profile's tunnel.
     pub(super) rules_in_front: Vec<RuleInFront>,
-    /// The exit that is set up here, if one is.
+    /// The exit that is set up here. None if there is none.
     pub(super) exit: Option<ExitFacts>,
 }
 
-/// What the kernel has, and the tools that set it up.
+/// The kernel's features, and the tools that set them up.
 #[derive(Debug, Default)]
 pub(super) struct KernelFacts {
     pub(super) version: Option<(u32, u32)>,
@@ -120,7 +120,7 @@ pub(super) struct NetworkFacts {
     /// Whether clients' packets are forwarded.
     pub(super) forwarding_ipv4: Option<bool>,
     pub(super) forwarding_ipv6: Option<bool>,
-    /// Settings by which somebody else lets this host forward between all devices.
+    /// Settings with which somebody else lets this host forward between all devices.
     pub(super) forwarding_for_all: Vec<&'static str>,
     /// Entries of the connection tracking table, and how many it may have.
     pub(super) conntrack: Option<(u64, u64)>,
@@ -139,7 +139,7 @@ pub(super) struct ClosedKillSwitch {
     pub(super) profile: String,
     /// Whether the profile's daemon runs.
     pub(super) is_running: bool,
-    /// Its state according to the kernel.
+    /// The kill switch's state according to the kernel.
     pub(super) standing: Result<Standing, String>,
 }
 
@@ -175,7 +175,7 @@ pub(super) struct KnownExit {
 pub(super) struct ExitFacts {
     pub(super) is_running: bool,
     pub(super) ports: Vec<u16>,
-    /// Those of `ports` that some program listens on.
+    /// The ones among `ports` on which some program listens.
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,

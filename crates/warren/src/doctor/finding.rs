@@ -5,13 +5,13 @@ use serde::Serialize;
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
-// In the order of severity, by which the findings are sorted.
+// Findings are sorted by severity, in this order.
 pub(super) enum Verdict {
     /// Nothing to do.
     Good,
-    /// It works, but could be better.
+    /// What was checked works, but could be better.
     Advice,
-    /// It does not work.
+    /// What was checked does not work.
     Problem,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Finding {
     pub(super) verdict: Verdict,
     /// What was found, as a sentence.
     pub(super) found: String,
-    /// Why it matters. Empty for a good finding.
+    /// Why the finding matters. Empty for a good finding.
     pub(super) why: &'static str,
     /// What to do. Empty for a good finding.
     pub(super) fix: String,

@@ -208,7 +208,7 @@ impl Load {
         let offered = per_second(|step| step.offered as f64);
         let to_exit = per_second(|step| step.delivered);
         let from_exit = per_second(|step| step.answered as f64);
-        // A reply is as large as its request, so what arrives at the exit is what it offers to the way back.
+        // A reply is as large as its request, so what arrives at the exit is also the load on the way back.
         BothWays {
             to_exit: Rate { bits_per_second: to_exit, is_limit: offered > LIMITED * to_exit },
             from_exit: Rate { bits_per_second: from_exit, is_limit: to_exit > LIMITED * from_exit },

@@ -20,7 +20,7 @@ pub(super) struct Path {
     pub(super) carries: u32,
 }
 
-/// Probes these hosts in order until one answers. Nothing if none does.
+/// Probes these hosts in order until one answers. Returns nothing if none answers.
 pub(super) fn to_any(hosts: &[IpAddr], link_mtu: u32) -> Option<Path> {
     // At most three, because each host that does not answer takes more than a second.
     hosts.iter().take(3).find_map(|host| measure(*host, link_mtu, |bytes| is_answered(*host, bytes)))

@@ -239,7 +239,7 @@ impl<'net> Hosts<'net> {
             !nyc1.sh("ls /etc/warren/fleet /etc/warren/fleet.toml").succeeded(),
             "the credentials are gone"
         );
-        eventually(seconds(30), "its user of the store is removed", || {
+        eventually(seconds(30), "its etcd user is removed", || {
             !typed(ams1, "warren fleet status").ok().contains("nyc1")
         });
         assert!(typed(ams1, "warren fleet status").ok().contains("fra1"));

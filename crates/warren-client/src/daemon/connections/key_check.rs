@@ -28,10 +28,10 @@ impl Connections {
         self.own.proven.get(&index).copied()
     }
 
-    /// The key that the exit in use has proven, or that it has to.
+    /// The key that the exit in use has proven, or has to prove.
     pub(in crate::daemon) fn exit_key(&self) -> Option<PublicKey> {
         let accepted = &self.exit().public_keys;
-        // A connection to another exit may have proven that one's key before.
+        // An earlier connection to another exit may have proven that exit's key.
         let proven = self.proven_on(0).filter(|key| accepted.contains(key));
         proven.or(accepted.first().copied())
     }

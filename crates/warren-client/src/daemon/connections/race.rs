@@ -58,7 +58,8 @@ impl Connections {
         });
     }
 
-    /// Takes over the addresses of an exit. Returns whether a race is under way, because that race may have more ways to try now.
+    /// Stores the looked-up addresses of an exit. Returns whether a race is under way, because that race may have more ways to
+    /// try now.
     pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
         self.lookups.ended(place);
         let learnt = self.exits.learn(place, addresses);

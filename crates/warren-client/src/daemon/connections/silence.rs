@@ -36,7 +36,8 @@ impl Connections {
         }
     }
 
-    /// A connection has fallen silent, or is answered again. Returns whether this ended a silence of all the session's connections.
+    /// Notes that a connection has fallen silent, or is answered again. Returns whether this ends a silence of all the session's
+    /// connections.
     pub(in crate::daemon) async fn take_answers(
         &mut self,
         worker: &WorkerHandle,

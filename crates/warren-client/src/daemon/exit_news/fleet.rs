@@ -15,12 +15,12 @@ use warren_config::ClientProfile;
 const CONFIRM_AFTER: Duration = Duration::from_secs(20);
 /// How often exits are measured otherwise.
 const MEASURE_EVERY: Duration = Duration::from_secs(3_600);
-/// How long to wait with a measurement while there is no session.
+/// How long to postpone a measurement while there is no session.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ExitNews {
-    /// Takes the roster that the exit hands over on one of the session's connections, and how busy it says the exits are. Returns
-    /// whether the roster is news.
+    /// Takes the roster that the exit sends on one of the session's connections, and the load of the exits that it reports.
+    /// Returns whether the roster is new.
     pub(in crate::daemon) fn take_roster(
         &mut self,
         profile: &ClientProfile,
@@ -33,10 +33,10 @@ impl ExitNews {
         !roster.signed.is_empty() && self.fleet.take(Instant::now(), &roster.signed, by)
     }
 
-    /// Keeps what is known of the fleet, if it has changed.
+    /// Stores what is known about the fleet, if it has changed.
     pub(in crate::daemon) async fn keep_fleet(&mut self) {
         let Some(fleet) = self.fleet.unsaved() else { return };
-        // In memory it counts even if it cannot be kept.
+        // It is used even if it cannot be stored.
         if let Err(error) = self.helper.keep_fleet(fleet).await {
             tracing::warn!(
                 "what is known of the fleet could not be kept beyond a restart: {error:#}; check the state directory and its disk"
@@ -44,8 +44,8 @@ impl ExitNews {
         }
     }
 
-    /// Begins to measure the exits of the roster, or ends a measurement, after which the client may look for a nearer exit. `is_up`
-    /// whether the session in use carries packets.
+    /// Begins to measure the exits of the roster, or ends a measurement, after which the client may look for a nearer exit.
+    /// `is_up`: whether the session in use carries packets.
     ///
     /// # Errors
     /// When this process may not mark its sockets.

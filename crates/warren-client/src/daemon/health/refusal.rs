@@ -151,7 +151,7 @@ impl Refusal {
         true
     }
 
-    /// Follows a profile that was read again. Returns whether the exits are to be asked now, because the old profile may be why
+    /// Applies a profile that was read again. Returns whether the exits are to be asked now, because the old profile may be why
     /// they refused.
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };

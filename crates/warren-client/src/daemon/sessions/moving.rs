@@ -1,8 +1,8 @@
 //! Moves to another exit of the fleet without a gap: a second session is opened there and proven while the first one carries traffic.
 //!
-//! The new session stays beside the one in use until the exit's inner address has answered through it. Then they change places, and
-//! new flows take the new session. Flows that began before stay with the old one until its exit ends it, or until none is left.
-//! [`warren_tunnel::Moving`] has the rules for packets. The daemon makes the host follow.
+//! The new session stays beside the one in use until the exit's inner address has answered through it. Then the two sessions
+//! change places, and new flows take the new session. Flows that began before stay with the old one until its exit ends it, or
+//! until none is left. [`warren_tunnel::Moving`] contains the rules for packets. The daemon adapts the host.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use warren_tunnel::{Echo, Moving, SharedCommand};
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
-    /// The exit in use sends its clients to other exits of the fleet.
+    /// Notes that the exit in use sends its clients to other exits of the fleet.
     pub(in crate::daemon) fn asked_to_leave(&mut self, now: Instant) {
         if self.moves.plan.asked_to_leave(now, random_part(SPREAD)) {
             tracing::info!(
@@ -67,7 +67,7 @@ impl Sessions {
         self.moves.under_way = Some(Move { rules, from, to, news: VecDeque::new(), identifier: None });
     }
 
-    /// What the move does next. Whoever takes the step tells the plan.
+    /// The next step of the move. The caller tells the plan once it takes the step.
     pub(in crate::daemon) fn next_step(&mut self, now: Instant) -> Option<Step> {
         let (in_use, beside) = (self.watched(Which::InUse), self.watched(Which::Beside));
         let Moves { plan, under_way, .. } = &mut self.moves;
@@ -90,7 +90,7 @@ impl Sessions {
         self.moves.plan.is_building() && self.next_step(Instant::now()) == Some(Step::Switch)
     }
 
-    /// Ends the session beside if its exit may no longer be used.
+    /// Ends the second session if its exit may no longer be used.
     pub(in crate::daemon) async fn check_beside(&mut self) {
         if !self.connections.is_beside_accepted() {
             self.end_move().await;
@@ -105,7 +105,7 @@ impl Sessions {
         self.end_move().await;
     }
 
-    /// Ends the new session, because it has come to nothing.
+    /// Ends the new session, because the move has failed.
     pub(in crate::daemon) async fn give_move_up(&mut self, now: Instant, why: &str) {
         let Some(moved) = &self.moves.under_way else { return };
         tracing::warn!("cannot move to {}: {why}; the session at {} goes on", moved.to, moved.from);
@@ -148,7 +148,7 @@ impl Sessions {
         Ok(Followed::Action)
     }
 
-    /// Takes what the new exit grants.
+    /// Takes the new exit's grant.
     async fn welcome_beside(&mut self, welcome: SessionGrant) {
         let Some(own) = self.welcome() else { return };
         if !self.moves.plan.is_building() {
@@ -163,7 +163,7 @@ impl Sessions {
         self.open(Which::Beside, welcome).await;
     }
 
-    /// Sends echo requests through the session beside, if there is a device to send them through.
+    /// Sends echo requests through the second session, if there is a device to send them through.
     pub(in crate::daemon) fn probe_beside(&mut self, now: Instant, device: Option<String>) {
         let (Some(moved), Some(beside)) = (&mut self.moves.under_way, &mut self.pair.beside) else { return };
         moved.identifier = moved.identifier.or_else(|| Probe::identifier().ok());
@@ -180,7 +180,7 @@ impl Sessions {
         self.moves.plan.asks(Which::Beside);
     }
 
-    /// The session beside has no connection left, or has been refused.
+    /// Handles the loss of the second session: it has no connection left, or has been refused.
     async fn lose_beside(&mut self, reason: &str) -> Followed {
         if self.moves.plan.is_building() {
             self.give_move_up(Instant::now(), reason).await;
@@ -190,8 +190,8 @@ impl Sessions {
         Followed::OldLost
     }
 
-    /// Lets new flows take the new session. From here on, it is the session in use. Returns what its exit has granted, for the host
-    /// to follow. None if there is no such session.
+    /// Lets new flows take the new session. From here on, it is the session in use. Returns its exit's grant, which the host must
+    /// follow. None if there is no such session.
     pub(in crate::daemon) async fn switch(&mut self, now: Instant) -> Option<(Switched, SessionGrant)> {
         let grant = self.pair.beside.as_ref()?.welcome.clone()?;
         let moved = self.moves.under_way.as_mut()?;
@@ -211,7 +211,7 @@ impl Sessions {
         Some((switched, grant))
     }
 
-    /// Uses the old session again, because the new one carries nothing. Returns what its exit has granted, for the host to follow.
+    /// Uses the old session again, because the new one carries no traffic. Returns its exit's grant, which the host must follow.
     pub(in crate::daemon) async fn switch_back(&mut self, now: Instant) -> Option<SessionGrant> {
         let grant = self.pair.beside.as_ref().and_then(|beside| beside.welcome.clone());
         self.moves.plan.switched_back(now);

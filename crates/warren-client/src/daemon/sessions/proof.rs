@@ -1,26 +1,27 @@
-//! The proof that the session in use carries packets: an echo of the exit's inner address. A waiting `up` waits for it, but not for long: an
-//! exit whose operator has turned pings off is used all the same, and users are told that nothing is proven.
+//! The proof that the session in use carries packets: an echo of the exit's inner address. A waiting `up` waits for the proof,
+//! but only for a short time. If an exit does not answer, for instance because its operator has turned pings off, the client uses
+//! it all the same. Users are then told that nothing is proven.
 
 use std::time::{Duration, Instant};
 
-/// How long an echo is waited for. On a path that loses a tenth of the packets, one of the five requests sent by then is answered with
-/// near certainty.
+/// How long to wait for an echo. On a path that loses a tenth of the packets, at least one of the five requests sent by then is
+/// almost certainly answered.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// How long requests are sent in all.
+/// How long requests are sent in total.
 const ASKED_FOR: Duration = Duration::from_secs(30);
 
-/// What is known of the session in use.
+/// What is known about the session in use.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct UpProof {
     stage: Stage,
-    /// Whether the exit has answered none of the requests of the latest session that was asked. Then the next one is not waited for.
+    /// Whether the latest session in which the exit was asked got no answer. The next session then counts as up at once.
     is_mute: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing was asked, or it was answered, or it cannot be asked.
+    /// No request was sent, or one was answered, or none can be sent.
     #[default]
     Over,
     /// Requests are being sent. The session counts as up at `until`.
@@ -35,27 +36,28 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// The session counts as up. `is_news` whether the exit has answered in earlier sessions, or is asked for the first time.
+    /// The session counts as up. `is_news`: the exit has answered in an earlier session, or is asked for the first time.
     Up {
         is_news: bool,
     },
-    /// No more requests.
+    /// Send no more requests.
     GiveUp,
 }
 
 impl UpProof {
-    /// Requests are sent from now on.
+    /// Notes that requests are sent from now on.
     pub(super) fn asks(&mut self, now: Instant) {
         let wait = if self.is_mute { Duration::ZERO } else { WITHIN };
         self.stage = Stage::Asked { since: now, until: now + wait };
     }
 
-    /// Nothing is asked any more, because the session is lost or another one takes its place.
+    /// Forgets the requests, because the session is lost or another one takes its place.
     pub(super) fn forget(&mut self) {
         self.stage = Stage::Over;
     }
 
-    /// A request was answered, or none can be sent. Returns whether the session had counted as up without that.
+    /// Notes that a request was answered, or that none can be sent. Returns whether the session had counted as up without a
+    /// proof.
     pub(super) fn end(&mut self, is_answered: bool) -> bool {
         self.is_mute &= !is_answered;
         matches!(std::mem::take(&mut self.stage), Stage::Missing { .. } | Stage::GivenUp)
@@ -66,7 +68,7 @@ impl UpProof {
         matches!(self.stage, Stage::Missing { .. } | Stage::GivenUp)
     }
 
-    /// When [`Self::take_due`] has something.
+    /// When [`Self::take_due`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.stage {
             Stage::Asked { until, .. } => Some(until),
@@ -109,7 +111,7 @@ mod tests {
         assert_eq!((proof.take_due(at(30)), proof.is_missing()), (Due::GiveUp, true));
         assert_eq!((proof.due(), proof.take_due(at(99))), (None, Due::Nothing));
 
-        // The next session at an exit that answers nothing is not waited for.
+        // There is no wait for the next session at an exit that does not answer.
         proof.forget();
         proof.asks(at(100));
         assert_eq!((proof.take_due(at(100)), proof.is_missing()), (Due::Up { is_news: false }, true));

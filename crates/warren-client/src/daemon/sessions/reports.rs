@@ -1,4 +1,4 @@
-//! Takes what the workers report about connections, and the ends of probes.
+//! Handles the workers' reports about connections, and the ends of probes.
 
 use std::io;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::daemon::host_upkeep::HostUpkeep;
 use crate::kill_switch::Lockdown;
 
 impl Sessions {
-    /// The worker could not open a connection.
+    /// Notes that the worker could not open a connection.
     pub(in crate::daemon) async fn not_opened(
         &mut self,
         lockdown: &mut Lockdown,
@@ -64,8 +64,8 @@ impl Sessions {
         Ok(Connected::Won(Won { connection, key, purpose, way }))
     }
 
-    /// Uses the winner of a race. `is_up` whether the session in use carries packets. Returns whether the client has left an exit for
-    /// another by that.
+    /// Uses the winner of a race. `is_up`: whether the session in use carries packets. Returns whether the client has left an
+    /// exit for another as a result.
     pub(in crate::daemon) async fn take_winner(&mut self, now: Instant, won: Won, is_up: bool) -> bool {
         let Won { connection, key, purpose, way } = won;
         self.connections.abort_race(&self.worker).await;
@@ -115,7 +115,8 @@ impl Sessions {
         session.machine.received(now, index, data);
     }
 
-    /// A connection has ended. Returns a definite answer whose sender has not proven to be the exit, if that was the reason.
+    /// Handles the end of a connection. If the reason was a definite answer whose sender has not proven to be the exit, returns
+    /// that answer.
     pub(in crate::daemon) async fn closed(
         &mut self,
         lockdown: &mut Lockdown,
@@ -153,7 +154,7 @@ impl Sessions {
             true => self.moves.plan.answered(now, which),
             false => self.moves.plan.unanswered(now, which),
         }
-        // A session on trial that cannot be probed has not shown anything.
+        // A session on trial that cannot be probed has proven nothing.
         let counts = which == Which::InUse && (is_answered || !self.moves.plan.is_trying());
         if counts && self.proof.end(is_proven) && is_proven {
             tracing::info!("the exit answers pings now, so traffic flows");

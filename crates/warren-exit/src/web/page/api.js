@@ -13,7 +13,7 @@ export class Refused extends Error {
 
 export const hasToken = () => Boolean(token);
 
-// Takes a token, unless it cannot be one: a field of an HTTP request can hold no other characters.
+// Stores a token. Refuses characters that a field of an HTTP request cannot contain.
 export function useToken(typed) {
   if (!/^[\x21-\x7e]+$/.test(typed)) return false;
   token = typed;

@@ -11,7 +11,7 @@ export function make(name, attributes, ...children) {
 }
 
 // `series` is { every, places, to_clients, from_clients }. `show` gets a text for the point under the pointer, or an empty one.
-// `whose` names one client or all.
+// `whose` says whose rates these are: one client's or all clients'.
 export function draw(place, series, format, show, whose) {
   const width = Math.max(place.clientWidth, 260);
   const height = 208;
@@ -82,7 +82,7 @@ function ago(seconds) {
   return `${Math.round(seconds / 3600)} h ago`;
 }
 
-// The next of 1, 2, 4 and 10 times a power of ten, so that its half is a round number too.
+// The smallest of 1, 2, 4 and 10 times a power of ten that is not below `most`. Half of it is a round number too.
 function niceTop(most) {
   const power = 10 ** Math.floor(Math.log10(most));
   return power * [1, 2, 4, 10].find((step) => step * power >= most);

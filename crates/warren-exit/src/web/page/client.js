@@ -23,7 +23,7 @@ at("disable").addEventListener("click", () => openConfirm(latest?.answer.client.
 at("remove").addEventListener("click", () => openConfirm("remove", shown));
 at("confirm-form").addEventListener("submit", confirm);
 
-// Asks for a client, and shows it unless the operator has gone elsewhere meanwhile.
+// Asks the exit for a client. A client that is gone is no error.
 export async function fetchClient(name) {
   if (name !== shown) forgetClient();
   shown = name;
@@ -146,7 +146,7 @@ async function sendLimit(rate, button) {
   changed();
 }
 
-// What is asked before a client is cut off or admitted again.
+// For each change: its verb, the text of the question before it, and the words after it.
 const CONFIRM = {
   disable: ["Disable", "Its session ends at once, and it is refused until it is enabled again. Its name and addresses stay its own.", "is disabled"],
   enable: ["Enable", "It can connect again at once.", "is enabled"],
@@ -169,11 +169,11 @@ async function confirm(event) {
   event.preventDefault();
   const { name, kind } = at("confirm-dialog").dataset;
   const path = kind === "withdraw" ? "/api/remove" : `/api/${kind}`;
-  // A removal is answered with nothing.
+  // The answer to a removal is null, and an undefined one means that the change was refused.
   if ((await decide(path, { name }, event.submitter, "confirm-said")) === undefined) return;
   at("confirm-dialog").close();
   say(`${name} ${CONFIRM[kind][2]}.`);
-  // What had opened this dialog is about to disappear.
+  // The button that opened this dialog is about to disappear, so the focus moves elsewhere.
   if (kind === "remove") location.hash = "";
   else if (kind === "withdraw") at("clients-title").focus();
   changed();
@@ -183,7 +183,7 @@ function openForwards() {
   at("forward-said").textContent = "";
   at("forward-form").reset();
   text("forwards-name", shown);
-  // WireGuard's own apps have no such profile.
+  // A client with WireGuard's own apps has no profile, so its firewall decides.
   const wireguard = Boolean(latest?.answer.client.wireguard);
   at("forwards-profile").hidden = wireguard;
   at("forwards-firewall").hidden = !wireguard;

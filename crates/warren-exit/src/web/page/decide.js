@@ -4,20 +4,20 @@ import { ask } from "/api.js";
 import { at, element } from "/dom.js";
 import { capital } from "/words.js";
 
-// How long typing rests before a name is looked up.
+// Milliseconds without a key press before a name is looked up.
 const PAUSE = 200;
 
 let leave = () => {};
 let refresh = () => {};
 
-// What to do when the token is refused, and after a change.
+// Sets what to do when the token is refused (`leave`) and after a change (`refresh`).
 export function onDecision(change) {
   ({ leave, refresh } = change);
 }
 
 export const changed = () => refresh();
 
-// Sends a decision. Shows a refusal in the dialog, and returns nothing then.
+// Sends a decision, and returns the answer. Shows a refusal in the dialog, and returns undefined for it.
 export async function decide(path, body, button, said) {
   if (button) button.disabled = true;
   at(said).textContent = "";
@@ -44,20 +44,20 @@ export class NameField {
     });
   }
 
-  // Begins anew. `of` is the client that gets another name.
+  // Clears the field. `of` is the client that gets another name, if one does.
   reset(of) {
     clearTimeout(this.timer);
     Object.assign(this, { of, name: undefined });
     this.shown.textContent = this.hint;
   }
 
-  // The name to use. Nothing if it has not been shown yet: then it is now.
+  // The name to use. If it has not been shown yet, shows it and returns undefined.
   async chosen() {
     clearTimeout(this.timer);
     const typed = this.input.value.trim();
     if (this.name && this.typed === typed) return this.name;
     await this.lookUp();
-    // What was typed is the name, so it has been seen.
+    // A name that is exactly what was typed has been seen.
     return this.name === typed ? this.name : undefined;
   }
 
@@ -65,7 +65,7 @@ export class NameField {
     const typed = this.input.value.trim();
     if (!typed) return void (this.shown.textContent = this.hint);
     const answer = await decide("/api/name", { text: typed, of: this.of ?? null }, undefined, this.said);
-    // More has been typed meanwhile, or the exit does not answer.
+    // The exit does not answer, or the answer is out of date because more was typed.
     if (!answer || typed !== this.input.value.trim()) return;
     Object.assign(this, { name: answer.name, typed });
     const { name, wanted, holder } = answer;

@@ -74,7 +74,7 @@ export function pager(id, page, pages) {
   at(`${id}-later`).disabled = page + 1 >= pages;
 }
 
-// Reasons of drops and how often each has occurred. `more` is how many since the last look.
+// A table of drop reasons with their counts. `more` returns the present rate of a reason, as text.
 export function reasons(id, list, seconds, more) {
   const seen = list.filter((row) => row.count > 0).map((row) => ({ ...row, name: row.reason }));
   rows(id, seen, (row) => [
@@ -87,7 +87,7 @@ export function reasons(id, list, seconds, more) {
   at(`no-${id}`).hidden = seen.length > 0;
 }
 
-// A QR code. Readers need its light margin.
+// A QR code with the light margin that readers need.
 export function qrCode({ size, path }, label) {
   const quietZone = 4;
   const side = size + 2 * quietZone;

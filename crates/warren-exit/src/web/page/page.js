@@ -85,12 +85,12 @@ async function refresh() {
   if (!document.hidden) timer = setTimeout(refresh, EVERY);
 }
 
-// A day's line moves slowly once it is long. At first, each value is news.
+// A long line moves slowly, so it is updated once a minute. A short one is updated at each refresh.
 function isStale(day) {
   return !day || Date.now() - day.when > (day.series.to_clients.length > 60 ? 60_000 : 0);
 }
 
-// Shows other clients.
+// Shows another page, order or selection of the table of clients.
 function turn(change) {
   table = { ...table, ...change };
   at("sort").value = table.sort;
@@ -127,8 +127,6 @@ function leave(sentence) {
   at("gate").hidden = false;
   at("token").focus();
 }
-
-// Showing.
 
 function showHead(overview) {
   const { connected, enrolled } = overview.clients;
@@ -197,7 +195,7 @@ function showFleet(fleet) {
 }
 
 function showClients(clients, enrolled) {
-  // The last page may have gone.
+  // There may be fewer pages than before.
   if (table.page >= clients.pages) return turn({ page: clients.pages - 1 });
   rows("clients", clients.rows, clientCells, (client) => clientState(client)[0]);
   for (const button of document.querySelectorAll("[data-sort]")) {

@@ -36,7 +36,7 @@ export function fleetLine(fleet) {
   return `${fleet.name}, one of a fleet: ${serving} of ${fleet.exits.length} exits serve`;
 }
 
-// An exit of the fleet: its state with a look, and whether it has applied the latest change of `newest`.
+// An exit of the fleet: the look of its state, and its state in words.
 export function exitState(exit, own) {
   const looks = { serving: ["connected", "serves clients"], draining: ["disabled", "sends its clients away"], gone: ["offline", "not heard of for 10 s"] };
   const [look, words] = looks[exit.state] ?? ["offline", exit.state];
@@ -49,7 +49,7 @@ export function exitLag(exit, newest) {
   return `${behind.toLocaleString("en")} ${behind === 1 ? "change" : "changes"} behind`;
 }
 
-// What is wrong with it, and what follows for clients. Nothing for an exit without a fleet.
+// What is wrong with the fleet, and what that means for clients. Empty if nothing is wrong or there is no fleet.
 export function fleetTrouble(fleet) {
   if (!fleet) return "";
   if (fleet.is_stale) return `The fleet's store has not answered for ${time(fleet.silent_seconds)}: clients are sent away until it does.`;
@@ -60,7 +60,7 @@ export function fleetTrouble(fleet) {
   return fleet.is_draining ? "Clients are sent to other exits of the fleet." : "";
 }
 
-// When a certificate ends that has this many days left.
+// When a certificate with this many days left expires.
 function expiry(days) {
   const whole = Math.floor(days);
   if (whole < 0) return "has expired";
@@ -74,30 +74,30 @@ export function when(timestamp) {
   return `${time(seconds).split(" ").slice(0, 2).join(" ")} ago`;
 }
 
-// A time of this browser's zone, as in 2026-11-26 18:03.
+// A time in this browser's time zone, such as 2026-11-26 18:03.
 export function moment(timestamp) {
   const at = new Date(timestamp);
   const two = (number) => String(number).padStart(2, "0");
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}`;
 }
 
-// A limit such as 20mbit as people write it.
+// A limit such as 20mbit in words.
 export function limit(rate) {
   const [, number, unit] = /^(\d+)([kmg])bit$/.exec(rate) ?? [];
   return number ? `${number} ${{ k: "kbit/s", m: "Mbit/s", g: "Gbit/s" }[unit]} each way` : rate;
 }
 
-// A sentence may begin with ports, such as tcp/8443, which stay as they are.
+// Begins a sentence with a capital letter, unless it begins with ports such as tcp/8443.
 export const capital = (sentence) => /^(tcp|udp)\//.test(sentence) ? sentence : sentence.charAt(0).toUpperCase() + sentence.slice(1);
 
-// How a client is now: a word for its look, and the words beside it.
+// A client's present state: the look, and the state in words.
 export function clientState(client) {
   if (client.disabled) return ["disabled", "disabled"];
   if (client.session) return ["connected", `connected for ${time(client.session.since_seconds)}`];
   return ["offline", client.last_seen ? `seen ${when(client.last_seen)}` : "never seen"];
 }
 
-// Who made a change, by which way.
+// Who made a change, and how.
 export function person(entry) {
   if (entry.by === "invitation") return "the client, by invitation";
   const user = entry.login ? `${entry.user ?? "?"} (login ${entry.login})` : (entry.user ?? "unknown user");

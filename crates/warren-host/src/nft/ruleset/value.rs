@@ -1,4 +1,4 @@
-//! The values that nft accepts in each place. nft takes any other word there for a name, and asks a name server or
+//! The values that nft accepts in each place. nft treats any other word there as a name, and asks a name server or
 //! reads a file for it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -59,7 +59,7 @@ pub(super) fn is_number(word: &str) -> bool {
     }
 }
 
-/// Whether a word is a number as this program writes it. nft takes a number with a leading zero for octal, or for a
+/// Whether a word is a number as this program writes it. nft reads a number with a leading zero as octal, or as a
 /// name.
 fn is_decimal<T: FromStr + ToString>(word: &str) -> bool {
     word.parse::<T>().is_ok_and(|number| number.to_string() == word)

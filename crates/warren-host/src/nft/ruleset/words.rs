@@ -15,7 +15,7 @@ pub(super) const PROTOCOLS: [&str; 9] =
 /// The names of chain priorities.
 pub(super) const PRIORITIES: [&str; 6] = ["dstnat", "filter", "mangle", "raw", "security", "srcnat"];
 
-/// Words after which a list of states without braces comes.
+/// Words that a list of states without braces may follow.
 pub(super) const STATE_WORDS: [&str; 2] = ["state", "status"];
 
 /// The flags of TCP in Warren's rules.
@@ -27,7 +27,7 @@ pub(super) const SET_FLAGS: [&str; 3] = ["dynamic", "interval", "timeout"];
 /// The types of the elements of sets in Warren's rules.
 pub(super) const SET_TYPES: [&str; 3] = ["inet_service", "ipv4_addr", "ipv6_addr"];
 
-/// nft's commands, and the words by which it reads a file. nft would not accept one as the name of a chain or a set,
+/// nft's commands, and the words that make it read a file. nft would not accept one as the name of a chain or a set,
 /// so none of them may be one.
 pub(super) const COMMANDS: [&str; 19] = [
     "add", "create", "define", "delete", "describe", "destroy", "export", "flush", "import", "include",

@@ -103,19 +103,19 @@ pub(super) struct Adaptive {
     last_cut: Option<Instant>,
 }
 
-/// What happens to the window.
+/// How the window is set.
 #[derive(Debug)]
 enum Phase {
-    /// It doubles each round until there is a queue.
+    /// The window doubles each round until there is a queue.
     SlowStart,
-    /// It grows, faster each round, while there is no queue.
+    /// The window grows, faster each round, while there is no queue.
     Bounded {
         /// Bytes that the next round adds.
         step: u64,
         /// The queue of the last rounds, while there is one.
         queue: Option<Queue>,
     },
-    /// It is a little less than the path holds without a queue, to see whether the loss goes down with it.
+    /// The window is a little less than the path holds without a queue, to see whether the loss goes down with it.
     Draining {
         /// The share of packets that was lost before.
         loss: f64,
@@ -127,7 +127,7 @@ enum Phase {
         delivered: u64,
         lost: u64,
     },
-    /// CUBIC sets it, for one of the reasons in [`Cause`].
+    /// CUBIC sets the window, for one of the reasons in [`Cause`].
     Competing {
         cubic: Box<dyn Controller>,
         cause: Cause,

@@ -10,7 +10,7 @@ pub(super) struct News {
     pub(super) answers: Option<bool>,
     /// Whether datagrams lie in QUIC's receive buffer.
     pub(super) datagrams: bool,
-    /// Whether QUIC has kept datagrams to return that were lost.
+    /// Whether kept datagrams were lost, which QUIC can return.
     pub(super) lost: bool,
     pub(super) ended: Option<CloseReason>,
 }

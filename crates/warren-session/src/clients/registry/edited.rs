@@ -1,4 +1,4 @@
-//! Takes over a registry that the operator edited, except for leases and dates, which the exit keeps.
+//! Applies a registry that the operator edited, except for leases and dates, which the exit keeps.
 
 use std::time::SystemTime;
 
@@ -15,8 +15,8 @@ impl ClientRegistry {
         }
     }
 
-    /// Becomes the registry that an operator edited. Leases and dates stay this registry's, which are newer. Removed keys stay
-    /// removed. A client that enrolled meanwhile stays if its invitation is still open in `edited`.
+    /// Turns this registry into the one that an operator edited. This registry's leases and dates stay, because they are
+    /// newer. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation is still open in `edited`.
     ///
     /// # Errors
     ///

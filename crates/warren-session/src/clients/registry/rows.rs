@@ -27,7 +27,7 @@ impl ClientRegistry {
         Ok(registry)
     }
 
-    /// Takes a stored row into a registry that does not have it yet.
+    /// Loads a stored row into a registry that does not contain it yet.
     pub(super) fn load(&mut self, row: RowChange) -> Result<(), RegistryError> {
         if let RowChange::Client { client: Some(client), .. } = row {
             self.check(&client)?;
@@ -43,9 +43,9 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Takes over rows of the store, which always wins. A client that conflicts with one of these rows is deleted,
-    /// because its own row is out of date. Returns why clients are refused: they are invalid, or their keys are removed
-    /// ones. Afterwards, the registry has neither a refused client nor a client with another removed key.
+    /// Applies rows of the store, which always wins. A client that conflicts with one of these rows is deleted, because
+    /// its own row is out of date. Returns why clients are refused: they are invalid, or their keys are removed ones.
+    /// Afterwards, the registry contains neither a refused client nor a client with another removed key.
     pub(crate) fn take_over(&mut self, rows: Vec<RowChange>) -> Vec<RegistryError> {
         let mut clients = Vec::new();
         for row in rows {

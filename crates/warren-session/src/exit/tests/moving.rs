@@ -72,7 +72,7 @@ fn a_client_that_says_again_and_again_that_it_stays_costs_the_store_eight_writes
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.say(2, BOB, &hello(NONCE_B));
     let mut claims = 0;
-    // It moves to another exit and stays, as the exit hears it.
+    // From the exit's point of view, the client moves to another exit and stays.
     let mut stays = |exit: &mut Exit, connection: u64, (key, nonce): (PublicKey, u8)| {
         exit.sessions.elsewhere(exit.now, key, &[nonce; 16], claims + 1);
         claims += 2;
@@ -84,7 +84,7 @@ fn a_client_that_says_again_and_again_that_it_stays_costs_the_store_eight_writes
 
     assert_eq!(written, 8);
     assert_eq!(exit.sessions.stays_refused(), 4_992);
-    // The same if the store is late with the other sessions.
+    // The same holds if the store reports the other sessions late.
     exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim: u64::MAX })));
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 1);
     assert_eq!(exit.actions(), []);
@@ -112,7 +112,7 @@ fn a_stay_that_changes_nothing_is_not_counted_and_costs_nothing() {
     }
     assert_eq!(exit.actions(), []);
     assert_eq!(exit.sessions.stays_refused(), 0);
-    // The control: it changes something.
+    // The control: a change has an effect.
     exit.sessions.elsewhere(exit.now, ALICE, &[NONCE_A; 16], 5_000);
     exit.sessions.received(exit.now, 1, &encode(&Message::Stay(Stay { claim: 5_001 })));
     assert!(matches!(exit.actions()[..], [Action::Stays { key: ALICE, .. }]));

@@ -213,7 +213,7 @@ pub(crate) enum ExitClientCommand {
                             warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
                             warren exit client set phone --rate-limit 20mbit")]
     Set(ClientSetArgs),
-    /// Let ports of the exit's addresses lead to a client, so that its services can be reached from outside.
+    /// Forward ports of the exit's addresses to a client, so that its services can be reached from outside.
     ///
     /// Visitors keep their own addresses. The client must allow the ports in its profile: [forwards] allow = ["tcp/443"]. A
     /// WireGuard client has no profile, and its own firewall decides.
@@ -221,7 +221,7 @@ pub(crate) enum ExitClientCommand {
     Forward(ForwardCommand),
     /// Write all clients, invitations and removed keys as TOML, to edit or to keep.
     ///
-    /// This also works while the exit runs. "warren exit client import" takes the edited file over.
+    /// This also works while the exit runs. "warren exit client import" imports the edited file.
     #[command(after_help = "Examples:\n  warren exit client export clients.toml\n  \
                             warren exit client export > backup.toml")]
     Export(ClientExportArgs),
@@ -237,7 +237,7 @@ pub(crate) enum ExitClientCommand {
 /// `warren exit client forward ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ForwardCommand {
-    /// Let ports of the exit lead to a client, from now on and after restarts.
+    /// Forward ports of the exit to a client, from now on and after restarts.
     ///
     /// The forward follows the client to other addresses. While the client is away, visitors get no answer.
     #[command(after_help = "Examples:\n  warren exit client forward add home tcp/443\n  \
@@ -246,7 +246,7 @@ pub(crate) enum ForwardCommand {
     Add(ForwardAddArgs),
     /// List the forwards of all clients, or of one, and whether they are in force.
     List(ForwardListArgs),
-    /// Take a forward back. Its connections end at once.
+    /// Remove a forward. Its connections end at once.
     #[command(after_help = "Examples:\n  warren exit client forward remove home tcp/8443")]
     Remove(ForwardRemoveArgs),
 }

@@ -38,7 +38,8 @@ pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
 
 /// A key of Warren or of WireGuard. The other arguments say which.
 pub(super) fn any_public_key(text: &str) -> Result<PublicKey, String> {
-    // Every key that is one of Warren's is 32 bytes, as those of WireGuard are.
+    // A Warren key has 32 bytes, as a WireGuard key does, so this accepts both. A text that is neither gets
+    // the error of a Warren key.
     warren_wireguard::parse_public_key(text).or_else(|_| public_key(text))
 }
 

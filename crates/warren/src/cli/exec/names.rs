@@ -1,7 +1,7 @@
 //! Keeps a program from looking names up through a service of the host.
 //!
 //! The C library may ask systemd-resolved or nscd over a Unix socket. These then ask on the host's side, and no firewall
-//! sees whose question it is. So a program of its own does not see their sockets, and asks by DNS.
+//! sees whose question it is. So these sockets are hidden from the program, which then asks by DNS.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -13,12 +13,13 @@ use anyhow::{Context as _, bail};
 use warren_host::dns::{nameserver_lines, nameservers};
 use warren_host::exec_groups::Side;
 
-/// What is mounted over which file, in a mount namespace of the program's own.
+/// Pairs of files. The first one is mounted over the second in a mount namespace of the program's own.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Shadowed(Vec<[PathBuf; 2]>);
 
 impl Shadowed {
-    /// What a program of root's must not see. `servers` are the resolvers of its side, and `directory` is the daemon's.
+    /// Hides files from a program that root runs. `servers` are the resolvers of its side, and `directory` is the
+    /// daemon's.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -60,7 +61,7 @@ impl Shadowed {
         Ok(Self::default())
     }
 
-    /// The words that run a program without these files.
+    /// The command line that runs a program with these mounts.
     pub(in crate::cli) fn around(&self, program: &[OsString]) -> Vec<OsString> {
         if self.0.is_empty() {
             return program.to_vec();

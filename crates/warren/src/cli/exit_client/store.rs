@@ -44,14 +44,15 @@ pub(crate) trait ClientStore {
     fn is_invited(&mut self, name: &str) -> anyhow::Result<bool>;
     /// A page of the keys of removed clients, by key.
     fn removed(&mut self, page: &PageQuery) -> anyhow::Result<Page<RemovedView>>;
-    /// Removes a client and ends its session, or withdraws the invitation of that name. Returns where it is cut off, in a fleet.
+    /// Removes a client and ends its session, or withdraws the invitation of that name. In a fleet, returns at how many exits it
+    /// is cut off.
     fn remove(&mut self, name: &str) -> anyhow::Result<Option<CutOff>>;
-    /// Changes a client. Its session continues unless the change concerns it. Returns where it is cut off, if it is disabled in a
-    /// fleet.
+    /// Changes a client. Its session continues unless the change concerns it. If the client is disabled in a fleet, returns at
+    /// how many exits it is cut off.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<Option<CutOff>>;
-    /// Whether WireGuard clients can connect now, if the exit runs, with the exit's key that they have.
+    /// Whether WireGuard clients that have this key of the exit can connect now, or once the exit runs.
     fn serves_wireguard(&mut self, key: PublicKey) -> anyhow::Result<bool>;
-    /// Takes over the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
+    /// Imports the clients of `clients.toml`, and returns the changes. With `dry_run`, nothing is changed.
     fn import(&mut self, dry_run: bool) -> anyhow::Result<ImportSummary>;
 }
 
@@ -157,11 +158,11 @@ pub(crate) struct StoppedExit {
     clients: StoppedClients,
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
-    /// Where changes are written down.
+    /// The audit log, in which changes are recorded.
     audit: AuditFile,
-    /// What was read for a list. Its other pages come from the same moment.
+    /// The registry that a list was read from, so that all pages of the list show the same moment.
     read: Option<ClientRegistry>,
-    /// Whether the exit belongs to a fleet, whose store has the clients.
+    /// Whether the exit belongs to a fleet. The clients are then in the fleet's store.
     is_of_fleet: bool,
 }
 
@@ -184,7 +185,7 @@ impl StoppedExit {
         Ok(self.read.get_or_insert_default())
     }
 
-    /// Reads, changes and writes the registry under its lock, and writes the change down. Refuses a change that would keep the exit
+    /// Reads, changes and writes the registry under its lock, and records the change. Refuses a change that would keep the exit
     /// from starting.
     fn edit(
         &mut self,
@@ -207,7 +208,7 @@ impl StoppedExit {
         Ok(())
     }
 
-    /// Refuses to change the copy that an exit of a fleet has on disk: the exit would take the change back when it starts.
+    /// Refuses to change the copy that an exit of a fleet has on disk: the exit would undo the change when it starts.
     fn refuse_in_fleet(&self) -> anyhow::Result<()> {
         if self.is_of_fleet {
             bail!(
@@ -217,7 +218,7 @@ impl StoppedExit {
         Ok(())
     }
 
-    /// Writes a change down. The caller holds the clients' lock, so nobody else does.
+    /// Records a change. The caller holds the clients' lock, so nobody else does.
     fn note(&self, change: Change) {
         if let Err(error) = self.audit.add(&Entry::now(Who::this_command(), change)) {
             output::warn(format!("the change is made, but the audit log cannot be written: {error}"));
@@ -282,7 +283,7 @@ impl ClientStore for StoppedExit {
     }
 
     fn serves_wireguard(&mut self, _: PublicKey) -> anyhow::Result<bool> {
-        // It does once it starts.
+        // A stopped exit will use its key once it starts.
         Ok(true)
     }
 

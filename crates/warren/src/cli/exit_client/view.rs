@@ -66,7 +66,7 @@ pub(super) fn removed(keys: &[RemovedView], now: SystemTime) -> String {
     output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Says what a removal took, and how the client comes back.
+/// Says what a removal has removed, and how to enrol the client again.
 pub(super) fn removal(name: &str, client: Option<&ClientView>, directories: &Directories) -> String {
     let add = directories.command("exit client add");
     let invite = directories.command("exit invite");

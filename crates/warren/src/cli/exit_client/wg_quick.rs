@@ -4,8 +4,8 @@ use std::path::Path;
 
 use warren_daemon::directories::shell_word;
 
-/// The command that brings a configuration up. wg-quick takes the interface's name from the file's, which has at most 15 characters
-/// then, and none that a shell treats in a special way.
+/// The command that brings a configuration up. wg-quick derives the interface's name from the file's name. So the file gets a
+/// name of at most 15 characters, without any that a shell treats in a special way.
 pub(super) fn command_for(file: &Path) -> String {
     let name = file.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_=+.-".contains(c);

@@ -8,7 +8,7 @@ use super::present::Present;
 use super::table::table;
 use super::wireguard::WireGuardServer;
 
-/// What is imported, and into what.
+/// An import: the file's content, and the clients at this exit.
 pub(super) struct Import {
     /// What the file says, without the peers that are enrolled already.
     pub(super) server: WireGuardServer,

@@ -21,7 +21,7 @@ use warren_control::{ClientView, NewClient, PageQuery, RemovedView};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Enrols every peer with its own keys and takes over the server's, or does nothing.
+/// Enrols every peer with its own keys, and gives the exit the server's key, or does nothing.
 pub(super) fn run(
     config: &ExitSettings,
     directories: &Directories,
@@ -119,7 +119,7 @@ fn say_what_is_left(change: KeyChange) {
 /// What becomes of the exit's WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyChange {
-    /// It is the server's already.
+    /// The exit's key is the server's already.
     Keep,
     /// The exit gets the server's.
     Write,

@@ -5,7 +5,7 @@ use warren_config::derived_name;
 /// A name that a comment may give to a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
-    /// The name. It has only characters that a client's name may have.
+    /// The name. It contains only characters that a client's name may have.
     pub(super) name: String,
     /// Whether the comment says that this is a name.
     is_explicit: bool,

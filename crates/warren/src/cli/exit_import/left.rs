@@ -1,4 +1,4 @@
-//! What an import does not take over, with the commands for what the operator can set up again.
+//! What an import leaves out, with the commands for what the operator can set up again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::cli::exit_client::forward_command;
 /// The most lines of a file that are named.
 const SHOWN: usize = 16;
 
-/// Says which settings of the file are not taken over.
+/// Says which settings of the file are not imported.
 pub(super) fn say(server: &WireGuardServer, planned: &[NewClient], enrolled: &[ClientView]) {
     let new = planned.iter().map(|client| (client.name.as_str(), client.ipv4, client.ipv6));
     let old = enrolled.iter().map(|view| (view.name.as_str(), view.ipv4, view.ipv6));
@@ -34,17 +34,17 @@ fn notes(skipped: &[Skipped], names: &HashMap<IpAddr, &str>) -> Vec<String> {
             more => format!(" and {more} more"),
         };
         let named = named.collect::<Vec<_>>().join(", ");
-        notes.push(format!("Not taken over: {named}{more}. The exit does NAT and forwarding itself."));
+        notes.push(format!("Not imported: {named}{more}. The exit does NAT and forwarding itself."));
     }
     for Skipped { line, key, value } in skipped {
         let begins = ["PreUp", "PostUp"].contains(key);
         for command in value.split([';', '&', '|']).filter(|command| begins && command.contains("DNAT")) {
             notes.push(match forward(command, names) {
                 Some((name, forward)) => {
-                    format!("The DNAT of line {line} is not taken over. Run: {}", forward_command(name, forward))
+                    format!("The DNAT of line {line} is not imported. Run: {}", forward_command(name, forward))
                 }
                 None => format!(
-                    "A DNAT of line {line} is not taken over, because it is not of the form: -p tcp --dport PORT -j DNAT --to-destination CLIENT:PORT. \
+                    "A DNAT of line {line} is not imported, because it is not of the form: -p tcp --dport PORT -j DNAT --to-destination CLIENT:PORT. \
                      To forward a port: warren exit client forward add NAME tcp/PORT"
                 ),
             });
@@ -53,7 +53,7 @@ fn notes(skipped: &[Skipped], names: &HashMap<IpAddr, &str>) -> Vec<String> {
     let count = notes.len();
     notes.truncate(SHOWN + 1);
     if count > notes.len() {
-        notes.push(format!("{} more DNATs are not taken over.", count - notes.len()));
+        notes.push(format!("{} more DNATs are not imported.", count - notes.len()));
     }
     notes
 }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes[0].contains("PostUp (line 4), PostDown (line 5), PostUp (line 6)"), "{notes:?}");
         assert!(
-            notes[1].ends_with("line 4 is not taken over. Run: warren exit client forward add home tcp/80"),
+            notes[1].ends_with("line 4 is not imported. Run: warren exit client forward add home tcp/80"),
             "{notes:?}"
         );
         assert!(notes[2].contains("line 6") && notes[2].contains("not of the form"), "{notes:?}");

@@ -14,14 +14,15 @@ const SHOWN: usize = 20;
 /// The peers that are enrolled already, by the names of their clients.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
-    /// With what the import would give them.
+    /// Clients with the settings that the import would give them.
     pub(super) same: Vec<String>,
-    /// With the same name and address, but another key than the import would keep.
+    /// Clients with the same name and address, but another key than the import would keep.
     pub(super) other_key: Vec<String>,
 }
 
 impl Present {
-    /// Takes those peers out of the file's. `keeps_keys` says whether the import keeps the peers' keys.
+    /// Removes the peers that are enrolled already from `peers`. `keeps_keys` says whether the import keeps
+    /// the peers' keys.
     pub(super) fn take(
         peers: &mut Vec<Peer>,
         enrolled: &[ClientView],

@@ -23,7 +23,7 @@ pub(super) struct WireGuardServer {
     pub(super) skipped: Vec<Skipped>,
 }
 
-/// A setting that is not taken over.
+/// A setting that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Skipped {
     pub(super) line: usize,
@@ -43,7 +43,7 @@ pub(super) struct Peer {
     pub(super) preshared_key: Option<KeyText>,
 }
 
-/// What stands in a key's place, and its line. It is read only where keys are kept.
+/// The text of a key, and its line. It is parsed only where keys are kept.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct KeyText {
     pub(super) line: usize,
@@ -56,7 +56,7 @@ impl fmt::Debug for KeyText {
     }
 }
 
-/// Reads the file. Notes settings that an exit does not take over.
+/// Reads the file. Notes settings that an exit does not import.
 ///
 /// # Errors
 /// The first line that cannot be understood.
@@ -95,7 +95,7 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardServer, ConfigEr
 }
 
 impl WireGuardServer {
-    /// Takes one setting. The error continues after the key.
+    /// Handles one setting. The error continues a sentence that begins with the key.
     fn take(&mut self, line: usize, key: &'static str, value: &str) -> Result<(), String> {
         let key_text = Some(KeyText { line, text: Zeroizing::new(value.to_owned()) });
         match (key, self.peers.last_mut()) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use super::resolvers::is_public;
 use warren_config::Endpoint;
 
-/// An address on the internet for each version of IP, behind the address to bind to. Nothing is sent there.
+/// The address to bind to and an address on the internet, for each version of IP. Nothing is sent there.
 const SOMEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "9.9.9.9:53"), ("[::]:0", "[2620:fe::fe]:53")];
 
 /// The address from which this host sends to the internet. Nothing if that address is private.

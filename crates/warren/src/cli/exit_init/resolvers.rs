@@ -84,7 +84,7 @@ fn ask(resolver: IpAddr) -> std::io::Result<UdpSocket> {
 }
 
 fn has_answered(socket: &UdpSocket, deadline: Instant) -> bool {
-    // Never zero, which a socket does not take for a timeout. A millisecond is enough to read an answer that is already here.
+    // Never zero: a socket rejects a timeout of zero. A millisecond is enough to read an answer that is already here.
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut answer = [0; 512];
     let length = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv(&mut answer));

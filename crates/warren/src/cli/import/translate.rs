@@ -1,4 +1,4 @@
-//! What the settings of a WireGuard client's file are in a profile.
+//! Translates the settings of a WireGuard client's file into those of a profile.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use warren_config::ConfigError;
 /// The sections of a profile that come from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Translated {
-    /// As text.
+    /// The sections as text.
     pub(super) settings: String,
     /// What else the file says, and what becomes of it.
     pub(super) notes: Vec<String>,
@@ -167,7 +167,7 @@ fn blocks_all_else(client: &WireGuardClient) -> bool {
     })
 }
 
-/// Notes the commands that are not taken over.
+/// Notes the commands that are not imported.
 fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<String>) {
     let mut keys: Vec<&str> = Vec::new();
     for (key, command) in &client.commands {
@@ -178,7 +178,7 @@ fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<Str
     }
     if !keys.is_empty() {
         notes.push(format!(
-            "the commands of {} are not taken over; ExecStartPost and ExecStopPost in a drop-in of warren@.service can run commands",
+            "the commands of {} are not imported; ExecStartPost and ExecStopPost in a drop-in of warren@.service can run commands",
             keys.join(", ")
         ));
     }
@@ -188,7 +188,7 @@ fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<Str
 fn others(client: &WireGuardClient, notes: &mut Vec<String>) {
     for (key, said) in OTHERS {
         if client.others.contains(&key) {
-            notes.push(format!("{key} is not taken over: {said}"));
+            notes.push(format!("{key} is not imported: {said}"));
         }
     }
     if client.peers > 1 {
@@ -294,11 +294,8 @@ mod tests {
              PreDown = iptables -D OUTPUT ! -o %i -j REJECT\nPostUp = logger up\nMTU = 1280\n[Peer]\nPresharedKey = x\nAllowedIPs = 0.0.0.0/0\n";
         let locked = translated(text);
         assert!(locked.settings.contains("[kill_switch]\nenabled = true"), "{locked:?}");
-        assert!(noted(&locked, "the commands of PostUp are not taken over"), "{locked:?}");
-        assert!(
-            noted(&locked, "MTU is not taken over") && noted(&locked, "PresharedKey is not"),
-            "{locked:?}"
-        );
+        assert!(noted(&locked, "the commands of PostUp are not imported"), "{locked:?}");
+        assert!(noted(&locked, "MTU is not imported") && noted(&locked, "PresharedKey is not"), "{locked:?}");
     }
 
     #[test]

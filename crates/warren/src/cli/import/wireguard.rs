@@ -14,7 +14,7 @@ pub(super) struct WireGuardClient {
     /// The client's inner addresses with their networks.
     pub(super) addresses: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
-    /// The names in `DNS`, which wg-quick takes for search domains.
+    /// The names in `DNS`, which wg-quick treats as search domains.
     pub(super) domains: Vec<String>,
     /// The networks of all peers.
     pub(super) allowed: Vec<IpNet>,
@@ -45,7 +45,7 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<WireGuardClient, ConfigEr
 }
 
 impl WireGuardClient {
-    /// Takes one setting. The error continues after the key.
+    /// Handles one setting. The error continues after the key.
     fn take(&mut self, key: &'static str, value: &str) -> Result<(), String> {
         match key {
             "Address" => self.addresses.extend(networks(value)?),

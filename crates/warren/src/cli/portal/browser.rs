@@ -1,7 +1,7 @@
 //! Finds a browser, and the arguments that give it a profile of its own.
 //!
-//! A browser that runs already would take the page over, outside the portal's cgroup. So xdg-open cannot be used, and each
-//! browser is told to be a new one.
+//! A browser that runs already would open the page itself, outside the portal's cgroup. So xdg-open cannot be used, and
+//! each browser is told to be a new one.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -62,7 +62,7 @@ impl Browser {
         )
     }
 
-    /// The words that open a page in a profile in `directory`.
+    /// The command line that opens a page in a profile in `directory`.
     pub(super) fn words(&self, directory: &Path, page: &str) -> Vec<OsString> {
         let directory = directory.as_os_str();
         let mut words = vec![self.program.clone().into_os_string()];

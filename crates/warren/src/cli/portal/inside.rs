@@ -38,7 +38,7 @@ pub(super) async fn run(directories: &Directories, arguments: &PortalArgs) -> an
     let browser = Browser::find()?;
     let profile = browser.make_profile()?;
     let shown = show(&browser.words(&profile, &page), &page).await;
-    // What the login page has stored goes with it.
+    // This also removes what the login page has stored.
     if let Err(error) = std::fs::remove_dir_all(&profile) {
         output::warn(format!("cannot remove {}: {error}; remove it by hand", profile.display()));
     }

@@ -19,9 +19,9 @@ const MOST_SHOWN: usize = 20;
 /// The state of a rotation.
 #[derive(Debug, Serialize)]
 pub(super) struct Waiting {
-    /// The number of clients that pin a key of the exit. WireGuard's have a key of their own.
+    /// The number of clients that pin a key of the exit. WireGuard clients use another key.
     clients: usize,
-    /// Those that have not connected with the new key, by name.
+    /// The clients that have not connected with the new key, by name.
     waiting: Vec<WaitingClient>,
     /// The names of open invitations. Those from before the rotation name the old key.
     invitations: Vec<String>,
@@ -42,13 +42,13 @@ struct WaitingClient {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Need {
-    /// It is connected, and is about to use the new key.
+    /// The client is connected, and is about to use the new key.
     Nothing,
-    /// It is connected, with a version that learns no keys.
+    /// The client is connected, with a version that learns no keys.
     KeyByHand,
-    /// It is away, or has never been here.
+    /// The client is away, or has never been here.
     ToConnect,
-    /// It is disabled.
+    /// The client is disabled.
     ToBeEnabled,
 }
 
@@ -80,7 +80,7 @@ impl Waiting {
         Ok(Self { invitations, ..Self::of(&clients, new, only_of) })
     }
 
-    /// `only_of`: the old key, at an exit of a fleet. Clients that were last at another exit pin that one's key.
+    /// `only_of`: the old key, at an exit of a fleet. Clients that were last at another exit pin that exit's key.
     fn of(clients: &[ClientView], new: PublicKey, only_of: Option<PublicKey>) -> Self {
         let is_own = |client: &ClientView| match (only_of, client.exit_key) {
             (Some(old), Some(key)) => key == old || key == new,
@@ -152,7 +152,7 @@ impl Waiting {
         let mut text = String::new();
         if !self.invitations.is_empty() {
             text += &format!(
-                "Open invitations: {}. Those from before the rotation have the old key and stop working with it; invite again.\n",
+                "Open invitations: {}. Those from before the rotation name the old key and stop working with it; invite again.\n",
                 shown(&self.invitations)
             );
         }
@@ -186,7 +186,7 @@ impl Need {
 
     fn sentence(self) -> &'static str {
         match self {
-            Self::Nothing => "nothing: it takes the new key over by itself",
+            Self::Nothing => "nothing: it switches to the new key by itself",
             Self::KeyByHand => "the new key in its profile, because its version is too old to learn it",
             Self::ToConnect => "to connect once before the old key is retired",
             Self::ToBeEnabled => "to be enabled, and to connect once",

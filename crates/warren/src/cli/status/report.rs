@@ -106,7 +106,7 @@ pub(super) fn fleet(client: &ClientStatus) -> Option<String> {
     Some(format!("{}, roster {}{exit}", fleet.name, fleet.serial))
 }
 
-/// Each problem in a line of its own. Nothing in a good state.
+/// Adds a line for each problem; none if all is well.
 pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
     if let Some(client) = &status.client {
         if let Some(refused) = &client.refused {

@@ -125,7 +125,7 @@ fn fitting(lead: &str, items: &[String]) -> String {
     for (number, item) in items.iter().enumerate() {
         let separator = if number == 0 { "" } else { ", " };
         let left = items.len() - number - 1;
-        // The last item needs no room for a count behind it.
+        // The last item needs no room for a count after it.
         let room = VALUE - if left == 0 { 0 } else { " and 9999 more".len() };
         if number > 0 && text.chars().count() + separator.len() + item.chars().count() > room {
             return format!("{text} and {} more", left + 1);

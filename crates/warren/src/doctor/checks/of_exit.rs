@@ -44,7 +44,8 @@ fn port(exit: &ExitFacts) -> Finding {
             "stop that program (ss -lunp), or change listen in exit.toml",
         );
     }
-    // The kernel's list of ports does not say whose they are. While the exit runs, they are taken for its own.
+    // The kernel's list of ports does not say whose they are. While the exit runs, they are assumed to be its
+    // own.
     if exit.is_running && exit.ports_in_use.len() < exit.ports.len() {
         let why = "clients cannot reach it";
         let found = format!("the exit runs, but does not listen on all of UDP {}", list(&exit.ports));

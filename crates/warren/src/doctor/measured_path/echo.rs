@@ -77,7 +77,7 @@ impl Echoes {
         })
     }
 
-    /// Sends these series and takes replies for some time.
+    /// Sends these series and receives replies for some time.
     pub(super) async fn exchange(&mut self, series: &[Series], time: Duration) {
         let start = Instant::now();
         let end = start + time;

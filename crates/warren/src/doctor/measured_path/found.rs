@@ -19,7 +19,7 @@ pub(super) struct Measured {
     pub(super) rate: BothWays<Rate>,
     /// Bytes of packets that this measurement sent and received.
     pub(super) traffic: BothWays<u64>,
-    /// Bits per second of other traffic, both ways together, before it began.
+    /// Bits per second of other traffic, both ways together, before the measurement began.
     pub(super) other_bits_per_second: f64,
     /// Whether the tunnel repairs losses now.
     pub(super) repairs: bool,

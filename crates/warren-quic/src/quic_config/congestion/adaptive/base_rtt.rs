@@ -15,7 +15,7 @@ pub(super) struct BaseRtt {
 }
 
 impl BaseRtt {
-    /// Takes a sample.
+    /// Adds a sample.
     pub(super) fn add(&mut self, now: Instant, sample: Duration) {
         let began = *self.began.get_or_insert(now);
         let passed = now.saturating_duration_since(began).as_secs() / BUCKET.as_secs();

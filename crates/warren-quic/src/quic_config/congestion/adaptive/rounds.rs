@@ -17,7 +17,7 @@ pub(super) struct Round {
     pub(super) lost: u64,
     /// Lost packets whose predecessor was not lost.
     pub(super) bursts: u64,
-    /// Most bytes that were under way.
+    /// The largest number of bytes in flight during the round.
     pub(super) in_flight: u64,
     /// Whether the window or the pacer held packets back.
     pub(super) was_limited: bool,

@@ -75,7 +75,7 @@ impl Terminal {
 
     /// Replaces the lines on the screen without flicker.
     pub(super) fn draw(&self, lines: &[String]) -> io::Result<()> {
-        // Each line and the screen are cleared only behind the new text. Clearing the whole screen first would flicker.
+        // Each line and the screen are cleared only after the new text. Clearing the whole screen first would flicker.
         let text = lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\r\n");
         write(&format!("\x1b[H{text}\x1b[J"))
     }
