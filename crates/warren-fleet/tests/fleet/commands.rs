@@ -269,8 +269,8 @@ fn a_ticket_has_an_end_and_can_be_voided_and_a_refused_join_leaves_nothing() {
     assert!(!at("e/config/fleet.toml").exists() && !at("e/config/fleet").exists());
     assert!(fleet_fails(a, &["remove", "e"]).contains("no exit e"), "there is nothing left");
 
-    for wrong in ["5s", "31d", "24"] {
-        assert!(fleet_fails(a, &["ticket", "e", "--expires", wrong]).contains("must be"), "{wrong}");
+    for (wrong, why) in [("5s", "must be"), ("31d", "must be"), ("24", "needs a unit")] {
+        assert!(fleet_fails(a, &["ticket", "e", "--expires", wrong]).contains(why), "{wrong}");
     }
     let file = at("ticket").display().to_string();
     std::fs::write(&file, fleet_ok(a, &["ticket", "e", "--expires", "1min"])).unwrap();
