@@ -48,8 +48,8 @@ async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::
     Ok(true)
 }
 
-/// Keeps a kill switch closed while no daemon keeps it closed. The journal says whether it is to be closed. So once `warren down`
-/// has opened it, the guard leaves it open.
+/// Keeps a kill switch closed while no daemon does. The journal says whether it should be closed. So once `warren down` has
+/// opened it, the guard leaves it open.
 struct Guard {
     profile: ClientProfile,
     directory: DaemonDirectory,

@@ -63,7 +63,7 @@ impl StubSockets {
             }
         }
         Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))).with_context(|| {
-            format!("cannot answer queries at {FIRST}, as domains in [dns] of the profile requires; stop the program that listens on port {PORT} of all addresses")
+            format!("cannot listen for DNS queries at {FIRST}; `domains` in [dns] of the profile needs this. Stop the program that listens on port {PORT} on all addresses")
         })
     }
 

@@ -27,7 +27,7 @@ impl<'a> Value<'a> {
         Self(value)
     }
 
-    /// A refusal of this value. The sentence continues after the key's name.
+    /// Returns an error about this value. `sentence` follows the key's name in the message.
     pub(super) fn problem(self, sentence: impl Into<String>) -> Problem {
         Problem { offset: self.0.span().start, sentence: sentence.into() }
     }

@@ -300,7 +300,7 @@ impl DaemonDirectory {
         Ok(())
     }
 
-    /// Whether the daemon runs, which is as long as it holds the lock.
+    /// Whether the daemon is running, that is, whether it holds the lock.
     pub fn is_running(&self) -> anyhow::Result<bool> {
         Ok(self.lock()?.is_none())
     }

@@ -35,7 +35,7 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Runs the exit daemon until it is stopped.
 ///
 /// # Errors
-/// The reason for the daemon's end. The host is as it was before.
+/// Why the daemon stopped. The host has been restored.
 pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDirectory::new(&directories.runtime, EXIT);

@@ -115,7 +115,7 @@ pub(crate) fn days_left(certificate: &StoreCertificate, now: SystemTime) -> i64 
     left.div_euclid(86_400)
 }
 
-/// What is wrong with a certificate, if it expires soon.
+/// Warns about a certificate that has expired or expires soon.
 pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option<String> {
     let (name, days) = (&certificate.name, days_left(certificate, now));
     if days < 0 {

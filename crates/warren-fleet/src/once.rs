@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// How many different lines are remembered. Beyond that, all of them count as news again.
+/// Maximum number of remembered lines. At this number all are forgotten, and each is logged again.
 const MOST: usize = 100;
 
 /// The lines that were logged.

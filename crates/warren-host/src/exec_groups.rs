@@ -187,5 +187,5 @@ fn undo(table: &str) -> Undo {
     Undo::Nftables { family: FAMILY, table: table.to_owned() }
 }
 
-/// The table is about both IP versions.
+/// The table covers both IP versions.
 const FAMILY: TableFamily = TableFamily::Inet;

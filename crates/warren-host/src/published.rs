@@ -79,7 +79,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
         }
         for name in found.wanted {
             let listed = nft::said(&name.arguments(), MOST_BYTES).await;
-            // A set that is gone by now is not in the next listing, either.
+            // If the set was deleted meanwhile, this error disappears with the next listing.
             let elements = listed.and_then(|text| name.elements(&text)).unwrap_or_else(|error| {
                 unlisted.push(format!("{name}: {error}"));
                 Vec::new()

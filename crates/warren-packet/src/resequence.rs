@@ -47,7 +47,7 @@ impl Default for Limits {
     }
 }
 
-/// The order of one connection's numbered datagrams. It allocates nothing before the first one.
+/// Restores the order of one connection's numbered datagrams. Allocates nothing before the first one arrives.
 ///
 /// Each datagram is released exactly once, or refused when it arrives. The datagrams of an ordered lane are released in the order
 /// of their numbers, except for those that arrive after their lane has skipped them.

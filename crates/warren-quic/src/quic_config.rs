@@ -29,7 +29,7 @@ use crate::{
 /// How many bytes longer IPv6's header is than IPv4's.
 const IPV6_EXTRA: u16 = 20;
 
-/// Most connection attempts that wait to be handled, and the most bytes buffered for each and for all.
+/// Maximum number of connection attempts waiting to be handled, and the maximum bytes buffered per attempt and in total.
 const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 8 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 1024 * 1024;

@@ -131,8 +131,8 @@ impl Default for TransportSettings {
 }
 
 impl TransportSettings {
-    /// Returns the most bytes of outgoing datagrams that a connection holds. It is no more than its next drive takes, because the
-    /// packet path can no longer drop or reorder them.
+    /// Returns how many bytes of outgoing datagrams a connection may buffer. By default this is one drive, but at least 64 KiB:
+    /// the packet path cannot drop or reorder datagrams once they are in this buffer.
     pub fn datagram_send_buffer(&self) -> usize {
         let drive = || self.caps.datagrams() * usize::from(self.max_mtu.max(self.initial_mtu));
         self.datagram_send_buffer.unwrap_or_else(|| drive().max(64 * 1024))

@@ -37,7 +37,7 @@ pub(crate) struct HandedOver {
     pub packet: BytesMut,
 }
 
-/// A turn's reads for one worker. Its bytes count as waiting until it is dropped.
+/// The packets that one turn has read for another worker. Their bytes count as waiting until the batch is freed.
 pub(crate) struct Batch {
     reads: Vec<HandedOver>,
     bytes: usize,

@@ -179,7 +179,8 @@ impl Pump {
         // 182 with two thirds of the round trip (bench/LOG.md).
         let mut round_trip = counts.rtt;
         if self.repair.is_on() {
-            // Packets after a lost one wait for its repair. An inner flow needs a window for both.
+            // Packets behind a lost one wait for its repair, so an inner flow needs a window that covers the round trip plus
+            // the repair.
             round_trip += time_of_repair(counts.rtt);
         }
         self.queue.set_round_trip(round_trip, counts.is_starting);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How often the upkeep of each connection runs.
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
-/// Connections whose upkeep one turn does, so that turns do not get longer with their number.
+/// Maximum connections served in one upkeep turn, so that a turn does not grow with the number of connections.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
 /// Time until the next turn of a round that is not finished. Other work may bring it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);

@@ -98,7 +98,7 @@ impl Daemon {
             None
         });
         let recognised = self.on_demand.recognise(current.as_ref());
-        // A kill switch that the profile does not let open keeps the tunnel up.
+        // While the kill switch is closed, the tunnel stays up unless the profile allows on-demand to open the kill switch.
         let may_rest = !self.host.lockdown.is_closed() || self.settings.profile.on_demand.opens_kill_switch;
         let seen = match &recognised {
             Some((name, is_confirmed)) if may_rest => Seen::Trusted { name, is_confirmed: *is_confirmed },

@@ -87,7 +87,7 @@ impl OnDemand {
         self.look_at
     }
 
-    /// Looks at once, because the network has changed.
+    /// Schedules an immediate check, because the network has changed.
     pub(super) fn look_soon(&mut self, now: Instant) {
         let is_used = !self.trusted.is_empty() || self.resting.is_some();
         self.look_at = is_used.then_some(now);

@@ -95,7 +95,7 @@ pub struct ExitPeer {
     pub address: Option<SocketAddr>,
     /// The key that it proved, or must prove.
     pub public_key: String,
-    /// The newer key that it has named in a session, and has not opened a session with yet.
+    /// The exit's next key: announced in a session, but not yet used to open one.
     #[serde(default)]
     pub next_public_key: Option<String>,
 }

@@ -38,7 +38,7 @@ impl Daemon<'_> {
         refuse_missing_interface(&config)?;
         let state = state_directory(&self.clients)?.to_owned();
         let roster = roster::news_in_file(self.clients.fleet(), &state)?;
-        // Then the listeners, which fall back to where they were.
+        // Then move the listeners. A listener that cannot move stays where it was.
         if self.config.metrics.listen != config.metrics.listen {
             self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
         }

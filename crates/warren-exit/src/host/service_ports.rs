@@ -164,10 +164,11 @@ struct Listed {
     published: anyhow::Result<Published>,
 }
 
-/// Looks without holding the daemon up. Only a sandboxed daemon may call it, because it may start a thread.
+/// Lists the ports in use on another thread, so that the daemon does not wait. Call it only inside the sandbox: a thread
+/// started before would stay outside.
 async fn list(helper: Helper) -> Listed {
     let listed = tokio::task::spawn_blocking(|| (facts::service_ports(), facts::own_ports())).await;
-    let failed = |error| (Err(io::Error::other(error)), Err(io::Error::other("the look has failed")));
+    let failed = |error| (Err(io::Error::other(error)), Err(io::Error::other("cannot list the daemon's own ports")));
     let (sockets, own) = listed.unwrap_or_else(failed);
     Listed { sockets, own, published: helper.list_published().await }
 }

@@ -14,7 +14,7 @@ use crate::wire::{put_u16, u16_at, u32_at};
 
 use super::merge::{MAX_PARTS, Merge};
 
-/// Longest headers of a merged packet: IPv6 without extension headers, and TCP with the maximum of options.
+/// Longest headers of a merged packet: IPv6 without extension headers, and TCP with the most options that fit.
 pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;
 
 /// Longest super-packet in bytes. With a link header (22 bytes for Ethernet with two VLAN tags) it stays below 65,536, the size

@@ -307,7 +307,7 @@ impl ClientRegistry {
         }
         let removed = RemovedKey { name: client.name.clone(), public_key: key, removed: now };
         self.set_removed(key, Some(removed));
-        // A next key is always one of Warren's, so a client of WireGuard is upgraded with it.
+        // The next key is always a Warren key, so a WireGuard client becomes a Warren client here.
         let renewed = Client { public_key: next, next_public_key: None, wireguard: None, ..client };
         self.set_client(next, Some(renewed));
         // Removing the client later deletes the invitation that it used, which it must find by the new key.

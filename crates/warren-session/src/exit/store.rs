@@ -121,8 +121,8 @@ impl StoreState {
         sent
     }
 
-    /// Enters rows that have just changed. Returns the number of the request for them. Also returns the request, unless
-    /// a proposal holds it up: a row in force may contradict a proposal that the store accepts.
+    /// Records changed rows for the store. Returns the number of their request, and the request itself if it can be sent now.
+    /// It must wait while a proposal about such a row is unanswered: if the store accepts the proposal, the row may contradict it.
     pub(super) fn record(
         &mut self,
         rows: &[RowId],

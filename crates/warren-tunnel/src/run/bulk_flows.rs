@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const BULK_BYTES: u32 = 128 * 1024;
 const WINDOW: Duration = Duration::from_millis(100);
 /// A flow stays bulk for this many windows after it has slowed down, so that flows seldom change lanes.
-// Each change may reorder the flow: what waits in the old lane is overtaken by what comes in on the new one.
+// Each change may reorder the flow: packets on the new lane overtake packets that still wait in the old one.
 const STAYS: u8 = 10;
 /// Flows are counted in buckets by their hash. Beside a thousand bulk flows, one ping in five shares a bucket with one
 /// of them.

@@ -149,7 +149,8 @@ impl Worker {
         }
         // The connection may have closed while the command was under way. A `Closed` report tells the control plane.
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        // Connections of keys that are not enrolled share the room of one client when an exit is overloaded.
+        // From now on the connection has its client's share of an overloaded exit. All keys that are not enrolled together
+        // get the share of one client.
         self.endpoint.know_as_client(connection);
         if !self.sessions.attach(session, index, Place::Here(slot)) {
             return;

@@ -91,7 +91,7 @@ struct Invited {
     exit_key: PublicKey,
     /// Distinguishes this invitation from others.
     label: String,
-    /// The profile's sections besides those of the exit and the key.
+    /// The profile's sections, without those of the exit and the key.
     settings: String,
     /// Where this machine keeps the keys that it has learnt of exits.
     state: PathBuf,

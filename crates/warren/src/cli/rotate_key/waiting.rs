@@ -25,8 +25,8 @@ pub(super) struct Waiting {
     waiting: Vec<WaitingClient>,
     /// The names of open invitations. Those from before the rotation name the old key.
     invitations: Vec<String>,
-    /// At an exit of a fleet: the names of clients that no exit has seen. Nobody waits for them, because nobody knows which exit
-    /// their profiles name.
+    /// At an exit of a fleet: the names of clients that have never connected to any exit. The rotation does not wait for them,
+    /// because nobody knows which exit their profiles name.
     never_seen: Vec<String>,
 }
 
@@ -158,8 +158,8 @@ impl Waiting {
         }
         if !self.never_seen.is_empty() {
             text += &format!(
-                "No exit of the fleet has seen these yet: {}. Nobody waits for them. If a profile names this exit with the old key only, \
-                 write the new one into it.\n",
+                "These clients have never connected to any exit of the fleet: {}. The rotation does not wait for them. If a client's \
+                 profile has only the old key of this exit, add the new key.\n",
                 shown(&self.never_seen)
             );
         }
@@ -262,7 +262,7 @@ mod tests {
             |waiting: Waiting| waiting.waiting.into_iter().map(|client| client.name).collect::<Vec<_>>();
         let in_fleet = Waiting::of(&clients, NEW, Some(OLD));
         assert!(
-            in_fleet.text().contains("No exit of the fleet has seen these yet: unseen."),
+            in_fleet.text().contains("These clients have never connected to any exit of the fleet: unseen."),
             "{}",
             in_fleet.text()
         );
