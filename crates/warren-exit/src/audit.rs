@@ -81,7 +81,7 @@ impl Who {
 pub struct Entry {
     /// When the change was made, in the format of RFC 3339.
     pub time: String,
-    /// Who did it.
+    /// Who made the change.
     #[serde(flatten)]
     pub who: Who,
     /// What was done.

@@ -104,7 +104,7 @@ pub(crate) struct HostSetup {
     services: ServicePorts,
     /// Whether the host forwards for others than clients, as last logged.
     forwards_for_others: Option<bool>,
-    /// Whether the rules name wider networks than those on the host's links.
+    /// Whether the host has so many networks on its links that the rules name wider ones in their place.
     has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
@@ -137,9 +137,9 @@ impl HostSetup {
         self.upkeep.look(&mut self.host, plan, began).await;
     }
 
-    /// Makes the rules follow the host as it is now (the networks on its links, for whom else it forwards, the ports of its
-    /// services), and makes rules and routes follow the networks behind clients. Returns the exit's plan as it would be made now. `store`:
-    /// the addresses of the fleet's store, if the exit belongs to a fleet.
+    /// Adapts the rules to the host: the networks on its links, for whom else it forwards, and the ports of its services. Adapts
+    /// rules and routes to the networks behind clients. Returns the exit's plan as it would be made now. `store`: the addresses
+    /// of the fleet's store, if the exit belongs to a fleet.
     ///
     /// # Errors
     /// What could not be done. The next check tries it again.
@@ -231,7 +231,7 @@ impl HostSetup {
         self.host.table_lost().await;
     }
 
-    /// What is changed on the host, a few words for each change.
+    /// Lists the changes on the host, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.host.changes()
     }
@@ -261,7 +261,7 @@ pub(crate) fn refuse_missing_interface(config: &ExitSettings) -> anyhow::Result<
     Ok(())
 }
 
-/// What the plan of this exit depends on, as the host is now.
+/// Finds the facts about the host on which this exit's plan depends.
 async fn facts_of(
     config: &ExitSettings,
     (registry, needed): (&ClientRegistry, &Needed),

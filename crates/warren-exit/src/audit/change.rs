@@ -118,7 +118,7 @@ impl Change {
 }
 const REMOVED: &str = "removed";
 
-/// What a rename begins with. The new name follows.
+/// How the text of a rename begins. The new name follows.
 const RENAMED: &str = "renamed to ";
 
 fn text(change: &ClientChange) -> String {

@@ -49,7 +49,7 @@ impl Audit {
         self.recent.iter().rev()
     }
 
-    /// The newest entries about a client, including those under its earlier names.
+    /// Returns the newest entries about a client, including those under its earlier names.
     pub(crate) fn of_client(&self, name: &str) -> Vec<&Entry> {
         let mut found = follow(self.newest(), vec![name], None);
         found.truncate(OF_CLIENT);

@@ -72,8 +72,8 @@ impl Clients {
                 self.settle(Proposed::default(), worker).await?;
                 self.follow_all();
             }
-            // Nothing differs in the registry. But an edited store may lack what is only in memory, such as removed keys, and an
-            // import has to be marked as done.
+            // Nothing differs in the registry. But the edited store may lack rows that are only in memory, such as removed keys,
+            // and an import has to be marked as done.
             None => self.store.save_all(self.sessions.registry().rows(), mark.as_deref())?,
         }
         // Only a warning: the mark in the store already keeps the file from being imported again.

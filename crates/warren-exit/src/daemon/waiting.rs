@@ -61,7 +61,7 @@ impl Daemon<'_> {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet
         {
-            // The load report that follows makes the fleet look at the new state.
+            // The load report that follows tells the fleet the new state at once.
             link.hurry();
         }
     }

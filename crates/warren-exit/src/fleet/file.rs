@@ -41,7 +41,7 @@ impl Kept {
     }
 }
 
-/// The file, and what it holds.
+/// The file and its contents.
 #[derive(Debug)]
 pub(super) struct FleetFile {
     path: PathBuf,

@@ -45,7 +45,7 @@ pub(crate) struct Body<'a> {
     /// The bytes that arrived together with the head.
     begun: Vec<u8>,
     stream: &'a mut Stream,
-    /// Who sends it.
+    /// The sender of the request.
     pub(crate) peer: Peer,
 }
 
@@ -165,7 +165,7 @@ struct Connections(VecDeque<AbortHandle>);
 
 impl Connections {
     fn add(&mut self, connection: AbortHandle) {
-        // Without this, connections that are over would count, and a live one would be ended in their place.
+        // Otherwise closed connections would count, and a live one would be ended in their place.
         self.0.retain(|connection| !connection.is_finished());
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()

@@ -21,8 +21,7 @@ pub(crate) struct ClientHistory {
     since: Option<Instant>,
     /// The number of completed steps.
     over: u64,
-    /// What each client had carried when the current step began. A client that is missing had carried
-    /// nothing.
+    /// How much each client had carried when the current step began. A missing client had carried nothing.
     before: BTreeMap<PublicKey, Traffic>,
     clients: HashMap<PublicKey, Steps>,
 }
@@ -42,7 +41,7 @@ struct StepRate {
     from_client: u32,
 }
 
-/// So that 32 bits are enough for 42 Gbit/s.
+/// Rates are kept in this unit, so that 32 bits are enough for 42 Gbit/s.
 const UNIT: u64 = 10;
 
 impl StepRate {
@@ -94,8 +93,8 @@ impl ClientHistory {
         });
     }
 
-    /// A client's rates: one for each step that this exit has seen of the day, and the rate since the last of them. `total` is what the
-    /// client has carried by now.
+    /// Returns a client's rates: one for each step of the day that this exit has run, and the rate since the last of them.
+    /// `total` is what the client has carried so far.
     pub(crate) fn series(&self, now: Instant, key: PublicKey, total: Traffic) -> RateSeries {
         let begun = self.since.filter(|since| now > *since).map(|since| {
             let before = self.before.get(&key).copied().unwrap_or_default();
@@ -105,7 +104,7 @@ impl ClientHistory {
         let places = PLACES - u64::from(begun.is_some());
         let client = self.clients.get(&key);
         let steps = (self.over.saturating_sub(places)..self.over).map(|step| {
-            // Without a rate, the exit has seen that the client carried nothing.
+            // If there is no rate for the step, the client carried nothing in it.
             client.and_then(|client| client.at(step)).unwrap_or_default()
         });
         let rates: Vec<StepRate> = steps.chain(begun).collect();

@@ -17,11 +17,11 @@ use warren_config::WebListen;
 
 const SECTION: &str = "[web]";
 
-/// A question to the daemon from somebody who has the token. The answer is a value, or a message that says why there is none.
+/// A question to the daemon from somebody who has the token. The answer is a value, or a message that says why there is no value.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) asked: ApiCall,
-    /// Whose browser or program asks.
+    /// The browser or program that asks.
     pub(crate) visitor: Peer,
     pub(crate) answer: oneshot::Sender<Result<serde_json::Value, String>>,
 }
@@ -116,7 +116,7 @@ pub(crate) struct AuditQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewForward {
     pub(crate) name: String,
-    /// The exit's ports, such as `tcp/8443`.
+    /// The ports of the exit to forward, such as `tcp/8443`.
     pub(crate) ports: String,
     /// The client's lowest port, if it differs from the exit's.
     pub(crate) to: Option<u16>,
