@@ -37,8 +37,8 @@ pub async fn client_run(
 ) -> anyhow::Result<()> {
     let mut profile = load_profile(file)?;
     if detached {
-        // A session of its own, so that the daemon outlives the terminal of `up`. This fails only for the leader of a process group,
-        // which a child of `up` never is.
+        // Starts a session of its own, so that the daemon outlives the terminal of `up`. This fails only for the leader of a
+        // process group, which a child of `up` never is.
         let _ = rustix::process::setsid();
     } else {
         // Only here: for a detached daemon, `up` has printed them already.
@@ -107,7 +107,8 @@ pub async fn client_run(
     outcome
 }
 
-/// Follows what `up` and `warren exec` have noted for this daemon: the exit to try first, and whether the host stays outside.
+/// Applies the notes that `up` and `warren exec` have left for this daemon: the exit to try first, and whether the host stays
+/// outside.
 fn take_notes(
     directory: &DaemonDirectory,
     profile: &mut ClientProfile,

@@ -59,7 +59,8 @@ impl Unit {
         !["", "inactive", "failed"].contains(&state.as_str())
     }
 
-    /// Starts the unit as [`Self::start`] does, for a user who may start units of Warren and stop none. `down` stops it after a failure.
+    /// Starts the unit like [`Self::start`], for a user who may start Warren's units but not stop them. After a failure, starts
+    /// `down` to stop the unit.
     ///
     /// # Errors
     /// As [`Self::start`], and when this user may not start it.
@@ -71,8 +72,8 @@ impl Unit {
             },
             () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
         };
-        // systemd would restart the daemon for ever. A user who may not start one of the two units may not start the other
-        // either.
+        // Otherwise systemd would restart the daemon for ever. A user who may not start one of the two units may not start the
+        // other either.
         drop(down.run_as_member().await);
         Err(failure)
     }
@@ -182,7 +183,7 @@ pub(crate) fn are_usual(directories: &Directories) -> bool {
 fn systemctl(arguments: &[&str]) -> Command {
     let mut command = Command::new("systemctl");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // In a group of its own, so that Ctrl-C reaches `up` alone. `up` then stops the unit.
+    // Runs in a process group of its own, so that Ctrl-C reaches only `up`, which then stops the unit.
     command.kill_on_drop(true).process_group(0);
     command
 }

@@ -1,4 +1,4 @@
-//! Finds what is wrong with this host's own network. Without a network it makes no sense to ask an exit anything.
+//! Finds problems of this host's own network. Without a network, probing an exit makes no sense.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

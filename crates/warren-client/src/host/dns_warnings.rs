@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
 
-/// The warning that a full tunnel sets no resolver and does not reach this host's own. None if one is reached.
+/// Warns that a full tunnel sets no resolver and does not reach this host's own. `None` if one is reached.
 ///
 /// `named` are the resolvers that stay in use, without those on this host itself. If `is_guarded`, no query leaves outside the
 /// tunnel.
@@ -93,7 +93,7 @@ pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     ))
 }
 
-/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if no query leaves outside.
+/// Warns that queries leave outside a full tunnel, although nobody asked for that. `None` if no query leaves outside.
 ///
 /// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself. The exclusions in `facts` are
 /// those of the profile alone.

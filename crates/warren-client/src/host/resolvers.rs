@@ -26,8 +26,8 @@ impl HostSetup {
         }
         let Some(standing) = &self.standing else { return Ok(()) };
         let Some(helper) = &self.helper else { return Ok(()) };
-        // Before any program is told to ask the stub. Until this call, the stub asks the host's own resolvers for the
-        // tunnel's names too.
+        // Done before any program is told to ask the stub. Until then, the stub asks the host's own resolvers for the tunnel's
+        // names too.
         if let Some(stub) = &self.stub {
             stub.ask(&servers, &self.settings.domains);
         }

@@ -47,8 +47,8 @@ pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordT
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         let data = rest.get(10..10 + length)?;
         rest = rest.get(10 + length..)?;
-        // The answer for an alias (CNAME) also has the records of the alias's target. So every address in it belongs to the name,
-        // whichever name its record has.
+        // The response for an alias (CNAME) also has the records of the alias's target. So every address in it belongs to the
+        // name, no matter which name its record has.
         if [c0, c1] == [0, 1] && u16::from_be_bytes([t0, t1]) == record as u16 {
             found.extend(address(data));
         }

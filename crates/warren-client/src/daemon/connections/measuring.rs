@@ -1,4 +1,4 @@
-//! The measurement of round-trip times to the exits of the roster: when it is due, and what it has found.
+//! Measures the round-trip times to the roster's exits: when a measurement is due, and its results.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
