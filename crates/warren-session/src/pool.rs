@@ -229,7 +229,7 @@ impl AddressPool {
         self.lease_of(key)
     }
 
-    /// Gives a key its addresses, one of each network, and marks it as online.
+    /// Leases a key its addresses, one of each network, and marks the key as online.
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl AddressPool {
             range.take(address, key);
         }
         let holder = self.holders.get(&key).copied();
-        // A key that has an address of the other family keeps its presence.
+        // A key that already has an address of the other family keeps its presence.
         let mut holder = holder.unwrap_or(Holder { ipv4: None, ipv6: None, presence });
         *holder.held_mut(family) = Some(Held { address, is_static });
         self.set(key, Some(holder));

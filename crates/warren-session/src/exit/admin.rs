@@ -92,8 +92,8 @@ impl ExitSessions {
         })
     }
 
-    /// Makes a change that an operator asks for. The client's session goes on, except in two cases. Disabling the
-    /// client ends it at once. New addresses or prefixes end it too, and the client opens a new one by itself.
+    /// Makes a change that an operator asks for. The client's session continues, except in two cases. Disabling the client ends
+    /// it at once. New addresses or prefixes end it too, and the client opens a new one by itself.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl ExitSessions {
     }
 
     /// Removes a client at once: ends its session, closes its connections and frees its addresses. Also withdraws an open
-    /// invitation of its name, and an enrolment with it that is not stored yet. Returns `None` if there was no client.
+    /// invitation of its name, and an enrolment by that invitation that is not stored yet. Returns `None` if there was no client.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl ExitSessions {
         if let Some(coming) = coming {
             // If the enrolment is stored after all, this deletes its row again.
             rows.push(RowId::Client(coming.public_key));
-            // These connections wait for the enrolment, which is void now.
+            // These connections wait for the enrolment, which is now void.
             for connection in self.connections.of_key(coming.public_key) {
                 self.dismiss(connection, Goodbye::InvitationVoid);
             }
@@ -273,7 +273,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Tells the store of rows that have changed.
+    /// Tells the store about changed rows.
     pub(super) fn record(&mut self, rows: &[RowId]) -> Option<StoreRequestId> {
         if rows.is_empty() {
             return None;
@@ -294,7 +294,7 @@ impl ExitSessions {
             self.set_first_next_key(next);
         }
         let client = self.registry.by_next_key(next);
-        // A disabled client stays shut out under its next key too.
+        // A disabled client is shut out under its next key too.
         let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
         let Some(old) = client.map(|client| client.public_key) else { return Ok(()) };
         if self.store.claimed(&Claim::Key(old)).is_some() || self.store.is_stuck() {

@@ -89,7 +89,7 @@ impl MessageDecoder {
         self.buffer.len()
     }
 
-    /// Bytes that no message has been made of yet.
+    /// The number of bytes that are not part of a decoded message yet.
     pub fn unread(&self) -> usize {
         self.buffer.len() - self.read
     }
