@@ -39,8 +39,8 @@ enum Filling {
 impl Arena {
     /// Returns an empty buffer with room for `bytes`. The caller fills it and takes the packet out with [`BytesMut::split`].
     pub(crate) fn room(&mut self, bytes: usize) -> &mut BytesMut {
-        // `split` takes each packet out, so `capacity` is what is left of the slab. The packets share the memory, so
-        // the slab becomes free only once all of them are gone.
+        // `split` takes each packet out, so `capacity` is the unused part of the slab. The packets share the memory, so the slab
+        // becomes free only once all of them are gone.
         if self.filling.capacity() < bytes {
             self.next(bytes);
         }
@@ -60,7 +60,7 @@ impl Arena {
         let slab = if left.is_none() { self.slab(SLAB.max(bytes)) } else { None };
         (self.filling, self.is) = match slab {
             Some(slab) => (slab, Filling::Slab),
-            // The search goes over all slabs, so it is repeated only after another 64 KiB.
+            // The search visits all slabs, so it is repeated only after another 64 KiB.
             None => (BytesMut::with_capacity(bytes), Filling::Alone(left.unwrap_or(SLAB))),
         };
     }

@@ -15,7 +15,7 @@ use warren_quic::driver::ConnectionId;
 
 use super::arena::Arena;
 
-/// Bytes that may wait for a worker, from each of the others.
+/// How many bytes may wait for a worker, from each of the other workers.
 const LIMIT: usize = 1024 * 1024;
 /// Batches that may wait for a worker, from all others together.
 const BATCHES: usize = 1024;
@@ -29,7 +29,7 @@ pub(crate) struct HandOver {
     inbox: mpsc::Receiver<Batch>,
 }
 
-/// What one TUN read brought: a packet or a super-packet.
+/// The result of one TUN read: a packet or a super-packet.
 pub(crate) struct HandedOver {
     /// The connection that the packet is for, according to the worker that read it.
     pub connection: ConnectionId,
@@ -46,7 +46,7 @@ pub(crate) struct Batch {
 
 struct Way {
     to: mpsc::Sender<Batch>,
-    /// Bytes handed over and not yet processed.
+    /// Bytes that were handed over and are not processed yet.
     waiting: Arc<AtomicUsize>,
     reads: Vec<HandedOver>,
     bytes: usize,
@@ -78,10 +78,10 @@ impl HandOver {
         packet: &[u8],
         arena: &mut Arena,
     ) -> bool {
-        // This worker has no channel to itself, and none to an unknown worker.
+        // This worker has no channel to itself, and no worker has one to an unknown worker.
         let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
-        // Only this worker adds to `waiting`. A subtraction that is seen late makes the channel look fuller, never
-        // emptier, so `Relaxed` is enough.
+        // Only this worker adds to `waiting`. If it sees a subtraction late, the channel looks fuller than it is, never emptier,
+        // so `Relaxed` is enough.
         if way.waiting.load(Relaxed) + way.bytes + packet.len() > LIMIT {
             return false;
         }
@@ -115,7 +115,7 @@ impl HandOver {
         }
         match self.inbox.poll_recv(cx) {
             Poll::Ready(Some(batch)) => Poll::Ready(batch),
-            // All other workers have ended. The control plane learns of it from their reports.
+            // All other workers have ended. The control plane learns that from their reports.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

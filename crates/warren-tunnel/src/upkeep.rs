@@ -25,13 +25,13 @@ impl Upkeep {
         Self { began: now, next: None, assembling: false, found_assembly: false }
     }
 
-    /// Notes that an assembly has begun.
+    /// Records that an assembly has begun.
     pub(crate) fn note_assembly(&mut self) {
         self.assembling = true;
         self.found_assembly = true;
     }
 
-    /// How long the worker may sleep until it must continue. `None` if nothing waits for it.
+    /// Returns how long the worker may sleep until it must continue the upkeep. `None` if the upkeep does not wait for it.
     pub(crate) fn due(&self) -> Option<Duration> {
         match self.next {
             Some(_) => Some(NEXT_TURN),

@@ -1,4 +1,5 @@
-//! Finds bulk flows: those that send so much into the TUN that they get a lane of their own, so that a ping need not wait behind them.
+//! Finds bulk flows: flows that send so much into the TUN that they get a separate lane, so that a ping need not wait behind
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,11 @@ const STAYS: u8 = 10;
 /// of them.
 const PLACES: usize = 4_096;
 
-/// Bytes that flows sent in this window, by bucket.
+/// Bytes that the flows of each bucket sent in this window.
 pub(super) struct BulkFlows {
     places: Box<[Sent]>,
     window_end: Instant,
-    /// Whether any bucket is bulk. Otherwise, no packet needs a look-up.
+    /// Whether any bucket is bulk. If none is, packets need no look-up.
     has_bulk: bool,
 }
 
