@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// start the pauses anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
 
-/// Most IDs that are remembered: more than 50 a second until they are forgotten (800).
+/// Maximum number of remembered IDs: more than 50 per second until they are forgotten (800).
 const MOST: usize = 1_024;
 
 /// The IDs that were answered recently.
