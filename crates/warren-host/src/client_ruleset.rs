@@ -53,8 +53,8 @@ fn outside(host: &ClientPlanFacts) -> Vec<String> {
         .collect()
 }
 
-/// Marks connections that come from outside any tunnel to this host or to its guests' own addresses. Their answers
-/// that this host forwards get the mark too.
+/// Marks connections that come from outside any tunnel to this host or to its guests' own addresses. Also marks the replies that
+/// this host forwards for the guests.
 fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     // Only a bare SYN proves that a connection began outside. Conntrack treats the first packet that it sees of
@@ -141,7 +141,7 @@ fn inner(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)>
     ipv4.into_iter().chain(ipv6)
 }
 
-/// The ports as elements of a set; none if there are none.
+/// Returns the ports as elements of a set. `None` if there are no ports.
 fn set(ports: &[u16]) -> Option<String> {
     let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
     (!ports.is_empty()).then(|| ports.join(", "))

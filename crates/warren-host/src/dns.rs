@@ -46,7 +46,7 @@ pub fn needs_stub() -> bool {
     !(method::resolved_runs() && method::leads_to_stub(Path::new(RESOLV_CONF)))
 }
 
-/// How the host's resolvers will be set. `Display` prints the commands that a person would type for it.
+/// How the host's resolvers will be set. `Display` prints the commands that a person would type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsPlan {
     /// The profile that sets them.

@@ -21,7 +21,7 @@ use crate::durable_file::{self, Owner, Unfinished, sync_directory_of};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Standing {
-    /// Nothing.
+    /// There is no file.
     Missing,
     /// A symbolic link, dangling or not.
     Link {
@@ -58,7 +58,7 @@ pub(super) struct Stamp {
 }
 
 impl Standing {
-    /// Reads what is at `path`.
+    /// Reads the object at `path`.
     pub(super) fn at(path: &Path) -> Result<Self, DnsError> {
         let failed = |source| DnsError::Read { path: path.to_owned(), source };
         let metadata = match fs::symlink_metadata(path) {
@@ -75,7 +75,7 @@ impl Standing {
         let content = Content::from(fs::read(path).map_err(failed)?);
         Ok(Self::File {
             content,
-            // Without the bits that say which kind of file it is.
+            // Keeps only the permission bits, not those that encode the kind of file.
             mode: metadata.mode() & 0o7777,
             user: metadata.uid(),
             group: metadata.gid(),
