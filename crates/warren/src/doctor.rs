@@ -56,7 +56,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
     Err(Failure::new(ExitCode::Failed, sentence).into())
 }
 
-/// Problems first, then advice, then what is good.
+/// Formats the findings: problems first, then advice, then good findings.
 fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));

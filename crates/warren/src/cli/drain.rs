@@ -88,7 +88,7 @@ fn ask() -> anyhow::Result<()> {
             "nothing was changed, because nobody can be asked here; add --yes to drain all the same";
         return Err(Failure::new(ExitCode::Usage, sentence).into());
     }
-    // Not on standard output, which a program may read.
+    // Not written to standard output, which a program may read.
     let mut terminal = io::stderr();
     write!(terminal, "Drain all the same? [y/N] ")?;
     terminal.flush()?;

@@ -63,7 +63,7 @@ pub(crate) async fn run_with(
                 directories.command("up")
             ))
         }
-        // The exit may have enrolled the key before its answer was lost, so the key has to stay.
+        // The exit may have enrolled the key, although its answer was lost. So the key must stay.
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(
                 "{sentence}; the new key is kept in {}: run the same command again to continue with it",
@@ -85,7 +85,7 @@ pub(crate) async fn run_with(
 /// The beginning of the comment that says with which invitation a profile's key was enrolled.
 const MARK: &str = "# Enrolled with the invitation ";
 
-/// What an invitation says, apart from its token.
+/// The content of an invitation, apart from its token.
 struct Invited {
     endpoint: Endpoint,
     exit_key: PublicKey,
@@ -126,14 +126,14 @@ fn profile_name(asked: Option<&str>, invited: &str) -> anyhow::Result<ProfileNam
 struct Joining {
     profile: PathBuf,
     before: Before,
-    /// Where the key is until it is in the profile.
+    /// Where the key is stored until it is in the profile.
     key_file: PathBuf,
     key: PrivateKey,
     /// Whether this command wrote the key's file.
     is_new: bool,
 }
 
-/// What exists under the profile's name.
+/// The state of the file under the profile's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -170,7 +170,7 @@ impl Joining {
         Ok(Self { profile, before, key_file, key, is_new: true })
     }
 
-    /// Where the key is.
+    /// Returns where the key is stored.
     fn key_path(&self) -> &Path {
         if self.before == Before::ThisInvitation { &self.profile } else { &self.key_file }
     }

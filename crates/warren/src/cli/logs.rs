@@ -99,7 +99,8 @@ fn property(unit: &str, name: &str) -> Option<String> {
 
 fn journalctl(unit: &str, arguments: &LogsArgs) -> Command {
     let mut command = Command::new("journalctl");
-    // Without host name, as in a log file. Times come from journalctl, because the daemon writes none into lines for the journal.
+    // Leaves out the host name, as a log file does. Times come from journalctl, because the daemon's lines for the journal have
+    // none.
     command.args(["--unit", unit, "--output", "short-iso", "--no-hostname"]);
     command.args(["--lines", &lines(arguments)]);
     if arguments.follow {
@@ -117,7 +118,7 @@ fn tail(file: &Path, arguments: &LogsArgs) -> Command {
     };
     command.args(["--lines", &count]);
     if arguments.follow {
-        // By name, because each start of the daemon begins a new file.
+        // Follows the name, because each start of the daemon begins a new file.
         command.args(["--follow=name", "--retry", "--quiet"]);
     }
     command.arg("--").arg(file);

@@ -38,7 +38,7 @@ const COUNTED: Series = Series { flows: (0, FLOWS), length: LEAST, interval: Dur
 /// Bits per second of the first load, and of the largest.
 const FIRST_RATE: f64 = 2e6;
 const LARGEST_RATE: f64 = 400e6;
-/// Bytes of the load after which it ends early.
+/// The load ends early after this many bytes.
 const MOST_BYTES: u64 = 64_000_000;
 /// The load exceeds what the path carries by this factor.
 const EXCESS: f64 = 1.5;
@@ -74,7 +74,7 @@ struct Measurement<'a> {
     echoes: Echoes,
 }
 
-/// What the load phase saw: one element for each step.
+/// The measurements of the load phase: one element for each step.
 struct Load {
     began: Instant,
     steps: Vec<Step>,
@@ -131,7 +131,7 @@ impl<'a> Measurement<'a> {
         let change = Change::between(&begun, &settled);
 
         let load = self.load(&settled).await?;
-        // Without the first quarter, in which the load still adapts to the path.
+        // Leaves out the first quarter, in which the load still adapts to the path.
         let under_load = self.echoes.round_trips_since(load.began + UNDER_LOAD / 4);
         self.echoes.exchange(&[], SETTLING).await;
         let client = self.first.client.as_ref();
@@ -151,7 +151,7 @@ impl<'a> Measurement<'a> {
                 to_exit: self.echoes.tally.sent_bytes,
                 from_exit: self.echoes.tally.answered_bytes,
             },
-            // From the status before the measurement, because later ones include its own traffic.
+            // Taken from the status before the measurement, because later ones include its own traffic.
             other_bits_per_second: self.first.rates.bits_per_second_out + self.first.rates.bits_per_second_in,
             repairs: settled.connections.iter().any(|one| one.repair.is_on),
         })
@@ -176,7 +176,7 @@ impl<'a> Measurement<'a> {
             let step = Step {
                 seconds: after.0.duration_since(before.0).as_secs_f64(),
                 offered: self.echoes.tally.sent_bytes - tally.sent_bytes,
-                // This side does not know what arrived at the exit, so it is estimated from the lost packets.
+                // This side does not know how much arrived at the exit, so it is estimated from the lost packets.
                 delivered: change.bytes_out as f64 * (1.0 - change.to_exit.percent / 100.0),
                 answered: self.echoes.tally.answered_bytes - tally.answered_bytes,
             };

@@ -44,7 +44,7 @@ pub(crate) fn command(name: &str, forward: Forward) -> String {
     format!("warren exit client forward add {name} {ports}{to}")
 }
 
-/// What was done, and what is left to do.
+/// Describes what was done, and what remains to be done.
 fn added(client: &ClientView, forward: Forward, is_there: bool) -> String {
     let (name, target) = (&client.name, forward.target());
     let begins = if client.disabled {

@@ -9,7 +9,7 @@ use warren_host::dns::nameservers;
 /// Files that list a host's resolvers. The second one lists the resolvers that systemd-resolved asks. The first one may then list
 /// only systemd-resolved itself.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// A public resolver (Quad9) that keeps no record of who asks. It is used if clients can reach none of this host's resolvers.
+/// A public resolver (Quad9) that does not record who asks. It is used if clients can reach none of this host's resolvers.
 const PUBLIC: [&str; 2] = ["9.9.9.9", "149.112.112.112"];
 /// The most resolvers. The C library uses no more from resolv.conf(5).
 const MOST: usize = 3;

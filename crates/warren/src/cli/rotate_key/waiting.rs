@@ -38,7 +38,7 @@ struct WaitingClient {
     needs: Need,
 }
 
-/// What has to happen before a client has the new key.
+/// What must happen before a client has the new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Need {
@@ -63,7 +63,7 @@ impl Waiting {
         new: PublicKey,
     ) -> anyhow::Result<Self> {
         let (directories, path) = (directories.clone(), config.path.clone());
-        // On a thread of its own, because the store waits for the exit's answers.
+        // Runs on another thread, because the store blocks until the exit answers.
         let listing = tokio::task::spawn_blocking(move || {
             let config = warren_config::load_exit(&path)?;
             let mut store = store::open(&directories, &config)?;
@@ -147,7 +147,7 @@ impl Waiting {
         format!("{}:\n{table}{more}{}", self.count(), self.others())
     }
 
-    /// What becomes of open invitations, and of clients that nobody has seen.
+    /// Says what happens to open invitations, and to clients that no exit has seen.
     pub(super) fn others(&self) -> String {
         let mut text = String::new();
         if !self.invitations.is_empty() {
@@ -167,7 +167,7 @@ impl Waiting {
     }
 }
 
-/// The first names.
+/// Joins the first names of a list.
 fn shown(names: &[String]) -> String {
     let shown: Vec<&str> = names.iter().take(MOST_SHOWN).map(String::as_str).collect();
     shown.join(", ") + if names.len() > MOST_SHOWN { " and others" } else { "" }
