@@ -34,7 +34,7 @@ pub struct Transport {
     pub congestion: Congestion,
     /// Whether lost datagrams are sent again, if the other side can put them in order.
     pub repair: bool,
-    /// What drives the connections.
+    /// The driver of the connections.
     pub driver: Driver,
     /// Whether to use the TUN device's segmentation offloads if the host has them.
     pub tun_offload: bool,
@@ -105,7 +105,7 @@ impl Transport {
 }
 
 impl Transport {
-    /// The settings of all connections of a daemon, and those that can change while it runs.
+    /// Returns the settings of all connections of a daemon, and those that can change while it runs.
     pub fn tuning(&self) -> Tuning {
         let settings = TransportSettings {
             caps: TransmitCaps::new(

@@ -21,7 +21,7 @@ impl Users {
             let name = login_name(fields.next()?)?;
             Some((fields.nth(1)?.parse().ok()?, name))
         };
-        // The first name of a number counts, as for getpwuid(3).
+        // For a number with several names, the first name counts, as for getpwuid(3).
         let mut users = HashMap::new();
         for (number, name) in text.lines().filter_map(user) {
             users.entry(number).or_insert(name);

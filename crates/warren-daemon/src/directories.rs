@@ -49,7 +49,7 @@ pub fn learnt_exit_keys(state: &Path, profile: &str) -> PathBuf {
     state.join("exit-keys").join(format!("{profile}.json"))
 }
 
-/// The file with what a profile's daemon knows of the fleet that it follows.
+/// Returns the file with the state of the fleet that a profile's daemon follows.
 pub fn followed_fleet(state: &Path, profile: &str) -> PathBuf {
     state.join("fleets").join(format!("{profile}.json"))
 }

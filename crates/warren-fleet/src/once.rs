@@ -18,7 +18,7 @@ impl Once {
         self.0.insert(line.to_owned())
     }
 
-    /// Forgets the logged lines: something has changed, so each line is news again.
+    /// Forgets the logged lines: something has changed, so each line counts as new again.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }

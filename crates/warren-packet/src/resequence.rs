@@ -34,9 +34,9 @@ pub const MAX_HOLD: Duration = Duration::from_millis(400);
 /// Bounds on what a [`Resequencer`] holds. Above them, the fullest lane skips its oldest missing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes of held datagrams, together with the memory that keeps track of them.
+    /// Maximum bytes of held datagrams, including the memory that keeps track of them.
     pub max_bytes: usize,
-    /// Most held datagrams.
+    /// Maximum number of held datagrams.
     pub max_datagrams: usize,
 }
 

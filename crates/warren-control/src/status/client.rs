@@ -13,12 +13,12 @@ pub struct ClientStatus {
     pub exit: ExitPeer,
     /// The session, while there is one.
     pub session: Option<ClientSessionStatus>,
-    /// What the exits said, in the state `refused`.
+    /// The exits' refusal, in the state `refused`.
     #[serde(default)]
     pub refused: Option<RefusedStatus>,
     /// Why the state is `error`, and what to do.
     pub error: Option<String>,
-    /// What is wrong although traffic flows, and what to do.
+    /// Problems that exist although traffic flows, and what to do.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// Why the latest attempt failed.

@@ -163,7 +163,7 @@ impl Earlier {
     pub(super) fn find(directory: &Path) -> Option<Self> {
         let mut kept = Kept::read(directory).ok()??;
         let mut credentials = kept.unfinished.take()?;
-        // An operator may edit this file. Names in it must not cause the removal of any other file.
+        // An operator may edit this file. Other names in it must not cause the removal of other files.
         credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
         Some(Self { directory: directory.to_owned(), kept, credentials })
     }
@@ -200,7 +200,7 @@ impl Earlier {
     }
 }
 
-/// What joining writes: the ticket's credentials, and the `fleet.toml` that names them.
+/// The files that joining writes: the ticket's credentials, and the `fleet.toml` that names them.
 pub(super) struct Files {
     pub(super) config: FleetConfig,
     credentials: Vec<(PathBuf, String)>,

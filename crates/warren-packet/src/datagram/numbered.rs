@@ -78,7 +78,7 @@ impl Number {
     }
 }
 
-/// Where a datagram belongs.
+/// The place of a datagram in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Its lane.
@@ -98,10 +98,10 @@ impl Place {
     }
 }
 
-/// What a received datagram says about numbers.
+/// The number of a received datagram, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// Nothing, because the datagram has no trailer. It is not validated yet.
+    /// The datagram has no trailer, and so no number. It is not validated yet.
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
