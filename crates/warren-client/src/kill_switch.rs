@@ -188,7 +188,10 @@ impl Lockdown {
     ) -> anyhow::Result<()> {
         let Some(closed) = &mut self.closed else { return Ok(()) };
         let rules = KillSwitchRules { lan, guests, on_link, ..closed.rules().clone() };
-        closed.set(rules).await.context("cannot allow traffic to the LAN and to containers through the kill switch")
+        closed
+            .set(rules)
+            .await
+            .context("cannot allow traffic to the LAN and to containers through the kill switch")
     }
 
     /// Lets out the programs that `warren exec` puts inside or outside of the tunnel.

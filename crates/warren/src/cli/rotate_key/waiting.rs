@@ -158,8 +158,8 @@ impl Waiting {
         }
         if !self.never_seen.is_empty() {
             text += &format!(
-                "These clients have never connected to any exit of the fleet: {}. The rotation does not wait for them. If a client's \
-                 profile has only the old key of this exit, add the new key.\n",
+                "These clients have never connected to any exit of the fleet: {}. The rotation does not wait for them. If a \
+                 client's profile has only the old key of this exit, add the new key.\n",
                 shown(&self.never_seen)
             );
         }
