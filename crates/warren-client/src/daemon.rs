@@ -198,7 +198,7 @@ impl Daemon {
             self.sessions.pair.in_use.machine.start(Instant::now());
         }
         loop {
-            // Each event may leave actions, and these may change what the timers below wait for.
+            // Each event may leave actions. These may change the events that the timers below wait for.
             match self.carry_out_actions().await? {
                 Some(Stop::Goodbye(goodbye)) => {
                     let sentence = self.sessions.connections.refusal_of(goodbye);

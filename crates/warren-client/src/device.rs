@@ -11,7 +11,7 @@ use warren_daemon::device_watch;
 /// The profile's settings of the device.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSettings {
-    /// The name that it must have. None if any name will do.
+    /// The name that it must have. `None` if any name will do.
     pub name: Option<String>,
     pub offload: bool,
     /// The number of queues, one for each worker.

@@ -83,7 +83,7 @@ pub(super) enum Certainty {
     Here,
 }
 
-/// Finds out why `tried` does not answer, or why there is no address to try. None if nothing was tried and this host's network is
+/// Finds out why `tried` does not answer, or why there is no address to try. `None` if nothing was tried and this host's network is
 /// in order.
 pub(super) async fn diagnose(tried: Option<SocketAddr>, kill_switches: KillSwitches) -> Option<Cause> {
     if let Some(sentence) = local_network::find(tried).await {

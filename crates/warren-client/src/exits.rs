@@ -273,8 +273,8 @@ impl Exits {
         self.before(place).is_empty()
     }
 
-    /// The places that are preferred to this one. None if the client chooses its exit: then a move back costs more
-    /// than it gains.
+    /// Returns the places that are preferred to this one. `None` if the client chooses its exit: then a move back costs more than
+    /// it gains.
     fn before(&self, place: usize) -> Vec<usize> {
         let rank = self.rank_of(place);
         let is_before = |other: &usize| {

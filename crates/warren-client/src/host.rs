@@ -73,7 +73,7 @@ pub(crate) struct Preview {
     pub device: DeviceName,
     pub void: DeviceName,
     pub plan: Plan,
-    /// None if the host keeps its resolvers.
+    /// `None` if the host keeps its resolvers.
     pub dns: Option<DnsPlan>,
     /// Other programs' policy rules that would come before Warren's usual priorities.
     pub bypasses: Vec<Bypass>,
@@ -301,8 +301,8 @@ impl HostSetup {
         }
     }
 
-    /// Restores what other programs have undone, and follows this host to another LAN and to new containers. Returns what was
-    /// restored.
+    /// Restores everything that other programs have undone, and follows this host to another LAN and to new containers. Returns a
+    /// list of what was restored.
     ///
     /// # Errors
     /// What could not be restored.
@@ -349,7 +349,7 @@ impl HostSetup {
         self.warnings.trouble.iter().chain(&self.warnings.claimed).cloned().chain(without).collect()
     }
 
-    /// What [`Self::apply`] would do in `slot` with this Welcome. No device is created.
+    /// Returns what [`Self::apply`] would do in `slot` with this Welcome. Creates no device.
     ///
     /// # Errors
     /// When the host's state cannot be read.
@@ -432,7 +432,7 @@ impl HostSetup {
         Ok(gone)
     }
 
-    /// The device that carries the tunnel's packets. None while there is only a substitute for it.
+    /// The device that carries the tunnel's packets. `None` while there is only a substitute for it.
     pub(crate) fn device(&self) -> Option<DeviceStatus> {
         let standing = self.standing.as_ref().filter(|standing| standing.device.is_in_use())?;
         Some(DeviceStatus {

@@ -33,9 +33,9 @@ const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
-    /// The resolvers that may be asked for exits' names. None where the profile names all exits by address.
+    /// The resolvers that may be asked for exits' names. `None` where the profile names all exits by address.
     resolvers: Vec<SocketAddr>,
-    /// The mark of queries for exits' names, which no other program can guess. None where the profile names all exits by address.
+    /// The mark of queries for exits' names, which no other program can guess. `None` where the profile names all exits by address.
     query_mark: Option<u32>,
     /// The programs that `warren exec` has put inside or outside of the tunnel.
     exec: Option<ExecLetOut>,
@@ -249,7 +249,7 @@ impl Lockdown {
         closed.set(rules).await.context("cannot let the carrier out of the kill switch")
     }
 
-    /// Adds the carrier and the daemon's queries to what the rules allow.
+    /// Adds the carrier and the daemon's queries to the traffic that the rules allow.
     fn with_carrier(&self, rules: KillSwitchRules) -> KillSwitchRules {
         let Self { exits, resolvers, query_mark, exec, .. } = self;
         KillSwitchRules {

@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(3_600);
 /// Maximum size of a file in bytes. An exit's entry takes about 2 KiB at most.
 const LONGEST: u64 = 1024 * 1024;
 
-/// What a profile's daemon has learnt about its exits' keys.
+/// The exits' keys that a profile's daemon has learnt.
 #[derive(Debug)]
 pub(crate) struct LearntKeys {
     /// The learnt keys, by endpoint.
@@ -35,7 +35,7 @@ pub(crate) struct LearntKeys {
 }
 
 impl LearntKeys {
-    /// Reads what was learnt before.
+    /// Reads the keys that were learnt before.
     pub(crate) fn load(state_dir: &Path, profile: &str) -> Self {
         let file = learnt_exit_keys(state_dir, profile);
         let exits = match read_plain(&file, LONGEST) {
@@ -70,7 +70,7 @@ impl LearntKeys {
         self.of(exit).unproven()
     }
 
-    /// Applies what an exit says about its keys, in a session whose connection has proven the key `by`.
+    /// Handles the keys that an exit announces in a session whose connection has proven the key `by`.
     pub(crate) fn told(&mut self, now: Instant, exit: &RemoteExit, keys: &[PublicKey], by: PublicKey) {
         let mut known = self.of(exit);
         let mut news = known.told(keys, by);
@@ -83,7 +83,7 @@ impl LearntKeys {
         self.take(exit, known, news);
     }
 
-    /// Notes that an exit has opened a connection with a key.
+    /// Records that an exit has opened a connection with a key.
     pub(crate) fn shown(&mut self, exit: &RemoteExit, key: PublicKey) {
         let mut known = self.of(exit);
         if let Some(news) = known.shown(key) {

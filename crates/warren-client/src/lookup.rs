@@ -33,7 +33,7 @@ pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
-    /// Reads files and asks the system's resolver on behalf of a daemon, whose sandbox forbids both. None outside a daemon.
+    /// Reads files and asks the system's resolver on behalf of a daemon, whose sandbox forbids both. `None` outside a daemon.
     helper: Option<Helper>,
 }
 

@@ -118,7 +118,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// The probe for a Welcome, over IPv4 if possible. None if the Welcome has no pair of addresses for one.
+    /// Returns the probe for a Welcome, over IPv4 if possible. `None` if the Welcome has no pair of addresses for one.
     pub(crate) fn of(welcome: &SessionGrant) -> Option<Self> {
         let ipv4 = welcome
             .ipv4

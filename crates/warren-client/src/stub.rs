@@ -142,7 +142,7 @@ struct Tunnel {
 }
 
 impl Routing {
-    /// The answer to a query. None if the message is not a query.
+    /// Returns the answer to a query. `None` if the message is not a query.
     async fn answer(
         &self,
         query: &[u8],

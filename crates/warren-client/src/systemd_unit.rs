@@ -23,8 +23,8 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// The unit for this profile. None where systemd does not run or has no `warren@.service`. Also none if `up` was asked for
-    /// another file or another directory than the unit uses: `/etc/warren/NAME.toml` and the default directories.
+    /// Returns the unit for this profile. `None` where systemd does not run or has no `warren@.service`. Also `None` if `up` was
+    /// asked for another file or another directory than the unit uses: `/etc/warren/NAME.toml` and the default directories.
     pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
         let is_usual = file == directories.config.join(format!("{name}.toml"));
         let unit = Self::of(directories, name).filter(|_| is_usual)?;

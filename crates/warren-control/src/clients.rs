@@ -96,7 +96,7 @@ pub struct ClientView {
     pub live: Option<LiveView>,
     /// When the client was enrolled, in the format of RFC 3339.
     pub created: String,
-    /// When the client was last seen, in the format of RFC 3339. None if it was never seen.
+    /// When the client was last seen, in the format of RFC 3339. `None` if it was never seen.
     pub last_seen: Option<String>,
 }
 
@@ -109,7 +109,7 @@ pub struct LiveView {
     /// version.
     #[serde(default)]
     pub takes_updates: Option<bool>,
-    /// The address that its packets come from. None while it has no connection.
+    /// The address that its packets come from. `None` while it has no connection.
     pub remote: Option<SocketAddr>,
     /// Bytes of inner packets from the client since the exit started.
     pub received_bytes: u64,

@@ -51,7 +51,7 @@ pub fn login() -> Option<String> {
     name.and_then(|name| login_name(&name)).filter(|name| Some(name) != users.0.get(&own))
 }
 
-/// A name without characters that could break a line of a log. None if nothing is left.
+/// A name without characters that could break a line of a log. `None` if nothing is left.
 pub(crate) fn login_name(text: &str) -> Option<String> {
     let name: String = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
     (!name.is_empty()).then_some(name)

@@ -159,7 +159,7 @@ impl Status {
     }
 
     /// The shortest round-trip time of the connections in milliseconds. For a client with a session, only the connections of the
-    /// session in use count. None if none was measured.
+    /// session in use count. `None` if none was measured.
     pub fn shortest_rtt_ms(&self) -> Option<f64> {
         let session =
             self.client.as_ref().and_then(|client| client.session.as_ref()).map(|session| session.id);

@@ -226,7 +226,7 @@ impl DaemonDirectory {
         write_note(&self.first_exit(), name)
     }
 
-    /// Reads and removes the note of the exit to try first, which is valid for one daemon. None if there is no note.
+    /// Reads and removes the note of the exit to try first, which is valid for one daemon. `None` if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
         // Otherwise the note would also count for later starts.

@@ -30,7 +30,7 @@ use crate::metrics::EventCounts;
 use warren_config::{ClientStore, ConfigError, counted};
 use warren_tunnel::Snapshot;
 
-/// The sessions' state machine, and what the daemon knows about each session and client beyond it.
+/// The sessions' state machine, and the daemon's further knowledge of each session and client.
 pub(crate) struct Clients {
     sessions: ExitSessions,
     /// The file that `[clients] file` names, which is imported if it exists.
@@ -68,7 +68,7 @@ struct Watched {
     failure: Option<ConfigError>,
 }
 
-/// What reports show about a session.
+/// The parts of a session that reports show.
 pub(crate) struct LiveSession {
     name: String,
     key: PublicKey,
@@ -149,7 +149,7 @@ impl Clients {
         &self.store
     }
 
-    /// What has happened to sessions and connections since the start.
+    /// Returns the counts of events of sessions and connections since the start.
     pub(crate) fn events(&self) -> &EventCounts {
         &self.events
     }

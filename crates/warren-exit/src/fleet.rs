@@ -100,7 +100,7 @@ struct Link {
     key: PublicKey,
 }
 
-/// What a message has changed.
+/// The changes that a message has made.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     /// The clients whose rows have changed.
@@ -114,7 +114,7 @@ pub(crate) struct Followed {
 }
 
 impl Fleet {
-    /// Loads what an earlier run has left beside the clients' store.
+    /// Loads the state that an earlier run has left beside the clients' store.
     ///
     /// # Errors
     /// When the file of the earlier run cannot be read.
@@ -507,7 +507,7 @@ impl Fleet {
         self.serving.follow(now, is_back, sessions)
     }
 
-    /// Saves what has changed since the last time: first which rows the store may lack, then the rows.
+    /// Saves everything that has changed since the last time: first the list of rows that the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
         let kept = self.kept(sessions);

@@ -40,7 +40,8 @@ pub(crate) struct FoundHost {
 }
 
 impl FoundHost {
-    /// Finds out what the exit has to know about the host. `store`: the addresses of the fleet's store, if it belongs to one.
+    /// Finds the facts about the host that the exit needs. `store`: the addresses of the fleet's store, if the exit belongs to
+    /// one.
     ///
     /// # Errors
     /// When the host lacks the interface that the configuration names, or cannot be examined.
@@ -124,8 +125,7 @@ impl HostSetup {
         self.upkeep.due()
     }
 
-    /// Adapts to what has changed on the host, and restores what another program has undone. Failures are
-    /// logged.
+    /// Adapts to changes on the host, and restores everything that another program has undone. Logs failures.
     pub(crate) async fn look(
         &mut self,
         config: &ExitSettings,

@@ -350,7 +350,7 @@ impl Link {
 
     /// Applies everything that the store contains, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
-        // The outcome of a transaction under way is in what was read, or comes as an event.
+        // The outcome of a transaction under way is in the data just read, or comes as an event.
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
         let changes = self.copy.replace(revision, contents.rows, contents.others);
@@ -513,7 +513,7 @@ impl Link {
         matches!(self.store, Store::Up { .. })
     }
 
-    /// Counts changes of what the disk keeps.
+    /// Counts changes of the data that the disk keeps.
     pub(crate) fn changes(&self) -> u64 {
         self.copy.changes()
     }

@@ -134,7 +134,7 @@ struct Due {
     save: Instant,
 }
 
-/// The files on disk, and what was last saved to them.
+/// The files on disk, and the state that was last saved to them.
 struct Disk {
     state: StateDirectory,
     saving: Option<JoinHandle<()>>,
@@ -240,7 +240,7 @@ impl Runner {
     fn exit_says(&mut self, message: FromExit) {
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
-            // The connection is about to end. What the exit said before belongs to no session any more.
+            // The connection is about to end. Earlier messages of the exit no longer belong to a session.
             FromExit::Said(_) if self.exit.is_none() => {}
             FromExit::Said(message) => {
                 let is_hello = matches!(message, ExitMessage::Hello { .. });
@@ -421,7 +421,7 @@ impl Runner {
         Some(Position { fleet: meta.id.clone(), epoch: meta.epoch, cluster: *cluster, revision, own })
     }
 
-    /// Sends what has become due.
+    /// Sends everything that is due.
     fn pump(&mut self) {
         if let Some(transaction) = self.link.next_transaction() {
             self.store.send(ToStore::Transaction(transaction));
@@ -441,7 +441,7 @@ impl Runner {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
-            // Saves everything once more, because the disk lacks what the failed save contained.
+            // Saves everything once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
         if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {

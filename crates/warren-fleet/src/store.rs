@@ -227,8 +227,8 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all.
-/// Returns the groups that conflict with what others have stored.
+/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all. Returns the groups that
+/// conflict with rows that others have stored.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -284,7 +284,7 @@ fn join_first(
     (joined, count)
 }
 
-/// Sends a transaction. Returns the store's revision, or `None` if it conflicts with what others have stored.
+/// Sends a transaction. Returns the store's revision, or `None` if the transaction conflicts with rows that others have stored.
 async fn carry_out(client: &mut Client, draft: &Draft) -> anyhow::Result<Option<i64>> {
     let (expected, then) = (draft.expected.clone(), draft.operations.clone());
     let transaction = Transaction { expected, then, otherwise: BTreeMap::new() };

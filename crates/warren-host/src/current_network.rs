@@ -69,7 +69,7 @@ impl CurrentNetwork {
             && self.networks.iter().any(|network| network.trunc() == trusted.network.trunc())
     }
 
-    /// The value of a profile's setting for this network, which begins with `name`. None while the router has
+    /// The value of a profile's setting for this network, which begins with `name`. `None` while the router has
     /// not answered.
     pub fn as_setting(&self, name: &str) -> Option<String> {
         Some(format!("{name} {} {}", self.networks.first()?.trunc(), self.hardware?))

@@ -53,7 +53,7 @@ pub struct DnsPlan {
     owner: String,
     /// The resolvers to set, in order.
     servers: Vec<IpAddr>,
-    /// The domains to which the resolvers are limited. None if they are not limited.
+    /// The domains to which the resolvers are limited. `None` if they are not limited.
     split: Option<SplitDns>,
     /// The state directory that records the change.
     state: PathBuf,

@@ -224,7 +224,7 @@ impl Host {
         self.journal.outstanding().values().map(Undo::change).collect()
     }
 
-    /// Finds a slot whose routing table and rule priorities are unused on this host. None if all 256 are taken.
+    /// Finds a slot whose routing table and rule priorities are unused on this host. `None` if all 256 are taken.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -460,7 +460,7 @@ impl Applied {
     }
 }
 
-/// Finds a slot whose routing table and rule priorities are unused on this host. None if all 256 are taken. Opens no
+/// Finds a slot whose routing table and rule priorities are unused on this host. `None` if all 256 are taken. Opens no
 /// journal.
 ///
 /// # Errors

@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Journal {
-    /// Opens and locks the journal at `path`, and creates it if it is missing. None if another process has it open.
+    /// Opens and locks the journal at `path`, and creates it if it is missing. `None` if another process has it open.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let Some(mut file) = lock(path)? else { return Ok(None) };
         let mut text = Vec::new();
@@ -173,7 +173,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
-    /// Reads which boot and network namespace the journal at `path` is about, even if a process has it open. None if it
+    /// Reads which boot and network namespace the journal at `path` is about, even if a process has it open. `None` if it
     /// lists no changes.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
         match read_plain(path, MOST_BYTES) {

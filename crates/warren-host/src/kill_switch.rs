@@ -123,7 +123,7 @@ impl KillSwitch {
         }
     }
 
-    /// Adopts a kill switch that an ended process left closed. None if it is open.
+    /// Adopts a kill switch that an ended process left closed. `None` if it is open.
     ///
     /// # Errors
     /// If another process has the journal open, the journal is about another network namespace, or there is no

@@ -45,8 +45,8 @@ pub enum PortalError {
 }
 
 impl Portal {
-    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must exist. Removes what a killed
-    /// process left of an earlier portal.
+    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must exist. Removes everything that a
+    /// killed process left of an earlier portal.
     ///
     /// # Errors
     /// If a portal of this profile is open, the kernel lacks something, or nft fails.

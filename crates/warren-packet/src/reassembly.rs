@@ -147,7 +147,7 @@ impl Assembler {
     /// Starts an assembly, dropping older ones if necessary. Returns its index.
     fn open(&mut self, now: Instant, fragment: &Fragment<'_>) -> usize {
         let total = usize::from(fragment.total);
-        // Ends before the list is empty: `new` raised both limits to what the largest packet needs.
+        // The loop ends before the list is empty: `new` raised both limits to the needs of the largest packet.
         while self.assemblies.len() >= self.limits.max_assemblies
             || self.bytes + total > self.limits.max_bytes
         {

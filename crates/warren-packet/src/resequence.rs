@@ -31,7 +31,7 @@ use planted::{Bug, is_planted};
 /// Longest time for which a missing number holds back its lane, whatever the caller asks for.
 pub const MAX_HOLD: Duration = Duration::from_millis(400);
 
-/// Bounds on what a [`Resequencer`] holds. Above them, the fullest lane skips its oldest missing numbers.
+/// Limits on the datagrams that a [`Resequencer`] holds. Above them, the fullest lane skips its oldest missing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum bytes of held datagrams, including the memory that keeps track of them.

@@ -306,7 +306,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns what the path of an open connection has lost. Cheap enough to be read every 100 ms. `None` if it is not open.
+    /// Returns the losses of an open connection's path. Cheap enough to be read every 100 ms. `None` if the connection is not
+    /// open.
     pub fn loss_counts(&self, connection: ConnectionId) -> Option<LossCounts> {
         match self {
             Self::Noq(endpoint) => endpoint.loss_counts(connection),

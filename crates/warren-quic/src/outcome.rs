@@ -126,7 +126,7 @@ pub(crate) fn connection_stats(
     }
 }
 
-/// Returns what a connection's path has lost. MTU probes do not count, because they are expected to be lost.
+/// Returns the losses of a connection's path. MTU probes do not count, because they are expected to be lost.
 pub(crate) fn loss_counts(
     stats: &noq_proto::ConnectionStats,
     path: &PathStats,

@@ -338,7 +338,7 @@ impl AddressPool {
         }
     }
 
-    /// Sets what a key holds, and updates the keys that can lose their sticky leases.
+    /// Sets a key's addresses, and updates the set of keys that can lose their sticky leases.
     fn set(&mut self, key: PublicKey, after: Option<Holder>) {
         let before = match after {
             Some(after) => self.holders.insert(key, after),

@@ -23,7 +23,7 @@ use super::traffic::Traffic;
 /// `docs/counters.md`.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
+    /// Inner packets cut from the reads of the TUN. A super-packet counts as the packets that it held.
     pub tun_read_packets: u64,
     /// Bytes of the inner packets read, IP headers included.
     pub tun_read_bytes: u64,
@@ -198,7 +198,7 @@ pub struct Snapshot {
     pub drops_to_tun: DropCounters,
     /// Every connection.
     pub connections: Vec<ConnectionSnapshot>,
-    /// At an exit: what was carried for each client since the worker started.
+    /// At an exit: the traffic carried for each client since the worker started.
     pub clients: BTreeMap<PublicKey, Traffic>,
     /// The counters of the UDP sockets.
     pub sockets: SocketStats,

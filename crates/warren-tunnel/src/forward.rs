@@ -46,7 +46,7 @@ pub struct SessionRoute {
     pub prefixes: Vec<IpNet>,
     /// N: the number of connections that flows are spread over.
     pub connections: u32,
-    /// At an exit: what the client may send and receive.
+    /// At an exit: the limits on the client's sending and receiving.
     pub limit: Option<Arc<ClientLimit>>,
     /// Whether both sides repair: numbered datagrams are put in order, and lost ones are sent again.
     pub repair: bool,

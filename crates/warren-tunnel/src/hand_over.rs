@@ -70,7 +70,7 @@ pub(crate) fn between(workers: usize) -> Vec<HandOver> {
 }
 
 impl HandOver {
-    /// Copies what was read into the batch for the worker that has the connection; returns whether there was room.
+    /// Copies a read into the batch for the worker that has the connection. Returns whether there was room.
     pub(crate) fn push(
         &mut self,
         connection: ConnectionId,

@@ -109,7 +109,7 @@ impl WorkerHandle {
         Some(Snapshot::of_all(snapshots))
     }
 
-    /// Returns what the allocator keeps for each worker's thread. A worker that has ended is left out.
+    /// Returns the memory that the allocator keeps for each worker's thread. A worker that has ended is left out.
     pub async fn thread_caches(&self) -> Vec<ThreadCache> {
         let mut caches = Vec::new();
         for number in 0..self.workers.len() {

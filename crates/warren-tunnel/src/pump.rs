@@ -317,7 +317,7 @@ impl Pump {
         }
     }
 
-    /// Drops and counts everything that the connection will not send any more.
+    /// Drops and counts everything that the connection can no longer send.
     pub(crate) fn abandon(&mut self, drops: &mut Drops) {
         let packets = self.queued_packets() as u64;
         if packets > 0 {

@@ -20,7 +20,7 @@ use self::budget::Budget;
 use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
-/// Most repairs of one datagram of an ordered lane.
+/// Maximum number of repairs of one datagram of an ordered lane.
 // There are no parity packets. They would help only many calls at once, on a long path with purely random loss
 // (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;

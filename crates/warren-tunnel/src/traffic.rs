@@ -53,8 +53,7 @@ impl ClientTraffic {
         self.by_session.remove(&session);
     }
 
-    /// Adds what a connection carried for a session to the client's past traffic. Returns the client's place among
-    /// [`Self::past`].
+    /// Adds a connection's traffic for a session to the client's past traffic. Returns the client's place among [`Self::past`].
     pub(super) fn keep(&mut self, session: SessionId, traffic: &Traffic) -> Option<usize> {
         let place = *self.by_session.get(&session)?;
         self.past.get_mut(place)?.1.add(traffic);

@@ -138,7 +138,7 @@ impl WireGuard {
         true
     }
 
-    /// Sends what was encrypted. Datagrams for which there is no room are lost.
+    /// Sends the encrypted datagrams. Those for which there is no room are lost.
     pub(crate) fn send_run(&mut self, lost: &mut impl FnMut(DropReason, u64)) {
         let Run { to, contents, size, datagrams, .. } = &mut self.run;
         if let Some((_, path)) = to.take()

@@ -32,7 +32,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
             repair::carry_out(directories, finding);
         }
-        // Asked again, so that the findings show what the repairs have changed.
+        // Gathers the facts again, so that the findings show the results of the repairs.
         findings = checks::all(&facts::gather(directories));
     }
     if arguments.json {

@@ -189,7 +189,7 @@ impl HostUpkeep {
         match device {
             Ok(Some(Restored { queues, stood_in })) => {
                 worker.open_device(queues, &Forwarding::Client).await;
-                // The routes lead to the new device now, so nothing needs the substitute any more.
+                // The routes lead to the new device now, so the substitute is no longer needed.
                 drop(stood_in);
             }
             Ok(None) => {}
@@ -267,7 +267,7 @@ impl HostUpkeep {
         if self.applied().await {
             self.note_trouble(health, None);
         }
-        // A check of what was just set up would delay the first echo, for which `up` waits.
+        // A check right after the set-up would delay the first echo, for which `up` waits.
         self.put_off_look();
         Ok(queues)
     }

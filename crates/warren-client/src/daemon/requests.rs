@@ -107,7 +107,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Reads the profile again, and reports what has changed.
+    /// Reads the profile again, and reports the changes.
     async fn read_profile(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.take_over().await;
         match &outcome {

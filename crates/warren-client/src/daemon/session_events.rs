@@ -25,7 +25,7 @@ use warren_tunnel::Report;
 const MEASURE_AFTER: Duration = Duration::from_secs(3);
 
 impl Daemon {
-    /// Carries out what the sessions ask for, and the steps of a move. Returns a reason if the daemon is to stop.
+    /// Carries out the sessions' actions, and the steps of a move. Returns a reason if the daemon is to stop.
     pub(super) async fn carry_out_actions(&mut self) -> anyhow::Result<Option<Stop>> {
         loop {
             while let Some(action) = self.sessions.next_action() {
@@ -170,7 +170,7 @@ impl Daemon {
         }
     }
 
-    /// Does what is due for the sessions, and for the proof that the one in use carries packets.
+    /// Handles the timers of the sessions, and of the proof that the one in use carries packets.
     pub(super) fn handle_timeouts(&mut self) {
         self.sessions.handle_timeouts();
         if self.sessions.look_at_proof(Instant::now()) && !self.health.is_up() {
@@ -207,7 +207,8 @@ impl Daemon {
         }
     }
 
-    /// Starts a diagnosis of the address that was tried last, unless one has begun recently. Tells a waiting `up` what is known.
+    /// Starts a diagnosis of the address that was tried last, unless one has begun recently. Tells a waiting `up` the cause if it
+    /// is known.
     pub(super) fn diagnose(&mut self) {
         let Self { settings, host, sessions, health, .. } = self;
         health.diagnosis.start(sessions.connections.last_tried(), || KillSwitches {

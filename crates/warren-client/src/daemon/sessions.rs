@@ -74,7 +74,7 @@ pub(super) struct Won {
 }
 
 impl Sessions {
-    /// What the exit in use has granted.
+    /// Returns the grant of the exit in use.
     pub(super) fn welcome(&self) -> Option<&SessionGrant> {
         self.pair.in_use.welcome.as_ref()
     }
@@ -269,7 +269,7 @@ impl Sessions {
         true
     }
 
-    /// Carries out what a session that ends or moves still has to send and to close.
+    /// Carries out the remaining sends and closes of a session that ends or moves.
     async fn close_unwanted(&mut self) {
         while let Some(action) = self.pair.in_use.machine.poll_action() {
             self.send_or_close(Which::InUse, action).await;

@@ -43,7 +43,7 @@ impl HostSetup {
         }
     }
 
-    /// The limits to the profile's domains. None if it names no domains.
+    /// Returns the limits to the profile's domains. `None` if the profile names no domains.
     pub(super) fn split(&self) -> Option<SplitDns> {
         let domains = self.settings.domains.clone();
         // A dry run has no stub, and shows the address that would be tried first.

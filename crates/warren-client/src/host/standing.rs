@@ -8,7 +8,7 @@ use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, Rule
 use super::route_settings::RouteSettings;
 use crate::device::{TunDevice, Void};
 
-/// What is in place on the host now.
+/// The tunnel's changes that are in place on the host now.
 pub(super) struct Standing {
     pub(super) device: TunDevice,
     /// Discards the tunnel's packets while `device` is missing.

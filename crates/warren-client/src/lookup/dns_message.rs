@@ -14,7 +14,7 @@ const HEADER: usize = 12;
 /// The most labels of a name: 255 bytes hold no more (RFC 1035 section 2.3.4).
 const MOST_LABELS: usize = 128;
 
-/// Writes a query. None when DNS does not allow the name.
+/// Writes a query. `None` when DNS does not allow the name.
 pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u8>> {
     let recursion_desired = 0x01;
     let mut message = vec![id[0], id[1], recursion_desired, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -22,7 +22,7 @@ pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u
     Some(message)
 }
 
-/// Reads the addresses from the answer to [`query`]. None when the message is not that answer. The list is empty when the server
+/// Reads the addresses from the answer to [`query`]. `None` when the message is not that answer. The list is empty when the server
 /// does not know the name.
 pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<IpAddr>> {
     let question = question(name, record)?;

@@ -82,7 +82,7 @@ pub struct RefusedStatus {
     pub reason: String,
     /// What happened and what to do.
     pub message: String,
-    /// When the client asks the exits again. None if only `warren up` makes it ask.
+    /// When the client asks the exits again. `None` if only `warren up` makes it ask.
     pub asked_again_in_seconds: Option<f64>,
 }
 

@@ -151,7 +151,7 @@ pub struct SessionStatus {
     pub since_seconds: f64,
     /// The indices of its attached connections.
     pub connections: Vec<u32>,
-    /// Whether the client can go to another exit. None if its version does not say.
+    /// Whether the client can go to another exit. `None` if its version does not say.
     #[serde(default)]
     pub has_other_exit: Option<bool>,
 }

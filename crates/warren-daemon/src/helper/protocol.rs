@@ -36,7 +36,7 @@ pub(super) enum HelperRequest {
     SetResolvers {
         device: DeviceName,
         servers: Vec<IpAddr>,
-        /// The domains to which the resolvers are limited. None if they are not limited.
+        /// The domains to which the resolvers are limited. `None` if they are not limited.
         split: Option<SplitDns>,
         /// Whether to set them even if they are set already.
         anew: bool,

@@ -14,7 +14,7 @@ use super::Entry;
 /// The largest size in bytes of each of the log's two files.
 pub(super) const HALF: u64 = 1024 * 1024;
 
-/// What the audit log holds.
+/// The content of the audit log.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The entries, the oldest first.

@@ -20,7 +20,7 @@ const ROWS: usize = 50;
 /// The number of entries that the page shows about one client.
 const OF_CLIENT: usize = 10;
 
-/// The audit log, and what the page shows of it.
+/// The audit log, and the part of it that the page shows.
 #[derive(Debug)]
 pub(crate) struct Audit {
     file: AuditFile,

@@ -58,7 +58,7 @@ impl Clients {
         Ok(self.sessions.check(Instant::now(), &edited.registry)?)
     }
 
-    /// Applies what an operator has edited. Sessions of unchanged clients continue.
+    /// Applies an operator's edits. Sessions of unchanged clients continue.
     ///
     /// # Errors
     /// When it cannot be stored. In that case nothing has changed.

@@ -149,7 +149,7 @@ impl Clients {
         self.fleet.as_ref().map(|fleet| fleet.status(self.sessions.stays_refused()))
     }
 
-    /// Refuses what an exit of a fleet cannot do alone.
+    /// Refuses a change that an exit of a fleet cannot make alone.
     pub(crate) fn refuse_in_fleet(&self, what: &str) -> anyhow::Result<()> {
         if self.fleet.is_some() {
             anyhow::bail!(

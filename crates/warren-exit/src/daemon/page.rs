@@ -103,7 +103,7 @@ struct PageView<'a> {
 }
 
 impl PageView<'_> {
-    /// Checks what the page asks for.
+    /// Checks the change that the page asks for.
     async fn prepare(&self, change: Change) -> Result<Prepared, String> {
         match change {
             Change::Invite(asked) => self.invite_by_page(&asked),
@@ -134,8 +134,8 @@ impl PageView<'_> {
         }
     }
 
-    /// The name that is made from what a person has typed, and whether it is the plainest one. If it is not, also
-    /// who has the plainest one.
+    /// Returns a name made from a person's text, and whether it is the plainest one. If it is not, also returns who has the
+    /// plainest one.
     fn name_of(&self, typed: &Typed) -> Result<Value, String> {
         if typed.text.len() > LONGEST_TYPED {
             return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));

@@ -93,8 +93,7 @@ impl FleetFile {
         self.written.revision
     }
 
-    /// Writes what has changed. If only the time of the store's last answer has changed, it is written
-    /// only now and then.
+    /// Writes the changes. If only the time of the store's last answer has changed, writes it only now and then.
     ///
     /// # Errors
     /// When the file cannot be written. In that case it is unchanged.

@@ -50,7 +50,7 @@ pub(super) struct Requests {
     took: BTreeMap<Operation, Took>,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
     /// A client redeems an invitation.

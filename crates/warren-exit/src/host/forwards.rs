@@ -12,7 +12,7 @@ use warren_session::clients::{Client, ClientRegistry, Forward};
 use warren_config::{ExitSettings, WebListen, ports_of};
 use warren_control::ForwardNotInForce;
 
-/// The ports of the exit's own sockets, each with a text that says what is there.
+/// The ports of the exit's own sockets, each with a text that says what uses it.
 pub(crate) type OwnPorts = Vec<(Ports, &'static str)>;
 
 /// The ports that this host needs itself.

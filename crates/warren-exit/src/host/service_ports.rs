@@ -168,8 +168,9 @@ struct Listed {
 /// started before would stay outside.
 async fn list(helper: Helper) -> Listed {
     let listed = tokio::task::spawn_blocking(|| (facts::service_ports(), facts::own_ports())).await;
-    let failed =
-        |error| (Err(io::Error::other(error)), Err(io::Error::other("cannot list the daemon's own ports")));
+    let failed = |error| {
+        (Err(io::Error::other(error)), Err(io::Error::other("the thread that lists them has failed")))
+    };
     let (sockets, own) = listed.unwrap_or_else(failed);
     Listed { sockets, own, published: helper.list_published().await }
 }

@@ -38,7 +38,7 @@ pub(crate) enum ApiCall {
     Day,
     /// A page of the audit log.
     Audit(AuditQuery),
-    /// The name that is made from what a person has typed.
+    /// Make a name from a person's text.
     Name(Typed),
     /// A change.
     Change(Change),
@@ -104,7 +104,7 @@ pub(crate) struct NewLimit {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AuditQuery {
-    /// Part of a client's name, of a user's name, or of what was done.
+    /// A part of a client's name, of a user's name, or of a change.
     #[serde(default)]
     pub(crate) search: String,
     /// The page's number. Page 0 has the newest entries.

@@ -138,7 +138,7 @@ fn give_name(directory: &Path) -> anyhow::Result<()> {
     rename(&pending, &path).with_context(|| format!("{} cannot be renamed", pending.display()))
 }
 
-/// Removes what an attempt has written, and the attempt's file last. So the next command can continue if this one is killed.
+/// Removes the files of an attempt, and the attempt's own file last. So if this command is killed, the next one can continue.
 fn undo(directory: &Path, credentials: &[String]) {
     let own = credentials_directory(directory);
     let _ = remove(&pending_path(directory));

@@ -65,7 +65,7 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
     ))
 }
 
-/// Brings back what a store that was restored from an old backup has forgotten, and lets the exits use it again.
+/// Brings back the data that a store restored from an old backup lacks, and lets the exits use the store again.
 ///
 /// # Errors
 /// If there is no copy to recover from, or it belongs to another fleet.

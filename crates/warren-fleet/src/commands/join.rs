@@ -183,7 +183,7 @@ enum Looked {
     Failed(anyhow::Error),
 }
 
-/// Connects with the ticket's credentials, and reads what the fleet agrees on.
+/// Connects with the ticket's credentials, and reads the fleet's agreement.
 async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta), Looked> {
     let looked = async {
         let mut client = options.connect_any().await?;

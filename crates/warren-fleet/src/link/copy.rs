@@ -193,7 +193,7 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Replaces everything. Returns what has changed, and notes it as unseen.
+    /// Replaces everything. Returns the changes, and records them as unseen.
     pub(crate) fn replace(&mut self, revision: i64, rows: Rows, others: Others) -> Vec<RowChange> {
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();

@@ -27,7 +27,7 @@ use crate::sessions::SessionBatch;
 /// How long a lease outlives its exit, in seconds.
 const LEASE_SECONDS: i64 = 10;
 
-/// How long the watch may take to show what a transaction has written.
+/// How long the watch may take to show the changes of a transaction.
 const WATCH_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// How often a member is asked whether it is still there, unless it answers something else.
@@ -155,7 +155,7 @@ async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
     report.send(message).await.ok().context("the link has ended")
 }
 
-/// Replays what the recovered store has forgotten, before the link reads its content.
+/// Replays the changes that the recovered store lacks, before the link reads its content.
 async fn replay(client: &mut Client, setup: &Setup) -> anyhow::Result<()> {
     let (_, pairs) = read_all(client, &setup.keys).await?;
     let mut rows = rows_of(&setup.keys, &pairs);

@@ -101,8 +101,8 @@ impl Held {
         Ok(Self { directory: directory.to_owned(), owner: owner.to_owned(), note, _alive: alive })
     }
 
-    /// Carries out `plan`, after putting back what a killed daemon of the same profile had set. If any part fails,
-    /// nothing is set.
+    /// Carries out `plan`, after putting back the resolvers that a killed daemon of the same profile had replaced. If any part
+    /// fails, nothing is set.
     pub(super) async fn take(plan: &DnsPlan) -> Result<Self, DnsError> {
         let mut held = Self::open(&plan.state, &plan.owner)?;
         held.put_back().await?;

@@ -103,7 +103,7 @@ impl Standing {
         sync_directory_of(path).map_err(failed)
     }
 
-    /// The file's text. None if the object is not a file, or if the file's content is not UTF-8.
+    /// The file's text. `None` if the object is not a file, or if the file's content is not UTF-8.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::File { content: Content::Text(text), .. } => Some(text),
@@ -124,7 +124,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
         .map_err(|source| DnsError::of_write(path, source))
 }
 
-/// The stamp of the file at `path`. None if there is no file.
+/// The stamp of the file at `path`. `None` if there is no file.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::symlink_metadata(path).ok()?;
     Some(Stamp { inode: metadata.ino(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() })

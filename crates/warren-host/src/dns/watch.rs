@@ -13,7 +13,7 @@ use tokio::{
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,
-    /// The inotify descriptor. None if no watch is left, as on desktops where other programs use them all.
+    /// The inotify descriptor. `None` if no watch is left, as on desktops where other programs use them all.
     inotify: Option<Receiver>,
 }
 

@@ -15,7 +15,7 @@ use crate::durable_file::{Unfinished, replace};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) rules: KillSwitchRules,
-    /// The kernel's listing of the table right after it was made. None while the table is being made.
+    /// The kernel's listing of the table right after it was made. `None` while the table is being made.
     pub(super) listing: Option<String>,
 }
 

@@ -52,12 +52,12 @@ impl Session {
         tokio::spawn(end_once_unused(self.ready.clone()));
     }
 
-    /// Hands the waiting nft over to an owner of tables. None if no nft is waiting.
+    /// Hands the waiting nft over to an owner of tables. `None` if no nft is waiting.
     pub(super) async fn take(&self) -> Option<Process> {
         self.ready.lock().await.take().map(|ready| ready.process)
     }
 
-    /// Carries out a call in the waiting nft. None if no nft is waiting, or if it cannot carry out this call.
+    /// Carries out a call in the waiting nft. `None` if no nft is waiting, or if it cannot carry out this call.
     pub(super) async fn run(&self, call: &NftCall) -> Option<Result<String, NftError>> {
         let mut place = self.ready.lock().await;
         let ready = place.as_mut()?;

@@ -9,7 +9,7 @@ use super::kind::{self, FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
 use crate::reason::DropReason;
 use crate::wire::u32_at;
 
-/// Length of a "nothing below" datagram: it says that no number below its own comes any more.
+/// Length of a "nothing below" datagram: it says that no number below its own will follow.
 pub const NOTHING_BELOW_LEN: usize = 1 + TRAILER;
 
 /// One of the 64 sequences of numbers that each direction of a connection has.
@@ -105,7 +105,7 @@ pub enum Numbering {
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
-    /// The datagram has no packet. It says that no number below this one comes any more in this lane, which is ordered.
+    /// The datagram has no packet. It says that no lower number will follow in this lane, which is ordered.
     NothingBelow(Place),
 }
 
@@ -162,7 +162,7 @@ pub fn append_trailer(framed: &mut BytesMut, place: Place) {
     framed.put_u32(place.bits());
 }
 
-/// Appends a "nothing below" datagram to `out`: no number below `place` comes any more in its lane. The lane must be ordered.
+/// Appends a "nothing below" datagram to `out`: no number below `place` will follow in its lane. The lane must be ordered.
 pub fn write_nothing_below(place: Place, out: &mut impl BufMut) {
     out.put_u8(kind::NOTHING_BELOW << 4);
     out.put_u32(place.bits());

@@ -91,7 +91,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Skips to `number`, because the peer sends no lower numbers any more.
+    /// Skips to `number`, because the peer will send no lower numbers.
     pub(super) fn nothing_below(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         match self.past.position(number) {
             Position::Ahead(steps) if steps > MAX_AHEAD => self.leap(number, outlet),

@@ -146,7 +146,7 @@ impl Open {
                 Ok(())
             }
             Poll::Ready(Err(SendDatagramError::TooLarge)) => Err(SendError::TooLarge(kept)),
-            // The connection is lost, or one side has no datagrams. Neither changes any more.
+            // The connection is lost, or one side has no datagrams. Neither can change later.
             Poll::Ready(Err(_)) => Err(SendError::Closed(kept)),
             Poll::Pending => {
                 let connection = self.connection.clone();

@@ -405,7 +405,7 @@ impl WarrenConnection {
         }
         let quic = self.quic.get_mut();
         self.control.send(quic, data).map_err(|_overflow| {
-            // Closed at once, because waiting for the delivery of control bytes would be in vain.
+            // Closed at once, because the peer will never accept the control bytes that a close would wait for.
             let why = "the peer accepts no control messages";
             quic.close(now, VarInt::from_u32(0), Bytes::from_static(why.as_bytes()));
             self.news.ended = Some(CloseReason::Transport(why.to_owned()));

@@ -267,7 +267,7 @@ impl WarrenEndpoint {
                     port.stalled.push(slot);
                 }
             }
-            // Sending may free space for datagrams, which is news.
+            // Sending may free space for datagrams, which the connection then reports.
             self.absorb(slot, now);
             if self.connections.get(slot).is_some_and(WarrenConnection::has_news) {
                 self.list_news(slot);

@@ -96,8 +96,8 @@ impl ExitKeys {
         self.learnt.iter().rev().find(|learnt| !learnt.proven).map(|learnt| learnt.key)
     }
 
-    /// Handles the keys that the exit names in a session whose connection has proven the key `by`: all its keys, the
-    /// newest first. Returns what has changed.
+    /// Handles the keys that the exit announces in a session whose connection has proven the key `by`: all its keys, the newest
+    /// first. Returns the changes.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
         if !self.accepts(by) {
             return Vec::new();

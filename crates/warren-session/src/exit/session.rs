@@ -96,7 +96,7 @@ impl Session {
         &self.prefixes
     }
 
-    /// Whether the client can go to another exit. None if it does not say.
+    /// Whether the client can go to another exit. `None` if it does not say.
     pub fn has_other_exit(&self) -> Option<bool> {
         self.has_other_exit
     }

@@ -241,12 +241,12 @@ impl StoreState {
         self.owed.contains_key(&row)
     }
 
-    /// Notes that a request disabled a client.
+    /// Records that a request disabled a client.
     pub(super) fn shut_out(&mut self, key: PublicKey, by: StoreRequestId) {
         self.disabled.insert(key, by);
     }
 
-    /// Notes that a later change has enabled a client.
+    /// Records that a later change has enabled a client.
     pub(super) fn let_in(&mut self, key: PublicKey) {
         self.disabled.remove(&key);
     }

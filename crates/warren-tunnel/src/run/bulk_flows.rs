@@ -34,7 +34,7 @@ impl BulkFlows {
         Self { places: vec![Sent::default(); PLACES].into(), window_end: now + WINDOW, has_bulk: false }
     }
 
-    /// Counts what a flow sent.
+    /// Counts the bytes that a flow sent.
     pub(super) fn count(&mut self, flow_hash: u32, bytes: usize, now: Instant) {
         if now >= self.window_end {
             self.end_window(now);

@@ -25,7 +25,7 @@ const REPAIR_PAUSE: Duration = Duration::from_millis(1);
 const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 
 impl Worker {
-    /// Receives what the carrier brought and writes it to the TUN. Returns whether it brought something.
+    /// Receives packets from the carrier and writes them to the TUN. Returns whether any arrived.
     pub(super) fn take_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Events become reports. While the control plane lags behind, the carrier waits. Otherwise, a peer could fill
         // the memory with reports.
@@ -243,7 +243,7 @@ impl Worker {
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         match Datagram::parse_without_trailer(&datagram) {
             Ok(Datagram::Packet { flags, packet }) => {
-                // Before the checks: this counts what the connection carried.
+                // Counted before the checks, because this is everything that the connection carried.
                 pump.traffic.packets_in += 1;
                 pump.traffic.bytes_in += packet.len() as u64;
                 datagram.advance(PACKET_OVERHEAD);

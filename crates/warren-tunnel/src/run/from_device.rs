@@ -202,8 +202,8 @@ impl Worker {
                 attached(&self.by_connection, &self.pumps, named).ok_or(DropReason::NoConnection)?
             }
         };
-        // Counted by the worker that has the connection: it also writes the flow's answers. The kernel puts what the
-        // flow sends on the lane through which it was last written to (`tun_flow_update` in `drivers/net/tun.c`).
+        // Counted by the worker that has the connection, because it also writes the flow's replies. The kernel puts the flow's
+        // packets on the lane through which the flow was last written to (`tun_flow_update` in `drivers/net/tun.c`).
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }

@@ -42,8 +42,7 @@ impl Worker {
         !self.snapshots.asked.is_empty()
     }
 
-    /// Adds what a connection carried for a session to the client's past traffic, because the connection leaves the
-    /// session.
+    /// Adds the connection's traffic for a session to the client's past traffic, because the connection leaves the session.
     pub(super) fn keep_traffic(&mut self, session: SessionId, traffic: &Traffic) {
         if let Some(place) = self.clients.keep(session, traffic)
             && let Some((_, seen)) = self.snapshots.clients.get_mut(place)

@@ -256,7 +256,7 @@ impl Worker {
         cut.map_err(|_| DropReason::BadPacket)
     }
 
-    /// Sends what was encrypted in this turn and not sent yet.
+    /// Sends the datagrams that were encrypted in this turn and not sent yet.
     pub(super) fn send_wireguard(&mut self) {
         let Some(wireguard) = &mut self.wireguard else { return };
         let (totals, drops) = (&mut self.totals, &mut self.drops);

@@ -103,7 +103,7 @@ impl ValueCompleter for Names {
 }
 
 impl Names {
-    /// Words for the argument. Some may not begin with what was typed. None if they cannot be read.
+    /// Words for the argument. Some may not begin with what was typed. `None` if they cannot be read.
     fn words(self, typed: &Typed, beginning: &str) -> Option<Vec<String>> {
         let Typed { directories, matches } = typed;
         match self {

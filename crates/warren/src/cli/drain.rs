@@ -52,7 +52,7 @@ pub(crate) async fn drain(directories: &Directories, timeout: Duration, yes: boo
     output::print("Drained; the exit has stopped.\n")
 }
 
-/// The clients that lose their connection. None if each of them can go to another exit.
+/// Returns the clients that lose their connection. `None` if each of them can go to another exit.
 fn stranded(sessions: &[SessionStatus]) -> Option<String> {
     let named = |says: Option<bool>| {
         let found: Vec<&str> = sessions

@@ -175,8 +175,7 @@ impl Joining {
         if self.before == Before::ThisInvitation { &self.profile } else { &self.key_file }
     }
 
-    /// Writes the profile of the enrolled key, and returns what was written. An earlier profile is kept under another
-    /// name.
+    /// Writes the profile of the enrolled key, and returns a description of it. An earlier profile is kept under another name.
     fn finish(self, name: &ProfileName, invited: &Invited) -> anyhow::Result<String> {
         let path = self.profile.display();
         if self.before == Before::ThisInvitation {
@@ -239,7 +238,7 @@ impl Joining {
     }
 }
 
-/// What exists under the profile's name, and its key if this invitation enrolled that key.
+/// Returns the state of the file under the profile's name, and its key if this invitation enrolled that key.
 ///
 /// # Errors
 /// When the file is not a profile of the invitation's exit.

@@ -21,9 +21,9 @@ struct Listed {
     state: String,
     /// How long the daemon has been in that state. `None` if it does not run.
     since_seconds: Option<f64>,
-    /// The exit in use, or the first one of the profile. None if the profile cannot be read.
+    /// The exit in use, or the first one of the profile. `None` if the profile cannot be read.
     exit: Option<String>,
-    /// Whether the kill switch is closed. None if that cannot be found out.
+    /// Whether the kill switch is closed. `None` if that cannot be found out.
     kill_switch: Option<bool>,
     /// Why the profile or its daemon cannot be asked, and what to do.
     problem: Option<String>,

@@ -61,7 +61,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
     Err(command.exec()).with_context(|| format!("cannot run {program}; check that it is installed"))
 }
 
-/// The only profile with a log file or a unit that has run. None if there are several.
+/// The only profile with a log file or a unit that has run. `None` if there are several.
 fn only_log(directories: &Directories) -> Option<String> {
     let all = daemon_directory::all(&directories.runtime).ok()?;
     let has_log = |(name, directory): &(String, DaemonDirectory)| {
@@ -73,7 +73,7 @@ fn only_log(directories: &Directories) -> Option<String> {
     with_log.next().is_none().then_some(name)
 }
 
-/// The systemd unit of a daemon. None for other than the usual directories, which units do not use.
+/// The systemd unit of a daemon. `None` for other than the usual directories, which units do not use.
 fn unit_of(directories: &Directories, name: &str) -> Option<String> {
     let are_usual = directories.runtime == Path::new("/run/warren");
     let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };

@@ -9,9 +9,9 @@ use serde::Serialize;
 pub(super) enum Verdict {
     /// Nothing to do.
     Good,
-    /// What was checked works, but could be better.
+    /// The checked part works, but could be better.
     Advice,
-    /// What was checked does not work.
+    /// The checked part does not work.
     Problem,
 }
 

@@ -28,7 +28,7 @@ const AT_REST: Duration = Duration::from_millis(1_500);
 const COUNTING: Duration = Duration::from_millis(3_500);
 const SETTLING: Duration = Duration::from_millis(500);
 const UNDER_LOAD: Duration = Duration::from_millis(3_500);
-/// How often the load is adapted to what the path carries.
+/// How often the load is adapted to the rate that the path carries.
 const STEP: Duration = Duration::from_millis(250);
 
 /// Echoes for the round-trip time, and for counting losses.
@@ -40,12 +40,12 @@ const FIRST_RATE: f64 = 2e6;
 const LARGEST_RATE: f64 = 400e6;
 /// The load ends early after this many bytes.
 const MOST_BYTES: u64 = 64_000_000;
-/// The load exceeds what the path carries by this factor.
+/// The load exceeds the rate that the path carries by this factor.
 const EXCESS: f64 = 1.5;
 /// A measured rate counts as the path's limit if the offered load exceeds it by more than this factor.
 const LIMITED: f64 = 1.15;
 
-/// Measures, and prints what was found.
+/// Measures, and prints the results.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] if there is no tunnel, and when the exit answers no echo.

@@ -11,7 +11,7 @@ use crate::exits::Way;
 #[derive(Debug, Default)]
 pub(super) struct Measuring {
     pub(super) due: Option<Instant>,
-    /// The exits that are asked, by name, each with its round-trip time once it has answered. None while nothing is measured.
+    /// The exits that are asked, by name, each with its round-trip time once it has answered. `None` while nothing is measured.
     pub(super) asked: Option<BTreeMap<String, Option<Duration>>>,
     /// Connections without an answer yet.
     pub(super) running: HashMap<ConnectionId, Way>,

@@ -112,7 +112,7 @@ impl Connections {
         Ok(None)
     }
 
-    /// Removes a connection from the race because its handshake is done. None if it took no part in the race.
+    /// Removes a connection from the race because its handshake is done. `None` if it took no part in the race.
     pub(in crate::daemon) fn take_runner(&mut self, connection: ConnectionId) -> Option<(Purpose, Way)> {
         let race = self.race.as_mut()?;
         let way = race.runners.remove(&connection)?;

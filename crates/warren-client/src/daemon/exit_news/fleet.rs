@@ -33,7 +33,7 @@ impl ExitNews {
         !roster.signed.is_empty() && self.fleet.take(Instant::now(), &roster.signed, by)
     }
 
-    /// Stores what is known about the fleet, if it has changed.
+    /// Stores the fleet's state, if it has changed.
     pub(in crate::daemon) async fn keep_fleet(&mut self) {
         let Some(fleet) = self.fleet.unsaved() else { return };
         // The fleet's state is used even if it cannot be stored.

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use crate::daemon::task::finished;
 use crate::diagnose::{Cause, KillSwitches, diagnose};
 
-/// The diagnosis under way, and what the last one found.
+/// The diagnosis under way, and the result of the last one.
 #[derive(Default)]
 pub(in crate::daemon) struct Diagnosis {
     running: Option<JoinHandle<Option<Cause>>>,

@@ -34,7 +34,7 @@ pub(in crate::daemon) struct Refusal {
 struct Refused {
     reason: Goodbye,
     sentence: String,
-    /// When to ask the exits again. None when that would take the session from another host.
+    /// When to ask the exits again. `None` when that would take the session from another host.
     ask_at: Option<Instant>,
 }
 
@@ -103,7 +103,7 @@ impl Refusal {
         }
     }
 
-    /// The exits' reason, if the daemon keeps running and keeps the tunnel's traffic blocked. None if the daemon ends.
+    /// The exits' reason, if the daemon keeps running and keeps the tunnel's traffic blocked. `None` if the daemon ends.
     pub(in crate::daemon) fn stays_for(
         &self,
         stop: &Stop,

@@ -191,7 +191,7 @@ impl Sessions {
     }
 
     /// Lets new flows take the new session. From here on, it is the session in use. Returns its exit's grant, which the host must
-    /// follow. None if there is no such session.
+    /// follow. `None` if there is no such session.
     pub(in crate::daemon) async fn switch(&mut self, now: Instant) -> Option<(Switched, SessionGrant)> {
         let grant = self.pair.beside.as_ref()?.welcome.clone()?;
         let moved = self.moves.under_way.as_mut()?;

@@ -118,7 +118,7 @@ fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<(
     ))
 }
 
-/// Why a forward is not in force. None if it is in force.
+/// Says why a forward is not in force. `None` if it is in force.
 fn not_in_force(client: &ClientView, forward: &Forward) -> Option<String> {
     let Some(live) = &client.live else { return Some("the exit does not run".to_owned()) };
     if client.disabled {

@@ -33,7 +33,7 @@ pub(super) struct Waiting {
 #[derive(Debug, Serialize)]
 struct WaitingClient {
     name: String,
-    /// In the format of RFC 3339. None if it was never seen.
+    /// In the format of RFC 3339. `None` if it was never seen.
     last_seen: Option<String>,
     needs: Need,
 }

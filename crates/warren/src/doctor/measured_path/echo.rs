@@ -196,7 +196,7 @@ struct Reply {
 }
 
 impl Reply {
-    /// Reads what a raw socket received. An IPv4 socket receives the IP header as well, an IPv6 socket does not.
+    /// Reads a packet from a raw socket. An IPv4 socket delivers the IP header as well, an IPv6 socket does not.
     fn parse(to: IpAddr, bytes: &[u8]) -> Option<Self> {
         // The lower half of the first byte is the length of the IPv4 header in words of four bytes (RFC 791 section 3.1).
         let (header, kind) = match to {
