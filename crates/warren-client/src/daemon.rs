@@ -148,7 +148,7 @@ impl Daemon {
         let servers = match kill_switch::names_all_by_address(profile) && !fleet.has_names() {
             // No name will be looked up, and waiting for the helper would delay the first connection.
             true => NameServers::default(),
-            // Before the tunnel's resolvers take the place of the network's own in the host's files.
+            // Read before the tunnel's resolvers replace the network's own in the host's files.
             false => NameServers::find(Some(helper.clone())).await,
         };
         let allows_outside = profile.kill_switch.allow_exec_outside;

@@ -66,7 +66,7 @@ impl ExecUpkeep {
             );
         }
         self.is_wanted = true;
-        // Before the routes: until they exist, the table drops packets of programs inside.
+        // The table comes before the routes: until they exist, it drops packets of programs inside.
         self.follow(setup, lockdown).await.map(drop)
     }
 

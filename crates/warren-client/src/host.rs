@@ -331,7 +331,7 @@ impl HostSetup {
             // systemd-resolved keeps resolvers for each link, so those of the deleted device are lost.
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
-            // Only now, so that the next check repeats whatever has failed above.
+            // Reset only now, so that the next check repeats whatever has failed above.
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();

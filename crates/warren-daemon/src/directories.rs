@@ -39,7 +39,7 @@ impl Directories {
 /// A path as one word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
-    // Only characters that no shell treats in a special way.
+    // Allows only characters that no shell treats in a special way.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

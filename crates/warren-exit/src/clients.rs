@@ -209,7 +209,7 @@ impl Clients {
     /// Tells the sessions that a connection has ended.
     pub(crate) fn closed(&mut self, connection: u64, reason: &CloseReason) {
         tracing::debug!(connection, "connection closed: {reason}");
-        // After an idle timeout, the client has been silent all that time already. The session counts this time as time away.
+        // After an idle timeout, the client has already been silent for that time. The session counts the time as time away.
         if *reason == CloseReason::TimedOut {
             self.sessions.timed_out(Instant::now(), connection);
         } else {

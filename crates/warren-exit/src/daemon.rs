@@ -78,7 +78,7 @@ pub(crate) struct ExitStart {
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
 pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result<Ending> {
     let ended = start_and_serve(start, &mut host).await;
-    // In any case, even if the start failed half-way.
+    // Undone in any case, even if the start failed half-way.
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = ended?;
     undone?;
@@ -163,7 +163,7 @@ impl<'host> Daemon<'host> {
             rings,
             fleet,
         } = start;
-        // Before the worker receives its first packet.
+        // Set before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
         // Both listening sockets are made here, because the sandbox forbids making one.
         let control = ControlSocket::bind(&control)?;
@@ -294,7 +294,7 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote, proven } => {
-                // Before the client's first message, which must get through even if the exit is overloaded.
+                // Done before the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }

@@ -207,7 +207,7 @@ impl Fleet {
         if let Some(link) = &self.link
             && link.to.try_send(message).is_err()
         {
-            self.lose("it does not read what the exit says", sessions);
+            self.lose("it does not read the exit's messages", sessions);
         }
     }
 

@@ -66,7 +66,7 @@ impl FoundHost {
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
         let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
-        // Before forwarding is turned on: an exit that is killed at any moment after that leaves this table in place.
+        // Made before forwarding is turned on: if the exit is killed at any later moment, this table stays in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
         let plan = exit_plan::exit(&facts);
         let upkeep = match host.apply(&plan).await {

@@ -151,7 +151,7 @@ pub fn new_client(
     let preshared = PresharedKey::new(entropy::bytes()?);
     let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
     addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
-    // With room for all of it: a string that grows leaves its old buffer behind, unwiped.
+    // Allocated with room for all of it: a string that grows leaves its old buffer behind, unwiped.
     let mut text = Zeroizing::new(String::with_capacity(LONGEST));
     write!(
         text,

@@ -194,7 +194,7 @@ impl Link {
         });
         self.out.push(FleetMessage::Store(self.store_link(now)));
         self.tell_certificates();
-        // Before the clients, whose networks may contain them.
+        // Sent before the clients, whose networks may contain these addresses.
         self.tell_addresses();
         self.send_whole();
         Ok(())
@@ -209,7 +209,7 @@ impl Link {
         self.copy.forget_unseen(i64::MAX);
         self.out.extend(self.copy.whole());
         self.out.extend(self.copy.roster().map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
-        // Either way: a drain may have ended while the exit heard nothing.
+        // Sent either way, because a drain may have ended while the exit heard nothing.
         self.out.push(FleetMessage::Drain { on: self.copy.drains() });
         self.exits.take_changed();
         self.tell_exits();

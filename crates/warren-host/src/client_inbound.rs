@@ -70,8 +70,8 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
                 "set {name} {{\n\ttype {address} . inet_service . inet_service\n\tsize 65535\n\tflags dynamic, timeout\n\ttimeout {VISIT}s\n}}\n"
             ));
         }
-        // Before connection tracking, which recognizes the answer by its address. The chain type `route` repeats the
-        // routing decision for the new address.
+        // Runs before connection tracking, which recognizes the reply by its address. The chain type `route` repeats the routing
+        // decision for the new address.
         let answered = |(family, address): &(Family, IpAddr)| {
             let (keyword, set) = (family.keyword(), visitors(*family));
             format!(

@@ -181,7 +181,7 @@ fn complete(
     // The mode is not set at creation, where the umask would change it. It is set after the owner, so that no other
     // user can read the file in between.
     file.set_permissions(Permissions::from_mode(mode))?;
-    // Before the rename: after a power cut, the final name must not lead to an incomplete file.
+    // Done before the rename: after a power cut, the final name must not lead to an incomplete file.
     file.sync_all()?;
     Ok(named)
 }

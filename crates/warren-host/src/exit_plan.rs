@@ -63,7 +63,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
-        // Before forwarding, because a device that forwards would ignore router advertisements otherwise.
+        // Set before forwarding, because otherwise a device that forwards would ignore router advertisements.
         steps.extend(others.map(keep_router_advertisements));
         steps.push(Step::ForwardIpv6);
     }

@@ -204,7 +204,7 @@ impl Fragmenter {
         };
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        // At least two, because a receiver refuses a fragment that is the whole packet.
+        // Makes at least two, because a receiver refuses a fragment that is the whole packet.
         Fragments { flags, id, total, count: packet_len.div_ceil(room).max(2), next: 0 }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Chain {
 /// Walks the chain that begins at `offset` with a header of type `next`.
 pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
     let mut plain_addresses = true;
-    // One step more than there may be headers: the last step finds the transport protocol.
+    // Takes one step more than the limit on headers, because the last step finds the transport protocol.
     for _ in 0..=MAX_HEADERS {
         let rest = bytes.get(offset..).unwrap_or_default();
         let length = match (next, rest) {

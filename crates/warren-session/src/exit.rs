@@ -300,7 +300,7 @@ impl ExitSessions {
         for connection in self.connections.all() {
             self.dismiss(connection, reason.goodbye());
         }
-        // At once, because the exit may stop before `ENDED_INTERVAL` is over.
+        // Saved at once, because the exit may stop before `ENDED_INTERVAL` is over.
         self.save_ends();
     }
 
@@ -318,7 +318,7 @@ impl ExitSessions {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
         }
         self.actions.push_back(ExitAction::End { session, reason });
-        // After `End`: the driver must stop routing packets to the session before its connections are told why.
+        // Done after `End`: the driver must stop routing packets to the session before its connections are told why.
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }

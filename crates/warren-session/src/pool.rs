@@ -193,7 +193,7 @@ impl AddressPool {
         now: SystemTime,
     ) -> Result<Vec<PublicKey>, PoolError> {
         for address in addresses.addresses() {
-            // All are checked before any is taken, so that nothing changes after an error.
+            // All addresses are checked before any is taken, so that nothing changes after an error.
             self.check_static(key, address)?;
         }
         let mut taken_from = Vec::new();

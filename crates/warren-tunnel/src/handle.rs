@@ -96,7 +96,7 @@ impl WorkerHandle {
     /// Returns every counter of all workers, or `None` when a worker has ended.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let mut answers = Vec::new();
-        // All are asked before the first answer is awaited, so that they count at about the same moment.
+        // All workers are asked before the first answer is awaited, so that they count at about the same moment.
         for number in 0..self.workers.len() {
             let (answer, snapshot) = oneshot::channel();
             self.send_to(number, Command::Snapshot(answer)).await;

@@ -215,7 +215,8 @@ impl Pump {
 
     /// How many bytes a number may take in each datagram.
     fn trailer(&self) -> usize {
-        // Even while repair is off: it may begin at any moment, and the size that senders learnt should stay the same.
+        // Reserved even while repair is off: repair may begin at any moment, and the size that senders have learnt should stay
+        // the same.
         if self.repair.is_agreed { TRAILER } else { 0 }
     }
 

@@ -81,7 +81,7 @@ impl Repair {
 
     /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
     pub(crate) fn prepare(&mut self, mut framed: BytesMut, lane: impl FnOnce(&[u8]) -> Lane) -> Outgoing {
-        // Even while repair is off, so that the first losses find a budget.
+        // Done even while repair is off, so that the first losses find a budget.
         self.budget.earn(framed.len());
         if !self.is_on() {
             return Outgoing { datagram: framed.freeze(), context: None };
@@ -106,7 +106,7 @@ impl Repair {
     pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
-            // Otherwise a later number is in use already, and would be given twice.
+            // Otherwise a later number is already in use, and would be given out twice.
             && *next == place.number.plus(1)
             && !is_planted(Bug::NumberNotTakenBack)
         {

@@ -85,7 +85,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
     let thread = std::thread::Builder::new()
         .name(format!("warren-worker-{number}"))
         .spawn(move || {
-            // Here, because an affinity is set for the calling thread.
+            // Done here, because an affinity is set for the calling thread.
             if share.tuning.pin {
                 pin(usize::from(number));
             }
@@ -130,7 +130,7 @@ fn made(wireguard: Option<WireGuardCarrier>, tuning: &Tuning) -> anyhow::Result<
 /// Ties this thread to one of the cores that the process may use.
 fn pin(number: usize) {
     let pinned = sched_getaffinity(None).and_then(|allowed| {
-        // Only allowed cores: taskset(1) or a container may leave some out.
+        // Uses only allowed cores, because taskset(1) or a container may leave some out.
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
         let mut own = CpuSet::new();
         if let Some(core) = cores.get(number % cores.len().max(1)) {

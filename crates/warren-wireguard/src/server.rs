@@ -188,7 +188,7 @@ impl Server {
                 }
                 self.take_data(peer_of(data.receiver_idx), now, from, datagram, buffer)
             }
-            // Only one that answers this exit's own handshake is of use, and the peer checks that.
+            // Only a cookie reply to this exit's own handshake is of use. The peer checks that.
             Ok(Packet::PacketCookieReply(cookie)) => {
                 self.answer(peer_of(cookie.receiver_idx), from, datagram, buffer)
             }

@@ -133,7 +133,7 @@ impl Health {
     /// Notes that no connection carries traffic, or that another attempt to open one has failed.
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
-            // Only the loss of a tunnel that was up counts, not each attempt to restore it.
+            // Counts only the loss of a tunnel that was up, not each attempt to restore it.
             self.reconnects += 1;
             tracing::info!("connection to the exit lost: {reason}");
             self.set_state(State::Reconnecting);

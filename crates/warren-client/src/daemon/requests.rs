@@ -146,7 +146,7 @@ impl Daemon {
             kill_switch::rules(&profile).await?;
         }
         self.host.setup.follow(&profile, is_closed, self.sessions.welcome()).await?;
-        // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
+        // Done after the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
         // If the tunnel rests with an open kill switch, the kill switch closes when the tunnel goes on.

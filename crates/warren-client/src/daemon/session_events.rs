@@ -99,7 +99,7 @@ impl Daemon {
         match self.host.apply(&welcome, &mut self.health).await {
             Ok(queues) => {
                 self.exit_news.fleet.take_addresses(&welcome);
-                // Before the device opens, so that its first packets find a session in the workers.
+                // Done before the device opens, so that its first packets find a session in the workers.
                 self.sessions.open(Which::InUse, welcome).await;
                 self.sessions.open_device(queues).await;
             }

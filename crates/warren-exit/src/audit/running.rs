@@ -36,7 +36,7 @@ impl Audit {
     /// The audit log beside the clients' store. Call it before the sandbox.
     pub(crate) fn open(directory: &Path) -> Self {
         let found = read(directory).unwrap_or_else(|error| {
-            tracing::error!("cannot read the audit log, so the page shows only what follows: {error}");
+            tracing::error!("cannot read the audit log, so the page shows only entries from now on: {error}");
             Found::default()
         });
         let skipped = found.entries.len().saturating_sub(RECENT);

@@ -76,7 +76,7 @@ impl Clients {
             // and an import has to be marked as done.
             None => self.store.save_all(self.sessions.registry().rows(), mark.as_deref())?,
         }
-        // Only a warning: the mark in the store already keeps the file from being imported again.
+        // An error is only a warning: the mark in the store already keeps the file from being imported again.
         if let Some(import) = import
             && let Err(error) = import.put_away(&self.path)
         {

@@ -63,7 +63,7 @@ impl Body<'_> {
 async fn read_head(stream: &mut Stream, peer: Peer) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
     let mut begun = Vec::new();
     let head = loop {
-        // In small pieces, so that a head can exceed `MAX_HEAD` by less than one piece.
+        // Reads in small pieces, so that a head can exceed `MAX_HEAD` by less than one piece.
         if (&mut *stream).take(1024).read_buf(&mut begun).await? == 0 {
             break Err(BadHead::Malformed);
         }

@@ -47,7 +47,7 @@ const UNIT: u64 = 10;
 impl StepRate {
     fn between(before: Traffic, after: Traffic, elapsed: Duration) -> Self {
         let per_second = |before: u64, after: u64| {
-            // In 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
+            // Calculated in 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
             let bits = 8_000 * u128::from(after.saturating_sub(before)) / elapsed.as_millis().max(1);
             u32::try_from(bits / u128::from(UNIT)).unwrap_or(u32::MAX)
         };
@@ -70,7 +70,7 @@ impl ClientHistory {
         if elapsed < EVERY {
             return;
         }
-        // More than one if the host slept. Then each step gets the mean, so that all stay equally long.
+        // There is more than one step if the host slept. Each then gets the mean, so that all stay equally long.
         let steps = u64::try_from(elapsed.as_nanos() / EVERY.as_nanos()).unwrap_or(u64::MAX);
         for (key, after) in totals {
             let before = self.before.get(key).copied().unwrap_or_default();

@@ -224,12 +224,12 @@ impl PageSite {
         {
             return Ok(Ok(reply::file(file.content_type, file.text)));
         }
-        // Without the token nobody learns which paths there are.
+        // Checked first, because without the token nobody may learn which paths there are.
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }
         let visitor = body.peer;
-        // Only now, so that a stranger cannot make the exit read and store a body.
+        // Read only now, so that a stranger cannot make the exit read and store a body.
         let Some(body) = body.read(request.body_length).await? else {
             return Ok(Err(Refusal::Malformed));
         };

@@ -83,7 +83,7 @@ pub(crate) async fn recover(
         }
         None => own.context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
-    // Before anything is written: an empty store would take any fleet.
+    // Checked before anything is written: an empty store would take any fleet.
     if own_fleet.is_some_and(|own| own != snapshot.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }

@@ -95,7 +95,7 @@ async fn take_place(
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
     let options = StoreOptions { endpoints, ca, identity, user };
     let looked = look(&options, ticket).await;
-    // Before the ticket is used: without the files the exit could not reach the store.
+    // Checked before the ticket is used: without the files the exit could not reach the store.
     let (meta, used) = match looked {
         Err(Looked::Void(error)) => (None, Used::Refused(error)),
         Err(Looked::Failed(error)) => return Err(error),

@@ -157,7 +157,7 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         user: None,
         secret: random_name()?,
     };
-    // Before the user is made, so that it is removed when the ticket ends, even if this command ends halfway.
+    // Done before the user is made, so that the user is removed when the ticket ends, even if this command ends halfway.
     grant(&mut fleet, &mut admin, &ticket, arguments.expires).await?;
     match make_user(&fleet, &admin, arguments, ticket.identity.is_some(), &user).await {
         Ok(made) => ticket.user = made,

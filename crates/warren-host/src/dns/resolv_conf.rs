@@ -165,7 +165,7 @@ fn overwrite(path: &Path, content: &[u8]) -> io::Result<File> {
 
 fn give(file: &File, mode: u32, owner: Owner) -> io::Result<()> {
     owner.give(file)?;
-    // After the owner, because chown(2) can clear bits of the mode.
+    // Set after the owner, because chown(2) can clear bits of the mode.
     if file.metadata()?.mode() & 0o7777 != mode {
         file.set_permissions(Permissions::from_mode(mode))?;
     }

@@ -24,7 +24,7 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     add("input", "type filter hook input priority filter - 10; policy accept;", &input(rules));
     add("inside", "", &inside(rules));
     add("outside", "", &outside(rules));
-    // After the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
+    // Runs after the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
     add("marking", "type route hook output priority mangle + 10; policy accept;", &marking(rules));
     // The place that nft calls `dstnat`, a word that it does not know for this hook.
     add("names", "type nat hook output priority -100; policy accept;", &names(rules));

@@ -37,7 +37,7 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     let mut add =
         |name: &str, header: &str, statements: &[String]| chain(&mut text, name, header, statements);
     add("browser", "", &browser(rules));
-    // After the kill switches' chain that drops forged marks, and before everything that reads the mark.
+    // Runs after the kill switches' chain that drops forged marks, and before every chain that reads the mark.
     let marking = "type route hook output priority mangle - 15; policy accept;";
     add("marking", marking, &[format!("socket cgroupv2 level {LEVEL} \"{}\" goto browser", rules.group)]);
     // The place that nft calls `dstnat`, a word that it does not know for this hook.

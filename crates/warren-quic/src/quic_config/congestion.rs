@@ -183,7 +183,7 @@ impl Controller for Chosen {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_pn: Option<u64>) {
         self.controller.on_end_acks(now, in_flight, app_limited, largest_pn);
-        // After the last call of an ACK frame, so that no controller gets half of one.
+        // Done after the last call of an ACK frame, so that no controller gets only a part of one.
         self.follow_choice(now);
     }
 

@@ -33,7 +33,7 @@ struct Answered {
 impl Resets {
     /// Whether a reset may be sent for this ID now. If so, it counts as sent.
     pub(super) fn admit(&mut self, id: &[u8; OWN_ID_LENGTH], now: Instant) -> bool {
-        // Only when the table is full, because this visits every ID.
+        // Done only when the table is full, because this visits every ID.
         if self.0.len() >= MOST {
             self.0.retain(|_, answered| !answered.is_past(now));
         }

@@ -117,7 +117,7 @@ impl WarrenConnection {
         presented: Option<PresentedKey>,
         now: Instant,
     ) -> Self {
-        // Only at an exit, where there is no `presented`.
+        // Set only at an exit, where there is no `presented`.
         let deadline = presented.is_none().then(|| now + HANDSHAKE_TIMEOUT);
         let room = Room::new(quic.datagrams().send_buffer_space());
         Self {
@@ -240,7 +240,7 @@ impl WarrenConnection {
         while let Some(event) = self.quic.get_mut().poll() {
             self.absorb_event(event, now);
         }
-        // After the events, because a lost connection has nothing left to deliver.
+        // Done after the events, because a lost connection has nothing left to deliver.
         let has_closed = self.try_closing(now);
         let has_answer = self.tell_endpoint(endpoint);
         self.judge_silence(now);

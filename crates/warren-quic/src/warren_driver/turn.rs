@@ -164,7 +164,7 @@ impl WarrenEndpoint {
         // Nearly all datagrams of a batch belong to one connection and have one connection ID.
         let mut last = None;
         while !batch.is_empty() {
-            // At least one byte, because the loop would not end with a stride of 0.
+            // Splits off at least one byte, because with a stride of 0 the loop would not end.
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
             last = last
                 .filter(|(_, route): &(usize, ShortRoute)| route.is_also_of(&datagram))

@@ -69,7 +69,7 @@ fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     let part = |(place, candidate): &(usize, Candidate)| (*place, candidate.part());
     let parts: Vec<_> = near.iter().map(part).filter(|(_, part)| *part > 0).collect();
     lot.draw(&parts).or_else(|| {
-        // All of them are full, or claim to be.
+        // All of these exits are full, or claim to be.
         let weights: Vec<_> = near.iter().map(|(place, candidate)| (*place, candidate.weight())).collect();
         lot.draw(&weights)
     })

@@ -118,7 +118,8 @@ impl ExitSessions {
     fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
         let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
         self.follow(now, &before, EndReason::Disabled);
-        // Even if it is disabled already: a change that this exit or another one has asked for may be about to enable it.
+        // Recorded even if the client is disabled already: a change that this exit or another one has asked for may be about to
+        // enable it.
         let id = self.record(&[RowId::Client(key)]);
         id.inspect(|id| self.store.shut_out(key, *id));
         Ok(id)

@@ -50,7 +50,7 @@ pub(crate) fn run(
     open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    // Before anything else, because the clients would not reach the exit without it.
+    // Checked before anything else, because the clients would not reach the exit without an endpoint.
     endpoint(&config)?;
     let file = args.file.display();
     let bytes = fs::read(&args.file).map_err(|error| {
@@ -134,8 +134,8 @@ fn enrol_with_new_keys(
         };
         clients.push(NewClient { public_key, ..client.clone() });
     }
-    // After all profiles: if this command is killed earlier, no enrolled key is lost, and the next import continues
-    // with the profiles.
+    // Done after all profiles are written: if this command is killed earlier, no enrolled key is lost, and the next import
+    // continues with the profiles.
     store.add_all(&clients)?;
     // From here on the exit knows the keys, so the profiles must stay.
     written.keep();

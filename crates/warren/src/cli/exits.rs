@@ -40,7 +40,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> any
     let profile = load_profile(&file)?;
     let exits = known_exits(&directories.state, &profile);
     let in_use = exit_in_use(directories, profile.name.as_str()).await;
-    // At once, because an exit that does not answer takes three seconds.
+    // Asks all exits at once, because one that does not answer takes three seconds.
     let local = LocalSet::new();
     let ask = |exit: RemoteExit| {
         let key = profile.private_key.clone();

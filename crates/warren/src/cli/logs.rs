@@ -24,7 +24,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
         Some(name) => name.to_string_lossy().into_owned(),
         None => match only_running(directories).await {
             Ok(name) => name,
-            // After a failed `up` nothing runs, and its log is what the user wants to see.
+            // After a failed `up` no daemon runs, and the user wants to see the failed daemon's log.
             Err(error) => only_log(directories).ok_or(error)?,
         },
     };

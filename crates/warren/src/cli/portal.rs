@@ -72,7 +72,7 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     let ended = match start_as(&caller, &group, &shadowed, directories, &name, arguments) {
         Ok(mut child) => {
             let ended = watched.wait(&mut child, arguments.timeout).await;
-            // Before the browser ends, which may take a while.
+            // Closes the portal before the browser ends, which may take a while.
             let closed = opened.close().await;
             end(&mut child).await;
             closed.and(ended)

@@ -32,7 +32,7 @@ impl WarrenConnection {
         if self.is_over() {
             return Left::Nothing;
         }
-        // Before the datagrams, because the caller prepares for them when it sees `Connected`.
+        // Delivered before the datagrams, because the caller prepares for them when it sees `Connected`.
         self.deliver_events(&mut inbox.events);
         // Lost datagrams come next, so that received ones that keep filling the inbox do not hold up repairs.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);

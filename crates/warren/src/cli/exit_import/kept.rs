@@ -50,7 +50,7 @@ pub(super) fn run(
             "{enrolled} would be enrolled with the present keys; nothing was changed.\n"
         ));
     }
-    // Before the clients: they are of no use with another key, and the key does no harm without them.
+    // Written before the clients: they are of no use with another key, and the key does no harm without them.
     if change == KeyChange::Write {
         write_key(&clients_path, &exit_key)?;
     }

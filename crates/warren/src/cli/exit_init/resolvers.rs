@@ -65,7 +65,7 @@ pub(super) fn is_public(address: &IpAddr) -> bool {
 
 /// The resolvers that answer in time, in the given order.
 fn answering(candidates: &[IpAddr]) -> Vec<IpAddr> {
-    // All are asked before the first answer is awaited, so silent ones cost one second together.
+    // All resolvers are asked before the first answer is awaited, so that silent ones cost one second together.
     let deadline = Instant::now() + PATIENCE;
     let sockets: Vec<(IpAddr, UdpSocket)> =
         candidates.iter().filter_map(|address| Some((*address, ask(*address).ok()?))).collect();

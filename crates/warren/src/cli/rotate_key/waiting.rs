@@ -23,7 +23,7 @@ pub(super) struct Waiting {
     clients: usize,
     /// The clients that have not connected with the new key, by name.
     waiting: Vec<WaitingClient>,
-    /// The names of open invitations. Those from before the rotation name the old key.
+    /// The names of open invitations. Invitations from before the rotation contain the old key.
     invitations: Vec<String>,
     /// At an exit of a fleet: the names of clients that have never connected to any exit. The rotation does not wait for them,
     /// because nobody knows which exit their profiles name.
@@ -152,7 +152,8 @@ impl Waiting {
         let mut text = String::new();
         if !self.invitations.is_empty() {
             text += &format!(
-                "Open invitations: {}. Those from before the rotation name the old key and stop working with it; invite again.\n",
+                "Open invitations: {}. Invitations from before the rotation contain the old key and stop working when \
+                 it is retired. Make new ones.\n",
                 shown(&self.invitations)
             );
         }
