@@ -48,14 +48,14 @@ async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::
     Ok(true)
 }
 
-/// Keeps a kill switch closed while no daemon keeps it closed. The journal says whether it is to be closed. So once `warren down`
-/// has opened it, the guard leaves it open.
+/// Keeps a kill switch closed while no daemon does. The journal says whether it should be closed. So once `warren down` has
+/// opened it, the guard leaves it open.
 struct Guard {
     profile: ClientProfile,
     directory: DaemonDirectory,
     /// The networks that this host was on at the last check.
     networks: Option<Vec<IpNet>>,
-    /// What was last reported about the kill switch.
+    /// The state of the kill switch as last reported.
     reported: String,
 }
 
@@ -151,8 +151,8 @@ impl Guard {
             Err(KillSwitchError::Host(HostError::Busy(_))) if standing == Standing::Closed => {
                 return Ok(Kept::Closed);
             }
-            // A daemon holds the journal. If it has not restored the table by now, it may hang, so the guard makes the table
-            // itself.
+            // A running daemon holds the journal. If it has not restored the table by now, it may hang, so the guard makes the
+            // table itself.
             Err(KillSwitchError::Host(HostError::Busy(_))) => {
                 let was_made = close_beside(&journal, name).await?;
                 return Ok(if was_made { Kept::ClosedAgain } else { Kept::ByOther });

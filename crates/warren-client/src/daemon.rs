@@ -60,7 +60,7 @@ use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
 use warren_tunnel::{Carrier, Reports, Rings};
 
-/// What the daemon was started with, as long as it runs.
+/// The settings that the daemon was started with.
 pub(crate) struct Settings {
     /// The profile's name. The TUN device's journal, the runtime directory and messages carry it.
     pub name: String,
@@ -79,7 +79,7 @@ pub(crate) struct Settings {
     pub blocked_by: Vec<String>,
 }
 
-/// What the daemon's owners are made of.
+/// The parts that the daemon's owners are made of.
 pub(crate) struct ClientStart {
     pub settings: Settings,
     /// The profile's kill switch, closed before anything else was done.
@@ -88,17 +88,17 @@ pub(crate) struct ClientStart {
     pub state_dir: PathBuf,
     /// Read before the sandbox, which keeps the daemon from that directory.
     pub learnt_keys: LearntKeys,
-    /// As the learnt keys.
+    /// The fleet as known so far. Read before the sandbox, like the learnt keys.
     pub fleet: Fleet,
     pub helper: Helper,
     pub made: MadeBeforeSandbox,
 }
 
-/// What the daemon cannot make in the sandbox.
+/// What must be made before the sandbox forbids it.
 pub(crate) struct MadeBeforeSandbox {
     pub rings: Rings,
     pub echo_sockets: EchoSockets,
-    /// None if the profile asks the tunnel's resolvers for all names.
+    /// The stub resolver's sockets. `None` if the profile asks the tunnel's resolvers for all names.
     pub stub: Option<StubSockets>,
 }
 
@@ -146,9 +146,9 @@ impl Daemon {
             Some(helper.clone()),
         );
         let servers = match kill_switch::names_all_by_address(profile) && !fleet.has_names() {
-            // Nothing will be looked up, and waiting for the helper would delay the first connection.
+            // No name will be looked up, and waiting for the helper would delay the first connection.
             true => NameServers::default(),
-            // Before the tunnel's resolvers take the place of the network's own in the host's files.
+            // Read before the tunnel's resolvers replace the network's own in the host's files.
             false => NameServers::find(Some(helper.clone())).await,
         };
         let allows_outside = profile.kill_switch.allow_exec_outside;
@@ -190,7 +190,7 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut signals = Signals::watch()?;
         let mut watchdog = notify::Watchdog::of_this_process();
-        // Nothing is sent on a trusted network whose router has answered lately.
+        // Checks the network first: on a trusted network whose router has answered lately, the client sends nothing.
         if self.on_demand.look_due().is_some() {
             self.look_at_network().await?;
         }
@@ -198,7 +198,7 @@ impl Daemon {
             self.sessions.pair.in_use.machine.start(Instant::now());
         }
         loop {
-            // Each event may leave actions, and these may change what the timers below wait for.
+            // Each event may leave actions. These may change the events that the timers below wait for.
             match self.carry_out_actions().await? {
                 Some(Stop::Goodbye(goodbye)) => {
                     let sentence = self.sessions.connections.refusal_of(goodbye);
@@ -255,7 +255,7 @@ impl Daemon {
         }
     }
 
-    /// Says goodbye to the exit and restores the host, whatever the reason for the daemon's end.
+    /// Says goodbye to the exit and restores the host, no matter why the daemon ends.
     async fn end(mut self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
         notify::stopping();
         // The exit is told, so that it does not keep a session for a client that has stopped.
@@ -277,7 +277,7 @@ impl Daemon {
     }
 }
 
-/// What the client tells an exit about itself.
+/// The client's description of itself for an exit.
 fn session_config(settings: &Settings, fleet: &Fleet) -> ClientConfig {
     let transport = &settings.profile.transport;
     let roster = if fleet.is_wanted() { ROSTER } else { 0 };

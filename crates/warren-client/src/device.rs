@@ -8,10 +8,10 @@ use warren_tun::{DeviceConfig, Queue, TunError};
 
 use warren_daemon::device_watch;
 
-/// What the profile says about the device.
+/// The profile's settings of the device.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSettings {
-    /// The name that it must have. None if any name will do.
+    /// The name that it must have. `None` if any name will do.
     pub name: Option<String>,
     pub offload: bool,
     /// The number of queues, one for each worker.
@@ -118,8 +118,8 @@ impl TunDevice {
     }
 }
 
-/// A device that nobody reads, so that the kernel discards packets that are routed to it. The kernel deletes the device when this
-/// process ends, even after SIGKILL.
+/// A device that nobody reads: packets that are routed to it fill its queue, and the kernel drops the rest. The kernel deletes
+/// the device when this process ends, even after SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Void {
     device: warren_tun::Device,
@@ -231,7 +231,7 @@ fn all_taken(stem: &str) -> anyhow::Error {
     )
 }
 
-// The name of a device is one of these words and a number.
+// A device name is one of these words and a number.
 const USUAL: &str = "warren";
 const VOID: &str = "warren-void";
 

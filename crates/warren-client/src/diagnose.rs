@@ -1,4 +1,4 @@
-//! Finds out why an exit does not answer, by asking its address in other ways, and says what to do.
+//! Finds out why an exit does not answer, by probing its address in other ways. Says what to do.
 //!
 //! All questions go to the exit's own address, over marked sockets. A closed kill switch lets out only the UDP datagram, because
 //! that one goes where the connection's own datagrams go.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 /// The port on which a network shows its login page to hosts that have not logged in.
 const HTTP: u16 = 80;
 
-/// What came back when an address was asked.
+/// The response to a probe of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// This host has no route to the address, or its network does not forward packets there.
@@ -65,7 +65,7 @@ struct Findings {
 /// Why an exit does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cause {
-    /// What is wrong and what to do.
+    /// The problem and what to do.
     pub(super) sentence: String,
     pub(super) certainty: Certainty,
 }
@@ -83,7 +83,7 @@ pub(super) enum Certainty {
     Here,
 }
 
-/// Finds out why `tried` does not answer, or why there is no address to try. None if nothing was tried and this host's network is
+/// Finds out why `tried` does not answer, or why there is no address to try. `None` if nothing was tried and this host's network is
 /// in order.
 pub(super) async fn diagnose(tried: Option<SocketAddr>, kill_switches: KillSwitches) -> Option<Cause> {
     if let Some(sentence) = local_network::find(tried).await {
@@ -150,7 +150,7 @@ impl Findings {
     }
 }
 
-/// What to check if all that is known is that the exit does not answer.
+/// Says what to check if nothing is known except that the exit does not answer.
 pub(super) fn what_to_check(port: u16) -> String {
     format!(
         "check the endpoint and the exit's public_key, that its machine runs, and that UDP port {port} reaches it"
@@ -198,7 +198,7 @@ fn is_login_page(answer: &str, host: &str) -> bool {
     let Some(answer) = login_page::Answer::read(answer) else { return false };
     // A relative redirect stays on the host that was asked, so only one with a scheme counts.
     let location = answer.location.and_then(|location| location.split_once("://")).map(|(_, rest)| rest);
-    // Any other answer, such as a page with status 200, may come from a web server on the exit's own host.
+    // Any other response, such as a page with status 200, may come from a web server on the exit's own host.
     let elsewhere = location.is_some_and(|rest| {
         // The host ends where a port, a path or a query begins. 192.0.2.10 does not begin with the host 192.0.2.1.
         rest.strip_prefix(host)
@@ -210,7 +210,7 @@ fn is_login_page(answer: &str, host: &str) -> bool {
 async fn tcp(remote: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // Without the mark, the question would go into the tunnel.
+    // Without the mark, the probe would go into the tunnel.
     socket.set_mark(CARRIER_MARK)?;
     TcpSocket::from_std_stream(socket.into()).connect(remote).await
 }

@@ -40,7 +40,7 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let was_running = unit.is_some() || was_answered;
     let dns = restore_dns(&directories.state, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
-    // The kill switch last, so that nothing leaves outside the tunnel while the rest is undone.
+    // Opens the kill switch last, so that nothing leaves outside the tunnel while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
     let had_exec = directory.release_exec().await?;
     directory.release_portal().await?;

@@ -15,15 +15,15 @@ use super::exits;
 use super::lookup::{NameServers, lookup};
 use warren_config::Endpoint;
 
-/// An enrolment that is to be made.
+/// The parameters of an enrolment.
 pub struct Enrolment<'a> {
     /// Where the exit listens.
     pub endpoint: &'a Endpoint,
-    /// The public key that the exit has to prove.
+    /// The public key that the exit must prove.
     pub exit_key: PublicKey,
-    /// The key that is to be enrolled.
+    /// The key to enrol.
     pub identity: &'a PrivateKey,
-    /// The invitation's token as it goes on the wire.
+    /// The invitation's token in the form that is sent to the exit.
     pub token: String,
     /// The name that this machine proposes for itself.
     pub name: &'a str,

@@ -37,7 +37,7 @@ impl ExecUpkeep {
         self.allows_outside = allows_outside;
     }
 
-    /// What the table has changed on this host, in a few words.
+    /// Lists the table's changes to this host, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.table.iter().map(ExecTable::change).collect()
     }
@@ -66,7 +66,7 @@ impl ExecUpkeep {
             );
         }
         self.is_wanted = true;
-        // Before the routes: until they exist, the table drops packets of programs inside.
+        // The table comes before the routes: until they exist, it drops packets of programs inside.
         self.follow(setup, lockdown).await.map(drop)
     }
 
@@ -103,7 +103,7 @@ impl ExecUpkeep {
                 false
             }
         };
-        // A plan that is already in place, as after a restart, gets the routes of single programs too.
+        // If a plan is already in place, as after a restart, adds the routes of single programs to it.
         setup.prepare_for_exec().await?;
         Ok(was_changed.then(|| "somebody has changed the table of `warren exec`".to_owned()))
     }

@@ -10,7 +10,7 @@ use warren_daemon::output;
 pub(crate) struct ExecUsers {
     socket: ExecSocket,
     allowed: Vec<u32>,
-    /// Who may open a login page.
+    /// The users who may open a login page.
     portal: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ impl ExecUsers {
             PortalOpener::Root | PortalOpener::Nobody => Vec::new(),
         };
         if profile.kill_switch.portal != PortalOpener::Nobody && profile.kill_switch.allow_exec_outside {
-            // These users may let any program out anyway.
+            // These users may let any program out in any case.
             portal.extend(&allowed);
         }
         if users.is_empty() && portal.is_empty() {

@@ -66,7 +66,7 @@ async fn converse(endpoint: &mut QuicEndpoint, remote: SocketAddr) -> Result<Exi
     let mut connected: Option<ConnectionId> = None;
     let mut deadline = Instant::now() + PATIENCE;
     let mut inbox = Inbox::new();
-    // The loop goes on after the handshake, because MTU discovery takes longer.
+    // Continues after the handshake, because MTU discovery takes longer.
     while timeout_at(deadline, poll_fn(|context| endpoint.poll(context, &mut inbox))).await.is_ok() {
         // No session is opened, so datagrams mean nothing here.
         inbox.datagrams.clear();

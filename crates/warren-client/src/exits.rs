@@ -120,7 +120,7 @@ impl Exits {
         self.current
     }
 
-    /// The exit at a place, or the first one if there is no such place.
+    /// Returns the exit at a place, or the first one if there is no such place.
     ///
     /// # Panics
     /// Never: a profile has an exit.
@@ -213,8 +213,8 @@ impl Exits {
         self.avoided.push((place, now + AVOIDED_FOR));
     }
 
-    /// Notes that the exit in use refuses this client for good, and uses the first exit that may accept it. Returns false if every
-    /// exit has refused.
+    /// Notes that the exit in use refuses this client for good, and switches to the first exit that may accept it. Returns false
+    /// if every exit has refused.
     pub(crate) fn refused(&mut self, stop: Stop) -> bool {
         for place in 0..self.entries.len() {
             if self.is_same_exit(place, self.current)
@@ -223,7 +223,7 @@ impl Exits {
                 entry.refused = Some(stop.clone());
             }
         }
-        // Searched from the first exit, since exits before the one in use may accept this client too.
+        // The search begins with the first exit, since exits before the one in use may accept this client too.
         match self.first() {
             Some(next) => {
                 self.current = next;
@@ -239,13 +239,13 @@ impl Exits {
         self.use_first();
     }
 
-    /// The first exit in the order that may accept this client.
+    /// Returns the place of the first exit in the order that may accept this client.
     fn first(&self) -> Option<usize> {
         let places = (0..).zip(&self.entries).filter(|(_, entry)| entry.may_accept());
         places.min_by_key(|(_, entry)| entry.rank).map(|(place, _)| place)
     }
 
-    /// The places of the exits to try, in order: the exit in use, then the others.
+    /// Returns the places of the exits to try, in order: the exit in use, then the others.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.entries.len())
             .filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept))
@@ -260,8 +260,8 @@ impl Exits {
         order
     }
 
-    /// The places of the exits that are preferred to the one in use, in order: those that the profile lists before it, or the user has
-    /// asked for.
+    /// Returns the places of the exits that are preferred to the one in use, in order: those that the profile lists before it, or
+    /// the user has asked for.
     pub(crate) fn preferred(&self) -> Vec<usize> {
         let mut places = self.before(self.current);
         places.retain(|place| self.entries.get(*place).is_some_and(Entry::may_accept));
@@ -273,8 +273,8 @@ impl Exits {
         self.before(place).is_empty()
     }
 
-    /// The places that are preferred to this one. None if the client chooses its exit: then a move back costs more
-    /// than it gains.
+    /// Returns the places that are preferred to this one. `None` if the client chooses its exit: then a move back costs more than
+    /// it gains.
     fn before(&self, place: usize) -> Vec<usize> {
         let rank = self.rank_of(place);
         let is_before = |other: &usize| {
@@ -303,8 +303,8 @@ impl Exits {
         addresses.learn(answer, exit.endpoint.host())
     }
 
-    /// The addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key. Other
-    /// addresses of a name do not count, because the name's owner can let it resolve to any address.
+    /// Returns the addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key.
+    /// Other addresses of a name do not count, because the name's owner can let it resolve to any address.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let entries = self.entries.iter().filter(|entry| !entry.is_gone);
         entries.flat_map(|entry| {

@@ -32,21 +32,21 @@ const READ_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum size of a file in bytes: the roster in base64, and a few figures for each exit.
 const LONGEST: u64 = 4 * MAX_ROSTER_LENGTH as u64;
 
-/// What a profile's daemon knows of its fleet.
+/// The fleet as a profile's daemon knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     /// Whether the profile wants to follow a fleet.
     is_wanted: bool,
     known: Option<KeptFleet>,
     is_unsaved: bool,
-    /// Which of several equally good exits this client takes.
+    /// Chooses among equally good exits for this client.
     lot: Lot,
     /// The loads that exits report, by the exits' names.
     loads: BTreeMap<String, u32>,
     /// Why the latest roster was refused.
     problem: Option<String>,
     complained: Option<Instant>,
-    /// When the period of [`READ_PERIOD`] began, and how many rosters were read in it.
+    /// When the current [`READ_PERIOD`] began, and how many rosters were read in it.
     read: Option<(Instant, u32)>,
 }
 
@@ -80,7 +80,7 @@ impl Fleet {
         endpoints.filter_map(|endpoint| Some(SocketAddr::new(endpoint.address()?, endpoint.port()))).collect()
     }
 
-    /// Whether an exit of the roster has to be looked up by its name.
+    /// Whether an exit of the roster is given by a name, which must be looked up.
     pub(crate) fn has_names(&self) -> bool {
         let mut exits = self.roster().into_iter().flat_map(|roster| &roster.exits);
         exits.any(|exit| exit.endpoints.iter().any(|endpoint| endpoint.address().is_none()))
@@ -91,7 +91,7 @@ impl Fleet {
         self.roster()?.exits.iter().find(|exit| exit.name == called || has_endpoint(exit, called))
     }
 
-    /// Forgets the fleet if the profile does not want it any more, or no longer pins the exit that vouched for it.
+    /// Forgets the fleet if the profile no longer wants it, or no longer pins the exit that vouched for it.
     pub(crate) fn follow_profile(&mut self, profile: &ClientProfile) {
         self.is_wanted = profile.follows_fleet;
         self.known = self.known.take().filter(|known| profile.follows_fleet && is_vouched(known, profile));
@@ -137,8 +137,7 @@ impl Fleet {
         }
     }
 
-    /// Notes how busy exits say that they are. These figures are not signed, so they only help to choose among the
-    /// roster's exits.
+    /// Records the loads that exits report. These figures are not signed, so they only help to choose among the roster's exits.
     pub(crate) fn take_loads(&mut self, loads: &[ExitLoad]) {
         if !loads.is_empty() {
             let loads = loads.iter().take(MAX_ROSTER_EXITS);
@@ -146,7 +145,7 @@ impl Fleet {
         }
     }
 
-    /// Notes measured round-trip times, by the exits' names. `None` for an exit that did not answer.
+    /// Records measured round-trip times, by the exits' names. `None` for an exit that did not answer.
     pub(crate) fn measured(&mut self, round_trips: &[(String, Option<Duration>)]) {
         let Some(known) = &mut self.known else { return };
         let before = known.round_trips.clone();
@@ -205,7 +204,7 @@ impl Fleet {
         self.known.clone().filter(|_| is_unsaved)
     }
 
-    /// What `warren status` shows. `exit` is the name of the exit in use.
+    /// Returns the fleet for `warren status`. `exit` is the name of the exit in use.
     pub(crate) fn status(&self, exit: Option<String>) -> Option<FollowedFleetStatus> {
         let roster = self.roster()?;
         Some(FollowedFleetStatus {
@@ -278,7 +277,7 @@ fn random_lot() -> Lot {
     Lot::random(u64::from_ne_bytes(bytes))
 }
 
-/// What a refusal means for the user.
+/// Explains a refused roster to the user.
 fn refused(refusal: &RosterRefusal) -> String {
     match refusal {
         RosterRefusal::OtherSigner { .. } | RosterRefusal::OtherFleet { .. } => format!(

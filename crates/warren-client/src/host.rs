@@ -50,7 +50,7 @@ pub(crate) struct HostSetup {
     helper: Option<Helper>,
     /// The stub resolver, if the profile limits its resolvers to domains.
     stub: Option<Stub>,
-    /// What the helper changed to set the host's resolvers. None while the host uses its own.
+    /// The helper's changes to the host's resolvers. `None` while the host uses its own.
     dns: Option<Vec<String>>,
     warnings: ResolverWarnings,
     /// Whether the device was recreated and the plan around it is not complete yet.
@@ -59,7 +59,7 @@ pub(crate) struct HostSetup {
     exec: ExecResolvers,
 }
 
-/// What is wrong with the resolvers, in sentences that say what to do.
+/// The problems with the resolvers, in sentences that say what to do.
 #[derive(Debug, Default)]
 struct ResolverWarnings {
     /// Why look-ups may fail or leave outside the tunnel.
@@ -68,12 +68,12 @@ struct ResolverWarnings {
     claimed: Option<String>,
 }
 
-/// What [`HostSetup::apply`] would do, for a dry run.
+/// The plan of [`HostSetup::apply`] for a dry run.
 pub(crate) struct Preview {
     pub device: DeviceName,
     pub void: DeviceName,
     pub plan: Plan,
-    /// None if the host keeps its resolvers.
+    /// `None` if the host keeps its resolvers.
     pub dns: Option<DnsPlan>,
     /// Other programs' policy rules that would come before Warren's usual priorities.
     pub bypasses: Vec<Bypass>,
@@ -123,7 +123,8 @@ impl HostSetup {
         Self { stub, ..self }
     }
 
-    /// Makes the devices while the exit is asked for a session. What cannot be made now is made, or reported, by [`Self::apply`].
+    /// Makes the devices while the exit is asked for a session. If something cannot be made now, [`Self::apply`] makes or reports
+    /// it.
     pub(crate) fn prepare(&mut self) {
         if self.standing.is_some() || self.prepared.is_some() {
             return;
@@ -213,7 +214,7 @@ impl HostSetup {
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             return Ok(());
         };
-        // The first plan has changed these facts, so the values from before it stay valid.
+        // Keeps these facts as they were before the first plan, which has changed them on the host.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
             router_advertisements: facts.router_advertisements.clone(),
@@ -222,7 +223,7 @@ impl HostSetup {
             void: facts.void.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
-        // The plan stays noted after an error, so that the end of the daemon undoes what is left of it.
+        // The plan stays recorded after an error, so that the end of the daemon undoes everything that is left of it.
         let servers = self.servers(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
@@ -255,7 +256,7 @@ impl HostSetup {
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
         self.settings = RouteSettings { exec: before.exec, ..RouteSettings::of(profile, is_closed) };
-        // Without a grant, what was in the tunnel stays blocked.
+        // Without a grant, everything that was in the tunnel stays blocked.
         if self.settings.of_exit {
             self.settings.include =
                 welcome.map_or_else(|| before.include.clone(), |welcome| welcome.routes.clone());
@@ -300,8 +301,8 @@ impl HostSetup {
         }
     }
 
-    /// Restores what other programs have undone, and follows this host to another LAN and to new containers. Returns what was
-    /// restored.
+    /// Restores everything that other programs have undone, and follows this host to another LAN and to new containers. Returns a
+    /// list of what was restored.
     ///
     /// # Errors
     /// What could not be restored.
@@ -312,13 +313,13 @@ impl HostSetup {
         standing.facts.include = self.settings.include_beside(&lan, &guests);
         standing.facts.guests = guests;
         standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
-        // Another program may have put a rule in front of Warren's since the last look.
+        // Another program may have put a rule in front of Warren's since the last check.
         let blocked = standing.stay_in_front().await?;
         let plan = standing.plan(&self.profile, &self.settings);
         let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
-            // The other errors say themselves what to do.
+            // The other errors already say what to do.
             let advice = match matches!(error, StepError::Io(_)) {
                 true => "; run `warren down` and `warren up` again",
                 false => "",
@@ -327,10 +328,10 @@ impl HostSetup {
         }
         repaired.extend(found.repaired);
         if self.device_is_new {
-            // systemd-resolved keeps resolvers for each link, and has forgotten those of the deleted device.
+            // systemd-resolved keeps resolvers for each link, so those of the deleted device are lost.
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
-            // Only now, so that the next check repeats whatever has failed above.
+            // Reset only now, so that the next check repeats whatever has failed above.
             self.device_is_new = false;
         }
         self.check_claimed_resolvers();
@@ -341,14 +342,14 @@ impl HostSetup {
         Ok(repaired.iter().map(ToString::to_string).collect())
     }
 
-    /// What does not work on this host although the tunnel is up, and what to do.
+    /// Lists what does not work on this host although the tunnel is up, and what to do.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
         let without = (!has_firewall).then(|| firewall_warning::warning(&self.settings.include)).flatten();
         self.warnings.trouble.iter().chain(&self.warnings.claimed).cloned().chain(without).collect()
     }
 
-    /// What [`Self::apply`] would do in `slot` with this Welcome. No device is created.
+    /// Returns what [`Self::apply`] would do in `slot` with this Welcome. Creates no device.
     ///
     /// # Errors
     /// When the host's state cannot be read.
@@ -431,7 +432,7 @@ impl HostSetup {
         Ok(gone)
     }
 
-    /// The device that carries the tunnel's packets. None while there is only a substitute for it.
+    /// The device that carries the tunnel's packets. `None` while there is only a substitute for it.
     pub(crate) fn device(&self) -> Option<DeviceStatus> {
         let standing = self.standing.as_ref().filter(|standing| standing.device.is_in_use())?;
         Some(DeviceStatus {
@@ -441,7 +442,7 @@ impl HostSetup {
         })
     }
 
-    /// What is changed on this host while the tunnel is up, each in a few words.
+    /// Lists the changes to this host while the tunnel is up, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         let Some(standing) = &self.standing else { return Vec::new() };
         let (device, void) = (standing.device.name(), standing.void.name());

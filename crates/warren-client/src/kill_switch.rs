@@ -19,8 +19,8 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
-/// How many exits' addresses stay allowed. A further one replaces the oldest. A roster has up to 512, and the rest is for the profile's
-/// exits and for what names resolve to.
+/// How many addresses of exits stay allowed. A further one replaces the oldest. A roster has up to 512. The rest is for the
+/// profile's exits and for the addresses that names resolve to.
 const MOST_EXITS: usize = 640;
 /// How many resolvers may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
@@ -33,9 +33,9 @@ const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
-    /// The resolvers that may be asked for exits' names. None where the profile names all exits by address.
+    /// The resolvers that may be asked for exits' names. `None` where the profile names all exits by address.
     resolvers: Vec<SocketAddr>,
-    /// The mark of queries for exits' names, which no other program can guess. None where the profile names all exits by address.
+    /// The mark of queries for exits' names, which no other program can guess. `None` where the profile names all exits by address.
     query_mark: Option<u32>,
     /// The programs that `warren exec` has put inside or outside of the tunnel.
     exec: Option<ExecLetOut>,
@@ -44,7 +44,7 @@ pub(crate) struct Lockdown {
 }
 
 impl Lockdown {
-    /// Closes the kill switch if the profile asks for it, or keeps it closed if it is.
+    /// Closes the kill switch if the profile asks for it, or keeps it closed if it is closed.
     ///
     /// # Errors
     /// When it is to be closed and cannot be.
@@ -58,7 +58,7 @@ impl Lockdown {
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self { roster_has_names, ..Self::default() });
         }
-        // The first table allows everything that is known by now, as each change of the table takes a while.
+        // The first table allows everything that is known by now, because each change of the table takes a while.
         let query_mark = query_mark(profile, roster_has_names)?;
         let mut resolvers =
             if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
@@ -80,7 +80,7 @@ impl Lockdown {
         self.closed.is_some()
     }
 
-    /// What is wrong with the table in the kernel. None if nothing is.
+    /// Describes a problem with the table in the kernel. `None` if there is none.
     pub(crate) async fn trouble(&self) -> Option<String> {
         // An nft that hangs must not keep the status from being answered.
         match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
@@ -94,12 +94,12 @@ impl Lockdown {
         }
     }
 
-    /// What the kill switch has changed on this host, in a few words.
+    /// Lists the kill switch's changes to this host, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
-    /// Applies a profile that was read again: allows what it allows now, and closes the kill switch if it asks for that now.
+    /// Applies a profile that was read again: allows what it allows now, and closes the kill switch if it asks for one now.
     /// `listed` are the resolvers in this host's files.
     ///
     /// # Errors
@@ -159,8 +159,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Allows the daemon's own queries to the resolvers in this host's files, so that it can look up an exit's name. Earlier resolvers
-    /// stay allowed, because the files may name the tunnel's resolvers by now.
+    /// Allows the daemon's own queries to the resolvers in this host's files, so that it can look up an exit's name. Earlier
+    /// resolvers stay allowed, because the files may now name the tunnel's resolvers.
     ///
     /// # Errors
     /// When nft fails.
@@ -188,7 +188,10 @@ impl Lockdown {
     ) -> anyhow::Result<()> {
         let Some(closed) = &mut self.closed else { return Ok(()) };
         let rules = KillSwitchRules { lan, guests, on_link, ..closed.rules().clone() };
-        closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
+        closed
+            .set(rules)
+            .await
+            .context("cannot allow traffic to the LAN and to containers through the kill switch")
     }
 
     /// Lets out the programs that `warren exec` puts inside or outside of the tunnel.
@@ -246,7 +249,7 @@ impl Lockdown {
         closed.set(rules).await.context("cannot let the carrier out of the kill switch")
     }
 
-    /// Adds the carrier and the daemon's queries to what the rules allow.
+    /// Adds the carrier and the daemon's queries to the traffic that the rules allow.
     fn with_carrier(&self, rules: KillSwitchRules) -> KillSwitchRules {
         let Self { exits, resolvers, query_mark, exec, .. } = self;
         KillSwitchRules {
@@ -337,7 +340,7 @@ pub(crate) fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result
     Ok(closed)
 }
 
-/// What to do about kill switches of other profiles that block this one. Empty if there are none.
+/// Says what to do about kill switches of other profiles that block this one. Empty if there are none.
 pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
     let [first, ..] = others else { return String::new() };
     format!(
@@ -394,7 +397,7 @@ fn addresses(profile: &ClientProfile, fleet: &Fleet) -> Vec<SocketAddr> {
     each_once(profile.exits().filter_map(address).chain(fleet.addresses()))
 }
 
-/// Each of these addresses once, as many as may be allowed.
+/// Returns each of these addresses once, up to the allowed number.
 fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     addresses.fold(Vec::new(), |mut once, address| {
         if !once.contains(&address) && once.len() < MOST_EXITS {
@@ -404,7 +407,7 @@ fn each_once(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     })
 }
 
-/// Whether no exit has to be looked up.
+/// Whether all exits are given by address, so that none has to be looked up.
 pub(crate) fn names_all_by_address(profile: &ClientProfile) -> bool {
     profile.exits().all(|exit| exit.endpoint.host().parse::<IpAddr>().is_ok())
 }

@@ -15,17 +15,17 @@ use warren_session::client::{ExitKeys, KeyNews};
 use warren_config::{ClientProfile, RemoteExit, describe};
 use warren_daemon::directories::learnt_exit_keys;
 
-/// Most new keys that exits may name within [`PERIOD`]. Each costs a durable write.
+/// Maximum number of new keys that exits may announce within [`PERIOD`]. Each costs a durable write.
 const MOST_LEARNT: usize = 8;
 const PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Maximum size of a file in bytes. An exit's entry takes about 2 KiB at most.
 const LONGEST: u64 = 1024 * 1024;
 
-/// What a profile's daemon has learnt about its exits' keys.
+/// The exits' keys that a profile's daemon has learnt.
 #[derive(Debug)]
 pub(crate) struct LearntKeys {
-    /// By endpoint.
+    /// The learnt keys, by endpoint.
     exits: BTreeMap<String, ExitKeys>,
     is_unsaved: bool,
     /// When new keys were learnt recently.
@@ -35,7 +35,7 @@ pub(crate) struct LearntKeys {
 }
 
 impl LearntKeys {
-    /// Reads what was learnt before.
+    /// Reads the keys that were learnt before.
     pub(crate) fn load(state_dir: &Path, profile: &str) -> Self {
         let file = learnt_exit_keys(state_dir, profile);
         let exits = match read_plain(&file, LONGEST) {
@@ -70,7 +70,7 @@ impl LearntKeys {
         self.of(exit).unproven()
     }
 
-    /// Applies what an exit says about its keys, in a session whose connection has proven the key `by`.
+    /// Handles the keys that an exit announces in a session whose connection has proven the key `by`.
     pub(crate) fn told(&mut self, now: Instant, exit: &RemoteExit, keys: &[PublicKey], by: PublicKey) {
         let mut known = self.of(exit);
         let mut news = known.told(keys, by);
@@ -83,7 +83,7 @@ impl LearntKeys {
         self.take(exit, known, news);
     }
 
-    /// Notes that an exit has opened a connection with a key.
+    /// Records that an exit has opened a connection with a key.
     pub(crate) fn shown(&mut self, exit: &RemoteExit, key: PublicKey) {
         let mut known = self.of(exit);
         if let Some(news) = known.shown(key) {
@@ -91,7 +91,7 @@ impl LearntKeys {
         }
     }
 
-    /// Stores an exit's keys if they have changed, and logs the news.
+    /// Stores an exit's keys if they have changed, and logs each change.
     fn take(&mut self, exit: &RemoteExit, known: ExitKeys, news: Vec<KeyNews>) {
         let endpoint = exit.endpoint.to_string();
         if known != self.of(exit) {
@@ -116,7 +116,7 @@ impl LearntKeys {
         known.cloned().unwrap_or_else(|| ExitKeys::new(exit.public_keys.clone()))
     }
 
-    /// Whether to log that an exit names keys that are not accepted. It may do so on every connection and all the time.
+    /// Whether to log that an exit announces keys that are not accepted. It may do so on every connection and all the time.
     fn may_complain(&mut self, now: Instant, exit: &RemoteExit) -> bool {
         let endpoint = exit.endpoint.to_string();
         let last = self.complained.get(&endpoint);
@@ -127,7 +127,7 @@ impl LearntKeys {
         is_due
     }
 
-    /// Whether an exit may name a new key now. An exit that does so all the time could wear out the disk.
+    /// Whether an exit may announce a new key now. An exit that does so all the time could wear out the disk.
     fn may_learn(&mut self, now: Instant) -> bool {
         self.learnt.retain(|then| now.saturating_duration_since(*then) < PERIOD);
         if self.learnt.len() >= MOST_LEARNT {

@@ -1,4 +1,4 @@
-//! A network's login page: how to ask for it, and what the answer says. The network answers in place of the host that was asked.
+//! A network's login page: how to find it, and what the response says. The network responds in place of the host that was asked.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 pub struct Answer<'a> {
     /// The status code.
     pub status: &'a str,
-    /// Where the answer redirects to.
+    /// The target of the redirect.
     pub location: Option<&'a str>,
     /// The beginning of the page.
     pub body: &'a str,

@@ -33,7 +33,7 @@ pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, if they do not carry the carrier's mark.
     mark: Option<u32>,
-    /// Reads files and asks the system's resolver on behalf of a daemon, whose sandbox forbids both. None outside a daemon.
+    /// Reads files and asks the system's resolver on behalf of a daemon, whose sandbox forbids both. `None` outside a daemon.
     helper: Option<Helper>,
 }
 
@@ -50,7 +50,7 @@ impl NameServers {
         Self { mark: Some(mark), ..self }
     }
 
-    /// The servers found at the start, and those listed now: the host may have joined another network.
+    /// The servers found at the start, and those listed now, because the host may have joined another network.
     async fn all(&self) -> Vec<IpAddr> {
         let mut all = self.found.clone();
         all.extend(self.listed().await.into_iter().filter(|server| !self.found.contains(server)));
@@ -106,7 +106,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
-    // The first answer with an address counts. If one of the two comes back without an address, the other is awaited.
+    // The first response with an address counts. If one of the two comes without an address, the other is awaited.
     tokio::select! {
         found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
         found = &mut system => match found {
@@ -144,7 +144,7 @@ async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<V
         exchange(host, server, RecordType::Aaaa, mark),
         exchange(host, server, RecordType::A, mark)
     );
-    // One of the two queries may fail as long as the other brings addresses.
+    // If one query brings addresses, the other one may fail.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 
@@ -171,13 +171,13 @@ async fn exchange(
     let mut buffer = [0; 1500];
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
-        // An error ends the query to this server, for instance because there is no route to it. Another server may be reachable.
+        // An error, such as a missing route, ends the query to this server only. Another server may be reachable.
         socket.send(&query).await?;
         let resend = tokio::time::Instant::now() + RESEND;
         while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await
         {
             let message = buffer.get(..received?).unwrap_or_default();
-            // A message that is not the answer may be forged, so the wait goes on.
+            // A message that does not match the query may be forged, so the wait goes on.
             if let Some(found) = addresses(message, id, host, record) {
                 return Ok(found);
             }

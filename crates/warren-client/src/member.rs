@@ -18,7 +18,7 @@ use crate::kill_switch;
 use crate::systemd_unit::{Unit, are_usual};
 use crate::up::connected;
 
-/// Whether this user has to ask systemd, because only root can do it directly.
+/// Whether this user must ask systemd, because only root can do the work directly.
 pub fn is_member(directories: &Directories) -> bool {
     are_usual(directories) && !rustix::process::geteuid().is_root()
 }
@@ -35,7 +35,7 @@ pub async fn up_as_member(directories: &Directories, name: &str, timeout: Durati
     }
     unit.start_as_member(timeout, &Unit::down(name)).await?;
     let directory = DaemonDirectory::new(&directories.runtime, name);
-    // Without an answer, the tunnel is up all the same.
+    // If the daemon does not answer, the tunnel is up all the same.
     let status = ask_status(&directory.socket()).await.ok();
     let name: ProfileName = name.parse().map_err(anyhow::Error::msg)?;
     output::print(&format!("{}\n", connected::line(&name, false, status.as_ref())))

@@ -1,5 +1,5 @@
-//! Notices that this host's network has changed, or that the host has slept. After both, the exit has to be asked whether it still
-//! answers.
+//! Notices that this host's network has changed, or that the host has slept. After either event, the client must ask whether the
+//! exit still answers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// A longer delay of a reading means that the host slept, or that this process was stopped. A busy machine delays readings less.
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
-/// An event after which the exit has to be asked whether it still answers.
+/// An event after which the client must ask whether the exit still answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkEvent {
     /// This host's links, addresses or routes have changed.

@@ -25,8 +25,8 @@ const ECHO_REPLY_V6: u8 = 129;
 const SOCKETS: usize = 12;
 /// Number of sockets of each family that are kept for moves.
 pub(crate) const KEPT_FOR_MOVES: usize = 8;
-/// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). A raw socket would get all of the host's ICMP
-/// packets while nobody reads it.
+/// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). Without it, an idle raw socket would queue all
+/// of the host's ICMP packets.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
 /// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones.
@@ -87,7 +87,7 @@ impl EchoSockets {
     }
 }
 
-/// A socket on loan, which goes back to its owner.
+/// A socket on loan. Dropping it returns the socket to its owner.
 struct Lent {
     /// `None` only once it was given back.
     socket: Option<EchoSocket>,
@@ -118,7 +118,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// The probe for a Welcome, over IPv4 if possible. None if the Welcome has no pair of addresses for one.
+    /// Returns the probe for a Welcome, over IPv4 if possible. `None` if the Welcome has no pair of addresses for one.
     pub(crate) fn of(welcome: &SessionGrant) -> Option<Self> {
         let ipv4 = welcome
             .ipv4

@@ -37,11 +37,11 @@ pub async fn client_run(
 ) -> anyhow::Result<()> {
     let mut profile = load_profile(file)?;
     if detached {
-        // A session of its own, so that the daemon outlives the terminal of `up`. This fails only for the leader of a process group,
-        // which a child of `up` never is.
+        // Starts a session of its own, so that the daemon outlives the terminal of `up`. This fails only for the leader of a
+        // process group, which a child of `up` never is.
         let _ = rustix::process::setsid();
     } else {
-        // Only here: for a detached daemon, `up` has printed them already.
+        // Printed only here: for a detached daemon, `up` has printed them already.
         for setting in &profile.ineffective {
             output::warn(setting.to_string());
         }
@@ -58,7 +58,7 @@ pub async fn client_run(
     let (first_exit, host_outside) = take_notes(&directory, &mut profile, &fleet);
     // First, because a journal that still lists changes of a killed daemon cannot be opened for new ones.
     clean_up_own(directories, &directory, name).await?;
-    // Before anything is sent, so that nothing leaves outside the tunnel from here on.
+    // Closed before anything is sent, so that nothing leaves outside the tunnel from here on.
     let lockdown = Lockdown::of(&profile, &fleet, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
@@ -107,7 +107,8 @@ pub async fn client_run(
     outcome
 }
 
-/// Follows what `up` and `warren exec` have noted for this daemon: the exit to try first, and whether the host stays outside.
+/// Applies the notes that `up` and `warren exec` have left for this daemon: the exit to try first, and whether the host stays
+/// outside.
 fn take_notes(
     directory: &DaemonDirectory,
     profile: &mut ClientProfile,

@@ -31,7 +31,7 @@ impl SshSession {
         None
     }
 
-    /// The warning that a kill switch with these rules cuts the session. None if it does not cut it.
+    /// Warns that a kill switch with these rules would cut this SSH session. `None` if the session would survive.
     pub(crate) fn warning(self, rules: &KillSwitchRules) -> Option<String> {
         let Self { peer, port } = self;
         let own = InboundPort { protocol: InboundProtocol::Tcp, port };
@@ -43,7 +43,7 @@ impl SshSession {
         })
     }
 
-    /// The warning that a tunnel takes the session's answers, on a host without nft. None if it does not take them.
+    /// Warns that, without nft, the replies of this SSH session would go into the tunnel. `None` if they stay outside it.
     pub(crate) fn warning_without_firewall(self, rules: &KillSwitchRules) -> Option<String> {
         let peer = self.peer;
         self.belongs_inside(rules).then(|| {

@@ -27,8 +27,7 @@ use self::message::{Question, failure};
 pub(crate) const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 87, 97, 1));
 const ADDRESSES: u8 = 16;
 const PORT: u16 = 53;
-/// The most queries that are handled at once. Programs ask again when one is not answered. The status counts
-/// those that are dropped.
+/// Maximum number of queries handled at once. Programs repeat unanswered queries. The status counts the dropped ones.
 const MOST_QUERIES: usize = 256;
 const MOST_CONNECTIONS: usize = 32;
 /// How often each resolver is asked, and how long it may take. Programs give up after 5 s, and then ask once more.
@@ -63,7 +62,7 @@ impl StubSockets {
             }
         }
         Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse))).with_context(|| {
-            format!("cannot answer queries at {FIRST}, as domains in [dns] of the profile requires; stop the program that listens on port {PORT} of all addresses")
+            format!("cannot listen for DNS queries at {FIRST}; `domains` in [dns] of the profile needs this. Stop the program that listens on port {PORT} on all addresses")
         })
     }
 
@@ -127,7 +126,7 @@ impl Drop for Stub {
     }
 }
 
-/// Which resolvers are asked for which names.
+/// Decides which resolvers are asked for which names.
 #[derive(Debug)]
 struct Routing {
     helper: Helper,
@@ -143,7 +142,7 @@ struct Tunnel {
 }
 
 impl Routing {
-    /// The answer to a query. None if the message is not a query.
+    /// Returns the answer to a query. `None` if the message is not a query.
     async fn answer(
         &self,
         query: &[u8],
@@ -238,7 +237,7 @@ async fn serve_connection(mut stream: TcpStream, routing: &Routing) -> io::Resul
     }
 }
 
-/// Asks one resolver by UDP, from a port and with an ID of its own, so that nobody can forge the answer unseen.
+/// Asks one resolver by UDP, from a new port and with a new ID, so that nobody can forge the answer without seeing the query.
 async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) -> io::Result<Vec<u8>> {
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -253,7 +252,7 @@ async fn ask_by_datagram(server: SocketAddr, question: &Question, query: &[u8]) 
     loop {
         let length = timeout_at(deadline, socket.recv(&mut buffer)).await??;
         let received = buffer.get(..length).unwrap_or_default();
-        // Anything else may be forged, so the wait goes on.
+        // Any other message may be forged, so the wait goes on.
         if question.is_answered_by(received, id) {
             return question.with_clients_id(received, query);
         }

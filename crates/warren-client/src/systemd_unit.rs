@@ -23,8 +23,8 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// The unit for this profile. None where systemd does not run or has no `warren@.service`. Also none if `up` was asked for
-    /// another file or another directory than the unit uses: `/etc/warren/NAME.toml` and the default directories.
+    /// Returns the unit for this profile. `None` where systemd does not run or has no `warren@.service`. Also `None` if `up` was
+    /// asked for another file or another directory than the unit uses: `/etc/warren/NAME.toml` and the default directories.
     pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
         let is_usual = file == directories.config.join(format!("{name}.toml"));
         let unit = Self::of(directories, name).filter(|_| is_usual)?;
@@ -59,7 +59,8 @@ impl Unit {
         !["", "inactive", "failed"].contains(&state.as_str())
     }
 
-    /// Starts the unit as [`Self::start`] does, for a user who may start units of Warren and stop none. `down` stops it after a failure.
+    /// Starts the unit like [`Self::start`], for a user who may start Warren's units but not stop them. After a failure, starts
+    /// `down` to stop the unit.
     ///
     /// # Errors
     /// As [`Self::start`], and when this user may not start it.
@@ -71,8 +72,8 @@ impl Unit {
             },
             () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
         };
-        // systemd would restart the daemon for ever. A user who may not start one of the two units may not start the other
-        // either.
+        // Otherwise systemd would restart the daemon for ever. A user who may not start one of the two units may not start the
+        // other either.
         drop(down.run_as_member().await);
         Err(failure)
     }
@@ -182,7 +183,7 @@ pub(crate) fn are_usual(directories: &Directories) -> bool {
 fn systemctl(arguments: &[&str]) -> Command {
     let mut command = Command::new("systemctl");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // In a group of its own, so that Ctrl-C reaches `up` alone. `up` then stops the unit.
+    // Runs in a process group of its own, so that Ctrl-C reaches only `up`, which then stops the unit.
     command.kill_on_drop(true).process_group(0);
     command
 }

@@ -76,7 +76,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
             format!("another `warren up {name}` is starting it already; see `warren status {name}`");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
-    // The lock is released at once, as the daemon itself has to take it.
+    // Releases the lock at once, because the daemon itself must take it.
     if directory.lock_after_kill().await?.is_none() {
         if retry_refused::can_ask_again(&directory).await {
             retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
@@ -85,7 +85,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         return Err(runs_already(&directory, name).await.into());
     }
     let closes = options.kill_switch || profile.kill_switch.enabled;
-    // Without a kill switch of its own, this profile is blocked by those of other profiles.
+    // If this profile has no kill switch of its own, those of other profiles block it.
     let others = kill_switch::closed_by_others(&directories.runtime, name)?;
     if !closes && !kill_switch::is_closed(&directory)? && !others.is_empty() {
         output::warn(kill_switch::blocked_by(name, &others));
@@ -123,7 +123,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
     report(&directory, &profile).await
 }
 
-/// Makes an exit the first one, or says which exits the profile has.
+/// Makes an exit the first one. Refuses an unknown exit, and says which exits the profile has.
 fn put_first(profile: &mut ClientProfile, fleet: &Fleet, exit: &str) -> anyhow::Result<()> {
     if profile.put_first(exit) || fleet.find(exit).is_some() {
         return Ok(());
@@ -253,7 +253,7 @@ async fn wait(
             _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             ended = child.wait() => {
-                // Its last message may not have been read yet.
+                // The daemon's last message may still be unread.
                 while let Some(message) = socket.received() {
                     last_status = message.status.or(last_status);
                 }
@@ -286,7 +286,7 @@ fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<S
 async fn end(child: &mut Child) -> anyhow::Result<()> {
     let Some(id) = child.id() else { return Ok(()) };
     let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw) else { return Ok(()) };
-    // The daemon may have ended by now.
+    // The signal fails if the daemon has ended by now.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         child.kill().await.context("cannot end the client daemon; run `warren down`")?;

@@ -3,7 +3,7 @@
 use super::{ClientProfile, ExitSettings, RemoteExit, Transport};
 
 impl ClientProfile {
-    /// The settings whose values differ in `after`, such as `exclude in [routes]`.
+    /// Returns the settings whose values differ in `after`, such as `exclude in [routes]`.
     pub fn changes(&self, after: &Self) -> Vec<&'static str> {
         let names = |exit: &RemoteExit| exit.server_name.clone();
         let keys = |exit: &RemoteExit| exit.public_keys.clone();
@@ -54,7 +54,7 @@ impl ClientProfile {
 }
 
 impl ExitSettings {
-    /// The settings whose values differ in `after`, such as `servers in [dns]`.
+    /// Returns the settings whose values differ in `after`, such as `servers in [dns]`.
     pub fn changes(&self, after: &Self) -> Vec<&'static str> {
         let (nat, metrics) = (&self.nat, &self.metrics);
         let served = |of: &Self| of.wireguard.as_ref().map(|wireguard| wireguard.listen.clone());
@@ -68,7 +68,7 @@ impl ExitSettings {
             ("ipv4 in [addresses]", self.ipv4 != after.ipv4),
             ("ipv6 in [addresses]", self.ipv6 != after.ipv6),
             ("enabled in [nat]", nat.ipv4 != after.nat.ipv4),
-            // Without NAT there is none for IPv6 either.
+            // Without NAT there is none for IPv6 either, so a change of `enabled` covers this one.
             ("ipv6 in [nat]", nat.ipv4 == after.nat.ipv4 && nat.ipv6 != after.nat.ipv6),
             ("interface in [nat]", nat.interface != after.nat.interface),
             ("file in [clients]", self.clients_file != after.clients_file),

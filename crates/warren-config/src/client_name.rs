@@ -2,7 +2,8 @@
 
 use crate::ProfileName;
 
-/// Rewrites what a person types, such as `Anna's phone`, as a name that a client and a profile may have. None if no character is left.
+/// Turns a person's text, such as `Anna's phone`, into a name that a client and a profile may have. `None` if no character is
+/// left.
 pub fn derived_name(text: &str) -> Option<String> {
     let mut name = String::new();
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -11,7 +12,7 @@ pub fn derived_name(text: &str) -> Option<String> {
         } else if let Some(letters) = latin_letters(c) {
             name.push_str(letters);
         } else if matches!(c, '\'' | '\u{2019}') {
-            // An apostrophe joins what is beside it: `Anna's phone` is `annas-phone`.
+            // An apostrophe joins the letters around it: `Anna's phone` becomes `annas-phone`.
         } else if !name.is_empty() && !name.ends_with('-') {
             name.push('-');
         }
@@ -49,15 +50,15 @@ fn latin_letters(letter: char) -> Option<&'static str> {
     })
 }
 
-/// A name for a client, made from what a person has typed: the plainest name for it, or the first free variant of that name.
+/// Makes a name for a client from a person's text: the plainest name for it, or the first free variant of that name.
 pub fn proposed_name(text: &str, is_taken: impl Fn(&str) -> bool) -> String {
-    // Nothing of a text in another script may be left.
+    // No character is left of a text in some other scripts.
     let name = derived_name(text).unwrap_or_else(|| "client".to_owned());
     // No profile can have a name such as `exit`.
     if name.parse::<ProfileName>().is_ok() && !is_taken(&name) { name } else { free_name(&name, is_taken) }
 }
 
-/// The first of `name-2`, `name-3` and so on that is free.
+/// Returns the first of `name-2`, `name-3` and so on that is free.
 pub fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let candidate = |number: usize| {
         let suffix = format!("-{number}");

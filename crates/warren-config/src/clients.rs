@@ -93,12 +93,12 @@ pub struct ClientsImport {
 }
 
 impl ClientsImport {
-    /// Reads the file. `None` if there is none.
+    /// Reads the file. `None` if there is no file.
     ///
     /// # Errors
     /// When it cannot be read, is wrong, or others may write to it.
     pub fn read(path: &Path) -> Result<Option<Self>, ConfigError> {
-        // Not `metadata`: a dangling link is not a missing file.
+        // `metadata` would not do here: a dangling link is not a missing file.
         match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             // `read` below reports any other error.
@@ -124,8 +124,8 @@ impl ClientsImport {
         &self.path
     }
 
-    /// Whether the file says nothing about clients, like an emptied one. A file with `client = []` does say that there are
-    /// none.
+    /// Whether the file lists no clients and does not say that there are none, like an empty file. A file with `client = []` does
+    /// say so.
     pub fn is_silent(&self) -> bool {
         self.is_silent
     }
@@ -165,7 +165,7 @@ pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError
     make_clients_directory(path)?;
     match LockFile::acquire(&lock, wait) {
         Ok(Some(held)) => {
-            // Whoever holds the lock is the only writer, so all temporary files are leftovers.
+            // Only the holder of the lock writes, so all temporary files are leftovers.
             path.parent().into_iter().for_each(storage::remove_leftovers);
             Ok(held)
         }

@@ -13,8 +13,8 @@ use super::wording::quoted;
 pub struct DnsSettings {
     /// The tunnel's resolvers.
     pub servers: Servers,
-    /// Names below these domains are looked up at the tunnel's resolvers. In lower case and without a final dot. If empty,
-    /// all names are.
+    /// The domains whose names are looked up at the tunnel's resolvers. In lower case and without a final dot. If empty, all
+    /// names are looked up there.
     pub domains: Vec<String>,
 }
 

@@ -222,7 +222,7 @@ fn entry<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<Entry<'t, 'a>> {
     table.iter().find(|(name, _)| name.get_ref() == key)
 }
 
-/// The first unknown key in the file.
+/// Returns the first unknown key in the file.
 fn first_unknown<'t, 'a>(table: &'t DeTable<'a>, known: &[&str]) -> Option<Entry<'t, 'a>> {
     table
         .iter()

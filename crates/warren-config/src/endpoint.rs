@@ -20,7 +20,7 @@ impl Endpoint {
         &self.host
     }
 
-    /// The same host with another port.
+    /// Returns the same host with another port.
     pub fn with_port(&self, port: u16) -> Self {
         Self { host: self.host.clone(), port }
     }

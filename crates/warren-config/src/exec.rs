@@ -12,8 +12,7 @@ use super::wording::quoted;
 pub struct ExecSettings {
     /// The users besides root who may run programs inside or outside, by name or by number.
     pub users: Vec<String>,
-    /// The resolvers that programs inside use, if they differ from those of `[dns]`. Not a setting of the
-    /// file.
+    /// The resolvers that programs inside use, if they differ from those of `[dns]`. This is not a setting of the file.
     pub servers: Option<Servers>,
 }
 
@@ -30,7 +29,7 @@ impl ExecSettings {
 /// A user's name or number.
 fn user(value: Value<'_>) -> Result<String, Problem> {
     let text = value.text("the name of a user such as \"alice\"")?;
-    // The characters that useradd(8) accepts, and those of directory services.
+    // Allows the characters that useradd(8) accepts, and those of directory services.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-$@\\".contains(&byte);
     if text.is_empty() || text.len() > LONGEST || !text.bytes().all(is_plain) {
         return Err(

@@ -21,7 +21,7 @@ use super::{ConfigError, file};
 /// All settings of an exit. It has 17 fields because each is a setting or a section of the file.
 #[derive(Debug)]
 pub struct ExitSettings {
-    /// The file with these settings.
+    /// The path of the file with these settings.
     pub path: PathBuf,
     /// UDP addresses to listen on: at least one, without duplicates.
     pub listen: Vec<SocketAddr>,
@@ -47,9 +47,9 @@ pub struct ExitSettings {
     pub dns: Vec<IpAddr>,
     /// `[metrics]`.
     pub metrics: MetricsSettings,
-    /// Where the web page for operators is served. `None` if it is not.
+    /// Where the web page for operators is served. `None` if there is no page.
     pub web: Option<WebListen>,
-    /// `[wireguard]`, if the exit serves WireGuard clients too.
+    /// `[wireguard]`, if the exit also serves WireGuard clients.
     pub wireguard: Option<WireGuardSettings>,
     /// `[fleet]`, if the exit belongs to one.
     pub fleet: Option<FleetSettings>,
@@ -125,7 +125,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
     let wireguard = read_wireguard(&mut document)?;
     let fleet = read_fleet(&mut document)?;
     let transport = Transport::read_exit(&mut document)?;
-    // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
+    // The error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let identity = read_identity(&mut document);
     document.finish()?;
     let Identity { listen, keys, endpoint } = identity?;
@@ -224,7 +224,7 @@ fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigEr
     let mut section = document.section("clients")?;
     let file = section.or("file", PathBuf::from("exit/clients.toml"), |value| {
         let text = value.text("a file name such as \"clients.toml\"")?;
-        // These name a directory, which could not be replaced by a new file.
+        // These paths name a directory, which a new file could not replace.
         if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
             return Err(value.problem("must be a file name such as \"clients.toml\""));
         }

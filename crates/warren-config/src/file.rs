@@ -52,7 +52,7 @@ pub(super) fn read_opened(
     // Allocates room for everything: a vector that grows leaves its old buffer unwiped.
     let length = usize::try_from(metadata.len()).map_err(|_| too_large(path, most))?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
-    // One byte more than allowed reveals a file that grew meanwhile.
+    // Reads one byte more than allowed, to notice a file that has grown meanwhile.
     file.take(most + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error, if_missing))?;
     if bytes.len() as u64 > most {
         return Err(too_large(path, most));

@@ -101,7 +101,7 @@ pub fn find_profile(config_directory: &Path, argument: Option<&OsStr>) -> Result
     Err(ConfigError::of_file(&file, format!("does not exist; {advice}")))
 }
 
-/// The names of the profiles in the configuration directory, in order. A missing directory has none.
+/// Returns the names of the profiles in the configuration directory, in order. A missing directory has no profiles.
 pub fn profile_names(config_directory: &Path) -> Result<Vec<ProfileName>, ConfigError> {
     let unreadable = |error: std::io::Error| {
         let is_forbidden = error.kind() == std::io::ErrorKind::PermissionDenied;

@@ -9,7 +9,7 @@ use super::document::Document;
 use super::value::{Problem, Value, list};
 use super::wording::quoted;
 
-/// Reads the allowed ports. Without the section there are none.
+/// Reads the allowed ports. Without the section, no port is allowed.
 pub(super) fn read_forwards(document: &mut Document<'_>) -> Result<Vec<Ports>, ConfigError> {
     const LIST: &str = "a list of ports such as [\"tcp/443\", \"udp/6881-6889\"]";
     let mut section = document.section("forwards")?;

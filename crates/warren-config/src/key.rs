@@ -97,7 +97,7 @@ pub struct ExitKeys {
 fn credential(file: &Path) -> Option<PathBuf> {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = Path::new(&directory).join(file.file_name()?);
-    // Without a copy of this file, the daemon reads the file itself.
+    // If there is no copy of this file, the daemon reads the file itself.
     path.exists().then_some(path)
 }
 

@@ -28,7 +28,7 @@ pub enum KillSwitchOpener {
     /// Root alone.
     #[default]
     Root,
-    /// Members of the group warren too.
+    /// Root, and members of the group warren.
     Group,
 }
 
@@ -38,7 +38,7 @@ pub enum PortalOpener {
     /// Root, and the users of `[exec]` if `allow_exec_outside` lets out any program of theirs.
     #[default]
     Root,
-    /// Members of the group warren too.
+    /// The same as `Root`, and members of the group warren.
     Group,
     /// Nobody.
     Nobody,

@@ -7,7 +7,7 @@ use super::document::{Document, Located};
 use super::value::{Problem, Value, boolean, socket_address};
 use super::wording::quoted;
 
-/// Where an exit serves its metrics, and which.
+/// Where an exit serves its metrics, and which metrics it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsSettings {
     /// `None` when they are not served.

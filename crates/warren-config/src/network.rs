@@ -79,7 +79,8 @@ pub fn client_address(address: IpAddr, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     Ok(())
 }
 
-/// This network, loopback, link-local (RFC 6890), and multicast and reserved addresses (224.0.0.0/4 and 240.0.0.0/4).
+/// "This network" (0.0.0.0/8), loopback, link-local (RFC 6890), and multicast and reserved addresses (224.0.0.0/4 and
+/// 240.0.0.0/4).
 const NOT_UNICAST_IPV4: &[&str] = &["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"];
 
 /// Unspecified and loopback, IPv4-mapped (RFC 4291 section 2.5), link-local, and multicast.

@@ -12,7 +12,7 @@ use super::wording::quoted;
 pub struct OnDemandSettings {
     /// The networks where the tunnel is down. Empty if it is always up.
     pub trusted: Vec<TrustedNetwork>,
-    /// Whether a kill switch opens on these networks.
+    /// Whether the kill switch opens on these networks.
     pub opens_kill_switch: bool,
 }
 

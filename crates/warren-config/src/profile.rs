@@ -79,8 +79,8 @@ impl ClientProfile {
         self.exec.servers = Some(servers);
     }
 
-    /// Moves an exit, named by its endpoint or its host alone, to the front, so that it is tried first. Returns false if there is
-    /// none of that name.
+    /// Moves an exit to the front, so that it is tried first. `name` is its endpoint, or only its host. Returns false if there is
+    /// no such exit.
     pub fn put_first(&mut self, name: &str) -> bool {
         let is_named = |exit: &RemoteExit| exit.is_called(name);
         if is_named(&self.exit) {
@@ -203,7 +203,7 @@ pub(super) fn parse(
     let key = KeySetting::read(&mut client, true)?;
     client.finish()?;
     let key_file = key.path().map(Path::to_owned);
-    // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
+    // The error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let private_key = key.resolve(&client, mode);
     document.finish()?;
 

@@ -10,7 +10,7 @@ use super::Endpoint;
 
 /// Who has the private key of a new profile.
 pub enum ClientKey {
-    /// This machine made it. The profile contains the only copy.
+    /// This machine made the key. The profile contains the only copy.
     Ours(PrivateKey),
     /// The client made it and keeps the private half.
     Theirs(PublicKey),
@@ -42,7 +42,7 @@ pub fn profile_text(
     profile_text_with(name, endpoint, exit, key, NEW_SETTINGS)
 }
 
-/// A complete profile with these sections in addition to those of its exit and its key.
+/// Returns a complete profile with these sections in addition to those of its exit and its key.
 pub fn profile_text_with(
     name: &str,
     endpoint: &Endpoint,
@@ -83,7 +83,7 @@ pub fn with_private_key(text: &str, key: &PrivateKey) -> Option<Zeroizing<String
     Some(Zeroizing::new([text.get(..start)?, line.as_str(), text.get(end..)?].concat()))
 }
 
-/// Where the text has `private_key = "..."` or `private_key_file = "..."`, in bytes.
+/// Finds `private_key = "..."` or `private_key_file = "..."` in the text. Returns its range in bytes.
 fn private_key_span(text: &str) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let client = root.get_ref().get("client")?.get_ref().as_table()?;

@@ -37,12 +37,12 @@ pub fn survive_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
 
-/// Creates a directory and those above it with mode 0755, whatever the umask. Returns whether it was missing.
+/// Creates a directory and those above it with mode 0755, no matter what the umask is. Returns whether the directory was missing.
 pub fn make_directory(path: &Path) -> io::Result<bool> {
     if path.is_dir() {
         return Ok(false);
     }
-    // Remembered before they exist: only these get the mode, not directories that others made.
+    // Remembered before they are created: only these directories get the mode, not those that others made.
     let missing: Vec<&Path> =
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
@@ -53,7 +53,7 @@ pub fn make_directory(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// An advisory lock (`flock`) on a file of its own. Released when dropped, or when the process dies.
+/// An advisory lock (`flock`) on a separate file. Released when dropped, or when the process dies.
 #[derive(Debug)]
 pub struct LockFile {
     _file: File,

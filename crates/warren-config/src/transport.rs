@@ -34,7 +34,7 @@ pub struct Transport {
     pub congestion: Congestion,
     /// Whether lost datagrams are sent again, if the other side can put them in order.
     pub repair: bool,
-    /// What drives the connections.
+    /// The driver of the connections.
     pub driver: Driver,
     /// Whether to use the TUN device's segmentation offloads if the host has them.
     pub tun_offload: bool,
@@ -79,8 +79,7 @@ impl Transport {
         ];
         let transport = Self {
             connections,
-            // These caps need 0.65 to 0.73 of the CPU that 10 and 20 need, where only the CPU limits a path
-            // (bench/LOG.md).
+            // Compared with 10 and 20, these caps need 0.65 to 0.73 of the CPU, if only the CPU limits a path (bench/LOG.md).
             max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
@@ -105,7 +104,7 @@ impl Transport {
 }
 
 impl Transport {
-    /// The settings of all connections of a daemon, and those that can change while it runs.
+    /// Returns the settings of all connections of a daemon, and those that can change while it runs.
     pub fn tuning(&self) -> Tuning {
         let settings = TransportSettings {
             caps: TransmitCaps::new(
@@ -157,7 +156,7 @@ impl Transport {
         // All other settings need a restart, because connections are made with them.
         let Tuning { settings, tun_batches, .. } = tuning;
         let caps = &settings.caps;
-        // Only what the file changed: everything else may have been set by hand since.
+        // Sets only what the file changed, because everything else may have been set by hand since.
         if self.max_transmit_segments != before.max_transmit_segments {
             caps.set(self.max_transmit_segments as usize, caps.datagrams());
         }

@@ -1,4 +1,4 @@
-//! Parsers for single values. Each takes a TOML value and returns a typed one, or says what it must be.
+//! Parsers for single values. Each takes a TOML value and returns a typed one, or an error that says what the value must be.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -27,7 +27,7 @@ impl<'a> Value<'a> {
         Self(value)
     }
 
-    /// A refusal of this value. The sentence continues after the key's name.
+    /// Returns an error about this value. `sentence` follows the key's name in the message.
     pub(super) fn problem(self, sentence: impl Into<String>) -> Problem {
         Problem { offset: self.0.span().start, sentence: sentence.into() }
     }
@@ -48,7 +48,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text of a string. `expected` describes a correct value, e.g. `a string such as "home.key"`.
+    /// Returns the text of a string. `expected` describes a correct value, e.g. `a string such as "home.key"`.
     pub(super) fn text(self, expected: &str) -> Result<&'a str, Problem> {
         self.0.get_ref().as_str().ok_or_else(|| self.is_instead_of(expected))
     }
@@ -126,7 +126,7 @@ pub(super) fn auto_or_false(value: Value<'_>) -> Result<bool, Problem> {
     }
 }
 
-/// One of a closed set of words.
+/// Parses one of a closed set of words.
 pub(super) fn word<T: Copy>(words: &[(&'static str, T)]) -> impl Fn(Value<'_>) -> Result<T, Problem> {
     move |value| {
         let names = words.iter().map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>();

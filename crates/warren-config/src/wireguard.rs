@@ -1,4 +1,4 @@
-//! The `[wireguard]` section of an exit: where it serves WireGuard clients, and its key for that.
+//! The `[wireguard]` section of an exit: where the exit serves WireGuard clients, and its WireGuard key.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,7 +20,7 @@ use super::wording::{describe, quoted};
 pub struct WireGuardSettings {
     /// The UDP addresses to listen on: at least one, without duplicates.
     pub listen: Vec<SocketAddr>,
-    /// Where clients reach it, for new configurations: host and port.
+    /// Where clients reach the exit, for new configurations: host and port.
     pub endpoint: Option<Endpoint>,
 }
 
@@ -63,7 +63,7 @@ pub fn wireguard_key_path(clients: &Path) -> PathBuf {
     clients.with_file_name("wireguard.key")
 }
 
-/// Reads the exit's WireGuard key. `None` if it has none yet.
+/// Reads the exit's WireGuard key. `None` if the exit has no such key yet.
 ///
 /// # Errors
 /// When the file cannot be read, others may read it, or it does not hold a key.
@@ -93,7 +93,7 @@ pub fn write_wireguard_key(path: &Path, key: &PrivateKey) -> Result<(), ConfigEr
     write_key(path, key, storage::create_new)
 }
 
-/// As [`write_wireguard_key`], but also in place of a key that is there.
+/// Like [`write_wireguard_key`], but replaces an existing key.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -24,7 +24,7 @@ const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nothing listens: the daemon is not running.
+    /// The daemon is not running: no process listens on the socket.
     #[error("not running")]
     NotRunning,
     /// The daemon answered with a refusal.
@@ -97,7 +97,7 @@ async fn answer_to(path: &Path, request: &Request) -> Result<Vec<u8>, AskError> 
 
 async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Vec<u8>, AskError> {
     let socket = socket_at(path)?;
-    // Connects to the socket that was checked, even if another file has its name by now.
+    // Connects to the socket that was checked, even if another file now has its name.
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
     // Needed for the message that advises to end this process if it does not answer.
     *pid = stream.peer_cred()?.pid();
@@ -124,7 +124,7 @@ fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     if kind == FileType::Socket {
         Ok(socket)
     } else if kind == FileType::RegularFile {
-        // Nothing listens on a plain file, which a test or a backup may have left.
+        // The path is a plain file, which a test or a backup may have left.
         Err(io::ErrorKind::ConnectionRefused.into())
     } else {
         Err(io::Error::other(format!("{} is not a socket", path.display())))

@@ -32,12 +32,12 @@ enum Key {
     Congestion,
 }
 
-/// A change as it is typed and as it is sent to the daemon: its words are not checked yet.
+/// A change as it is typed and as it is sent to the daemon. Its words are not checked yet.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct UncheckedChange {
     /// The setting's name, as in `[transport]`.
     pub key: String,
-    /// Its new value.
+    /// The setting's new value.
     pub value: String,
 }
 
@@ -135,7 +135,7 @@ impl TryFrom<UncheckedChange> for Change {
     type Error = String;
 
     fn try_from(UncheckedChange { key, value }: UncheckedChange) -> Result<Self, String> {
-        // Both sides parse: the command for a quick error, the daemon because it trusts nobody.
+        // Both sides parse the change: the command for a quick error, and the daemon because it must not trust the sender.
         let Some(known) = Key::ALL.into_iter().find(|known| known.name() == key) else {
             let names = Key::ALL.map(Key::name);
             let choice = match suggestion(&key, names.into_iter()) {

@@ -61,7 +61,7 @@ impl NewClient {
     }
 }
 
-/// What is known of a client.
+/// A client as the registry and a running exit know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientView {
     /// The client's name.
@@ -81,9 +81,9 @@ pub struct ClientView {
     pub ipv6: Option<Ipv6Addr>,
     /// The networks behind it that it may ask for.
     pub prefixes: Vec<IpNet>,
-    /// What the client may send, and receive, per second, such as "50mbit".
+    /// The limit on the client's sending, and on its receiving, per second, such as "50mbit".
     pub rate_limit: Option<RateLimit>,
-    /// Ports of the exit that lead to it, such as "tcp/8443 to 443".
+    /// Ports of the exit that lead to the client, such as "tcp/8443 to 443".
     #[serde(default)]
     pub forwards: Vec<Forward>,
     /// Whether the exit refuses it.
@@ -96,20 +96,20 @@ pub struct ClientView {
     pub live: Option<LiveView>,
     /// When the client was enrolled, in the format of RFC 3339.
     pub created: String,
-    /// When the client was last seen, in the format of RFC 3339. None if it was never seen.
+    /// When the client was last seen, in the format of RFC 3339. `None` if it was never seen.
     pub last_seen: Option<String>,
 }
 
-/// What only a running exit knows of a client.
+/// The part of a client's state that only a running exit knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveView {
     /// Whether the client has a session.
     pub connected: bool,
-    /// Whether its version accepts changes during a session. None while it has none, or if the exit has an older
+    /// Whether the client's version accepts changes during a session. `None` without a session, or if the exit has an older
     /// version.
     #[serde(default)]
     pub takes_updates: Option<bool>,
-    /// The address that its packets come from. None while it has no connection.
+    /// The address that its packets come from. `None` while it has no connection.
     pub remote: Option<SocketAddr>,
     /// Bytes of inner packets from the client since the exit started.
     pub received_bytes: u64,
@@ -127,12 +127,12 @@ pub struct LiveView {
 pub struct ForwardNotInForce {
     /// The exit's ports that the forward names.
     pub ports: PortRange,
-    /// Which port is taken, and by what.
+    /// The port that is taken, and what has taken it.
     pub reason: String,
 }
 
 impl ClientView {
-    /// Combines a registry's entry with what a running exit knows of the client.
+    /// Combines a registry's entry with a running exit's state of the client.
     pub fn of(client: &Client, live: Option<LiveView>) -> Self {
         let lease = client.lease();
         Self {
@@ -193,7 +193,7 @@ impl RemovedView {
     }
 }
 
-/// What an import of `clients.toml` changes, or would change.
+/// The changes that an import of `clients.toml` makes, or would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportSummary {
     /// Clients that are new.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which exits of a fleet have applied a removal. It is in the answer to the request, as `cut_off`.
+/// The exits of a fleet that have applied a removal. It is in the answer to the request, as `cut_off`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutOff {
     /// How many exits have applied it, including the one that was asked.
@@ -11,7 +11,7 @@ pub struct CutOff {
     pub exits: usize,
     /// The exits that have not applied it yet.
     pub waiting: Vec<String>,
-    /// Why the other exits have not heard of the removal. `None` if it is in the store.
+    /// Why the other exits have not been told of the removal. `None` if it is in the store.
     pub away: Option<String>,
 }
 
@@ -21,7 +21,7 @@ impl CutOff {
         serde_json::from_value(answer.get("cut_off")?.clone()).ok()
     }
 
-    /// One line for an operator.
+    /// Returns a line for an operator.
     pub fn line(&self) -> String {
         let Self { heard, exits, waiting, away } = self;
         if let Some(reason) = away {

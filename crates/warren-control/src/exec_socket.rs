@@ -31,13 +31,13 @@ pub struct ExecAsked {
     pub process: u32,
     /// The user that the process runs as.
     pub user: u32,
-    /// What the user wants for it.
+    /// What the user wants to do with the process.
     pub wish: UserWish,
     /// The channel for the answer.
     pub answer: oneshot::Sender<Result<(), RequestRefused>>,
 }
 
-/// What a user can want for a process.
+/// The things that a user can want for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserWish {
@@ -58,7 +58,7 @@ impl From<Side> for UserWish {
     }
 }
 
-/// The bound socket. Without one, nobody ever asks.
+/// The bound socket, or none if the profile allows no user but root.
 #[derive(Debug)]
 pub struct ExecSocket {
     asked: Option<(mpsc::Receiver<ExecAsked>, JoinHandle<()>)>,
@@ -79,7 +79,8 @@ impl ExecSocket {
         remove(runtime_dir, name);
         let cannot = || format!("cannot bind {}; check that its directory can be written to", path.display());
         let listener = private_socket::listen(path).with_context(cannot)?;
-        // Every user may ask, and learns why not. The directory belongs to root, so nobody can put a link there.
+        // Every user may ask, and is told why a request is refused. The directory belongs to root, so nobody can put a link
+        // there.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).with_context(cannot)?;
         let (sender, asked) = mpsc::channel(WAITING);
         let listener = UnixListener::from_std(listener).with_context(cannot)?;
@@ -115,7 +116,7 @@ pub fn path(runtime_dir: &Path, name: &str) -> PathBuf {
 
 /// Removes the socket of the profile `name`, whose daemon does not run, so that [`names`] no longer returns it.
 pub fn remove(runtime_dir: &Path, name: &str) {
-    // Most profiles have none.
+    // Most profiles have no such socket.
     drop(std::fs::remove_file(path(runtime_dir, name)));
 }
 
@@ -196,7 +197,7 @@ struct Door {
 }
 
 impl Door {
-    /// Returns a place, which the connection keeps as long as it is served.
+    /// Returns a place for the connection, which keeps it as long as it is served.
     fn admit(&mut self, stream: &UnixStream, now: Instant) -> Result<Arc<()>, RequestRefused> {
         let user =
             stream.peer_cred().map_err(|_| RequestRefused::new("the kernel does not say who asks"))?.uid();
@@ -231,7 +232,7 @@ impl Door {
     }
 }
 
-/// Counts refusals, so that one log line a minute tells of all of them.
+/// Counts refusals, so that one log line per minute covers all of them.
 #[derive(Default)]
 struct Refusals {
     said: Option<Instant>,

@@ -21,7 +21,7 @@ impl Users {
             let name = login_name(fields.next()?)?;
             Some((fields.nth(1)?.parse().ok()?, name))
         };
-        // The first name of a number counts, as for getpwuid(3).
+        // For a number with several names, the first name counts, as for getpwuid(3).
         let mut users = HashMap::new();
         for (number, name) in text.lines().filter_map(user) {
             users.entry(number).or_insert(name);
@@ -51,7 +51,7 @@ pub fn login() -> Option<String> {
     name.and_then(|name| login_name(&name)).filter(|name| Some(name) != users.0.get(&own))
 }
 
-/// A name without characters that could break a line of a log. None if nothing is left.
+/// A name without characters that could break a line of a log. `None` if nothing is left.
 pub(crate) fn login_name(text: &str) -> Option<String> {
     let name: String = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
     (!name.is_empty()).then_some(name)

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which rows of a list are asked for.
+/// Selects the rows of a list that are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageQuery {
     /// Only rows whose name contains this.

@@ -64,7 +64,7 @@ pub enum Request {
     BreakDown { part: Part },
 }
 
-/// What the command line sends: a request, and who has logged in. A daemon that does not know the login ignores it.
+/// A message of the command line: a request, and who has logged in. A daemon that does not know the login ignores it.
 #[derive(Serialize)]
 pub(crate) struct Asking<'a> {
     #[serde(flatten)]
@@ -121,7 +121,7 @@ impl Answer {
         [Self::BEFORE, &self.0, "}\n"].concat().into_bytes()
     }
 
-    /// The JSON of a line, which has to be valid.
+    /// Returns the JSON of a line, which must be valid.
     pub(crate) fn text_in(line: &str) -> Option<&str> {
         line.trim_end().strip_prefix(Self::BEFORE)?.strip_suffix('}')
     }
@@ -142,7 +142,7 @@ pub struct RequestRefused {
 }
 
 impl RequestRefused {
-    /// A refusal with this message.
+    /// Makes a refusal with this message.
     pub fn new(error: impl std::fmt::Display) -> Self {
         Self { message: error.to_string() }
     }

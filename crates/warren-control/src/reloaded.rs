@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a reload has changed. Daemons of earlier versions answer with nothing.
+/// The changes of a reload. Daemons of earlier versions answer with nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// The settings that have other values now, such as `servers in [dns]`.
@@ -13,7 +13,7 @@ pub struct Reloaded {
 }
 
 impl Reloaded {
-    /// A reload that has changed these settings.
+    /// Makes the result of a reload that has changed these settings.
     pub fn of(changed: &[&str]) -> Self {
         Self { changed: changed.iter().map(|name| (*name).to_owned()).collect() }
     }

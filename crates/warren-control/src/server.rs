@@ -30,7 +30,7 @@ const WAITING: usize = 16;
 pub struct PendingRequest {
     /// The request.
     pub request: Request,
-    /// Who sent it.
+    /// The sender of the request.
     pub peer: Peer,
     /// The channel for the answer.
     pub answer: oneshot::Sender<Response>,
@@ -59,7 +59,7 @@ impl ControlSocket {
         Self::bind_for(path, None)
     }
 
-    /// Binds the socket like [`Self::bind`], for members of a group too. They may only ask for the status.
+    /// Binds the socket like [`Self::bind`], and also lets members of a group connect. They may only ask for the status.
     pub fn bind_for(path: &Path, group: Option<u32>) -> anyhow::Result<Self> {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -106,7 +106,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // A task of its own for each connection, so that a silent peer delays nobody.
+                // Each connection gets its own task, so that a silent peer delays nobody.
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender, has_group)).await {
@@ -118,7 +118,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>, ha
             }
             Err(error) => {
                 tracing::warn!("cannot accept on the control socket: {error}");
-                // Without a pause, a lack of descriptors would make this loop spin.
+                // Without a pause, this loop would spin when the process is out of descriptors.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -188,7 +188,7 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Read, Re
         .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon has another version than this command, so restart it"))))
 }
 
-/// Reads a line and leaves no copy of it in memory: it may hold a private key.
+/// Reads a line and leaves no copy of it in memory, because it may hold a private key.
 async fn read_line(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(FIRST_ROOM));
     while line.last() != Some(&b'\n') && line.len() < MAX_REQUEST {

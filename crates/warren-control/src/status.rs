@@ -37,19 +37,19 @@ use warren_tunnel::{Snapshot, WorkerShare};
 /// Has 22 fields because each is a key of the JSON object that `warren status --json` promises (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// Which daemon this is.
+    /// The daemon's role.
     pub role: Role,
     /// The daemon's version.
     pub version: String,
     /// The daemon's process ID.
     pub pid: u32,
-    /// What the daemon is doing.
+    /// The daemon's state.
     pub state: State,
     /// Seconds in this state.
     pub since_seconds: f64,
     /// When this state began, in UTC (RFC 3339).
     pub since: String,
-    /// Why the latest reload changed nothing. None if it succeeded, or there was none.
+    /// Why the latest reload changed nothing. `None` if it succeeded, or if there was none.
     pub reload_error: Option<String>,
     /// Keys that only a client has.
     #[serde(flatten)]
@@ -95,7 +95,7 @@ pub enum Role {
     Exit,
 }
 
-/// What a daemon is doing.
+/// The state of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -130,9 +130,9 @@ impl State {
     }
 }
 
-/// What a daemon of either role knows of itself.
+/// The facts that a daemon of either role knows about itself.
 pub struct Observed<'a> {
-    /// What the daemon is doing.
+    /// The daemon's state.
     pub state: State,
     /// When this state began.
     pub since: Instant,
@@ -159,7 +159,7 @@ impl Status {
     }
 
     /// The shortest round-trip time of the connections in milliseconds. For a client with a session, only the connections of the
-    /// session in use count. None if none was measured.
+    /// session in use count. `None` if none was measured.
     pub fn shortest_rtt_ms(&self) -> Option<f64> {
         let session =
             self.client.as_ref().and_then(|client| client.session.as_ref()).map(|session| session.id);

@@ -23,13 +23,13 @@ use warren_control::{AskError, Request, SOCKET_NAME, ask, exec_socket};
 /// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
 
-/// What happens to the things that a daemon leaves for its successor: a closed kill switch, and the table that
-/// keeps an exit's flows.
+/// What to do with the parts that a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's
+/// flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
-    /// They stay for the successor.
+    /// Keep them for the successor.
     Keep,
-    /// They are removed.
+    /// Remove them.
     Remove,
 }
 
@@ -145,7 +145,7 @@ impl DaemonDirectory {
         }
     }
 
-    /// Notes that `warren up` starts the next daemon, which then connects even on a trusted network.
+    /// Records that `warren up` starts the next daemon, which then connects even on a trusted network.
     ///
     /// # Errors
     /// When the note cannot be written.
@@ -162,7 +162,7 @@ impl DaemonDirectory {
         self.path.join("wanted-up")
     }
 
-    /// Notes that the next daemon leaves the host's own traffic outside.
+    /// Records that the next daemon leaves the host's own traffic outside.
     ///
     /// # Errors
     /// When the note cannot be written.
@@ -184,7 +184,7 @@ impl DaemonDirectory {
         std::fs::read(self.guard()).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
     }
 
-    /// Notes that a process keeps the kill switch closed from now on.
+    /// Records that a process keeps the kill switch closed from now on.
     ///
     /// # Errors
     /// When the note cannot be written.
@@ -218,7 +218,7 @@ impl DaemonDirectory {
         self.path.join("notify.sock")
     }
 
-    /// Notes the exit that the next daemon tries first.
+    /// Records the exit that the next daemon tries first.
     ///
     /// # Errors
     /// When the note cannot be written.
@@ -226,10 +226,10 @@ impl DaemonDirectory {
         write_note(&self.first_exit(), name)
     }
 
-    /// Reads and removes the note of the exit to try first, which is valid for one daemon. None if there is no note.
+    /// Reads and removes the note of the exit to try first, which is valid for one daemon. `None` if there is no note.
     pub fn take_first_exit(&self) -> Option<String> {
         let name = std::fs::read_to_string(self.first_exit()).ok()?;
-        // If the note stayed, it would count for the next start too.
+        // Otherwise the note would also count for later starts.
         drop(std::fs::remove_file(self.first_exit()));
         Some(name)
     }
@@ -300,7 +300,7 @@ impl DaemonDirectory {
         Ok(())
     }
 
-    /// Whether the daemon runs, which is as long as it holds the lock.
+    /// Whether the daemon is running, that is, whether it holds the lock.
     pub fn is_running(&self) -> anyhow::Result<bool> {
         Ok(self.lock()?.is_none())
     }
@@ -315,7 +315,7 @@ impl DaemonDirectory {
         self.was_killed() || self.kill_switch().exists() || self.exec().exists()
     }
 
-    /// The last daemon's final message, if it ended on its own.
+    /// Returns the last daemon's final message, if the daemon ended on its own.
     pub fn last_error(&self) -> Option<String> {
         let mut file = open_plain(&self.log()).ok()?;
         let end = file.metadata().ok()?.len();
@@ -338,7 +338,7 @@ impl DaemonDirectory {
             return Ok(false);
         }
         let lock = match for_successor {
-            // A daemon that starts finds its own directory among the others and must not wait for itself.
+            // A daemon that starts finds its own directory among the others. It must not wait for itself.
             ForSuccessor::Keep => self.lock()?,
             ForSuccessor::Remove => self.lock_after_kill().await?,
         };
@@ -447,7 +447,7 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>>
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
-            // Not a directory, but a file that somebody put there.
+            // The entry is not a directory, but a file that somebody put there.
             Err(error) if error.kind() == ErrorKind::NotADirectory => {}
             // Root without capabilities, as in a systemd unit, may not read another user's directory. It leaves that
             // daemon alone.
@@ -489,8 +489,8 @@ fn write_note(note: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
 }
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// Attempts to take the lock of a killed process. Together they last one second, in which such a process ends even on a
-/// busy machine.
+/// How often to try to take the lock of a killed process. All attempts together last one second. Within that time, a killed
+/// process ends even on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -23,7 +23,7 @@ pub fn is(name: &str, device: u32) -> bool {
 
 /// Waits until no device has both this name and this index.
 pub async fn gone(name: String, device: u32) {
-    // Without a socket, the kernel cannot be asked. Then no device is reported as gone.
+    // Without a socket, the kernel cannot be asked, so no device is reported as gone.
     let Ok(socket) = socket() else { return std::future::pending().await };
     // A new device of the same name has another index.
     while index(&socket, &name) == Some(device) {

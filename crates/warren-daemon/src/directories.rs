@@ -39,7 +39,7 @@ impl Directories {
 /// A path as one word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
-    // Only characters that no shell treats in a special way.
+    // Allows only characters that no shell treats in a special way.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
@@ -49,7 +49,7 @@ pub fn learnt_exit_keys(state: &Path, profile: &str) -> PathBuf {
     state.join("exit-keys").join(format!("{profile}.json"))
 }
 
-/// The file with what a profile's daemon knows of the fleet that it follows.
+/// Returns the file with the state of the fleet that a profile's daemon follows.
 pub fn followed_fleet(state: &Path, profile: &str) -> PathBuf {
     state.join("fleets").join(format!("{profile}.json"))
 }

@@ -1,6 +1,6 @@
 //! Random bytes from the kernel for the state machines, which do no I/O themselves.
 
-/// A source of random bytes for a state machine.
+/// Returns a source of random bytes for a state machine.
 ///
 /// # Panics
 /// When the kernel gives none. getrandom(2) waits until the kernel is seeded at boot, and then always gives some.

@@ -46,7 +46,7 @@ impl From<ExitCode> for std::process::ExitCode {
     }
 }
 
-/// An error with an exit code of its own.
+/// An error that sets the exit code.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Failure {
     /// The code that the process ends with.

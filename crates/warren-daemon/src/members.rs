@@ -16,8 +16,8 @@ pub fn all() -> Vec<u32> {
     members_in(&groups, &std::fs::read_to_string("/etc/passwd").unwrap_or_default())
 }
 
-/// Opens a client's directory to the group, so that its members reach the control socket. Returns the group, or None where there is
-/// none or this process may not. Files in the directory stay root's.
+/// Opens a client's directory to the group, so that its members reach the control socket. Returns the group. `None` if there is
+/// no such group, or this process may not do that. Files in the directory stay root's.
 pub fn admit(directory: &DaemonDirectory) -> Option<u32> {
     let group = group_in(&std::fs::read_to_string("/etc/group").ok()?)?;
     if !rustix::process::geteuid().is_root() {
@@ -55,7 +55,7 @@ fn members_in(groups: &str, accounts: &str) -> Vec<u32> {
     let of_account = |line: &str| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, user, own, ..] = fields.as_slice() else { return None };
-        // The exit's own user has this group too.
+        // The exit's own user is in this group too.
         let is_member =
             names.contains(name) || (group.is_some() && own.parse().ok() == group && *name != GROUP);
         if is_member { user.parse().ok() } else { None }

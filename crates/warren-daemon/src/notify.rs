@@ -13,16 +13,16 @@ use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// What a daemon tells its starter.
+/// A daemon's message to its starter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Notice {
     /// The daemon is ready. The text is for people.
     Ready(String),
-    /// What the daemon is doing.
+    /// A description of what the daemon is doing.
     Status(String),
     /// The daemon is ending.
     Stopping,
-    /// The daemon is alive, which a watchdog wants to hear.
+    /// The daemon is alive. A watchdog wants to hear that.
     Alive,
 }
 
@@ -41,7 +41,7 @@ pub fn stopping() {
     say(&Notice::Stopping);
 }
 
-/// Sends all further notices to the process at the other end of `channel`, if anybody listens for notices at all.
+/// Sends all further notices to the process at the other end of `channel`, if a service manager listens for notices.
 pub(crate) fn send_through(channel: OwnedFd) {
     // Without a listener, notices need not go to the helper.
     if std::env::var_os(SOCKET).is_some() {
@@ -80,7 +80,7 @@ impl Watchdog {
     /// Three times as often as the watchdog demands, so that one delay does no harm.
     fn ticks(allowed: Duration) -> Interval {
         let mut ticks = tokio::time::interval((allowed / 3).max(Duration::from_millis(1)));
-        // One notice is enough after a time in which the process did not run.
+        // After a time in which the process did not run, one notice is enough.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks
     }
@@ -128,7 +128,7 @@ fn say(notice: &Notice) {
 
 /// The environment variable that names the starter's socket.
 pub const SOCKET: &str = "NOTIFY_SOCKET";
-/// The longest sentence in characters. A service manager shows one line of it.
+/// Maximum length of a sentence in characters. A service manager shows one line of it.
 const LONGEST_STATUS: usize = 2_000;
 static CHANNEL: OnceLock<OwnedFd> = OnceLock::new();
 

@@ -55,7 +55,8 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Writes valid JSON, laid out for people, and a line break to standard output. A long text is not read for that.
+/// Writes valid JSON, laid out for people, and a line break to standard output. The text is not parsed for that, so it may be
+/// long.
 pub fn print_json_text(text: &str) -> anyhow::Result<()> {
     print(&format!("{}\n", laid_out(text)))
 }

@@ -27,8 +27,8 @@ pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Comman
     command
 }
 
-/// Returns the program's file, whose name looks good in a list of processes. If that file was replaced, returns the
-/// kernel's link to the running program.
+/// Returns the program's file, so that a list of processes shows a plain name. If that file was replaced, returns the kernel's
+/// link to the running program.
 pub fn program() -> PathBuf {
     let link = Path::new("/proc/self/exe");
     let is_this = |path: &PathBuf| is_same_file(path, link);

@@ -1,4 +1,4 @@
-//! A panic ends the whole process, whatever thread or task it is in: a daemon without one of its parts helps nobody.
+//! A panic ends the whole process, no matter in which thread or task it occurs: a daemon without one of its parts helps nobody.
 //! The host is then as after SIGKILL, and the next start or `warren cleanup` undoes it.
 
 #[cfg(debug_assertions)]
@@ -6,8 +6,7 @@ use warren_control::Part;
 #[cfg(debug_assertions)]
 use warren_tunnel::WorkerHandle;
 
-/// Makes every panic abort the process. Release builds abort anyway; in others a panic would end only its thread or
-/// task.
+/// Makes every panic abort the process. Release builds abort anyway. In other builds, a panic would end only its thread or task.
 pub fn abort_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -25,7 +25,7 @@ pub fn listed() -> Vec<IpAddr> {
 fn parse(text: &str) -> impl Iterator<Item = IpAddr> {
     let is_elsewhere = |server: &IpAddr| match server {
         IpAddr::V4(server) => !server.is_loopback() && !server.is_unspecified(),
-        // Nothing can be sent to a link-local address without its link.
+        // Without its link, a link-local address cannot be reached.
         IpAddr::V6(server) => {
             !server.is_loopback() && !server.is_unspecified() && !server.is_unicast_link_local()
         }

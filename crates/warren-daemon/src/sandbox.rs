@@ -63,10 +63,10 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes all rights from this process except those for a look-up. The process must have only one thread. Rights that
-/// the kernel cannot take away stay.
+/// Takes all rights from this process except those for a look-up. The process must have only one thread. If the kernel cannot
+/// take a right away, it stays.
 pub(crate) fn enter_for_look_up() {
-    // One right that stays is no reason to keep the others.
+    // If one right stays, the others must still be taken away.
     for taken in
         [hide(), files::confine_to_look_ups(), capabilities::drop_all(), system_calls::confine_to_streams()]
     {
@@ -76,8 +76,8 @@ pub(crate) fn enter_for_look_up() {
     }
 }
 
-/// Takes away what even a helper does not need: privileges gained by starting programs, core dumps, and other users'
-/// debuggers.
+/// Takes away rights that even a helper does not need: privileges gained by starting programs, core dumps, and debugging by other
+/// users.
 ///
 /// # Errors
 /// When the kernel refuses.

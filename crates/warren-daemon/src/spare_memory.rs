@@ -20,7 +20,7 @@ const SLACK_KIB: u64 = 512;
 /// Watches how much memory the process has.
 #[derive(Debug)]
 pub struct SpareMemory {
-    /// The least that the process ever had.
+    /// The smallest resident memory seen so far.
     least_kib: u64,
     pause: Duration,
     next: Instant,

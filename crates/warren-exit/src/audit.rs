@@ -42,7 +42,7 @@ impl Way {
 pub struct Who {
     /// How the change was requested.
     pub by: Way,
-    /// The user on this host, by name or number. None if the kernel cannot tell.
+    /// The user on this host, by name or number. `None` if the kernel cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The user who logged in, if that is a different user. The kernel does not confirm it: only the command
@@ -81,10 +81,10 @@ impl Who {
 pub struct Entry {
     /// When the change was made, in the format of RFC 3339.
     pub time: String,
-    /// Who did it.
+    /// Who made the change.
     #[serde(flatten)]
     pub who: Who,
-    /// What was done.
+    /// The change.
     #[serde(flatten)]
     pub change: Change,
 }

@@ -30,7 +30,7 @@ use crate::metrics::EventCounts;
 use warren_config::{ClientStore, ConfigError, counted};
 use warren_tunnel::Snapshot;
 
-/// The sessions' state machine, and what the daemon knows about each session and client beyond it.
+/// The sessions' state machine, and the daemon's further knowledge of each session and client.
 pub(crate) struct Clients {
     sessions: ExitSessions,
     /// The file that `[clients] file` names, which is imported if it exists.
@@ -46,7 +46,7 @@ pub(crate) struct Clients {
     by_key: HashMap<PublicKey, SessionId>,
     limits: ClientLimits,
     events: EventCounts,
-    /// The datagrams that each connection had received at the latest call of [`Clients::hear`].
+    /// The number of datagrams that each connection had received at the last call of [`Clients::hear`].
     received: HashMap<ConnectionId, u64>,
     /// The clients that have used their invitations since the daemon last asked.
     joined: Vec<String>,
@@ -68,7 +68,7 @@ struct Watched {
     failure: Option<ConfigError>,
 }
 
-/// What reports show about a session.
+/// The parts of a session that reports show.
 pub(crate) struct LiveSession {
     name: String,
     key: PublicKey,
@@ -101,7 +101,7 @@ impl Clients {
         }
     }
 
-    /// Notes which clients have sent something since the latest call. Call it about once a second.
+    /// Notes which clients have sent something since the last call. Call it about once a second.
     pub(crate) fn hear(&mut self, now: Instant, snapshot: &Snapshot) {
         // Built anew at each call, so that connections that have ended are forgotten.
         let mut received = HashMap::with_capacity(snapshot.connections.len());
@@ -149,7 +149,7 @@ impl Clients {
         &self.store
     }
 
-    /// What has happened to sessions and connections since the start.
+    /// Returns the counts of events of sessions and connections since the start.
     pub(crate) fn events(&self) -> &EventCounts {
         &self.events
     }
@@ -159,8 +159,7 @@ impl Clients {
         !self.live.is_empty()
     }
 
-    /// Passes the time of the wall clock to the sessions, because invitations expire by it, and somebody may
-    /// have set it.
+    /// Passes the wall-clock time to the sessions. Invitations expire by it, and somebody may have set the clock.
     pub(crate) fn look_at_clock(&mut self) {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
@@ -170,7 +169,8 @@ impl Clients {
         self.sessions.is_client(key)
     }
 
-    /// Tells the sessions that a peer has proven its key on a new connection. Only they decide whether the key is a client's.
+    /// Tells the sessions that a peer has proven its key on a new connection. The sessions decide whether the key belongs to a
+    /// client.
     ///
     /// `proven` is the exit's own key that it has proven to the peer.
     pub(crate) fn connected(
@@ -209,7 +209,7 @@ impl Clients {
     /// Tells the sessions that a connection has ended.
     pub(crate) fn closed(&mut self, connection: u64, reason: &CloseReason) {
         tracing::debug!(connection, "connection closed: {reason}");
-        // After an idle timeout, the client has been silent all that time already. The session counts this time as time away.
+        // After an idle timeout, the client has already been silent for that time. The session counts the time as time away.
         if *reason == CloseReason::TimedOut {
             self.sessions.timed_out(Instant::now(), connection);
         } else {
@@ -253,7 +253,7 @@ impl Clients {
         self.sessions.shutdown(Instant::now(), goodbye);
     }
 
-    /// Saves what is only in memory, when the exit ends.
+    /// Saves what is only in memory, because the exit ends.
     pub(crate) fn end(&mut self) {
         if let Some(fleet) = &mut self.fleet {
             fleet.end(&mut self.store, &mut self.sessions);

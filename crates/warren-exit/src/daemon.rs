@@ -54,12 +54,12 @@ pub(crate) struct ExitStart {
     pub(crate) tuning: Tuning,
     /// The UDP sockets of each worker.
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
-    /// What the exit needs to serve WireGuard, if it serves it.
+    /// What the exit needs to serve WireGuard. `None` if it does not serve it.
     pub(crate) wireguard: Option<WireGuardCarrier>,
     /// The key from which stateless reset tokens are derived.
     pub(crate) reset_key: [u8; 64],
     pub(crate) device: Device,
-    /// One for each worker.
+    /// The TUN queues, one for each worker.
     pub(crate) queues: Vec<Queue>,
     /// The control socket's path.
     pub(crate) control: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) struct ExitStart {
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
 pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result<Ending> {
     let ended = start_and_serve(start, &mut host).await;
-    // In any case, even if the start failed half-way.
+    // Undone in any case, even if the start failed half-way.
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = ended?;
     undone?;
@@ -110,11 +110,11 @@ type Then = Box<dyn FnOnce(&mut Daemon<'_>, Result<serde_json::Value, RequestRef
 struct Waiting {
     awaited: Awaited,
     then: Then,
-    /// Whether rules and routes of the host may depend on it.
+    /// Whether rules and routes of the host may depend on the change.
     follows_host: bool,
 }
 
-/// When to look at the changes that wait although nothing has happened.
+/// Returns when to check the waiting changes, even if no event arrives.
 fn due(link: &FleetLink<Waiting>) -> Option<Instant> {
     link.waiting.iter().map(|waiting| look_again_at(&waiting.awaited)).min()
 }
@@ -145,7 +145,8 @@ struct Daemon<'host> {
 }
 
 impl<'host> Daemon<'host> {
-    /// Enters the sandbox, starts the worker, and serves metrics and page. Returns the device's queues, which are not open yet.
+    /// Enters the sandbox, starts the worker, and starts to serve metrics and page. Returns the device's queues, which no worker
+    /// reads yet.
     async fn start(start: ExitStart, host: &'host mut HostSetup) -> anyhow::Result<(Self, Vec<Queue>)> {
         let ExitStart {
             config,
@@ -162,9 +163,9 @@ impl<'host> Daemon<'host> {
             rings,
             fleet,
         } = start;
-        // Before the worker receives its first packet.
+        // Set before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
-        // Both sockets are made here because the sandbox lets nobody make one that listens.
+        // Both listening sockets are made here, because the sandbox forbids making one.
         let control = ControlSocket::bind(&control)?;
         let web_socket = web::unix_socket(config.web.as_ref())?;
         let audit = Audit::open(state_directory(&clients)?);
@@ -237,7 +238,7 @@ impl<'host> Daemon<'host> {
                 () = until(self.clients.timeout()) => self.clients.handle_timeout(),
                 () = until(self.fleet.as_ref().and_then(due)) => {}
                 event = link::next(&mut self.fleet) => self.take_link_event(event),
-                // Without its table the exit would forward packets unprotected, so it ends.
+                // Without its nftables table the exit would forward packets unprotected, so it ends.
                 () = self.host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.reporting.device_name()),
                 () = self.helper.ended() => bail!("the exit's helper process has ended; start the exit again"),
@@ -247,7 +248,7 @@ impl<'host> Daemon<'host> {
                     HttpQuestion::Page(question) => self.answer_page(question).await,
                 },
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
-                // A worker that hangs does not answer, and so counts as dead too.
+                // A worker that hangs does not answer, and so counts as dead.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 order = signals.next() => match order {
                     Order::End(ending) => self.stopping = Some(ending),
@@ -283,7 +284,7 @@ impl<'host> Daemon<'host> {
         }
     }
 
-    /// What clients are told when the exit ends.
+    /// The reason that clients are given when the exit ends.
     fn goodbye(&self) -> Goodbye {
         if self.drained_by.is_some() { Goodbye::Draining } else { Goodbye::Restarting }
     }
@@ -293,7 +294,7 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote, proven } => {
-                // Before the client's first message, which must get through even if the exit is overloaded.
+                // Done before the client's first message, which must get through even if the exit is overloaded.
                 if self.clients.is_client(peer) {
                     self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }
@@ -315,7 +316,7 @@ impl<'host> Daemon<'host> {
         Ok(())
     }
 
-    /// Notes what the connections have carried until now, and gives spare memory back.
+    /// Records how much the connections have carried until now, and gives spare memory back.
     async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();

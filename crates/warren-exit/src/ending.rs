@@ -1,6 +1,6 @@
 //! How the daemon ends.
 
-/// What the daemon was told to do when it ends.
+/// How the daemon was told to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// SIGTERM or SIGINT: end for good.

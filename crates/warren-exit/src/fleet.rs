@@ -68,7 +68,7 @@ pub(crate) struct Fleet {
     is_failing: bool,
 }
 
-/// What operators have put into the store or around it, apart from the clients.
+/// What operators have set up besides the clients: the roster, the certificates, and the addresses of the store's members.
 #[derive(Debug, Default)]
 struct AroundTheStore {
     /// The length of the signed roster.
@@ -100,7 +100,7 @@ struct Link {
     key: PublicKey,
 }
 
-/// What a message has changed.
+/// The changes that a message has made.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     /// The clients whose rows have changed.
@@ -114,7 +114,7 @@ pub(crate) struct Followed {
 }
 
 impl Fleet {
-    /// Loads what an earlier run has left beside the clients' store.
+    /// Loads the state that an earlier run has left beside the clients' store.
     ///
     /// # Errors
     /// When the file of the earlier run cannot be read.
@@ -195,7 +195,7 @@ impl Fleet {
         }
     }
 
-    /// Ends the link if the exit has another key now, so that `warren-fleet` connects again and hears of it.
+    /// Ends the link if the exit's key has changed, so that `warren-fleet` connects again and learns the new key.
     pub(crate) fn introduce(&mut self, key: PublicKey, sessions: &mut ExitSessions) {
         if self.link.as_ref().is_some_and(|link| link.key != key) {
             self.lose("the exit has another key now", sessions);
@@ -207,7 +207,7 @@ impl Fleet {
         if let Some(link) = &self.link
             && link.to.try_send(message).is_err()
         {
-            self.lose("it does not read what the exit says", sessions);
+            self.lose("it does not read the exit's messages", sessions);
         }
     }
 
@@ -315,7 +315,7 @@ impl Fleet {
             FleetMessage::StoreAddresses { addresses, is_whole } => {
                 check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
                 self.around.take_addresses(addresses, is_whole);
-                // After a restart, the exit needs these addresses before it hears of them again.
+                // After a restart, the exit needs these addresses before the link tells it again. So they go into the copy.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
             FleetMessage::Roster { bytes } => {
@@ -337,7 +337,7 @@ impl Fleet {
         match &link {
             StoreLink::Reachable => {
                 self.serving.heard(now);
-                // The time of this answer has to be on the disk, although nothing else changes.
+                // The time of this answer must reach the disk, even if nothing else changes.
                 self.copy_due.get_or_insert(now + self.file.lag());
                 if is_news {
                     tracing::info!("the fleet's store answers");
@@ -384,7 +384,7 @@ impl Fleet {
             tracing::warn!(
                 "warren-fleet has an older copy of the clients than this exit, which keeps its own"
             );
-            // Until the link has caught up, the copy on disk is ahead of it.
+            // Until the link has caught up, the copy on disk is newer than the link's.
             self.file.stay_at(self.revision);
         } else {
             self.file.stay_at(0);
@@ -479,7 +479,7 @@ impl Fleet {
         [self.requests.due(), self.copy_due, away].into_iter().flatten().min()
     }
 
-    /// Does what is due: gives requests up, writes the copy, sends clients away or accepts them again.
+    /// Does everything that is due: gives up requests, writes the copy, sends clients away or accepts them again.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -500,13 +500,14 @@ impl Fleet {
         self.serving.end();
     }
 
-    /// Lets the exit serve, or send its clients away, as the store's silence and the operators require.
+    /// Lets the exit serve clients or sends its clients away, depending on how long the store has been silent and on the
+    /// operators' wishes.
     pub(crate) fn serve(&mut self, now: Instant, sessions: &mut ExitSessions) -> bool {
         let is_back = self.is_reachable();
         self.serving.follow(now, is_back, sessions)
     }
 
-    /// Saves what has changed since the last time: first which rows the store may lack, then the rows.
+    /// Saves everything that has changed since the last time: first the list of rows that the store may lack, then the rows.
     pub(crate) fn copy(&mut self, store: &mut ClientStore, sessions: &mut ExitSessions) {
         self.copy_due = None;
         let kept = self.kept(sessions);
@@ -522,7 +523,7 @@ impl Fleet {
                     tracing::info!("clients are saved again");
                 }
                 if self.file.revision() < self.revision {
-                    // The rows are written now, so their revision may be, too.
+                    // The rows are on disk now, so the copy's revision may follow them.
                     self.copy_due = Some(Instant::now() + COPY_WITHIN);
                 }
             }
@@ -572,7 +573,7 @@ fn one_line(reason: &str) -> String {
     output::harmless(&short).into_owned()
 }
 
-/// The load of an exit, as clients hear it.
+/// Converts an exit's load to the form that clients are sent.
 fn load_of(exit: &FleetExit) -> ExitLoad {
     let Load { sessions, max_sessions, .. } = exit.load;
     let permille = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);

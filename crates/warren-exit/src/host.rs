@@ -40,7 +40,8 @@ pub(crate) struct FoundHost {
 }
 
 impl FoundHost {
-    /// Finds out what the exit has to know about the host. `store`: the addresses of the fleet's store, if it belongs to one.
+    /// Finds the facts about the host that the exit needs. `store`: the addresses of the fleet's store, if the exit belongs to
+    /// one.
     ///
     /// # Errors
     /// When the host lacks the interface that the configuration names, or cannot be examined.
@@ -65,7 +66,7 @@ impl FoundHost {
     pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
         let Self { mut host, facts, services, needed } = self;
         let mut hold = Hold::open(hold_journal).await?;
-        // Before forwarding is turned on: an exit that is killed at any moment after that leaves this table in place.
+        // Made before forwarding is turned on: if the exit is killed at any later moment, this table stays in place.
         let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
         let plan = exit_plan::exit(&facts);
         let upkeep = match host.apply(&plan).await {
@@ -104,7 +105,7 @@ pub(crate) struct HostSetup {
     services: ServicePorts,
     /// Whether the host forwards for others than clients, as last logged.
     forwards_for_others: Option<bool>,
-    /// Whether the rules name wider networks than those on the host's links.
+    /// Whether the host has so many networks on its links that the rules name wider ones in their place.
     has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
@@ -124,8 +125,7 @@ impl HostSetup {
         self.upkeep.due()
     }
 
-    /// Adapts to what has changed on the host, and restores what another program has undone. Failures are
-    /// logged.
+    /// Adapts to changes on the host, and restores everything that another program has undone. Logs failures.
     pub(crate) async fn look(
         &mut self,
         config: &ExitSettings,
@@ -137,9 +137,9 @@ impl HostSetup {
         self.upkeep.look(&mut self.host, plan, began).await;
     }
 
-    /// Makes the rules follow the host as it is now (the networks on its links, for whom else it forwards, the ports of its
-    /// services), and makes rules and routes follow the networks behind clients. Returns the exit's plan as it would be made now. `store`:
-    /// the addresses of the fleet's store, if the exit belongs to a fleet.
+    /// Adapts the rules to the host: the networks on its links, for whom else it forwards, and the ports of its services. Adapts
+    /// rules and routes to the networks behind clients. Returns the exit's plan as it would be made now. `store`: the addresses
+    /// of the fleet's store, if the exit belongs to a fleet.
     ///
     /// # Errors
     /// What could not be done. The next check tries it again.
@@ -231,7 +231,7 @@ impl HostSetup {
         self.host.table_lost().await;
     }
 
-    /// What is changed on the host, a few words for each change.
+    /// Lists the changes on the host, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.host.changes()
     }
@@ -261,7 +261,7 @@ pub(crate) fn refuse_missing_interface(config: &ExitSettings) -> anyhow::Result<
     Ok(())
 }
 
-/// What the plan of this exit depends on, as the host is now.
+/// Finds the facts about the host on which this exit's plan depends.
 async fn facts_of(
     config: &ExitSettings,
     (registry, needed): (&ClientRegistry, &Needed),

@@ -43,7 +43,7 @@ pub(crate) fn registry_after(
     Ok(sessions.registry().clone())
 }
 
-/// What has changed from one registry to the other.
+/// Returns the changes from one registry to the other.
 pub(crate) fn changes(before: &ClientRegistry, after: &ClientRegistry) -> ImportSummary {
     let mut summary = ImportSummary::default();
     // If the import finished a key rotation, the client is now known by the key that was its next one.
@@ -72,7 +72,7 @@ pub(crate) fn changes(before: &ClientRegistry, after: &ClientRegistry) -> Import
     summary
 }
 
-/// What an operator chooses for a client: everything except leases and dates.
+/// Returns a client's settings that an operator chooses: everything except leases and dates.
 fn settings(client: &Client) -> Client {
     Client {
         leased_ipv4: None,

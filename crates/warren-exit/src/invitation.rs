@@ -37,7 +37,7 @@ pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::
     Ok((invitation, line))
 }
 
-/// A name for the profile if a profile cannot have the client's name. Otherwise none.
+/// Returns a profile name, if the client's name cannot be a profile's name. `None` otherwise.
 fn profile_name(client: &str) -> Option<&str> {
     match client.parse::<ProfileName>() {
         Ok(_) => None,

@@ -39,14 +39,14 @@ pub(crate) struct Observations<'a> {
     pub(crate) tuning: &'a Tuning,
     pub(crate) reloads: &'a Reloads,
     pub(crate) is_stopping: bool,
-    /// What the workers have counted.
+    /// The workers' counters.
     pub(crate) snapshot: Snapshot,
 }
 
 /// The results of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
-    /// Why the latest reload changed nothing. None if it succeeded.
+    /// Why the latest reload changed nothing. `None` if it succeeded.
     pub(crate) error: Option<String>,
     /// Reloads that changed nothing because something was wrong.
     pub(crate) refused: u64,
@@ -165,7 +165,7 @@ impl Reporting {
         self.meter.due()
     }
 
-    /// Notes what the connections have carried until now, for rates.
+    /// Records the connections' counters for rates.
     pub(crate) fn measure(&mut self, now: Instant, snapshot: &Snapshot) {
         self.meter.take(now, snapshot);
         if let Some(web) = &mut self.web {

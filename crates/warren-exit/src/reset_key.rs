@@ -14,7 +14,7 @@ use warren_host::read_plain;
 /// When the file cannot be read or made, or is not a key.
 pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
     let path = state_dir.join("reset.key");
-    // One byte more than a key has, so that a file that is too long is noticed as damaged.
+    // Reads one byte more than a key has, so that a file that is too long is noticed as damaged.
     match read_plain(&path, 65) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             anyhow::anyhow!(

@@ -57,7 +57,7 @@ pub(crate) fn take(clients: &mut Clients, state_dir: &Path, signed: &[u8]) -> an
     if news == RosterNews::NewKey {
         tracing::info!("the key of the fleet {} is {} now", roster.fleet, roster.signer);
     }
-    // It is in force even if it cannot be saved. The exit then gets it again after a restart.
+    // The roster is in force even if it cannot be saved. In that case the exit gets it again after a restart.
     if let Err(error) = write_atomic(&path(state_dir), fleet.signed().to_line().as_bytes(), 0o644) {
         tracing::warn!("cannot save the roster in {}: {error}", path(state_dir).display());
     }

@@ -35,7 +35,7 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Runs the exit daemon until it is stopped.
 ///
 /// # Errors
-/// The reason for the daemon's end. The host is as it was before.
+/// Why the daemon stopped. The host has been restored.
 pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDirectory::new(&directories.runtime, EXIT);
@@ -73,7 +73,7 @@ async fn prepare_and_run(
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     let wireguard = wireguard::carrier(&config, &path, &registry)?;
-    // Ports below 1024 are bound by now, and nothing after this needs more rights.
+    // Ports below 1024 are bound by now. From here on, network administration is the only right that is needed.
     sandbox::keep_network_administration()?;
     // Clients that do not fit the pools are refused here, before the host is changed.
     let (clients, fleet) = clients_of(&config, directories, registry, (store, path, &state))?;
@@ -82,7 +82,8 @@ async fn prepare_and_run(
     }
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
-    // That includes the nft that owns the exit's table, which carries out any text that it is given.
+    // From here on, the helper runs every nft, including the one that owns the exit's table. That nft carries out any text that
+    // it is given, so the daemon must not reach it.
     helper.install_as_nft_runner();
     let known = (clients.registry(), clients.store_addresses());
     let found = FoundHost::look(&config, known, directory.journal(), &helper).await?;

@@ -31,7 +31,7 @@ fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket
     if workers == 1 {
         return Ok(vec![alone]);
     }
-    // This socket must not stay: a port can be shared only if each of its sockets asks for that (`SO_REUSEPORT`).
+    // This socket must be closed: a port can be shared only if all of its sockets ask for that (`SO_REUSEPORT`).
     drop(alone);
     let config = SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
     let first = bind_one(config.clone())?;

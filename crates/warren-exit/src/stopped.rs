@@ -90,7 +90,7 @@ impl StoppedClients {
         before: ClientRegistry,
         import: &ClientsImport,
     ) -> anyhow::Result<ClientRegistry> {
-        // Without a store, nobody was enrolled or removed before, so there is nothing to keep.
+        // Without a store, no client was ever enrolled or removed, so there is nothing to keep.
         if !store.exists() {
             check_clients(self.settings.ipv4, self.settings.ipv6, &import.registry)?;
             return Ok(import.registry.clone());

@@ -51,8 +51,8 @@ pub(crate) fn carrier(
     Ok(Some(WireGuardCarrier { key, sockets, mtu: MTU }))
 }
 
-/// The exit's WireGuard key. It is made if there is none, unless it was lost: `users` clients have it in their configurations.
-/// `clients` is the file that `[clients] file` names.
+/// Reads the exit's WireGuard key. Makes one if there is none, unless it was lost: `users` clients have it in their
+/// configurations. `clients` is the file that `[clients] file` names.
 ///
 /// # Errors
 /// When its file is lost, or cannot be read or made.
@@ -84,7 +84,8 @@ fn lost(path: &Path, users: usize) -> String {
     )
 }
 
-/// Where WireGuard clients reach the exit: what `[wireguard]` says, else the exit's own host and the port that it listens on.
+/// Returns where WireGuard clients reach the exit: the endpoint in `[wireguard]`, or else the exit's own host and the port that
+/// it listens on.
 ///
 /// # Errors
 /// When the exit serves no WireGuard, or exit.toml has no endpoint.
@@ -135,7 +136,8 @@ impl NewKey {
     }
 }
 
-/// A new client with this key, and its configuration. If the key was made here, nobody else ever has the private key.
+/// Returns a new client with this key, and its configuration. If the key was made here, no copy of the private key exists
+/// elsewhere.
 ///
 /// # Errors
 /// When the exit serves no WireGuard, or exit.toml has no endpoint.
@@ -149,7 +151,7 @@ pub fn new_client(
     let preshared = PresharedKey::new(entropy::bytes()?);
     let mut addresses = ipv4.map(|ipv4| format!("{ipv4}/32")).into_iter().collect::<Vec<_>>();
     addresses.extend(ipv6.map(|ipv6| format!("{ipv6}/128")));
-    // With room for all of it: a string that grows leaves its old buffer behind, unwiped.
+    // Allocated with room for all of it: a string that grows leaves its old buffer behind, unwiped.
     let mut text = Zeroizing::new(String::with_capacity(LONGEST));
     write!(
         text,
@@ -174,7 +176,7 @@ pub fn new_client(
     Ok((client, text))
 }
 
-/// The addresses that were asked for, or the lowest ones that nobody has. They stay the client's, because its configuration names them.
+/// Returns the requested addresses, or the lowest free ones. They stay the client's, because its configuration names them.
 ///
 /// # Errors
 /// When no address is left.

@@ -11,13 +11,13 @@ use warren_session::{PublicKey, stored_key};
 /// Version of these messages. Each side refuses any other version, because both are of one release.
 pub const LINK_VERSION: u32 = 3;
 
-/// Most rows of one message.
+/// Maximum number of rows of one message.
 pub const MAX_ROWS: usize = 1000;
 
-/// Most exits of a fleet.
+/// Maximum number of exits of a fleet.
 pub const MAX_EXITS: usize = 1000;
 
-/// Most addresses of the store's members.
+/// Maximum number of addresses of the store's members.
 pub const MAX_ADDRESSES: usize = 100;
 
 /// Maximum size in bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
@@ -74,7 +74,7 @@ pub struct Pools {
 pub struct Load {
     /// Sessions of clients.
     pub sessions: u32,
-    /// Most sessions that it may have.
+    /// Maximum number of sessions of the exit.
     pub max_sessions: u32,
     /// Bits per second through the tunnel, both directions together.
     pub bits_per_second: u64,
@@ -114,7 +114,7 @@ pub enum ExitMessage {
         exit: ExitId,
         /// The exit's newest public key.
         key: PublicKey,
-        /// Where clients reach it.
+        /// Where clients reach the exit.
         endpoints: Vec<String>,
         /// The exit's address pools.
         pools: Pools,
@@ -134,7 +134,8 @@ pub enum ExitMessage {
         key: PublicKey,
         /// The client process's nonce. Two sessions with one nonce are of the same process, which moves.
         nonce: Vec<u8>,
-        /// The session's number among those of the client process. Of two with one nonce, the one with the higher number counts.
+        /// The session's number among those of the client process. Of two sessions with one nonce, the one with the higher number
+        /// counts.
         claim: u64,
     },
     /// A client's session here is over.
@@ -168,7 +169,7 @@ pub enum Outcome {
         /// The store's revision after the changes.
         revision: i64,
     },
-    /// A name, key, address or token belongs to somebody else, or somebody else has changed a row meanwhile. Nothing is stored.
+    /// Somebody else has the name, key, address or token, or has changed a row meanwhile. Nothing is stored.
     Conflict,
     /// The store cannot be reached, or did not answer in time. If it did not answer, the changes may be stored all the same;
     /// then they come back as [`FleetMessage::Changes`].
@@ -212,7 +213,7 @@ pub struct FleetExit {
     pub applied: i64,
     /// Whether its lease in the store is alive. A dead one stays in the list until an operator removes it.
     pub is_alive: bool,
-    /// Its clock minus this exit's, in milliseconds.
+    /// The exit's clock minus this exit's, in milliseconds.
     pub clock_offset_ms: i64,
 }
 
@@ -238,7 +239,7 @@ pub enum FleetMessage {
         /// Whether this is the last part.
         is_last: bool,
     },
-    /// What others have changed, in the order of revisions. Changes of one transaction are in one message.
+    /// The changes that others have made, in the order of revisions. Changes of one transaction are in one message.
     Changes {
         /// The store's revision after the changes.
         revision: i64,

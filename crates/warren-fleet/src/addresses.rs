@@ -38,7 +38,7 @@ pub(crate) fn without_look_up(endpoints: &[String]) -> Option<Found> {
     (!known.0.is_empty()).then(|| known.found(endpoints))
 }
 
-/// Looks the members up periodically. Reports their addresses as soon as each is found, and at each change.
+/// Looks the members up periodically. Reports each member's addresses as soon as they are found, and at each change.
 pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Found>) {
     let mut known = Known::default();
     let mut told = None;

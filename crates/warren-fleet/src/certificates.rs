@@ -1,4 +1,4 @@
-//! How long the certificates around the store last: the authority's, this exit's own, and those that the store's members show.
+//! How long the certificates around the store are valid: the authority's, this exit's own, and those of the store's members.
 //!
 //! An expired certificate cuts the exit off from the store. So the exit's metrics, the status and the log warn in advance.
 
@@ -32,13 +32,13 @@ const EVERY: (Duration, Duration) = (Duration::from_secs(600), Duration::from_se
 /// Operators are warned of a certificate that expires sooner than this.
 const WARNED: i64 = 14;
 
-/// Checks the certificates periodically. Reports what it has found, and warns of those that expire soon.
+/// Checks the certificates periodically. Reports the results, and warns of certificates that expire soon.
 pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCertificate>>) {
     // The certificates of members that do not answer now stay as they were last seen.
     let mut seen = BTreeMap::new();
     let mut warned = Once::default();
     loop {
-        // An operator may have replaced the files. Without them, the connection to the store says what is wrong.
+        // An operator may have replaced the files. If they are missing, the connection to the store reports that.
         let (found, is_complete) = match store.options() {
             Ok(options) => {
                 let found = look(&options).await;
@@ -65,7 +65,7 @@ pub(crate) async fn watch(store: StoreConfig, report: mpsc::Sender<Vec<StoreCert
     }
 }
 
-/// Looks at all certificates once. Leaves out members that do not answer.
+/// Reads all certificates once. Leaves out members that do not answer.
 pub(crate) async fn look(options: &StoreOptions) -> Vec<StoreCertificate> {
     let mut found = Vec::new();
     let own = options.identity.as_ref().map(|(certificate, _)| certificate);
@@ -108,14 +108,14 @@ fn expected(options: &StoreOptions) -> usize {
     members + usize::from(options.ca.is_some()) + usize::from(options.identity.is_some())
 }
 
-/// Whole days until a certificate expires, rounded down. Below 0 once it has expired.
+/// Returns the whole days until a certificate expires, rounded down. Negative once it has expired.
 pub(crate) fn days_left(certificate: &StoreCertificate, now: SystemTime) -> i64 {
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let left = certificate.expires.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX));
     left.div_euclid(86_400)
 }
 
-/// What is wrong with a certificate, if it expires soon.
+/// Warns about a certificate that has expired or expires soon.
 pub(crate) fn warning(certificate: &StoreCertificate, now: SystemTime) -> Option<String> {
     let (name, days) = (&certificate.name, days_left(certificate, now));
     if days < 0 {
@@ -140,7 +140,7 @@ fn end_of_pem(pem: &str) -> anyhow::Result<i64> {
     first_end(&chain.map_err(|error| anyhow!("it is not PEM: {error:?}"))?)
 }
 
-/// The common name of the first certificate of a file. For etcd, it is the user.
+/// Returns the common name of the first certificate of a file. For etcd, it is the user.
 ///
 /// # Errors
 /// If there is no certificate, or it has no such name.
@@ -166,7 +166,7 @@ fn first_end(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
     ends.into_iter().min().context("there is no certificate in it")
 }
 
-/// The host and port of an endpoint, such as `https://HOST:PORT/`.
+/// Returns the host and port of an endpoint, such as `https://HOST:PORT/`.
 pub(crate) fn address_of(endpoint: &str) -> &str {
     let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     rest.split('/').next().unwrap_or(rest)
@@ -187,7 +187,7 @@ async fn shown_by(address: &str, identity: Option<(String, String)>) -> anyhow::
     first_end(session.peer_certificates().context("it shows none")?)
 }
 
-/// A TLS client that looks at certificates, even at expired ones.
+/// Makes a TLS client that reads certificates, even expired ones.
 fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder =
@@ -209,8 +209,8 @@ fn seeing(identity: Option<(String, String)>) -> anyhow::Result<ClientConfig> {
     Ok(config)
 }
 
-/// Accepts every certificate, because only its expiry is of interest, and nothing is sent to its holder. The link to the store
-/// has a TLS client of its own, which checks everything.
+/// Accepts every certificate, because only its expiry matters here, and nothing is sent to its holder. The link to the store uses
+/// a separate TLS client, which checks everything.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

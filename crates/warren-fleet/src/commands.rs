@@ -52,8 +52,8 @@ async fn connect(directory: &Path) -> anyhow::Result<Connected> {
     .await
 }
 
-/// As [`connect`], for a store that may have lost everything. Such a store gets this agreement, with which the fleet
-/// begins again.
+/// Like [`connect`], for a store that may have lost everything. Such a store gets this agreement, with which the fleet begins
+/// again.
 async fn connect_or_fill(
     directory: &Path,
     fill: impl FnOnce(&str) -> anyhow::Result<Meta>,

@@ -12,11 +12,10 @@ use warren_fleet_link::{ExitMessage, FleetMessage, read_frame, write_frame};
 /// The pauses between attempts to connect grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 
-/// Most messages that wait for an exit that does not read. A full copy of 131,072 clients takes 400
-/// messages.
+/// Maximum number of messages that wait for an exit that does not read. A full copy of 131,072 clients takes 400 messages.
 const MOST_WAITING: usize = 4000;
 
-/// What a connection to the exit tells the link.
+/// A message from a connection to the exit, for the link.
 pub(crate) enum FromExit {
     /// The exit has accepted a connection. Messages for it go here.
     Connected(mpsc::Sender<FleetMessage>),
@@ -27,7 +26,7 @@ pub(crate) enum FromExit {
 /// A connection that ends sooner than this is not logged.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// Connects to the exit again and again, one connection after the other.
+/// Connects to the exit again and again, with one connection at a time.
 pub(crate) async fn run(path: PathBuf, report: mpsc::Sender<FromExit>) {
     let mut pause = PAUSES.0;
     let mut has_warned = false;

@@ -1,4 +1,4 @@
-//! The exits of the fleet: who belongs to it, their heartbeats, and how their clocks differ.
+//! The exits of the fleet: its members, their heartbeats, and how their clocks differ.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -19,13 +19,13 @@ pub(crate) struct Member {
     pub(crate) endpoints: Vec<String>,
 }
 
-/// Most endpoints of an exit, and most bytes of one: a host name and a port.
+/// Maximum number of endpoints of an exit, and maximum bytes of one: a host name and a port.
 const MOST_ENDPOINTS: usize = 16;
 const MOST_ENDPOINT: usize = 262;
 
 impl Member {
-    /// The member, without those endpoints that no exit can have. Otherwise one exit could write more
-    /// than others can pass on.
+    /// Returns the member without the endpoints that no exit can have. Otherwise one exit could write more than others can pass
+    /// on.
     pub(crate) fn bounded(mut self) -> Self {
         self.endpoints.retain(|endpoint| endpoint.len() <= MOST_ENDPOINT);
         self.endpoints.truncate(MOST_ENDPOINTS);
@@ -46,7 +46,7 @@ pub(crate) struct Heartbeat {
     pub(crate) release: String,
 }
 
-/// What is known of each exit.
+/// The state of each exit, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct Exits {
     members: BTreeMap<ExitId, Member>,
@@ -137,7 +137,7 @@ impl Exits {
         exits.take(MAX_EXITS).collect()
     }
 
-    /// This exit's clock minus the median of all live exits' clocks. etcd does not tell its own clock.
+    /// Returns this exit's clock minus the median of all live exits' clocks. etcd does not tell its own clock.
     ///
     /// With two exits, nobody can tell which of them is wrong, so each differs by half.
     pub(crate) fn own_clock_offset(&self, me: &ExitId) -> i64 {

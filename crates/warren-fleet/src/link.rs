@@ -72,7 +72,7 @@ struct Exit {
     whole: Option<i64>,
     /// The revision of the latest change that it got.
     told: i64,
-    /// Whether the other exits should soon hear what it has applied, or its load and state.
+    /// Whether the other exits should soon get a heartbeat, because the applied revision, the load or the state has changed.
     is_news: bool,
 }
 
@@ -120,7 +120,7 @@ impl Link {
         }
     }
 
-    /// What to tell the exit, in this order.
+    /// Takes the messages for the exit, in this order.
     pub(crate) fn take_messages(&mut self) -> Vec<FleetMessage> {
         if self.exit.as_ref().is_none_or(|exit| exit.whole.is_none() && self.copy.is_filled()) {
             self.exits.take_changed();
@@ -131,7 +131,7 @@ impl Link {
         if self.exit.is_some() { messages } else { Vec::new() }
     }
 
-    /// Handles a message of the exit.
+    /// Handles a message from the exit.
     ///
     /// # Errors
     /// If the exit is not one that this link can serve. The connection has to end.
@@ -194,7 +194,7 @@ impl Link {
         });
         self.out.push(FleetMessage::Store(self.store_link(now)));
         self.tell_certificates();
-        // Before the clients, whose networks may contain them.
+        // Sent before the clients, whose networks may contain these addresses.
         self.tell_addresses();
         self.send_whole();
         Ok(())
@@ -209,7 +209,7 @@ impl Link {
         self.copy.forget_unseen(i64::MAX);
         self.out.extend(self.copy.whole());
         self.out.extend(self.copy.roster().map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
-        // Either way: a drain may have ended while the exit heard nothing.
+        // Sent either way, because a drain may have ended while the exit heard nothing.
         self.out.push(FleetMessage::Drain { on: self.copy.drains() });
         self.exits.take_changed();
         self.tell_exits();
@@ -274,7 +274,7 @@ impl Link {
         exit.is_news |= exit.applied >= exit.told && self.copy.take_revoked();
     }
 
-    /// Notes that the store answers, and at which revision it is.
+    /// Records that the store answers, and its revision.
     pub(crate) fn store_up(&mut self, meta: Meta, revision: i64, now: Instant) {
         self.meta = Some(meta);
         self.store = Store::Up { live_from: revision };
@@ -288,7 +288,7 @@ impl Link {
         }
     }
 
-    /// Notes that the store does not answer any more.
+    /// Records that the store no longer answers.
     pub(crate) fn store_down(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         let since = match &self.store {
@@ -298,7 +298,7 @@ impl Link {
         self.store = Store::Down { since, reason };
     }
 
-    /// Notes that the store must not be used.
+    /// Records that the store must not be used.
     pub(crate) fn store_refused(&mut self, reason: String, now: Instant) {
         self.requests.lose();
         self.store = Store::Refused(reason);
@@ -318,7 +318,7 @@ impl Link {
         }
         match &self.store {
             Store::Up { .. } => StoreLink::Reachable,
-            // Another member may answer meanwhile.
+            // Another member may answer in the meantime.
             Store::Down { since, .. } if now.duration_since(*since) < SILENCE && self.meta.is_some() => {
                 StoreLink::Reachable
             }
@@ -350,7 +350,7 @@ impl Link {
 
     /// Applies everything that the store contains, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
-        // The outcome of a transaction under way is in what was read, or comes as an event.
+        // The outcome of a transaction under way is in the data just read, or comes as an event.
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
         let changes = self.copy.replace(revision, contents.rows, contents.others);
@@ -440,7 +440,7 @@ impl Link {
         }
     }
 
-    /// The next transaction for the exit's requests, if none is under way.
+    /// Returns the next transaction for the exit's requests, if none is under way.
     pub(crate) fn next_transaction(&mut self) -> Option<Transaction> {
         if !matches!(self.store, Store::Up { .. }) || self.requests.is_empty() {
             return None;
@@ -477,7 +477,7 @@ impl Link {
         self.sessions.stored(batch, now);
     }
 
-    /// Notes that the exit's records have a new lease, so all of them are written again.
+    /// Records that the exit's records have a new lease, so that all of them are written again.
     pub(crate) fn has_new_lease(&mut self) {
         self.sessions.send_all_again();
     }
@@ -513,7 +513,7 @@ impl Link {
         matches!(self.store, Store::Up { .. })
     }
 
-    /// Counts changes of what the disk keeps.
+    /// Counts changes of the data that the disk keeps.
     pub(crate) fn changes(&self) -> u64 {
         self.copy.changes()
     }
@@ -538,7 +538,7 @@ impl Link {
     }
 }
 
-/// What the events of one revision have changed.
+/// The changes that the events of one revision have made.
 #[derive(Default)]
 struct Changed {
     before: Vec<crate::rows::Before>,

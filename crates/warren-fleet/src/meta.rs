@@ -1,4 +1,4 @@
-//! What a fleet agrees on (`meta` in the store), and how a link notices that the store is not what it was.
+//! The agreement of a fleet (`meta` in the store), and how a link notices that the store has lost something.
 
 use serde::{Deserialize, Serialize};
 use warren_fleet_link::Pools;
@@ -17,7 +17,7 @@ pub(crate) struct Meta {
     pub(crate) pools: Pools,
 }
 
-/// Where a link was in the store's history.
+/// The link's position in the store's history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
     pub(crate) fleet: String,
@@ -65,7 +65,7 @@ pub(crate) enum Mismatch {
     Pools { own: String, fleet: String },
 }
 
-/// What a link finds in the store.
+/// The state in which a link finds the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) meta: Option<Meta>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// How many different lines are remembered. Beyond that, all of them count as news again.
+/// Maximum number of remembered lines. At this number all are forgotten, and each is logged again.
 const MOST: usize = 100;
 
 /// The lines that were logged.
@@ -18,7 +18,7 @@ impl Once {
         self.0.insert(line.to_owned())
     }
 
-    /// Forgets the logged lines: something has changed, so each line is news again.
+    /// Forgets the logged lines: something has changed, so each line counts as new again.
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }

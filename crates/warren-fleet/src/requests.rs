@@ -17,13 +17,13 @@ use crate::transaction::{Conflict, Draft, Known, draft};
 /// An exit gives up after three seconds (`STORE_TIMEOUT`), so its request is answered before that.
 const PATIENCE: Duration = Duration::from_millis(2300);
 
-/// How often a request is tried. Each try fails only if somebody else has changed something meanwhile.
+/// How often a request is tried. A try fails only if somebody else has changed something meanwhile.
 const TRIES: u32 = 12;
 
-/// Most requests that wait. An exit has far fewer under way.
+/// Maximum number of waiting requests. An exit has far fewer under way.
 const MAX_WAITING: usize = 4096;
 
-/// Most rows that wait, in all requests together. Half of the largest registry.
+/// Maximum number of waiting rows, in all requests together: half of the largest registry.
 const MAX_WAITING_ROWS: usize = 65_536;
 
 /// The value of `wr/EXIT`.
@@ -73,10 +73,10 @@ struct Part {
     corrected: Vec<RowChange>,
 }
 
-/// What the watch says about a transaction that held.
+/// The watch's report about a transaction that held.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Held {
-    /// Rows of requests that were given up, which the exit has to learn.
+    /// Rows of requests that were given up. The exit must be told of them.
     pub(crate) unexpected: Vec<RowChange>,
     pub(crate) messages: Vec<FleetMessage>,
 }
@@ -160,7 +160,7 @@ impl Requests {
                 Ok((_, part)) if parts.is_empty() && part.is_whole_without_writing(request) => {
                     messages.extend(self.finish_first(revision));
                 }
-                // Answers come in the order of requests, so these wait for those before them.
+                // Answers come in the order of requests, so the remaining ones wait for those before them.
                 Err(Conflict) => break,
                 Ok((draft, part)) => {
                     if !draft.is_apart_from(&joined) || !joined.has_room_for(&draft) {
@@ -200,7 +200,7 @@ impl Requests {
         [answer].into_iter().chain(told).collect()
     }
 
-    /// Notes that a transaction has held.
+    /// Handles a transaction that has held.
     pub(crate) fn held(&mut self, number: u64, revision: i64) -> Held {
         let mut held = Held::default();
         self.is_alone = false;
@@ -221,7 +221,7 @@ impl Requests {
         held
     }
 
-    /// Notes that a transaction has not held. Its requests are tried again.
+    /// Handles a transaction that has not held. Its requests are tried again.
     pub(crate) fn failed(&mut self, number: u64, revision: i64) -> Vec<FleetMessage> {
         let parts = self.settle(number);
         self.is_alone = parts.len() > 1;
@@ -234,7 +234,7 @@ impl Requests {
         if is_hopeless { self.refuse(revision) } else { Vec::new() }
     }
 
-    /// Notes that the fate of a transaction is known, so that earlier ones cannot hold any more.
+    /// Records that the fate of a transaction is known, so that earlier ones cannot hold any more.
     fn settle(&mut self, number: u64) -> Vec<Part> {
         self.under_way = self.under_way.filter(|under_way| *under_way > number);
         let parts = self.sent.remove(&number).unwrap_or_default();

@@ -81,7 +81,7 @@ impl Rows {
         self.rows.contains_key(&id)
     }
 
-    /// The revision of the latest change, or 0 if there is none, as etcd compares it.
+    /// Returns the revision of the latest change as etcd compares it: 0 if there is no such key.
     pub(crate) fn modified(&self, subject: Subject) -> i64 {
         match subject {
             Subject::Row(id) => self.rows.get(&id).map_or(0, |row| row.modified),
@@ -129,7 +129,7 @@ impl Rows {
         }
     }
 
-    /// The changes that turn these rows into the newer ones.
+    /// Returns the changes that turn these rows into the newer ones.
     pub(crate) fn changes_to(&self, newer: &Self) -> Vec<RowChange> {
         let gone = self.rows.keys().filter(|id| !newer.rows.contains_key(*id)).map(|id| id.deletion());
         let set = newer
@@ -181,7 +181,7 @@ pub(crate) struct Unseen {
 pub(crate) type Before = (Subject, Option<RowChange>);
 
 impl Unseen {
-    /// Notes a change by others.
+    /// Records a change by others.
     pub(crate) fn note(&mut self, revision: i64, before: Vec<Before>) {
         if !before.is_empty() {
             self.changes.push_back((revision, before));

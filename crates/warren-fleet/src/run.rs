@@ -24,7 +24,7 @@ use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, Setup, ToStore};
 use crate::users;
 
-/// How often other exits hear about the state of this one.
+/// How often this exit tells the other exits its state.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The shortest time between two heartbeats.
@@ -42,7 +42,7 @@ const SAVING_SHARE: u32 = 20;
 /// The pauses between connections to the store grow from the first to the second, unless a member answers.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// The end of a connection to the store is news only if the connection has lasted this long.
+/// The end of a connection to the store is logged only if the connection has lasted this long.
 const LASTING: Duration = Duration::from_secs(10);
 
 /// How often a store that must not be used is looked at again.
@@ -108,7 +108,7 @@ struct Runner {
     is_used: Arc<AtomicBool>,
     /// The meta and cluster of the store that the link knows.
     known: Option<(Meta, u64)>,
-    /// Where the link was before this process connected to the store.
+    /// The link's position before this process connected to the store.
     position: Option<Position>,
     /// Whether the copy was read in this process, so that a watch can go on from there.
     is_live: bool,
@@ -118,7 +118,7 @@ struct Runner {
     said: Said,
 }
 
-/// What was logged already. The link tries again and again, but the log should say only once why it fails.
+/// The failures that were logged already. The link tries again and again, but the log should say only once why it fails.
 #[derive(Default)]
 struct Said {
     of_exit: Once,
@@ -134,7 +134,7 @@ struct Due {
     save: Instant,
 }
 
-/// The files on disk, and what was last saved to them.
+/// The files on disk, and the state that was last saved to them.
 struct Disk {
     state: StateDirectory,
     saving: Option<JoinHandle<()>>,
@@ -147,7 +147,7 @@ struct Disk {
     saved: Instant,
 }
 
-/// The connection to one member of the store after the other.
+/// The connections to the store, one member after the other.
 struct StoreConnection {
     commands: Option<mpsc::Sender<ToStore>>,
     reports: Option<mpsc::Receiver<FromStore>>,
@@ -174,7 +174,7 @@ impl StoreConnection {
         self.commands.as_ref().is_some_and(|commands| commands.try_send(command).is_ok())
     }
 
-    /// Whether the member has answered for a while, so that the connection's end is news.
+    /// Whether the member has answered for so long that the connection's end is worth logging.
     fn has_lasted(&self) -> bool {
         self.up.is_some_and(|since| since.elapsed() >= LASTING)
     }
@@ -240,7 +240,7 @@ impl Runner {
     fn exit_says(&mut self, message: FromExit) {
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
-            // The connection is about to end. What the exit said before belongs to no session any more.
+            // The connection is about to end. Earlier messages of the exit no longer belong to a session.
             FromExit::Said(_) if self.exit.is_none() => {}
             FromExit::Said(message) => {
                 let is_hello = matches!(message, ExitMessage::Hello { .. });
@@ -263,7 +263,7 @@ impl Runner {
         // Dropping the sender ends the connection.
         self.exit = None;
         self.link.exit_gone();
-        // The next exit process gets a lease of its own, even if the store does not hear of this.
+        // The next exit process gets a new lease, even if the store does not receive this message.
         self.store.send(ToStore::EndLease(self.lease.swap(0, Ordering::Relaxed)));
         self.due.heartbeat = Instant::now();
     }
@@ -320,7 +320,7 @@ impl Runner {
                 }
                 self.is_recording = false;
                 self.link.store_refused(reason, now);
-                // `warren fleet recover` reads the disk, which has to contain what this link was told last.
+                // `warren fleet recover` reads the disk, so the disk must contain what this link was told last.
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
@@ -411,7 +411,7 @@ impl Runner {
         self.is_live = false;
     }
 
-    /// Where the link is in the store's history.
+    /// Returns the link's position in the store's history.
     fn current_position(&self) -> Option<Position> {
         let (meta, cluster) = self.known.as_ref()?;
         if !self.is_live {
@@ -421,7 +421,7 @@ impl Runner {
         Some(Position { fleet: meta.id.clone(), epoch: meta.epoch, cluster: *cluster, revision, own })
     }
 
-    /// Sends what has become due.
+    /// Sends everything that is due.
     fn pump(&mut self) {
         if let Some(transaction) = self.link.next_transaction() {
             self.store.send(ToStore::Transaction(transaction));
@@ -441,7 +441,7 @@ impl Runner {
         let is_saving = self.disk.saving.as_ref().is_some_and(|saving| !saving.is_finished());
         let Some((position, (meta, _))) = self.current_position().zip(self.known.clone()) else { return };
         if !is_saving && self.disk.has_failed.swap(false, Ordering::Relaxed) {
-            // Saves everything once more, because the disk lacks what the failed save contained.
+            // Saves everything once more, because the failed save has left the disk out of date.
             (self.disk.position, self.disk.changes) = (None, u64::MAX);
         }
         if is_saving || !self.is_live || self.disk.position.as_ref() == Some(&position) {
@@ -474,7 +474,7 @@ impl Runner {
     async fn stop(mut self) {
         self.store.send(ToStore::EndLease(self.lease.swap(0, Ordering::Relaxed)));
         if let Some(saving) = self.disk.saving.take() {
-            // Its failure was logged.
+            // If it failed, the failure was logged.
             let _ = saving.await;
         }
         self.save();
@@ -490,7 +490,7 @@ fn first_member(config: &FleetConfig) -> usize {
     config.exit.as_str().bytes().map(usize::from).sum()
 }
 
-/// A random text that nobody else has.
+/// Returns a random text that nobody else has.
 pub(crate) fn random_name() -> anyhow::Result<String> {
     let mut bytes = [0; 12];
     getrandom::fill(&mut bytes).context("the operating system gave no random bytes")?;

@@ -1,4 +1,4 @@
-//! Which exit has a client's session.
+//! Decides which exit has a client's session.
 //!
 //! An exit does not wait for the store before it welcomes a client. So a fresh session takes the record from any other exit. One that
 //! could not be recorded for a while, because the store was away, yields to a record that somebody else has made meanwhile.
@@ -21,7 +21,7 @@ use crate::transaction::{Expected, MAX_OPERATIONS};
 /// A session that is older than this takes no record from another exit.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// Most writes of one client's record within [`PACE`]. Later changes are written together when the time is over.
+/// Maximum number of writes of one client's record within [`PACE`]. Later changes are written together when that time is over.
 const MOST_WRITES: u32 = 8;
 
 /// How long a write of a client's record counts.
@@ -73,7 +73,7 @@ impl Own {
     }
 }
 
-/// Some records to write.
+/// Records to write.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBatch {
     pub(crate) expected: BTreeMap<String, Expected>,
@@ -84,7 +84,7 @@ pub(crate) struct SessionBatch {
 }
 
 impl Sessions {
-    /// Notes that a client has opened a session here, or keeps one, with its process's nonce and its number.
+    /// Records that a client has opened a session here, or keeps one, with its process's nonce and its number.
     pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
         let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
         self.own.insert(key, Own { nonce, claim, opened: now, basis });
@@ -92,13 +92,14 @@ impl Sessions {
         self.changed(key);
     }
 
-    /// Notes that a key's record may have to be written, whatever is being written now.
+    /// Records that a key's record may have to be written, no matter what is being written now.
     fn changed(&mut self, key: PublicKey) {
         self.change += 1;
         self.unsent.insert(key, self.change);
     }
 
-    /// Notes that a session here is over. The exit says this before it says that the key has another session, which may have the same nonce.
+    /// Records that a session here is over. The exit says this before it says that the key has another session, which may have
+    /// the same nonce.
     pub(crate) fn close(&mut self, key: PublicKey, nonce: Vec<u8>) {
         if self.own.get(&key).is_some_and(|own| own.nonce == nonce) {
             self.own.remove(&key);
@@ -152,7 +153,7 @@ impl Sessions {
             return None;
         }
         if self.own.get(&key)?.by_claim(&record) == Ordering::Greater {
-            // The other exit has only now recorded an older session of the client.
+            // The other exit's record is late: it is of an older session of the client.
             self.changed(key);
             return None;
         }
@@ -212,8 +213,8 @@ impl Sessions {
         (batch, lost)
     }
 
-    /// Notes that a batch is stored. A key that has changed again meanwhile stays unsent, even if its session has the same nonce: the session
-    /// may have another number, or an earlier lease.
+    /// Records that a batch is stored. If a key has changed again meanwhile, it stays unsent, even if its session has the same
+    /// nonce: the session may have another number, or an earlier lease.
     pub(crate) fn stored(&mut self, batch: &SessionBatch, now: Instant) {
         for (key, change) in &batch.sessions {
             self.written.entry(*key).or_insert((now, 0)).1 += 1;

@@ -44,7 +44,7 @@ struct Line {
     value: String,
 }
 
-/// Where a link keeps its files.
+/// The paths of a link's files.
 #[derive(Clone, Debug)]
 pub(crate) struct StateDirectory(PathBuf);
 
@@ -72,7 +72,7 @@ impl StateDirectory {
         made.with_context(|| format!("{} cannot be created; choose another --state-dir", self.0.display()))
     }
 
-    /// Reads the copy, with the newest position. `None` if there is none.
+    /// Reads the copy, with the newest position. `None` if there is no copy.
     ///
     /// # Errors
     /// If it is damaged.

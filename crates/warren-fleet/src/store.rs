@@ -102,7 +102,7 @@ pub(crate) fn in_words<T>(answer: Result<T, etcd_client::Error>) -> anyhow::Resu
     answer.map_err(|error| anyhow::anyhow!("{}", sentence(&error)))
 }
 
-/// The part of etcd's message that says what is wrong.
+/// Returns the part of etcd's message that describes the error.
 fn sentence(error: &etcd_client::Error) -> String {
     use std::error::Error as _;
     let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
@@ -122,7 +122,7 @@ fn sentence(error: &etcd_client::Error) -> String {
 pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
     let names = [Key::Meta, Key::Position(me.clone()), Key::Member(me.clone())].map(|key| keys.name(&key));
     let gets: Vec<_> = names.iter().map(|name| TxnOp::get(name.as_str(), None)).collect();
-    // One transaction, so that all of it is of one revision.
+    // Uses one transaction, so that everything read is of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
     let mut found = Found {
@@ -188,7 +188,7 @@ pub(crate) fn has_found(response: &TxnOpResponse) -> bool {
     matches!(response, TxnOpResponse::Get(response) if !response.kvs().is_empty())
 }
 
-/// The first key after all keys that begin with a prefix.
+/// Returns the first key after all keys that begin with a prefix.
 fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
@@ -227,8 +227,8 @@ fn operation(key: &str, value: Option<&[u8]>, lease: Option<Lease<'_>>) -> TxnOp
     TxnOp::put(key, value, lease.map(|(lease, _)| PutOptions::new().with_lease(lease)))
 }
 
-/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all.
-/// Returns the groups that conflict with what others have stored.
+/// Makes changes for a command, or while a link starts. Each group holds as a whole or not at all. Returns the groups that
+/// conflict with rows that others have stored.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -255,14 +255,14 @@ pub(crate) async fn apply(
         } else if count == 1 {
             refused.extend(waiting.pop_front());
         } else {
-            // One of them conflicts, so each is tried by itself.
+            // One of the groups conflicts, so each is tried alone.
             is_alone = true;
         }
     }
     Ok(refused)
 }
 
-/// The first groups that fit into one transaction, and their number.
+/// Joins the first groups that fit into one transaction. Returns the joined draft and the number of groups.
 fn join_first(
     keys: &Keys,
     rows: &Rows,
@@ -284,7 +284,7 @@ fn join_first(
     (joined, count)
 }
 
-/// Sends a transaction. Returns the store's revision, or `None` if it conflicts with what others have stored.
+/// Sends a transaction. Returns the store's revision, or `None` if the transaction conflicts with rows that others have stored.
 async fn carry_out(client: &mut Client, draft: &Draft) -> anyhow::Result<Option<i64>> {
     let (expected, then) = (draft.expected.clone(), draft.operations.clone());
     let transaction = Transaction { expected, then, otherwise: BTreeMap::new() };

@@ -12,13 +12,14 @@ use crate::keys::{Key, Keys, holder_text};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows, Subject, Unseen};
 
-/// Most comparisons, and most operations, of one transaction. etcd allows 128 (`--max-txn-ops`); a few are for the link itself.
+/// Maximum number of comparisons, and of operations, of one transaction. etcd allows 128 (`--max-txn-ops`). A few are for the
+/// link itself.
 pub(crate) const MAX_OPERATIONS: usize = 120;
 
-/// What a key must be for a transaction to hold.
+/// The state of a key that a transaction requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// The key was changed last at this revision. 0 if there is no such key.
+    /// The key's latest change was at this revision. 0 if there is no such key.
     Modified(i64),
     /// The key has this value.
     Value(Vec<u8>),
@@ -40,7 +41,7 @@ pub(crate) struct Draft {
     pub(crate) touched: BTreeSet<Subject>,
 }
 
-/// Somebody else has what a request claims, or has changed what it changes.
+/// Somebody else has the claimed name, address or key, or has changed the same row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict;
 
@@ -49,7 +50,7 @@ impl Draft {
         self.expected.len() <= MAX_OPERATIONS && self.operations.len() <= MAX_OPERATIONS
     }
 
-    /// Whether both can be in one transaction without either depending on the other.
+    /// Whether both drafts can be in one transaction, with neither depending on the other.
     pub(crate) fn is_apart_from(&self, other: &Self) -> bool {
         let mut keys = self.expected.keys().chain(self.operations.keys());
         !keys.any(|key| other.expected.contains_key(key) || other.operations.contains_key(key))
@@ -70,7 +71,7 @@ impl Draft {
     }
 }
 
-/// What a request is judged against.
+/// The state against which a request is checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) keys: &'a Keys,
@@ -120,8 +121,8 @@ impl Drafting<'_> {
             self.expect(Subject::Row(id));
             return Ok(());
         }
-        // No matter what the exit has seen: an invitation belongs to the first key that used it, and to the key that replaces
-        // that one.
+        // Checked no matter what the exit has seen: an invitation belongs to the first key that used it, and to the key that
+        // replaces that one.
         if let (Some(user), Some(invitation)) = (used_by(&current), invitation_of(&row))
             && invitation.used_by != Some(user)
             && !self.request.contains(&RowId::Client(user).deletion())
@@ -214,8 +215,8 @@ impl Drafting<'_> {
         Ok(())
     }
 
-    /// Requires that all clients' prefixes, or forwards, are as the exit knew them, because those of different clients must
-    /// not overlap.
+    /// Requires that all clients' prefixes, or forwards, are as the exit knew them, because those of different clients must not
+    /// overlap.
     fn touch(&mut self, subject: Subject, key: PublicKey) -> Result<(), Conflict> {
         if self.known.unseen.has_changed(subject, self.known.basis) {
             return Err(Conflict);

@@ -1,4 +1,4 @@
-//! The exits' etcd users. A ticket creates one. It is removed with its exit, or when the ticket has ended and nobody has used it.
+//! The exits' etcd users. A ticket creates one. The user is removed with its exit, or when the ticket has ended unused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::keys::{Key, Keys};
 use crate::once::Once;
 use crate::store::{ANSWER_TIMEOUT, in_words, pairs_of};
 
-/// How often a link looks for users whose tickets have ended.
+/// How often a link searches for users whose tickets have ended.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The record of how an exit got its etcd user, `us/EXIT`. It is written with the ticket, before the user is created.
@@ -46,7 +46,7 @@ pub(crate) fn user_name(fleet: &str, exit: &ExitId) -> String {
     format!("warren-{fleet}-{exit}")
 }
 
-/// Makes a user and a role that may write the fleet's keys only. Without a password, only a certificate proves the user.
+/// Makes a user, and a role that may write only the fleet's keys. Without a password, only a certificate proves the user.
 ///
 /// # Errors
 /// If the store refuses.
@@ -58,7 +58,7 @@ pub(crate) async fn add(
 ) -> anyhow::Result<()> {
     let _: Option<RoleAddResponse> = unless(auth.role_add(name).await, "already exists")?;
     in_words(auth.role_grant_permission(name, Permission::read_write(keys.prefix()).with_prefix()).await)?;
-    // The user of an earlier ticket, whose password nobody needs any more.
+    // This is the user of an earlier ticket. Its password is no longer needed.
     let _ = auth.user_delete(name).await;
     let options = password.is_none().then(|| UserAddOptions::new().with_no_pwd());
     in_words(auth.user_add(name, password.unwrap_or_default(), options).await)?;
@@ -115,7 +115,7 @@ pub(crate) async fn granted(
     }))
 }
 
-/// All grants whose tickets nobody has used.
+/// Returns all grants whose tickets have not been used.
 ///
 /// # Errors
 /// If the store does not answer.
@@ -146,7 +146,7 @@ pub(crate) async fn is_open(client: &mut Client, keys: &Keys, grant: &Grant) -> 
 pub(crate) async fn end(client: &mut Client, keys: &Keys, granted: &Granted) -> anyhow::Result<bool> {
     let name = user_name(keys.name_of_fleet(), &granted.exit);
     let mut auth = client.auth_client();
-    // Asked before anything is written, because most links may not remove users. Only a user who may do so can see other
+    // Checked before anything is written, because most links may not remove users. Only a user with that right can see other
     // users.
     let found =
         timeout(ANSWER_TIMEOUT, auth.user_get(name.as_str())).await.context("the store does not answer")?;

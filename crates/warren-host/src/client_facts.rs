@@ -26,8 +26,7 @@ pub struct ClientPlanFacts {
     /// Networks that go through the tunnel. Without a lease for their IP version they become unreachable instead of
     /// going outside.
     pub include: Vec<IpNet>,
-    /// Networks that go outside although `include` contains them: exclusions, and the LAN if it is to be
-    /// reachable.
+    /// Networks that stay outside although `include` contains them: exclusions, and the LAN if it is to be reachable.
     pub exclude: Vec<IpNet>,
     /// Networks of containers and virtual machines on this host, from [`crate::facts::guest_networks`]. They are
     /// reached by their device unless `include` lists exactly the same network.
@@ -40,7 +39,7 @@ pub struct ClientPlanFacts {
     /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]. The
     /// kernel would drop their default routes as soon as it forwards.
     pub router_advertisements: Vec<DeviceName>,
-    /// The client's own nftables tables, of family `inet` and `arp`; none on a host without nft.
+    /// The client's own nftables tables, of family `inet` and `arp`. `None` on a host without nft.
     pub firewall: Option<ClientFirewall>,
     /// The mark of the carrier's sockets, normally [`crate::CARRIER_MARK`]; all tunnels of a host use the same.
     pub mark: u32,

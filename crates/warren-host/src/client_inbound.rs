@@ -22,7 +22,7 @@ pub(crate) fn routes(host: &ClientPlanFacts) -> Vec<Step> {
     let mut steps = Vec::new();
     for (family, _) in split(host) {
         let everything = everything(family);
-        // As for the tunnel's own routes: packets stay inside if somebody deletes the device.
+        // Like the tunnel's own routes, this one keeps packets inside if somebody deletes the device.
         steps.extend(
             host.void.iter().map(|void| route(everything, Some(void), RouteKind::Unicast, VOID_METRIC)),
         );
@@ -70,8 +70,8 @@ pub(crate) fn chains(text: &mut String, host: &ClientPlanFacts) {
                 "set {name} {{\n\ttype {address} . inet_service . inet_service\n\tsize 65535\n\tflags dynamic, timeout\n\ttimeout {VISIT}s\n}}\n"
             ));
         }
-        // Before connection tracking, which recognizes the answer by its address. The chain type `route` repeats the
-        // routing decision for the new address.
+        // Runs before connection tracking, which recognizes the reply by its address. The chain type `route` repeats the routing
+        // decision for the new address.
         let answered = |(family, address): &(Family, IpAddr)| {
             let (keyword, set) = (family.keyword(), visitors(*family));
             format!(
@@ -123,7 +123,7 @@ fn from_tunnel(host: &ClientPlanFacts, visited: Option<&str>) -> Vec<String> {
     rules
 }
 
-/// The allowed ports of a protocol as elements of a set. None if there are none.
+/// Returns the allowed ports of a protocol as elements of a set. `None` if no port is allowed.
 fn allowed(host: &ClientPlanFacts, protocol: InboundProtocol) -> Option<String> {
     let ports: Vec<Ports> =
         host.allowed_forwards.iter().copied().filter(|ports| ports.protocol == protocol).collect();
@@ -162,7 +162,7 @@ fn address_type(family: Family) -> &'static str {
     }
 }
 
-/// The set of those who have sent a packet to an allowed UDP port.
+/// Names the set of peers that have sent a packet to an allowed UDP port.
 fn visitors(family: Family) -> &'static str {
     match family {
         Family::Ipv4 => "visitors",

@@ -55,14 +55,14 @@ pub fn client(host: &ClientPlanFacts) -> Plan {
         steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
     steps.extend(client_inbound::routes(host));
-    // No packet meets only some of the routes, because nothing looks up the table before it has a rule.
+    // The rules come last: no rule looks up the table before, so no packet meets only some of the routes.
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
     steps.extend(client_inbound::rules(host));
     Plan { steps }
 }
 
-/// The included networks of one family, each once.
+/// Returns the included networks of one family, each once.
 ///
 /// Without a lease, a default route covers all others. They are left out because the rule for specific routes cannot
 /// look past an unreachable default route.
@@ -142,7 +142,7 @@ fn routes(host: &ClientPlanFacts, destination: IpNet, leased: bool) -> Vec<Step>
         let device = Some(device.clone());
         Step::Route(Route { destination, device, table, kind: RouteKind::Unicast, metric })
     };
-    // Its higher metric makes it count only once the route to `device` is gone.
+    // This route's metric is higher, so it counts only once the route to `device` is gone.
     let into_void = host.void.as_ref().map(|void| through(void, VOID_METRIC));
     into_void.into_iter().chain([through(&host.device, 0)]).collect()
 }
@@ -197,7 +197,8 @@ fn forwarding(host: &ClientPlanFacts) -> Vec<Step> {
     let mut steps = Vec::new();
     if has(Family::Ipv6) && host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
-        // With 2 instead of 1, a device takes advertisements even while the host forwards, so this comes first.
+        // A device with the value 2 in place of 1 takes advertisements even while the host forwards, so this comes before
+        // forwarding.
         steps.extend(others.map(|device| set(&sysctl::device_key("ipv6", device, "accept_ra"), "2")));
         steps.push(set("net.ipv6.conf.all.forwarding", "1"));
     }
@@ -215,8 +216,8 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
     set(&sysctl::device_key("ipv4", device, "rp_filter"), "2")
 }
 
-/// If the tunnel's route for IPv4 is unreachable, even the loose check finds no way back to the exit. With this
-/// setting, the check looks with the carrier's mark and finds one.
+/// If the tunnel's IPv4 route is unreachable, even the loose check finds no way back to the exit. With this setting, the check
+/// uses the carrier's mark and finds one.
 fn reverse_path_by_mark() -> Step {
     set("net.ipv4.conf.all.src_valid_mark", "1")
 }

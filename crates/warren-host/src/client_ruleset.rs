@@ -18,8 +18,7 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     let mut text = String::new();
     // Priority `raw` is before conntrack, so a dropped probe leaves no entry there.
     chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
-    // After conntrack, because the rules read its marks, and before the routing decision, which reads the packet's
-    // mark.
+    // Runs after conntrack, because the rules read its marks, and before the routing decision, which reads the packet's mark.
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
     client_inbound::chains(&mut text, host);
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
@@ -36,7 +35,7 @@ pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     chain(&mut text, "output", route, &output(host, listening));
     let nat = "type nat hook postrouting priority srcnat; policy accept;";
     chain(&mut text, "postrouting", nat, &postrouting(host));
-    // After source NAT, so the rules see the address that the packet leaves with.
+    // Runs after source NAT, so that the rules see the address with which the packet leaves.
     let leaving = "type filter hook postrouting priority srcnat + 100; policy accept;";
     chain(&mut text, "leaving", leaving, &leaving_outside(host));
     text
@@ -53,8 +52,8 @@ fn outside(host: &ClientPlanFacts) -> Vec<String> {
         .collect()
 }
 
-/// Marks connections that come from outside any tunnel to this host or to its guests' own addresses. Their answers
-/// that this host forwards get the mark too.
+/// Marks connections that come from outside any tunnel to this host or to its guests' own addresses. Also marks the replies that
+/// this host forwards for the guests.
 fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     // Only a bare SYN proves that a connection began outside. Conntrack treats the first packet that it sees of
@@ -141,7 +140,7 @@ fn inner(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)>
     ipv4.into_iter().chain(ipv6)
 }
 
-/// The ports as elements of a set; none if there are none.
+/// Returns the ports as elements of a set. `None` if there are no ports.
 fn set(ports: &[u16]) -> Option<String> {
     let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
     (!ports.is_empty()).then(|| ports.join(", "))

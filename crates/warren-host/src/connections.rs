@@ -1,12 +1,12 @@
-//! Ends connections whose own address goes away. Otherwise, their retransmissions over IPv6 would leave by any route,
-//! with the old source address.
+//! Ends connections whose local address is removed. Otherwise, their retransmissions over IPv6 would leave by any route, with the
+//! old source address.
 
 use std::{io, net::IpAddr};
 
 use crate::sock_diag::{DiagSocket, FAMILIES, TCP, UDP, sockets};
 
-/// Ends every TCP connection and connected UDP socket of this host that uses one of these addresses as its own.
-/// Programs see `ECONNABORTED`. Returns the number of sockets that it ended: 0 on a kernel that cannot end sockets.
+/// Ends every TCP connection and connected UDP socket of this host whose local address is one of these. Programs see
+/// `ECONNABORTED`. Returns the number of ended sockets: 0 on a kernel that cannot end sockets.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -15,8 +15,8 @@ pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
     end_where(|found| addresses.contains(&found.address().to_canonical()))
 }
 
-/// Ends every TCP connection and connected UDP socket of this host that was made in one of these cgroups, even if its
-/// program has ended. Returns how many it ended: none on a kernel that does not know a socket's cgroup (before Linux 5.8).
+/// Ends every TCP connection and connected UDP socket of this host that was made in one of these cgroups, even if its program has
+/// ended. Returns the number of ended sockets: 0 on a kernel that does not know a socket's cgroup (before Linux 5.8).
 ///
 /// # Errors
 /// If the kernel cannot be asked.

@@ -11,7 +11,7 @@ use crate::{DeviceName, Family, netlink::Netlink};
 /// A network as a profile names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedNetwork {
-    /// What people call it.
+    /// The network's name for people.
     pub name: String,
     /// The network of this host's address there.
     pub network: IpNet,
@@ -32,15 +32,15 @@ pub struct CurrentNetwork {
     pub networks: Vec<IpNet>,
     /// The default route's router.
     pub router: IpAddr,
-    /// The router's hardware address; none if it has not answered.
+    /// The router's hardware address. `None` if the router has not answered.
     pub hardware: Option<HardwareAddress>,
     /// Whether the router has answered recently. An old neighbour entry does not count.
     pub is_confirmed: bool,
 }
 
 impl CurrentNetwork {
-    /// Looks at this host, and has the kernel ask a router that has not answered lately. Only ARP or neighbour discovery is
-    /// sent. None if there is no default route with a router, or if IPv4 and IPv6 lead to different devices.
+    /// Finds the network that this host is in. Makes the kernel ask a router that has not answered lately. Only ARP or neighbour
+    /// discovery is sent. `None` if there is no default route with a router, or if IPv4 and IPv6 lead to different devices.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -63,13 +63,13 @@ impl CurrentNetwork {
         Ok(Some(Self { device, networks, router, hardware, is_confirmed }))
     }
 
-    /// Whether this is the network that a profile names. An entry that is not confirmed counts as well.
+    /// Whether this is the network that a profile names. A neighbour entry that is not confirmed also counts.
     pub fn is(&self, trusted: &TrustedNetwork) -> bool {
         self.hardware == Some(trusted.router)
             && self.networks.iter().any(|network| network.trunc() == trusted.network.trunc())
     }
 
-    /// The value of a profile's setting for this network, which begins with `name`. None while the router has
+    /// The value of a profile's setting for this network, which begins with `name`. `None` while the router has
     /// not answered.
     pub fn as_setting(&self, name: &str) -> Option<String> {
         Some(format!("{name} {} {}", self.networks.first()?.trunc(), self.hardware?))
@@ -77,7 +77,7 @@ impl CurrentNetwork {
 }
 
 impl HardwareAddress {
-    /// The address in a message of the kernel; none if it is not an Ethernet address, or all zeros.
+    /// Reads the address from a kernel message. `None` if it is not an Ethernet address, or all zeros.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         <[u8; 6]>::try_from(bytes).ok().filter(|bytes| *bytes != [0; 6]).map(Self)
     }

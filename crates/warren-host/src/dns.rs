@@ -46,14 +46,14 @@ pub fn needs_stub() -> bool {
     !(method::resolved_runs() && method::leads_to_stub(Path::new(RESOLV_CONF)))
 }
 
-/// How the host's resolvers will be set. `Display` prints the commands that a person would type for it.
+/// How the host's resolvers will be set. `Display` prints the commands that a person would type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsPlan {
     /// The profile that sets them.
     owner: String,
     /// The resolvers to set, in order.
     servers: Vec<IpAddr>,
-    /// The domains to which the resolvers are limited. None if they are not limited.
+    /// The domains to which the resolvers are limited. `None` if they are not limited.
     split: Option<SplitDns>,
     /// The state directory that records the change.
     state: PathBuf,

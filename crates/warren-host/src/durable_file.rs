@@ -53,7 +53,7 @@ pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory_of(path)
 }
 
-/// Makes a symbolic link at `path`, in place of any file or link there. The link has the name `unfinished` before that.
+/// Makes a symbolic link at `path`, in place of any file or link there. Until it is complete, the link has the name `unfinished`.
 ///
 /// # Errors
 /// If the link cannot be made or renamed. Then `path` is unchanged.
@@ -99,12 +99,12 @@ impl Owner {
         Self { user: metadata.uid(), group: metadata.gid() }
     }
 
-    /// This process's user and group.
+    /// Returns this process's user and group.
     pub fn own() -> Self {
         Self { user: geteuid().as_raw(), group: getegid().as_raw() }
     }
 
-    /// Changes the file's owner to this one, unless the file belongs to it already.
+    /// Gives the file to this owner, unless the file belongs to it already.
     ///
     /// # Errors
     /// If the file cannot be given away.
@@ -181,12 +181,12 @@ fn complete(
     // The mode is not set at creation, where the umask would change it. It is set after the owner, so that no other
     // user can read the file in between.
     file.set_permissions(Permissions::from_mode(mode))?;
-    // Before the rename: after a power cut, the final name must not lead to an incomplete file.
+    // Done before the rename: after a power cut, the final name must not lead to an incomplete file.
     file.sync_all()?;
     Ok(named)
 }
 
-/// Creates a file that only its owner can read. O_EXCL does not follow links, so nobody can redirect the content.
+/// Creates a file that only its owner can read. `O_EXCL` does not follow links, so the content cannot be redirected.
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }

@@ -24,7 +24,7 @@ use crate::{
 
 #[cfg(test)]
 impl ExecRules {
-    /// The table of the profile `name` with these rules.
+    /// Returns the step that makes the table of the profile `name` with these rules.
     pub(crate) fn step(&self, name: &str) -> crate::Step {
         crate::Step::Nftables {
             family: FAMILY,
@@ -52,17 +52,17 @@ pub struct ExecTable {
     path: PathBuf,
     journal: Journal,
     table: String,
-    /// None if the last load has failed.
+    /// The loaded table. `None` if the last load has failed.
     loaded: Option<Loaded>,
 }
 
-/// What the kernel's table was made from.
+/// The rules and cgroups from which the kernel's table was made, and its listing.
 #[derive(Debug)]
 struct Loaded {
     rules: ExecRules,
     /// The numbers of both cgroups. nft refers to a cgroup by number.
     groups: [Option<u64>; 2],
-    /// None if nft could not list the table. Nobody can tell then whether others have changed it.
+    /// The kernel's listing. `None` if nft could not list the table. Then a change by others cannot be noticed.
     listing: Option<String>,
 }
 
@@ -136,7 +136,7 @@ impl ExecTable {
     }
 }
 
-/// What became of the programs of an ended tunnel.
+/// The fate of the programs inside when their tunnel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// There was nothing.
@@ -172,7 +172,7 @@ pub async fn release(journal: impl AsRef<Path>, name: &str) -> Result<Released, 
             nft::replace(FAMILY, &table, &text, journal.share_lock().map_err(failed)?).await?;
             return Ok(Released::CutOff);
         }
-        // The kernel goes on sending for a connection whose program has ended.
+        // The kernel keeps sending for a connection whose program has ended.
         connections::end_in_groups(&inside.ids()).map_err(failed)?;
     }
     nft::delete(FAMILY, &table).await?;
@@ -187,5 +187,5 @@ fn undo(table: &str) -> Undo {
     Undo::Nftables { family: FAMILY, table: table.to_owned() }
 }
 
-/// The table is about both IP versions.
+/// The table covers both IP versions.
 const FAMILY: TableFamily = TableFamily::Inet;

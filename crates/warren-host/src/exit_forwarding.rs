@@ -1,5 +1,4 @@
-//! For whom an exit's host forwards packets: for its clients alone, or for others too because somebody else turned
-//! forwarding on.
+//! For whom an exit's host forwards packets: only for its clients, or also for others because somebody else turned forwarding on.
 //!
 //! The kernel forwards an IPv4 packet if the device on which it arrives has `forwarding` set. The exit sets it only for
 //! the devices that it needs, and `net.ipv4.ip_forward` stays as it was. So a program that needs `net.ipv4.ip_forward`
@@ -50,7 +49,7 @@ impl Forwarding {
             match sysctl::read(&key)?.as_deref() {
                 Some("0") => forwarding.ipv4_off.push(device),
                 Some(_) if is_own(changed(&key, index))? => forwarding.ipv4_own.push(device),
-                // It forwards for others too, or has vanished meanwhile.
+                // The device forwards for others too, or has vanished meanwhile.
                 Some(_) | None => {}
             }
         }
@@ -58,7 +57,7 @@ impl Forwarding {
     }
 }
 
-/// Whether the exit turned a device's forwarding on, and nobody has turned it on for the whole host since.
+/// Whether the exit turned a device's forwarding on, and nobody else has turned forwarding on for the whole host since.
 fn is_own(companions: Option<&[Companion]>) -> io::Result<bool> {
     companions.map_or(Ok(false), |companions| Ok(!sysctl::is_on_by_others(companions)?))
 }

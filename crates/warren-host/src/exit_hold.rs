@@ -1,5 +1,5 @@
-//! A table that keeps an exit's flows alive, and its host closed, while the exit is away. It outlives the exit,
-//! silently drops packets of its clients' flows, and drops packets that neighbours want forwarded.
+//! A table that keeps an exit's flows alive, and its host closed, while the exit is away. It outlives the exit, silently drops
+//! packets of its clients' flows, and drops packets that neighbours want the host to forward.
 //!
 //! NAT ends with the daemon. The kernel would then answer untranslated packets with a reset, which ends the flow at
 //! its other end. The conntrack entries stay, so this table recognizes the packets by them, and the next daemon's NAT

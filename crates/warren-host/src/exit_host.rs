@@ -15,11 +15,11 @@ pub struct ExitHost {
     pub mtu: u16,
     /// The gateway's address with the pool's prefix length.
     pub ipv4: Option<Ipv4Net>,
-    /// As `ipv4`.
+    /// The IPv6 counterpart of `ipv4`.
     pub ipv6: Option<Ipv6Net>,
     /// Whether IPv4 packets to the internet get this host's address.
     pub nat_ipv4: bool,
-    /// As `nat_ipv4`, for IPv6; not needed where the prefix is routed to this host.
+    /// The IPv6 counterpart of `nat_ipv4`. Not needed if the prefix is routed to this host.
     pub nat_ipv6: bool,
     /// The device towards the internet.
     pub interface: Egress,
@@ -49,9 +49,9 @@ pub struct ExitHost {
 /// Where clients' traffic leaves the exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// By any device but the TUN.
+    /// Any device but the TUN.
     Auto,
-    /// By this device. Any other device leads to allowed networks alone.
+    /// Only this device. Any other device leads to allowed networks alone.
     Device(DeviceName),
 }
 

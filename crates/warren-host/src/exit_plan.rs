@@ -21,18 +21,18 @@ pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
     ports.iter().any(|service| given.contains(&service.port))
 }
 
-/// Whether these ports leave clients' own flows too few ports of this host.
+/// Whether these ports leave too few of this host's ports for clients' own flows.
 pub fn leaves_too_few_ports(listen_ports: &[u16], forwarded: impl Iterator<Item = u16>) -> bool {
     exit_ruleset::leaves_too_few_ports(listen_ports.iter().copied().chain(forwarded).collect())
 }
 
-/// Whether this host has more networks on its links than the rules can name. The rules then keep clients from wider
-/// networks.
+/// Whether this host has more networks on its links than the rules can list. The rules then keep clients from wider networks that
+/// contain them.
 pub fn has_too_many_links(host: &ExitHost) -> bool {
     exit_ruleset::has_too_many_links(host)
 }
 
-/// Whether this host also forwards for others than clients, because somebody else turned that on.
+/// Whether this host also forwards for others than clients, because somebody else turned forwarding on.
 pub fn forwards_for_others(host: &ExitHost) -> bool {
     let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !host.ways_out().is_empty();
     ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())
@@ -63,7 +63,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
-        // Before forwarding, because a device that forwards would ignore router advertisements otherwise.
+        // Set before forwarding, because otherwise a device that forwards would ignore router advertisements.
         steps.extend(others.map(keep_router_advertisements));
         steps.push(Step::ForwardIpv6);
     }

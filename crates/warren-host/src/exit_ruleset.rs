@@ -87,7 +87,7 @@ pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> 
     free.find(|ports| ports.len() >= FEWEST_NAT_PORTS).unwrap_or_else(|| free_ports(listen_ports))
 }
 
-/// Whether so many ports are taken that clients soon have none left for one server.
+/// Whether so many ports are taken that clients' flows to one server would soon use up the rest.
 pub(crate) fn leaves_too_few_ports(taken: Vec<u16>) -> bool {
     free_ports(&taken).len() < FEWEST_NAT_PORTS
 }
@@ -114,7 +114,7 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
 /// If there are more than [`MOST_ON_LINK`], this returns wider networks that contain them, so clients still reach none of them.
 fn on_link(host: &ExitHost) -> Vec<IpNet> {
     let mut networks = all_on_link(host);
-    // One bit at a time, so that no network gets wider than the bound requires.
+    // Widens the networks one bit at a time, so that none gets wider than the limit requires.
     for length in (0..=IPV6_LENGTH).rev() {
         if networks.len() <= MOST_ON_LINK {
             break;
@@ -314,7 +314,7 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
             .map(|source| format!("{elsewhere} {source} counter drop")),
     );
     rules.push(format!("iifname != \"{device}\" accept"));
-    // Only ICMP errors about flows that this host began with a client, such as those that find a path's MTU.
+    // Lets through only ICMP errors about flows that this host began with a client, such as the errors that find a path's MTU.
     rules.extend(pools.iter().map(|pool| format!("ct state related {} accept", pool.flows("daddr", ""))));
     rules.push(COUNT_FLOWS.into());
     for Pool { family, gateway, echo, .. } in pools {
@@ -347,7 +347,7 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
 /// gone.
 pub(crate) fn without_exit(host: &ExitHost) -> String {
     let pools = pools(host);
-    // The exit's own table filters these packets, and goes when the device does.
+    // The exit's own table filters these packets. It is deleted together with the device.
     let mut rules = vec![format!("iifname \"{}\" accept", host.device)];
     rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")));
     rules.extend(by_neighbours(host));
@@ -394,7 +394,7 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         rules.push("ct status dnat jump from_forwarded".into());
     }
     if host.isolation {
-        // This covers flows that began before isolation, too.
+        // The rule also covers flows that began before isolation was turned on.
         rules.push(format!("oifname \"{device}\" counter drop"));
     }
     // ICMP errors are related and go only where new flows may: their sender claims which flow they are about.
@@ -405,7 +405,7 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     }
     // NAT skips invalid packets, so they would leave with an inner address.
     rules.push("ct state invalid counter drop".into());
-    // Errors must be about flows of clients, not about those of this host or of others that it forwards for.
+    // The errors must be about flows of clients, not about flows of this host or of others for whom it forwards.
     rules.extend(
         pools.iter().map(|pool| format!("ct state related {} counter drop", pool.flows("saddr", "!= "))),
     );
@@ -422,7 +422,7 @@ fn new_flows(pools: &[Pool]) -> Vec<String> {
     pools.iter().flat_map(Pool::too_many_flows).collect()
 }
 
-/// Lets in only answers to clients, and visitors of forwarded ports.
+/// Lets in only replies to clients, and visitors of forwarded ports.
 fn to_clients(host: &ExitHost) -> Vec<String> {
     let visitors = "ct status dnat ct direction original jump to_forwarded".to_owned();
     let visitors = Some(visitors).filter(|_| has_forwards(host));
@@ -477,7 +477,7 @@ const WITH_PORTS: &str = "tcp, udp, sctp, dccp, udplite";
 /// 60,999.
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
 
-/// With fewer ports, clients soon have none left for one server.
+/// With fewer ports, clients' flows to one server would soon use up all of them.
 const FEWEST_NAT_PORTS: usize = 4_096;
 
 fn listed(networks: &[IpNet]) -> String {

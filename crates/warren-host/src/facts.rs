@@ -48,8 +48,8 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
     })
 }
 
-/// The private networks that this host is directly connected to, other than by a Warren tunnel, and that stay
-/// reachable beside a tunnel to `include`. Call this within a tokio runtime.
+/// Returns the private networks to which this host is directly connected other than by a Warren tunnel, and that stay reachable
+/// beside a tunnel to `include`. Call this within a tokio runtime.
 ///
 /// Only the networks of this host's own addresses count. A route that a DHCP server or a router pushes adds none.
 ///
@@ -108,8 +108,8 @@ pub fn listening_ports() -> io::Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// The ports at which others reach a service of this host, in order: those of listening TCP and SCTP sockets, and of UDP and UDP-Lite
-/// sockets without a peer.
+/// Returns the ports at which others reach a service of this host, in order: those of listening TCP and SCTP sockets, and of UDP
+/// and UDP-Lite sockets without a peer.
 ///
 /// This reads each listener and each UDP socket, but no TCP connection.
 ///
@@ -126,7 +126,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
         match File::open(format!("/proc/thread-self/net/{protocol}")) {
             Ok(table) => {
                 for ServicePort { port, is_system } in served(BufReader::new(table))? {
-                    // One system user's socket is enough to protect a port.
+                    // If any of the port's sockets belongs to a system user, the port is protected.
                     *ports.entry(port).or_default() |= is_system;
                 }
             }
@@ -135,7 +135,7 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
             Err(error) => return Err(error),
         }
     }
-    // A host without SCTP has no such file. What it lists may be long, because an endpoint can have thousands of addresses.
+    // A host without SCTP has no such file. The file may be long, because an endpoint can have thousands of addresses.
     let mut endpoints = String::new();
     if let Ok(table) = File::open("/proc/thread-self/net/sctp/eps")
         && table.take(MOST_OF_SCTP).read_to_string(&mut endpoints).is_ok()
@@ -147,9 +147,8 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
     Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
 }
 
-/// The TCP and UDP ports of this host's programs that nobody else may get: those of listening TCP sockets, and those
-/// of UDP sockets without a peer that belong to root and system users and are below the ports that the kernel assigns
-/// to any program.
+/// Returns the TCP and UDP ports that this host's programs need for themselves: those of listening TCP sockets, and those of UDP
+/// sockets without a peer that belong to root and system users and are below the ports that the kernel assigns to any program.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -177,7 +176,7 @@ const EPHEMERAL: u16 = 32_768;
 /// A port of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its number.
+    /// The port's number.
     pub port: u16,
     /// Whether root or a system user has a socket there, rather than only ordinary users.
     pub is_system: bool,

@@ -1,4 +1,4 @@
-//! Policy rules of other programs that make a tunnel's traffic bypass the tunnel.
+//! Policy rules of other programs that lead a tunnel's traffic around the tunnel.
 //!
 //! The kernel looks up rules in order, so a rule in front of Warren's decides first.
 //!
@@ -40,7 +40,7 @@ enum How {
 /// The place for a tunnel's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulePlace {
-    /// The band in front of every bypass; none if no band is left.
+    /// The band in front of every bypass. `None` if no band is left.
     pub band: Option<Band>,
     /// The bypasses in front of the tunnel's band, or of the usual one if the tunnel has none yet.
     pub bypasses: Vec<Bypass>,
@@ -69,7 +69,7 @@ pub(crate) async fn place(netlink: &Netlink, tunnel: &Tunnel, slot: u8, band: Ba
         }
         bypasses.extend(bypasses_among(netlink, &rules, family, tunnel).await?);
     }
-    // All tunnels share the earliest band that one of them is in, so the search never goes to a later one.
+    // All tunnels share the earliest band that any of them is in, so the search never goes to a later one.
     let fits = |wanted: &Band| {
         wanted.first() <= earliest.first()
             && wanted.has_room_for(slot)

@@ -37,7 +37,7 @@ impl ForwardedPorts {
     }
 }
 
-/// As nft and people write them, without the protocol.
+/// Formats the ports like nft and people do, without the protocol.
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, last, .. } = self;

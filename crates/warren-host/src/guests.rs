@@ -38,7 +38,7 @@ pub(crate) struct SeenLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bridge,
-    /// One end of a pair, whose other end is usually in a container.
+    /// One end of a pair of devices. The other end is usually in a container.
     Pair,
     /// A TUN or TAP device; only a TAP device can be a bridge's port.
     Tun,
@@ -62,7 +62,7 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
             // A physical port would make the bridge a part of a LAN. A bridge without ports counts, such as one whose
             // containers are stopped.
             Kind::Bridge => ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun)),
-            // Without a default route elsewhere, this host may be a container, and the device its way out.
+            // Without a default route elsewhere, this host may itself be a container, and the device its way out.
             Kind::Pair => has_default && link.bridge.is_none(),
             Kind::Tun | Kind::Other => false,
         };

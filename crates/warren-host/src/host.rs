@@ -151,14 +151,14 @@ impl Host {
                 return Err(ApplyError { step: step.summary(), cause, left: None }.into());
             }
         }
-        // Steps that do not stand alone, such as settings, stay in the journal for the final undo.
+        // Steps that do not stand alone, such as settings, stay in the journal until the final undo.
         let obsolete = applied.take(|step| step.stands_alone() && !plan.steps.contains(step));
         self.undo_entries(obsolete, &mut Leaving::default()).await?;
         Ok(())
     }
 
-    /// Waits until an nft process that owns one of the applied firewall tables has ended, and its table with it.
-    /// Without such a process this waits for ever.
+    /// Waits until an nft process that owns one of the applied firewall tables has ended, and the table with it. Without such a
+    /// process, waits for ever.
     pub async fn table_lost(&mut self) {
         let ends: Vec<_> = self.owners.values_mut().map(|table| Box::pin(table.owner.ended())).collect();
         if ends.is_empty() {
@@ -167,9 +167,9 @@ impl Host {
         futures_util::future::select_all(ends).await;
     }
 
-    /// Replaces the rules of a firewall table that an nft process of ours owns, in one transaction: no packet meets the
-    /// table half changed or absent. Sets keep their content if the definitions of all sets and base chains stay the
-    /// same, so clients' flows stay counted. The table is undone as before.
+    /// Replaces the rules of a firewall table that one of our nft processes owns, in one transaction: no packet meets the table
+    /// half changed or absent. If the definitions of all sets and base chains stay the same, sets keep their content, so clients'
+    /// flows stay counted. The table is undone as before.
     ///
     /// # Errors
     /// If there is no such table, or nft refuses the rules. The old rules then stay in force.
@@ -224,7 +224,7 @@ impl Host {
         self.journal.outstanding().values().map(Undo::change).collect()
     }
 
-    /// Finds a slot whose routing table and rule priorities are unused on this host. None if all 256 are taken.
+    /// Finds a slot whose routing table and rule priorities are unused on this host. `None` if all 256 are taken.
     ///
     /// # Errors
     /// If the kernel's state cannot be read.
@@ -274,7 +274,7 @@ impl Host {
         self.journal.share_lock()
     }
 
-    /// Makes a step. If `applied` contains an earlier form of it, replaces that one.
+    /// Makes a step. If `applied` contains an earlier form of the step, replaces it.
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
         let replaced = applied.replaced_by(step);
         let Some(undo) = step::prepare(step, &self.netlink, replaced).await? else { return Ok(()) };
@@ -324,8 +324,8 @@ impl Host {
         Ok(())
     }
 
-    /// Makes several new tables in one transaction. Returns false if nft refuses them together. In that case
-    /// nothing has changed, and the caller makes each table alone to find the one at fault.
+    /// Makes several new tables in one transaction. Returns false if nft refuses them together. In that case nothing has changed,
+    /// and the caller makes each table separately to find the one at fault.
     async fn make_together(&mut self, tables: &[Step], applied: &mut Applied) -> Result<bool, StepError> {
         let (text, undos) = tables::new(tables);
         let entries =
@@ -346,9 +346,8 @@ impl Host {
         }
     }
 
-    /// Deletes the tables at the beginning of `entries` in one transaction if there are at least two. A table that an
-    /// nft process of ours owns does not count. Returns the tables that it deleted: none if one of them was gone
-    /// already.
+    /// Deletes the tables at the beginning of `entries` in one transaction, if there are at least two. Skips tables that one of
+    /// our nft processes owns. Returns the deleted tables: none if one of them was already gone.
     async fn delete_together(&mut self, entries: &[u64]) -> io::Result<Vec<String>> {
         let mut text = String::new();
         let mut tables = Vec::new();
@@ -461,7 +460,7 @@ impl Applied {
     }
 }
 
-/// Finds a slot whose routing table and rule priorities are unused on this host. None if all 256 are taken. Opens no
+/// Finds a slot whose routing table and rule priorities are unused on this host. `None` if all 256 are taken. Opens no
 /// journal.
 ///
 /// # Errors
@@ -550,7 +549,7 @@ async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostE
     let undone = host.undo_entries(entries, &mut Leaving::default()).await?;
     // Damaged lines are reported this once. If they stayed, the file would never be removed.
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
-    // The journal is still locked, so nobody else can have made these tables for a purpose of their own.
+    // The journal is still locked, so these tables cannot be another daemon's.
     for table in tables.iter().filter(|_| looks_again) {
         let failed = |error| UndoError { left: vec![(table.to_string(), error)] };
         table.run(&host.netlink, None).await.map_err(failed)?;

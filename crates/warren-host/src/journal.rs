@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Journal {
-    /// Opens and locks the journal at `path`, and creates it if it is missing. None if another process has it open.
+    /// Opens and locks the journal at `path`, and creates it if it is missing. `None` if another process has it open.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let Some(mut file) = lock(path)? else { return Ok(None) };
         let mut text = Vec::new();
@@ -111,7 +111,7 @@ impl Journal {
         self.append(&Record::End { entry })
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         self.contents = Contents::default();
         self.file.set_len(0)?;
@@ -139,13 +139,14 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if self.contents == Contents::default() {
-            // The lock is still held, so this removes nobody else's journal. A file that stays is empty and harmless.
+            // The lock is still held, so the file cannot be another process's journal. If removing fails, the file is empty and
+            // harmless.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// The file at `path`, locked; none if another process keeps it locked.
+/// Opens and locks the file at `path`. `None` if another process keeps it locked.
 ///
 /// Tries several times, because the file may be locked or removed only for a moment. A process shares its open files
 /// with its newest child, which may outlive the process briefly. And the last user of the file removes it.
@@ -172,7 +173,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
-    /// Reads which boot and network namespace the journal at `path` is about, even if a process has it open. None if it
+    /// Reads which boot and network namespace the journal at `path` is about, even if a process has it open. `None` if it
     /// lists no changes.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
         match read_plain(path, MOST_BYTES) {
@@ -185,7 +186,7 @@ impl Place {
         }
     }
 
-    /// This boot and the calling thread's network namespace.
+    /// Identifies this boot and the calling thread's network namespace.
     pub(crate) fn here() -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned();
         let namespace = fs::metadata("/proc/thread-self/ns/net")?;

@@ -43,7 +43,7 @@ pub struct KillSwitch {
 /// The state of a kill switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Open: nobody has closed it in this boot, or somebody has opened it since.
+    /// Open: the kill switch was not closed in this boot, or was opened since.
     Open,
     /// Closed, and its table is in the kernel.
     Closed,
@@ -68,7 +68,7 @@ pub enum KillSwitchError {
 }
 
 impl KillSwitchRules {
-    /// The table of the profile `name` with these rules, for printing.
+    /// Returns the step that makes the table of the profile `name` with these rules, for printing.
     pub fn step(&self, name: &str) -> Step {
         let (table, ruleset) = (table_name(name), ruleset::ruleset(self));
         Step::Nftables { family: FAMILY, table, ruleset, owned: false }
@@ -123,7 +123,7 @@ impl KillSwitch {
         }
     }
 
-    /// Adopts a kill switch that an ended process left closed. None if it is open.
+    /// Adopts a kill switch that an ended process left closed. `None` if it is open.
     ///
     /// # Errors
     /// If another process has the journal open, the journal is about another network namespace, or there is no
@@ -174,7 +174,7 @@ impl KillSwitch {
         Ok(listing.is_some() && listing == self.record.listing)
     }
 
-    /// Makes the table anew if somebody has changed or deleted it. Returns whether that had happened.
+    /// Makes the table anew if it was changed or deleted. Returns whether it was.
     ///
     /// # Errors
     /// If nft fails or the record cannot be written.
@@ -212,7 +212,7 @@ pub async fn look(journal: impl AsRef<Path>, name: &str) -> Result<Standing, Kil
         Some(place) if place.boot == here.boot => {
             return Err(HostError::OtherNamespace(path.to_owned()).into());
         }
-        // A table of another boot ended with that boot.
+        // A table of another boot has ended with that boot.
         _ => return Ok(Standing::Open),
     }
     let record = Record::read(path).map_err(failed)?;
@@ -236,8 +236,8 @@ pub async fn close_again(journal: impl AsRef<Path>, name: &str) -> Result<bool, 
     }
 }
 
-/// Makes the table of a closed kill switch again although another process holds its journal, such as a daemon that
-/// hangs. That process still holds the journal afterwards. Returns whether the table was made.
+/// Makes the table of a closed kill switch again although another process, such as a hung daemon, holds its journal. That process
+/// still holds the journal afterwards. Returns whether the table was made.
 ///
 /// # Errors
 /// As [`look`].
@@ -253,14 +253,14 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     }
     let table = table_name(name);
     let text = table_text(FAMILY, &table, &ruleset::ruleset(&record.rules), false);
-    // The other process has the journal's lock, so there is none to hand on.
+    // The other process has the journal's lock, so this one has no lock to pass on.
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
         // A process that opens the kill switch right now deletes this table too: it checks once more after emptying the
         // journal.
         return Ok(true);
     }
-    // Somebody has opened the kill switch in the meantime. Nobody else would delete the table that was made since.
+    // Somebody has opened the kill switch meanwhile. Nobody else would delete the new table, so this does.
     nft::delete(FAMILY, &table).await?;
     Ok(false)
 }
@@ -305,8 +305,8 @@ const FAMILY: TableFamily = TableFamily::Inet;
 
 pub use crate::table_names::kill_switch_table as table_name;
 
-/// Makes a table that should not exist yet. The end of an nft that replaces a table waits until the kernel has freed
-/// the old one; this one need not wait.
+/// Makes a table that should not exist yet. The end of an nft that replaces a table waits until the kernel has freed the old one.
+/// Here, that wait is not needed.
 async fn make_first(
     path: &Path,
     table: &str,
@@ -328,7 +328,7 @@ async fn make_first(
     listed(path, table, record).await
 }
 
-/// Makes the table. Writes the record before that, and again afterwards, with the table's listing.
+/// Makes the table. Writes the record before, and again afterwards with the table's listing.
 async fn make(
     path: &Path,
     table: &str,

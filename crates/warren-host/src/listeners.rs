@@ -80,7 +80,7 @@ pub(crate) fn socket(line: &str) -> Option<(u8, Listener)> {
     Some((u8::from_str_radix(state, 16).ok()?, Listener { port, address, user: user.parse().ok()? }))
 }
 
-/// The address in these tables' notation: words of 32 bits, in this machine's order.
+/// Parses an address in these tables' notation: words of 32 bits, in this machine's byte order.
 fn address_of(text: &str) -> Option<IpAddr> {
     let word = |index: usize| u32::from_str_radix(text.get(8 * index..8 * index + 8)?, 16).ok();
     match text.len() {

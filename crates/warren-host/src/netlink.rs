@@ -44,7 +44,7 @@ pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) mtu: u32,
     pub(crate) is_up: bool,
-    /// How the kernel makes the device's link-local address (`addr_gen_mode`); none without IPv6.
+    /// How the kernel makes the device's link-local address (`addr_gen_mode`). `None` without IPv6.
     pub(crate) address_generation: Option<u8>,
     pub(crate) group: u32,
 }
@@ -169,8 +169,8 @@ impl Netlink {
         Ok(networks)
     }
 
-    /// The networks of containers and virtual machines on this host. Routes are read only if some device may lead to
-    /// such a network.
+    /// Lists the networks of containers and virtual machines on this host. Reads routes only if some device may lead to such a
+    /// network.
     pub(crate) async fn guest_networks(&self) -> io::Result<Vec<GuestNetwork>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let links: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
@@ -249,7 +249,7 @@ impl Netlink {
         Ok(observer)
     }
 
-    /// This host's addresses and the gateways of its routes.
+    /// Lists this host's addresses and the gateways of its routes.
     pub(crate) async fn own_addresses(&self) -> io::Result<OwnAddresses> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let ours = LinkAttribute::Group(DEVICE_GROUP);
@@ -276,7 +276,7 @@ impl Netlink {
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
         let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
         *request.message_mut() = address_message(index, address);
-        // The address is this host's alone, so duplicate address detection has nobody to ask.
+        // Only this host can have the address, so duplicate address detection is not needed.
         if matches!(address, IpNet::V6(_)) {
             request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
@@ -358,8 +358,8 @@ impl Drop for Netlink {
     }
 }
 
-/// Whether a route is the kernel's cached exception for one destination, such as a path MTU. Anybody can cause one with
-/// an ICMP error.
+/// Whether a route is the kernel's cached exception for one destination, such as a path MTU. Anybody can cause such an exception
+/// with an ICMP error.
 fn is_cached(route: &RouteMessage) -> bool {
     route.header.flags.contains(RouteFlags::Cloned)
 }

@@ -40,7 +40,7 @@ pub(crate) fn ask(
 }
 
 impl Asked {
-    /// Returns whether the kernel has done what a request with [`NLM_F_ACK`] asked for.
+    /// Returns whether the kernel has carried out a request with [`NLM_F_ACK`].
     ///
     /// # Errors
     /// If there is no answer.

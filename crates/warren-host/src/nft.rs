@@ -27,8 +27,8 @@ pub(crate) use program::{said, said_by};
 pub use ruleset::{Ruleset, RulesetError};
 pub use service::NftService;
 
-/// Starts an nft process for the next calls, unless one is waiting already. This changes nothing and only saves time:
-/// otherwise, each call starts an nft of its own.
+/// Starts an nft process for the next calls, unless one is already waiting. This only saves time: otherwise, each call starts an
+/// nft of its own.
 ///
 /// # Errors
 /// If the process that runs nft for this one has ended.
@@ -55,7 +55,7 @@ pub(crate) async fn replace(
     load(&format!("add table {family} {table}\ndelete table {family} {table}\n{ruleset}"), lock).await
 }
 
-/// The table as nft prints it, without counters; none if it does not exist.
+/// Returns the table as nft prints it, without counters. `None` if it does not exist.
 pub(crate) async fn listing(family: TableFamily, table: &str) -> Result<Option<String>, NftError> {
     match service::make(NftCall::ListTable { family, table: table.into(), stateless: true }, None).await {
         Ok(listing) => Ok(Some(listing)),
@@ -71,7 +71,7 @@ async fn has_table(family: TableFamily, table: &str) -> Result<bool, NftError> {
     Ok(service::make(NftCall::ListTables { family }, None).await?.lines().any(|line| line == wanted))
 }
 
-/// The number of chains and of rules in the table; none if it does not exist.
+/// Returns the number of chains and of rules in the table. `None` if it does not exist.
 pub(crate) async fn count(family: TableFamily, table: &str) -> Result<Option<(usize, usize)>, NftError> {
     if !has_table(family, table).await? {
         return Ok(None);

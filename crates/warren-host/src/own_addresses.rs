@@ -9,7 +9,7 @@ pub struct OutsideLink {
     pub name: String,
     /// Whether the device is up and has a carrier: a cable, a Wi-Fi network.
     pub has_carrier: bool,
-    /// Its addresses, without the link-local ones.
+    /// The host's addresses, without the link-local ones.
     pub addresses: Vec<IpAddr>,
 }
 

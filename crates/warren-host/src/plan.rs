@@ -19,7 +19,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// One change to the host.
+/// A change to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Adds an address to a device.
@@ -62,7 +62,7 @@ pub enum Step {
         table: String,
         /// The table's chains, as nft(8) reads them between the table's braces.
         ruleset: String,
-        /// Whether the table goes when this process does, and nobody else can flush it.
+        /// Whether the table is deleted when this process ends, and cannot be flushed by others.
         owned: bool,
     },
 }
@@ -92,8 +92,8 @@ pub enum RouteKind {
     Unreachable,
     /// The lookup in this table ends, and the next rule decides.
     Throw,
-    /// Packets leave by the route's device, which belongs to containers or virtual machines. It comes and goes with
-    /// them, and the route with it.
+    /// Packets leave by the route's device, which belongs to containers or virtual machines. The device comes and goes with them,
+    /// and so does the route.
     Guests,
 }
 

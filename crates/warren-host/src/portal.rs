@@ -45,8 +45,8 @@ pub enum PortalError {
 }
 
 impl Portal {
-    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must exist. Removes what a killed
-    /// process left of an earlier portal.
+    /// Opens a portal of the profile `name`, whose journal is at `journal`. The cgroup must exist. Removes everything that a
+    /// killed process left of an earlier portal.
     ///
     /// # Errors
     /// If a portal of this profile is open, the kernel lacks something, or nft fails.
@@ -59,7 +59,7 @@ impl Portal {
         crate::recover(journal).await?;
         let mut host = Host::open(journal).await?;
         let plan = plan(name, rules, facts::has_ipv6()?);
-        // What was applied is in the journal, from which it is undone as a whole.
+        // The journal lists the applied steps, and they are undone from there as a whole.
         drop(host.apply(&plan).await?);
         Ok(Self { host })
     }

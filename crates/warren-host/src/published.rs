@@ -19,14 +19,14 @@ use self::nftables::Listing;
 pub use self::report::Published;
 use crate::nft::{self, NftError};
 
-/// Looks at this host's rules: takes a few seconds at most, and reads 8 MiB of each answer at most.
+/// Lists the ports that this host's rules publish. Takes a few seconds at most, and reads at most 8 MiB of each answer.
 pub async fn look() -> Published {
     timeout(PATIENCE, look_at_all())
         .await
         .unwrap_or_else(|_| Published::unread(format!("its rules take more than {PATIENCE:?} to list")))
 }
 
-/// This host's tables of the older, legacy iptables. Listing their rules needs CAP_NET_RAW, which the exit's service lacks.
+/// Lists this host's tables of the older, legacy iptables. Listing their rules needs CAP_NET_RAW, which the exit's service lacks.
 pub fn legacy_tables() -> Vec<String> {
     let legacy = iptables::VERSIONS.iter().filter(|version| version.has_legacy_rules());
     legacy.map(|version| format!("the rules of {}-legacy", version.name)).collect()
@@ -46,7 +46,8 @@ async fn look_at_all() -> Published {
             continue;
         }
         match nft::said_by(&version.programs, &["-t", "nat"], MOST_BYTES).await {
-            // The program succeeds without showing any rule if nft has changed the table, or if it is the other iptables.
+            // If nft has changed the table, or if the program belongs to the other iptables, it succeeds without showing any
+            // rule.
             Ok(text) if is_seen_by_nft && !iptables::has_rules(&text) => {
                 published.unread.push(format!("the rules of {}, which it does not show", version.name));
             }
@@ -61,7 +62,8 @@ async fn look_at_all() -> Published {
     published
 }
 
-/// Also returns the families in whose NAT tables iptables has rules. nft shows these rules only in part.
+/// Reads nft's ruleset. Also returns the families in whose NAT tables iptables has rules, because nft shows those rules only in
+/// part.
 async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
     let listing = listing().await?;
     let mut sets = BTreeMap::new();
@@ -79,7 +81,7 @@ async fn of_nftables() -> Result<(Published, BTreeSet<String>), NftError> {
         }
         for name in found.wanted {
             let listed = nft::said(&name.arguments(), MOST_BYTES).await;
-            // A set that is gone by now is not in the next listing, either.
+            // If the set was deleted meanwhile, this error disappears with the next listing.
             let elements = listed.and_then(|text| name.elements(&text)).unwrap_or_else(|error| {
                 unlisted.push(format!("{name}: {error}"));
                 Vec::new()
@@ -103,7 +105,7 @@ async fn listing() -> Result<Listing, NftError> {
 
 /// How often nft is asked for a list that can be read.
 const MOST_ATTEMPTS: usize = 4;
-/// How long the whole look may take.
+/// How long the whole listing may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Room for some twenty thousand rules.
 const MOST_BYTES: u64 = 8 * 1024 * 1024;

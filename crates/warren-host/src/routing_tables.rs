@@ -2,9 +2,9 @@
 
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 pub(crate) const MAIN: u32 = 254;
-/// The first table of tunnels.
+/// The first of the tunnels' tables.
 pub(crate) const TUNNELS: u32 = 0x5761;
-/// The first table of answers to visitors.
+/// The first of the tables for replies to visitors.
 pub(crate) const ANSWERS: u32 = TUNNELS + 0x100;
-/// The first table of single programs.
+/// The first of the tables for single programs.
 pub(crate) const EXEC: u32 = ANSWERS + 0x100;

@@ -25,7 +25,7 @@ pub(crate) fn arp(inner: Ipv4Addr) -> String {
     text
 }
 
-/// The networks of one family as a set's elements without overlaps, which nft refuses; none if there are none.
+/// Returns the networks of one family as elements of a set, without overlaps, which nft refuses. `None` if there are no networks.
 pub(crate) fn elements(networks: &[IpNet], family: Family) -> Option<String> {
     let networks: Vec<IpNet> =
         networks.iter().filter(|network| Family::of(network) == family).map(IpNet::trunc).collect();

@@ -42,7 +42,8 @@ pub(crate) fn sockets(
         .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
 }
 
-/// The user that owns this host's TCP socket with these addresses. `None` if there is no such socket, or this kernel cannot tell.
+/// Returns the user that owns this host's TCP socket with these addresses. `None` if there is no such socket, or this kernel
+/// cannot tell.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -55,7 +56,7 @@ pub fn owner(own: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     id[ADDRESS_AT + 16..ADDRESS_AT + 32].copy_from_slice(&sixteen(peer.ip()));
     // No interface, and INET_DIAG_NOCOOKIE: whichever socket it is.
     id[COOKIE_AT..].fill(0xff);
-    // With an acknowledgement, the answer has an end that a single message lacks.
+    // Asks for an acknowledgement, because a single message would otherwise have no end mark.
     let asked = ask(SOCK_DIAG_BY_FAMILY, NLM_F_ACK, (family, TCP), u32::MAX, &id)?;
     asked
         .first(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
@@ -94,11 +95,11 @@ impl DiagSocket {
 
     /// The socket's own port.
     pub(crate) fn port(&self) -> u16 {
-        // The first field, in network byte order.
+        // The port is the first field, in network byte order.
         u16::from_be_bytes([self.id[0], self.id[1]])
     }
 
-    /// Ends the socket. Returns whether the kernel has ended it, because the socket may be gone by now.
+    /// Ends the socket. Returns whether the kernel has ended it. It may be gone already.
     pub(crate) fn end(&self, protocol: u8) -> io::Result<bool> {
         // The id contains the kernel's cookie of this socket, so a later socket with the same addresses is not
         // ended.

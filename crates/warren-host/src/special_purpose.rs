@@ -13,7 +13,7 @@ pub(crate) fn not_internet(family: Family) -> &'static [&'static str] {
     }
 }
 
-/// Globally reachable networks inside those of [`not_internet`].
+/// Returns the globally reachable networks inside those of [`not_internet`].
 pub(crate) fn internet_within(family: Family) -> &'static [&'static str] {
     match family {
         Family::Ipv4 => INTERNET_WITHIN_IPV4,

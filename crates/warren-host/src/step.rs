@@ -23,7 +23,7 @@ use crate::{
 /// Set once the kernel or nft has refused a table of family `arp`; neither changes its answer later.
 static REFUSED_ARP: AtomicBool = AtomicBool::new(false);
 
-/// Checks the host and returns how to undo the step; none if there is nothing to do.
+/// Checks the host and returns how to undo the step. `None` if there is nothing to do.
 ///
 /// An object that exists already is an error, unless it is Warren's own and about to be replaced.
 pub(crate) async fn prepare(
@@ -87,8 +87,8 @@ pub(crate) async fn prepare(
     Ok(Some(undo))
 }
 
-/// Makes the step that `undo` undoes, and returns the owner of its table, if it has one. Child processes that outlive a
-/// killed caller keep `lock` open.
+/// Makes the step that `undo` undoes. Returns the owner of the step's table, if it has one. Child processes that outlive a killed
+/// caller keep `lock` open.
 pub(crate) async fn make(
     step: &Step,
     undo: &Undo,
@@ -144,7 +144,7 @@ pub(crate) fn may_be_half_made(step: &Step) -> bool {
     }
 }
 
-/// Whether a route leads to a guests' device that has vanished or is down: the kernel refuses such a route.
+/// Whether a route leads to a guests' device that has vanished or is down. The kernel refuses such a route.
 pub(crate) async fn is_of_missing_guests(route: &Route, netlink: &Netlink) -> Result<bool, StepError> {
     let Some(device) = route.device.as_ref().filter(|_| route.kind == RouteKind::Guests) else {
         return Ok(false);
@@ -189,7 +189,7 @@ async fn make_table(
     if owned {
         match make_owned_table(family, table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
-            // A table without an owner needs nft too.
+            // nft is missing, and a table without an owner needs it too.
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
             // Another table has that name, so a table without an owner would fail too.
             Err(NftError::Refused(reason)) if reason.ends_with("File exists") && !replaces => {
@@ -211,7 +211,7 @@ async fn make_table(
     Ok(None)
 }
 
-/// Whether this host can filter ARP, as far as that was tried.
+/// Whether this host can filter ARP, as far as that has been tried.
 pub(crate) fn filters_arp() -> bool {
     !REFUSED_ARP.load(Relaxed)
 }

@@ -122,7 +122,7 @@ impl Observer {
                 self.routers.insert(name.clone());
             }
             match gateway {
-                // A next hop is on the link, even if none of this host's networks contains it.
+                // A next hop is on-link, even if none of this host's networks contains it.
                 Some(gateway) => self.on_link(name, gateway.into()),
                 // A wide network without a gateway is a way to the internet rather than a link.
                 None if leads_on => {}

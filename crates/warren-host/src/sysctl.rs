@@ -23,7 +23,7 @@ pub(crate) fn device_of(key: &str) -> Option<DeviceName> {
     DeviceName::new(device.replace('/', ".")).ok().filter(|_| is_one)
 }
 
-/// The same setting of another device.
+/// Returns the name of the same setting for another device.
 pub(crate) fn of_device(key: &str, device: &DeviceName) -> String {
     match key.split('.').collect::<Vec<_>>().as_slice() {
         ["net", family, "conf", _, name] => device_key(family, device, name),
@@ -36,7 +36,7 @@ pub(crate) fn is_same_of_devices(key: &str, other: &str) -> bool {
     device_of(other).is_some_and(|device| of_device(key, &device) == other)
 }
 
-/// Reads a setting; none if this kernel or device does not have it.
+/// Reads a setting. `None` if this kernel or device does not have it.
 pub(crate) fn read(key: &str) -> io::Result<Option<String>> {
     match fs::read_to_string(path(key)?) {
         Ok(value) => Ok(Some(value.trim_end().to_owned())),
@@ -70,7 +70,7 @@ pub(crate) fn is_of_missing_device(key: &str) -> bool {
 pub(crate) struct Companion {
     /// The setting's name.
     pub(crate) key: String,
-    /// Its value before the write.
+    /// The setting's value before the write.
     pub(crate) previous: String,
     /// The value that the write gives it.
     pub(crate) set: String,
@@ -103,7 +103,7 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
         add("net.ipv4.conf.all.accept_redirects".into(), redirects)?;
     }
     for device in devices(family)? {
-        // This includes `default`, the setting for later devices.
+        // This includes `default`, the setting for devices that are made later.
         if device != "all" {
             add(format!("net.{family}.conf.{}.forwarding", device.replace('.', "/")), value)?;
         }
@@ -111,8 +111,8 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
     Ok(companions)
 }
 
-/// Whether somebody has turned forwarding on for the whole host since Warren's change. These companions show it: Warren
-/// left them off, and now they are on.
+/// Whether somebody else has turned forwarding on for the whole host since Warren's change. The companions show it: Warren left
+/// them off, and now they are on.
 pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
     // Only a companion that Warren left off can show that somebody else turned it on.
     for companion in companions.iter().filter(|companion| companion.set == "0") {

@@ -16,8 +16,8 @@ use crate::{
     netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP},
 };
 
-/// Removes every flow that one of these addresses began or received. Returns how many. It blocks, and takes a while on
-/// a busy exit.
+/// Removes every flow that one of these addresses began or received. Returns how many. This blocks, and takes a while on a busy
+/// exit.
 ///
 /// # Errors
 /// If the kernel cannot be asked. A kernel without connection tracking has nothing to remove.
@@ -32,7 +32,7 @@ pub struct SentOn {
     pub protocol: InboundProtocol,
     /// The port of this host.
     pub port: u16,
-    /// Where its packets go.
+    /// The destination of its packets.
     pub to: SocketAddr,
 }
 
@@ -90,7 +90,7 @@ impl Flow {
         self.addresses.iter().any(|address| addresses.contains(address))
     }
 
-    /// Returns whether the kernel removed it; the flow may have ended by now.
+    /// Removes the flow. Returns false if the flow has ended by now.
     fn forget(&self, family: AddressFamily) -> io::Result<bool> {
         ask(IPCTNL_MSG_CT_DELETE, NLM_F_ACK, family, &self.attributes)?.is_done()
     }
@@ -128,7 +128,8 @@ impl Ends {
         Some(Self { protocol, source, destination })
     }
 
-    /// Where the flow was sent on to, as its answers show. `None` if they come from where it was sent at first.
+    /// Returns the destination to which the flow was sent on, as its replies show. `None` if the replies come from the original
+    /// destination.
     fn sent_on(&self, reply: &Self) -> Option<SentOn> {
         let to = reply.source;
         let sent_on = SentOn { protocol: self.protocol, port: self.destination.port(), to };

@@ -91,7 +91,7 @@ impl Undo {
         Ok(())
     }
 
-    /// The undo of a setting whose companions were put back right after the write; none for other settings.
+    /// Returns the undo of a setting whose companions were put back right after the write. `None` for other settings.
     pub(crate) fn with_companions_put_back(&self, step: &Step) -> Option<Self> {
         let Self::Sysctl { key, index, set, previous, companions } = self else { return None };
         let put_back =
@@ -149,14 +149,14 @@ impl fmt::Display for Undo {
     }
 }
 
-/// The current name of a setting; none if its device is gone.
+/// Returns the current name of a setting. `None` if its device is gone.
 async fn key_now(key: &str, device: Option<u32>, netlink: &Netlink) -> io::Result<Option<String>> {
     let Some(index) = device else { return Ok(Some(key.to_owned())) };
     Ok(netlink.name(index).await?.map(|name| sysctl::of_device(key, &name)))
 }
 
-/// Puts back a setting that still has Warren's value, and likewise the settings that the kernel changed along with it.
-/// Forwarding stays on if somebody else has turned it on since.
+/// Puts back a setting that still has Warren's value, and the settings that the kernel changed along with it. Forwarding stays on
+/// if somebody else has turned it on since.
 fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io::Result<()> {
     if sysctl::read(key)?.as_deref() != Some(set) || sysctl::is_on_by_others(companions)? {
         return Ok(());

@@ -65,7 +65,7 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
         Step::Sysctl { key, value } => match sysctl::read(key)? {
             Some(now) if now == *value => None,
             Some(now) => Some(format!("its value is {now}")),
-            // The device is gone, and its settings with it.
+            // The device is gone, and so are its settings.
             None if sysctl::is_of_missing_device(key) => None,
             None => Some("this kernel has no such setting".into()),
         },
@@ -75,10 +75,10 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             None => Some("this kernel has no such setting".into()),
         },
         Step::Nftables { family, table, ruleset, .. } => match nft::count(*family, table).await? {
-            // This host cannot filter ARP. The step was skipped when the plan was applied.
+            // This host cannot filter ARP, so the step was skipped when the plan was applied.
             None if *family == TableFamily::Arp && !filters_arp() => None,
             None => Some("there is no such table".into()),
-            // nft prints rules in a form of its own, so only their numbers can be compared.
+            // nft prints rules in its own form, so only the number of statements can be compared.
             Some(counted) if counted == nft::count_statements(ruleset) => None,
             Some((chains, rules)) => Some(format!("the table has {chains} chains and {rules} rules")),
         },

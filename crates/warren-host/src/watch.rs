@@ -77,7 +77,7 @@ impl Watch {
         sleep_until(due.into()).await;
         self.due = None;
         self.last = Some(Instant::now());
-        // Before the caller compares: a change that comes later must wake it again.
+        // Emptied before the caller compares, because a change that comes later must wake the caller again.
         drain(&self.network)?;
         drain(&self.firewall)
     }

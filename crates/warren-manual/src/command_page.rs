@@ -12,7 +12,7 @@ use super::page::{Manual, escaped};
 pub(super) struct CommandPage<'a> {
     pub(super) command: &'a Command,
     pub(super) name: &'a str,
-    /// What is typed, such as `warren exit init`. A command's own name may have dashes too.
+    /// The command line, such as `warren exit init`. A command's own name may have dashes too.
     pub(super) line: &'a str,
     pub(super) parent: Option<&'a str>,
 }
@@ -90,7 +90,7 @@ fn exit_status(codes: &[(&str, &str)]) -> String {
     text
 }
 
-/// What can be typed: options with their values, then arguments. Options of every command are only mentioned.
+/// Returns the synopsis: options with their values, then arguments. Options of every command are only mentioned.
 fn synopsis(command: &Command, line: &str) -> String {
     let options = command.get_arguments().filter(|argument| is_own_option(argument)).map(option);
     let positionals = command.get_positionals().filter(|argument| !argument.is_hide_set()).map(positional);

@@ -1,10 +1,10 @@
-//! What all man pages share: version and date for the footer, and escaping of text so that roff sees no macro in it.
+//! Parts that all man pages share: version and date for the footer, and escaping of text so that roff sees no macro in it.
 
 use std::time::{Duration, SystemTime};
 
 use warren_control::timestamp;
 
-/// What the pages of one program share, besides its arguments.
+/// The settings that the pages of one program share, besides its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Manual<'a> {
     /// Exit codes and their meaning.

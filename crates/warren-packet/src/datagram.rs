@@ -19,8 +19,8 @@ mod numbered;
 pub use kind::{FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
 pub use numbered::{Lane, NOTHING_BELOW_LEN, Number, Numbering, Place, append_trailer, write_nothing_below};
 
-/// Most fragments of a packet. The largest packet needs 58 in QUIC's smallest datagrams. Every fragment except the last must hold
-/// at least 1/64 of its packet, so that a few bytes cannot make a receiver reserve a whole packet.
+/// Maximum number of fragments of a packet. The largest packet needs 58 in QUIC's smallest datagrams. Every fragment except the
+/// last must hold at least 1/64 of its packet, so that a few bytes cannot make a receiver reserve a whole packet.
 pub const MAX_FRAGMENTS: usize = 64;
 
 /// The flags of a packet, repeated in each of its fragments.
@@ -204,7 +204,7 @@ impl Fragmenter {
         };
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        // At least two, because a receiver refuses a fragment that is the whole packet.
+        // Makes at least two, because a receiver refuses a fragment that is the whole packet.
         Fragments { flags, id, total, count: packet_len.div_ceil(room).max(2), next: 0 }
     }
 }

@@ -1,7 +1,7 @@
 //! Walks the extension headers of an IPv6 packet (RFC 8200 section 4).
 
-/// Most extension headers walked, twice the number that RFC 8200 section 4.1 recommends. The limit bounds the cost of a hostile
-/// packet.
+/// Maximum number of extension headers walked, twice the number that RFC 8200 section 4.1 recommends. The limit bounds the cost
+/// of a hostile packet.
 const MAX_HEADERS: usize = 12;
 
 const HOP_BY_HOP: u8 = 0;
@@ -28,7 +28,7 @@ pub(crate) struct Chain {
 /// Walks the chain that begins at `offset` with a header of type `next`.
 pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
     let mut plain_addresses = true;
-    // One step more than there may be headers: the last step finds the transport protocol.
+    // Takes one step more than the limit on headers, because the last step finds the transport protocol.
     for _ in 0..=MAX_HEADERS {
         let rest = bytes.get(offset..).unwrap_or_default();
         let length = match (next, rest) {
@@ -38,8 +38,8 @@ pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
                 return Chain { protocol, transport: None, is_fragment: true, plain_addresses };
             }
             (HOP_BY_HOP, [_, units, ..]) => 8 + 8 * usize::from(*units),
-            // It may hold the home address option, which replaces the source (RFC 6275 section 11.3.1). Other destination
-            // options are rare, so the options are not read.
+            // This header may hold the home address option, which replaces the source (RFC 6275 section 11.3.1). Other
+            // destination options are rare, so the options are not read.
             (DESTINATION_OPTIONS, [_, units, ..]) => {
                 plain_addresses = false;
                 8 + 8 * usize::from(*units)

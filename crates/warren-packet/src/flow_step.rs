@@ -3,7 +3,7 @@
 use crate::ip::IpPacket;
 use crate::transport::{TransportHeader, TransportKind};
 
-/// What a packet means for its flow.
+/// The effect of a packet on its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowStep {
     /// A TCP SYN without ACK: the first packet of its flow, or a copy of it.

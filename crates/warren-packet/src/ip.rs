@@ -185,7 +185,7 @@ fn has_source_route(mut options: &[u8]) -> bool {
             [] | [END, ..] => return false,
             [NO_OPERATION, rest @ ..] => rest,
             [LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE, ..] => return true,
-            // Invalid options count as a source route: nobody can tell which addresses the checksum covers.
+            // Invalid options count as a source route, because it is unclear which addresses the checksum covers.
             [_, length, ..] => match options.get(usize::from(*length)..) {
                 Some(rest) if *length >= 2 => rest,
                 _ => return true,

@@ -1,4 +1,4 @@
-//! Which packets need the order in which they were sent.
+//! Decides which packets need the order in which they were sent.
 //!
 //! TCP and QUIC senders treat a packet as lost when three later ones arrive before it. A transfer's packets therefore wait for
 //! those before them. Packets of calls, games and DNS, and acknowledgements without data, do not wait: to them, delay does

@@ -112,8 +112,8 @@ impl FlowQueue {
         self.packets == 0
     }
 
-    /// Gives up the memory of the flows, which take 7 KiB. Does nothing unless the queue is empty. What CoDel knows of the flows goes
-    /// with it, so they must have been silent for a while.
+    /// Releases the memory of the flows, 7 KiB. Does nothing unless the queue is empty. CoDel's state of the flows is lost, so
+    /// they must have been silent for a while.
     pub fn release(&mut self) {
         if self.is_empty() {
             (self.flows, self.new, self.old) = Default::default();
@@ -200,7 +200,7 @@ impl FlowQueue {
                 self.old.push_back(place);
             } else {
                 flow.is_listed = false;
-                // Gives up memory after a long backlog. Otherwise many flows could each keep the memory of a full queue.
+                // Releases memory after a long backlog. Otherwise many flows could each keep the memory of a full queue.
                 if flow.packets.capacity() > KEPT_PLACES {
                     flow.packets = VecDeque::new();
                 }

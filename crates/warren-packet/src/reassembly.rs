@@ -22,9 +22,9 @@ pub const MAX_AGE: Duration = Duration::from_secs(1);
 /// Bounds on the state of an [`Assembler`]. A new packet that would exceed them replaces the oldest assemblies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most packets in assembly, raised to at least 1.
+    /// Maximum number of packets in assembly, raised to at least 1.
     pub max_assemblies: usize,
-    /// Most bytes of packets in assembly, each counted with its full length. Raised to at least 65,535.
+    /// Maximum bytes of packets in assembly, each counted with its full length. Raised to at least 65,535.
     pub max_bytes: usize,
 }
 
@@ -114,7 +114,7 @@ impl Assembler {
             Ok(false) => Ok(None),
             Ok(true) => Ok(self.remove(index).map(Assembly::into_packet)),
             Err(reason) => {
-                // Nobody can say which of the fragments is wrong, so the whole packet is dropped.
+                // It is unclear which of the fragments is wrong, so the whole packet is dropped.
                 self.remove(index);
                 Err(reason)
             }
@@ -147,7 +147,7 @@ impl Assembler {
     /// Starts an assembly, dropping older ones if necessary. Returns its index.
     fn open(&mut self, now: Instant, fragment: &Fragment<'_>) -> usize {
         let total = usize::from(fragment.total);
-        // Ends before the list is empty: `new` raised both limits to what the largest packet needs.
+        // The loop ends before the list is empty: `new` raised both limits to the needs of the largest packet.
         while self.assemblies.len() >= self.limits.max_assemblies
             || self.bytes + total > self.limits.max_bytes
         {
@@ -167,7 +167,7 @@ impl Assembler {
     }
 
     fn drop_overtaken(&mut self) {
-        // From the end, because removing an assembly moves those after it.
+        // Iterates from the end, because removing an assembly moves those after it.
         for index in (0..self.assemblies.len()).rev() {
             if self.history.newer_than(self.assemblies[index].id()) >= MAX_NEWER_IDS {
                 self.drop_at(index);

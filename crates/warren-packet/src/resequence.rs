@@ -31,12 +31,12 @@ use planted::{Bug, is_planted};
 /// Longest time for which a missing number holds back its lane, whatever the caller asks for.
 pub const MAX_HOLD: Duration = Duration::from_millis(400);
 
-/// Bounds on what a [`Resequencer`] holds. Above them, the fullest lane skips its oldest missing numbers.
+/// Limits on the datagrams that a [`Resequencer`] holds. Above them, the fullest lane skips its oldest missing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most bytes of held datagrams, together with the memory that keeps track of them.
+    /// Maximum bytes of held datagrams, including the memory that keeps track of them.
     pub max_bytes: usize,
-    /// Most held datagrams.
+    /// Maximum number of held datagrams.
     pub max_datagrams: usize,
 }
 
@@ -47,7 +47,7 @@ impl Default for Limits {
     }
 }
 
-/// The order of one connection's numbered datagrams. It allocates nothing before the first one.
+/// Restores the order of one connection's numbered datagrams. Allocates nothing before the first one arrives.
 ///
 /// Each datagram is released exactly once, or refused when it arrives. The datagrams of an ordered lane are released in the order
 /// of their numbers, except for those that arrive after their lane has skipped them.

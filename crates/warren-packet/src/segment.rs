@@ -11,7 +11,7 @@ use crate::transport::{TransportHeader, TransportKind};
 use crate::virtio::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNetHeader};
 use crate::wire::put_u16;
 
-/// Most bytes of headers that can be rewritten. IPv4 and TCP have at most 60 each, which leaves ample room for IPv6 extension
+/// Maximum bytes of headers that can be rewritten. IPv4 and TCP have at most 60 each, which leaves ample room for IPv6 extension
 /// headers and inner tunnels.
 pub const MAX_HEADERS: usize = 512;
 

@@ -50,7 +50,7 @@ impl<'a> Attempt<'a> {
             return Err(ConnectError::NoExitKey);
         }
         let local = socket.local_addr()?;
-        // With the wrong IP version, every send would fail, and the attempt would only time out.
+        // If the IP versions differed, every send would fail, and the attempt would only time out.
         if local.is_ipv6() != remote.is_ipv6() {
             let reason = format!("the socket at {local} is of the other IP version");
             return Err(ConnectError::Address { remote, reason });

@@ -13,16 +13,16 @@ pub use self::{
 };
 pub use crate::stats::{ConnectionStats, ControllerState, Datagrams, LossCounts, SendErrors, SocketStats};
 
-/// Most datagrams that one poll of an endpoint adds to its inbox.
+/// Maximum number of datagrams that one poll of an endpoint adds to its inbox.
 pub const MAX_DATAGRAMS_PER_POLL: usize = 256;
 
-/// Most lost datagrams that one poll of an endpoint adds to its inbox.
+/// Maximum number of lost datagrams that one poll of an endpoint adds to its inbox.
 pub const MAX_LOST_PER_POLL: usize = 256;
 
-/// Most events that one poll of an endpoint adds to its inbox.
+/// Maximum number of events that one poll of an endpoint adds to its inbox.
 pub const MAX_EVENTS_PER_POLL: usize = 64;
 
-/// Most control bytes that a connection may have waiting to be sent. One more closes the connection.
+/// Maximum number of control bytes that may wait to be sent on a connection. One more closes the connection.
 pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
 
 /// How long a shutdown waits for the peers. A peer that has not answered 300 ms after the last close counts as unreachable.

@@ -127,7 +127,7 @@ impl Endpoint {
         Self::Warren(Box::new(endpoint))
     }
 
-    /// Starts a connection to an exit that holds one of `exit_keys`, over a socket of its own.
+    /// Starts a connection to an exit that holds one of `exit_keys`, over its own socket.
     ///
     /// # Errors
     /// If the attempt cannot start. Later failures are reported as [`Event::Closed`].
@@ -140,8 +140,8 @@ impl Endpoint {
         self.connect_by_name(socket, remote, exit_keys, None)
     }
 
-    /// As [`Self::connect`], with a server name in the TLS hello (SNI), as in HTTP/3. Anybody on the path can read it. The exit
-    /// ignores it.
+    /// Like [`Self::connect`], with a server name in the TLS hello (SNI), as in HTTP/3. Anybody on the path can read the name.
+    /// The exit ignores it.
     ///
     /// # Errors
     /// As [`Self::connect`], or if the name is not a DNS name.
@@ -252,8 +252,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns the number of control bytes that wait for the peer. `None` if the connection is not open. The worker is woken when
-    /// the number shrinks, but there is no event for it.
+    /// Returns the number of control bytes that wait for the peer. `None` if the connection is not open. When the number shrinks,
+    /// the worker is woken, but there is no event.
     pub fn control_backlog(&self, connection: ConnectionId) -> Option<usize> {
         match self {
             Self::Noq(endpoint) => endpoint.control_backlog(connection),
@@ -306,7 +306,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns what the path of an open connection has lost. Cheap enough to be read every 100 ms. `None` if it is not open.
+    /// Returns the losses of an open connection's path. Cheap enough to be read every 100 ms. `None` if the connection is not
+    /// open.
     pub fn loss_counts(&self, connection: ConnectionId) -> Option<LossCounts> {
         match self {
             Self::Noq(endpoint) => endpoint.loss_counts(connection),

@@ -42,7 +42,7 @@ impl Identities {
             kept.map_or_else(|| OfKey::new(&base, key), Ok)
         };
         let of_keys: Vec<OfKey> = keys.iter().map(of_key).collect::<Result<_, _>>()?;
-        // Forgets all keys. Those that stay are set again below, because the new list shares their identities.
+        // Forgets all keys. The remaining ones are set again below, because the new list shares their identities.
         self.0.iter().for_each(|old| old.identity.forget());
         // A key that stays may have been read from its file again. Holding that copy leaves only one in memory.
         of_keys.iter().zip(keys).for_each(|(of_key, key)| of_key.identity.hold(key));

@@ -84,7 +84,7 @@ impl PrivateKey {
         self.0.try_sign(message)
     }
 
-    /// Makes the key of the 32-byte seed of RFC 8032.
+    /// Makes the key from its 32-byte seed (RFC 8032).
     fn of_seed(seed: &[u8; KEY_LENGTH]) -> Self {
         // Unchecked, because a key file has no public key to compare with.
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are an Ed25519 seed");
@@ -173,7 +173,7 @@ pub enum KeyError {
     Read {
         /// The key file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The path is a directory or a device.
@@ -187,7 +187,7 @@ pub enum KeyError {
     Mode {
         /// The key file.
         path: PathBuf,
-        /// Its permission bits.
+        /// The file's permission bits.
         mode: u32,
     },
     /// An exit's key file holds more than its key and the old one.

@@ -14,7 +14,7 @@ use crate::{
 
 /// TLS's no_application_protocol (RFC 7301 section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
-/// Most characters of a peer's reason phrase that are shown.
+/// Maximum number of characters of a peer's reason phrase that are shown.
 const LONGEST_WORDS: usize = 200;
 
 /// Reads the key that a peer proved.
@@ -109,7 +109,7 @@ pub(crate) fn connection_stats(
         send_drops_stale: dropped.discarded,
         // While the connection lives, accepted datagrams that were not sent are still queued, not lost.
         send_drops_closed: if last { missing } else { 0 },
-        // What the connection still held for the worker is gone with it.
+        // Datagrams that the connection still held for the worker are lost with it.
         receive_drops: if last {
             received.saturating_sub(tally.delivered)
         } else {
@@ -126,7 +126,7 @@ pub(crate) fn connection_stats(
     }
 }
 
-/// Returns what a connection's path has lost. MTU probes do not count, because they are expected to be lost.
+/// Returns the losses of a connection's path. MTU probes do not count, because they are expected to be lost.
 pub(crate) fn loss_counts(
     stats: &noq_proto::ConnectionStats,
     path: &PathStats,

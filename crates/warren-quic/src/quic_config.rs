@@ -29,12 +29,12 @@ use crate::{
 /// How many bytes longer IPv6's header is than IPv4's.
 const IPV6_EXTRA: u16 = 20;
 
-/// Most connection attempts that wait to be handled, and the most bytes buffered for each and for all.
+/// Maximum number of connection attempts waiting to be handled, and the maximum bytes buffered per attempt and in total.
 const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 8 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 1024 * 1024;
 
-/// Most stateless resets that an exit sends per second. A replayed packet of an earlier process triggers one.
+/// Maximum number of stateless resets that an exit sends per second. A replayed packet of an earlier process triggers one.
 const RESETS_PER_SECOND: u64 = 50;
 
 /// Interval between searches for a larger MTU, also after a black hole is detected.
@@ -49,8 +49,8 @@ const MTU_PROBES: usize = 5;
 /// shrunk. Random loss of 15 % does that in one of four million cases. Each probe costs a round trip and a probe timeout.
 const MTU_CONFIRMATION_PROBES: usize = 8;
 
-/// Time without a packet of the current size after which a probe checks that the size still works. It is long, because a sender
-/// of such packets notices their loss within a second or two, and other senders do not need the answer.
+/// If no packet of the current size arrives for this long, a probe checks that the size still works. The time is long, because a
+/// sender of such packets notices their loss within a second or two, and other senders do not need the answer.
 const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
 /// The search ends when its steps fall below this. It still tries the upper bound if the bound is at least this far away. With

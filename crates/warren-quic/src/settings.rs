@@ -59,7 +59,7 @@ pub struct TransportSettings {
     pub congestion: CongestionChoice,
     /// The controller's initial window in bytes (cubic, bbr3 and newreno).
     pub initial_window: u64,
-    /// Silence after which a client sends a keep-alive. `None` turns keep-alives off. An exit sends none.
+    /// Silence after which a client sends a keep-alive. `None` turns keep-alives off. An exit sends no keep-alives.
     pub keep_alive: Option<Duration>,
     /// Silence after which a connection is given up.
     pub idle_timeout: Duration,
@@ -74,11 +74,11 @@ pub struct TransportSettings {
     pub udp_gso: bool,
     /// Whether one receive may return several datagrams (UDP_GRO), where the host supports it.
     pub udp_gro: bool,
-    /// Offloads that the host turned out not to support. Clones of the settings share it.
+    /// Offloads that turned out to be unsupported by the host. Clones of the settings share them.
     pub lacking: Lacking,
-    /// Most bytes of outgoing datagrams that a connection holds. `None` means one drive's worth, at least 64 KiB.
+    /// Maximum number of bytes of outgoing datagrams that a connection holds. `None` means one drive's worth, at least 64 KiB.
     pub datagram_send_buffer: Option<usize>,
-    /// Most bytes of received datagrams that a connection holds until they are read.
+    /// Maximum number of bytes of received datagrams that a connection holds until they are read.
     pub datagram_receive_buffer: usize,
     /// Packets that may arrive before the peer must acknowledge.
     pub ack_threshold: u32,
@@ -131,8 +131,8 @@ impl Default for TransportSettings {
 }
 
 impl TransportSettings {
-    /// Returns the most bytes of outgoing datagrams that a connection holds. It is no more than its next drive takes, because the
-    /// packet path can no longer drop or reorder them.
+    /// Returns how many bytes of outgoing datagrams a connection may buffer. By default this is one drive, but at least 64 KiB:
+    /// the packet path cannot drop or reorder datagrams once they are in this buffer.
     pub fn datagram_send_buffer(&self) -> usize {
         let drive = || self.caps.datagrams() * usize::from(self.max_mtu.max(self.initial_mtu));
         self.datagram_send_buffer.unwrap_or_else(|| drive().max(64 * 1024))

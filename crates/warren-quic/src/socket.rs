@@ -72,7 +72,7 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
         socket.set_mark(mark)?;
     }
     if config.address.is_ipv6() {
-        // An IPv6-only socket leaves the IPv4 port to a socket of its own.
+        // An IPv6-only socket leaves the IPv4 port to another socket.
         socket.set_only_v6(config.v6only)?;
     }
     if config.reuse_port {

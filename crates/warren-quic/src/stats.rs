@@ -8,7 +8,7 @@ use std::{
 
 use crate::socket::Overflow;
 
-/// Most datagrams that one send can hold (`UDP_MAX_SEGMENTS`, `linux/udp.h`).
+/// Maximum number of datagrams that one send can hold (`UDP_MAX_SEGMENTS`, `linux/udp.h`).
 pub const MAX_SEGMENTS: usize = 64;
 
 /// State and counters of one connection.
@@ -25,7 +25,7 @@ pub struct ConnectionStats {
     pub rtt: Duration,
     /// Congestion window in bytes.
     pub cwnd: u64,
-    /// What the controller `adaptive` does now. `None` with other controllers.
+    /// The current state of the controller `adaptive`. `None` with other controllers.
     pub controller: Option<ControllerState>,
     /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
@@ -49,7 +49,7 @@ pub struct ConnectionStats {
     pub datagrams_returned: u64,
     /// Kept datagrams that were given up because too many bytes were kept.
     pub datagrams_forgotten: u64,
-    /// Bytes of memory for datagrams that are kept now.
+    /// Bytes of memory for the datagrams that are kept now.
     pub kept_bytes: u64,
     /// DATAGRAM frames received.
     pub datagrams_received: u64,
@@ -79,7 +79,7 @@ pub struct ConnectionStats {
     pub acks_sent: u64,
     /// ACK frames received.
     pub acks_received: u64,
-    /// Most UDP datagrams of one drive.
+    /// The largest number of UDP datagrams of one drive.
     pub largest_drive: u64,
 }
 
@@ -127,11 +127,11 @@ impl ConnectionStats {
 pub struct Datagrams {
     /// How many there were.
     pub count: u64,
-    /// Bytes of their payload.
+    /// Bytes of the packets' payload.
     pub bytes: u64,
 }
 
-/// What the congestion controller `adaptive` does on a path.
+/// The state of the congestion controller `adaptive` on a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ControllerState {
     /// The window doubles each round until there is a queue.
@@ -146,7 +146,7 @@ pub enum ControllerState {
     Marked,
 }
 
-/// What a connection's path has lost, and how much is kept to be sent again. The counts of packets and datagrams only grow.
+/// The losses of a connection's path, and how much is kept to be sent again. The counts of packets and datagrams only grow.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct LossCounts {
     /// QUIC packets sent that are tracked for acknowledgement, without probes of the MTU.
@@ -157,7 +157,7 @@ pub struct LossCounts {
     pub spurious_losses: u64,
     /// Times that the congestion controller was informed of a loss or an ECN mark.
     pub congestion_events: u64,
-    /// Bytes of memory for datagrams that are kept now.
+    /// Bytes of memory for the datagrams that are kept now.
     pub kept_bytes: u64,
     /// Kept datagrams that were given up because too many bytes were kept.
     pub forgotten: u64,
@@ -169,7 +169,7 @@ pub struct LossCounts {
     pub rtt: Duration,
     /// How much longer than the round-trip time a packet may take before it counts as lost. Zero if the path keeps the order.
     pub reordering: Duration,
-    /// Whether the controller `adaptive` still looks for the path's rate, and doubles the window every round trip.
+    /// Whether the controller `adaptive` is still searching for the path's rate, doubling the window every round trip.
     pub is_starting: bool,
 }
 

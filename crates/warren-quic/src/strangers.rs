@@ -67,7 +67,7 @@ impl Strangers {
         self.count_of(why).map_or(0, |count| count.load(Relaxed))
     }
 
-    /// Returns the number of handshakes in progress, and of those that timed out so far.
+    /// Returns the number of handshakes in progress, and the number that have timed out so far.
     pub fn handshakes(&self) -> Handshakes {
         self.crowd().handshakes()
     }

@@ -78,7 +78,7 @@ pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
     exit_as(ExitIdentity::new(identity))
 }
 
-/// As [`exit`], with a key that can be revoked.
+/// Like [`exit`], with a key that can be revoked.
 pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
@@ -96,7 +96,8 @@ pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-/// aws-lc-rs, with post-quantum key exchange first. The preferred cipher comes first, then the others by their speed on this CPU.
+/// Returns aws-lc-rs, with post-quantum key exchange first. The preferred cipher comes first, then the others by their speed on
+/// this CPU.
 fn provider(first: Option<Cipher>) -> CryptoProvider {
     CryptoProvider {
         cipher_suites: ciphers::in_order(first),
@@ -143,7 +144,7 @@ impl ServerCertVerifier for Pinned {
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let key = public_key(end_entity).ok_or(CertificateError::BadEncoding)?;
-        // Not in constant time, because public keys are compared.
+        // The comparison need not take constant time, because the keys are public.
         if self.keys.contains(&key) {
             return Ok(ServerCertVerified::assertion());
         }

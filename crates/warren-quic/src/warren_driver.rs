@@ -56,8 +56,8 @@ use crate::{
     tls,
 };
 
-/// Most closed connections that still answer late packets. Each does so for three probe timeouts, and takes about 50 KiB. A
-/// peer can lengthen that time by announcing a long acknowledgement delay. Beyond the limit, the oldest are forgotten.
+/// Maximum number of closed connections that still answer late packets. Each does so for three probe timeouts, and takes about 50
+/// KiB. A peer can lengthen that time by announcing a long acknowledgement delay. Beyond the limit, the oldest are forgotten.
 const MAX_OVER: usize = 256;
 
 /// All connections of one worker.
@@ -234,7 +234,7 @@ impl WarrenEndpoint {
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         let Some((slot, connection)) = found else { return Err(SendError::Closed(datagram)) };
         connection.send_datagram(datagram, context)?;
-        // No wake-up: the caller sends datagrams during its turn, and flushes at the end of it.
+        // Needs no wake-up: the caller sends datagrams during its turn, and flushes at the turn's end.
         self.work.list_to_send(slot, &mut connection.place.listed);
         Ok(())
     }
@@ -310,7 +310,7 @@ impl WarrenEndpoint {
         };
         let stalled = port.replace_socket(socket, using, self.counters.clone())?;
         connection.rouse(Instant::now());
-        // These connections waited for the parked transmit, which is gone.
+        // These connections waited for the parked transmit, which is lost with the old socket.
         self.work.to_send.extend(stalled);
         self.list(slot);
         self.wake();
@@ -377,12 +377,12 @@ impl WarrenEndpoint {
                 && let Some(port) = place
             {
                 if !is_gone {
-                    // Its time for late packets is not over, so the endpoint must be told to forget it too.
+                    // The time for late packets is not over, so the endpoint must be told to forget the connection too.
                     port.endpoint.handle_event(handle, EndpointEvent::drained());
                 }
                 port.remove_route(handle, slot);
                 if self.identity.is_some() {
-                    // A client's port serves one connection and closes with it.
+                    // A client's port serves one connection, so it closes with the connection.
                     *place = None;
                 }
             }
@@ -408,7 +408,7 @@ impl Drop for WarrenEndpoint {
     fn drop(&mut self) {
         for (index, incoming) in self.attempts.drain(..) {
             if let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) {
-                // The library keeps an attempt until it is told what becomes of it.
+                // The library keeps an attempt until it is accepted, refused or ignored.
                 port.endpoint.ignore(incoming);
             }
         }

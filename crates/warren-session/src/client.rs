@@ -78,7 +78,7 @@ pub struct ClientSession {
     links: Vec<Link>,
     actions: VecDeque<ClientAction>,
     taken: TakenAddresses,
-    /// Whether the exit has to know that the client stays. See [`Self::stay`].
+    /// Whether the exit has yet to be told that the client stays. See [`Self::stay`].
     stays: bool,
 }
 
@@ -141,8 +141,8 @@ impl ClientSession {
         self.config.moves_without_gap = moves_without_gap;
     }
 
-    /// Keeps this session, although the client has opened another one at another exit of the fleet. The exit may have heard of that
-    /// one from the store, and would end this session soon. `claim` is higher than that of every session before.
+    /// Keeps this session, although the client has opened another one at another exit of the fleet. This exit may have heard of
+    /// the other session from the store, and would end this one soon. `claim` is higher than that of every session before.
     pub fn stay(&mut self, claim: u64) {
         self.config.claim = claim;
         if planted_moves::is_planted(planted_moves::Bug::StayUnsaid) {
@@ -196,7 +196,7 @@ impl ClientSession {
         self.links.iter().filter_map(Link::due).min()
     }
 
-    /// Does what is due by `now`.
+    /// Handles every timer that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         for index in 0..self.config.connections {
             let Some(link) = self.link(index).filter(|link| link.due().is_some_and(|due| due <= now)) else {
@@ -220,7 +220,7 @@ impl ClientSession {
     }
 
     /// Gives up every connection of the session, because the caller found a better path to an exit. The caller reports the new
-    /// connection as connected with index 0. The session itself goes on.
+    /// connection as connected with index 0. The session itself continues.
     pub fn change_ways(&mut self, now: Instant) {
         if matches!(self.state, ClientState::Idle | ClientState::Stopped(_)) {
             return;
@@ -265,7 +265,7 @@ impl ClientSession {
         }
     }
 
-    /// Handles a failed connection or attempt: reports what it means for traffic and plans the next attempt.
+    /// Handles a failed connection or attempt: reports the consequence for traffic, and plans the next attempt.
     fn lost(&mut self, now: Instant, index: u32, loss: Loss) {
         let was_up = self.up_count() > 0;
         let was_stable = self.drop_link(index, loss.closing).is_some_and(|since| link::is_stable(since, now));

@@ -1,6 +1,6 @@
 //! The client registry, which is the content of `clients.toml`: the clients that may connect, and their addresses.
 
-/// Makes serde store a type as its text.
+/// Implements serde for a type that is stored as its text.
 macro_rules! stored_as_text {
     ($type:ident) => {
         impl TryFrom<String> for $type {

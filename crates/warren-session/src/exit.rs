@@ -56,18 +56,18 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of `last_seen` updates for online clients. After a crash, a full pool takes leases back in the order of `last_seen`.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Delay before the store is told that a session ended. One request covers all sessions that end meanwhile, so a client that
-/// reconnects in a tight loop cannot make the exit write all the time.
+/// Delay before the store is told that a session ended. One request covers all sessions that end within this time, so that a
+/// client that reconnects in a tight loop cannot make the exit write all the time.
 const ENDED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before the store is told again what it could not write.
+/// Delay before a write that the store could not do is repeated.
 const UNAVAILABLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Delay before a row that somebody else has changed meanwhile is sent again. The other change has arrived by then.
+/// Delay before a row that somebody else has changed meanwhile is sent again. By then the other change has arrived.
 const CONFLICT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Connections of one key that may wait for their first message in addition to those of one full session. They cover attempts
-/// that the client abandoned without a close.
+/// How many connections of one key may wait for their first message, in addition to those of one full session. They cover
+/// attempts that the client abandoned without a close.
 const WAITING_SLACK: u32 = 8;
 
 /// Every session of one exit.
@@ -178,8 +178,7 @@ impl ExitSessions {
     pub fn poll_action(&mut self) -> Option<ExitAction> {
         loop {
             let mut action = self.actions.pop_front()?;
-            // A batch is filled only when it leaves, so that it contains all changes made until then. There may be none
-            // left.
+            // A batch is filled only when it leaves, so that it contains all changes made until then. It may turn out empty.
             if let ExitAction::Store(request) = &mut action
                 && !self.store.fill_batch(request, &self.registry)
             {
@@ -194,7 +193,7 @@ impl ExitSessions {
         self.deadlines.next()
     }
 
-    /// Does what is due by `now`.
+    /// Handles every timer that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(deadline) = self.deadlines.pop_due(now) {
             match deadline {
@@ -272,7 +271,7 @@ impl ExitSessions {
             for (_, connection) in session.attached().filter(|_| !is_deaf) {
                 self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
             }
-            // A session without connections has nobody to tell, and would only delay the end of the drain.
+            // A session without connections has no connection to tell its client on. It would only delay the end of the drain.
             if self.actions.len() == before {
                 empty.push(session.id);
             }
@@ -301,7 +300,7 @@ impl ExitSessions {
         for connection in self.connections.all() {
             self.dismiss(connection, reason.goodbye());
         }
-        // At once, because the exit may stop before `ENDED_INTERVAL` is over.
+        // Saved at once, because the exit may stop before `ENDED_INTERVAL` is over.
         self.save_ends();
     }
 
@@ -319,7 +318,7 @@ impl ExitSessions {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
         }
         self.actions.push_back(ExitAction::End { session, reason });
-        // After `End`: the driver must stop routing packets to the session before its connections are told why.
+        // Done after `End`: the driver must stop routing packets to the session before its connections are told why.
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }
@@ -329,7 +328,7 @@ impl ExitSessions {
         self.save_soon(now);
     }
 
-    /// Makes the store save soon what has changed, together with other changes.
+    /// Schedules a write of all changes to the store soon, together with later ones.
     fn save_soon(&mut self, now: Instant) {
         if self.store.ends_due.is_none() {
             self.store.ends_due = Some(now + ENDED_INTERVAL);
@@ -402,14 +401,14 @@ impl ExitSessions {
         self.deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
     }
 
-    /// Tells the store of ended sessions if it must be told.
+    /// Tells the store about ended sessions, if that is due.
     fn save_ends(&mut self) {
         if self.store.ends_due.is_some() {
             self.save();
         }
     }
 
-    /// Tells the store of every change that is in force. Consecutive requests become one.
+    /// Tells the store about every change that is in force. Consecutive requests become one.
     fn save(&mut self) {
         if let Some(due) = self.store.ends_due.take() {
             self.deadlines.remove(due, Deadline::Ends);
@@ -417,7 +416,7 @@ impl ExitSessions {
         self.actions.extend(self.store.begin_batch().map(ExitAction::Store));
     }
 
-    /// Tells the store again after a while.
+    /// Schedules another write to the store, because it has refused one.
     fn save_later(&mut self, now: Instant, refusal: StoreRefusal) {
         if self.store.again_at.is_none() {
             let at = now

@@ -1,4 +1,4 @@
-//! Invitations: an operator hands one to a machine, which enrols a key of its own with it, once.
+//! Invitations: an operator gives one to a machine, which uses it once to enrol a key of its own.
 //!
 //! The text is `warren1:` and unpadded base64url of an `Invite` of `docs/warren-v1.proto` and the first four bytes of its
 //! SHA-256. The checksum detects a truncated or mistyped text before the exit is asked.
@@ -136,7 +136,7 @@ impl TokenDigest {
     /// The first digest in order.
     pub(crate) const LOWEST: Self = Self([0; 32]);
 
-    /// The first 8 bytes in hexadecimal, which identify an invitation and are valid in file names.
+    /// The first 8 bytes in hexadecimal. They identify an invitation and are valid in file names.
     pub fn label(&self) -> String {
         self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }

@@ -82,7 +82,7 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, PublicKeyError> {
         let key = Self::unchecked(text)?;
-        // First, because a point of small order in another encoding should get this error too.
+        // Checked first, because a point of small order in another encoding should get this error too.
         if key.is_of_small_order() {
             return Err(PublicKeyError::SmallOrder);
         }

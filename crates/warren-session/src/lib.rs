@@ -53,19 +53,19 @@ pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_sec
 // row B6 asks for 5 s.
 pub(crate) const FIRST_WORD_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(4_500);
 
-/// Most connections that one session may have, regardless of configuration.
+/// Maximum number of connections of one session, regardless of configuration.
 pub const MAX_CONNECTIONS: u32 = 256;
 
-/// Most prefixes (networks behind one client) that one `Hello` may ask for.
+/// Maximum number of prefixes (networks behind one client) that one `Hello` may ask for.
 pub const MAX_PREFIXES: usize = 64;
 
-/// Most routes that one `Welcome` may carry: about 24 bytes each, well below a message's 65,535.
+/// Maximum number of routes in one `Welcome`: about 24 bytes each, well below a message's 65,535.
 pub const MAX_ROUTES: usize = 1_024;
 
-/// Most DNS servers that one `Welcome` may carry.
+/// Maximum number of DNS servers in one `Welcome`.
 pub const MAX_DNS_SERVERS: usize = 16;
 
-/// Most keys that an exit serves at once.
+/// Maximum number of keys that an exit serves at once.
 pub const MAX_EXIT_KEYS: usize = 2;
 
 /// Smallest inner MTU in bytes: IPv6 needs 1,280 (RFC 8200 section 5).

@@ -193,7 +193,7 @@ impl AddressPool {
         now: SystemTime,
     ) -> Result<Vec<PublicKey>, PoolError> {
         for address in addresses.addresses() {
-            // All are checked before any is taken, so that nothing changes after an error.
+            // All addresses are checked before any is taken, so that nothing changes after an error.
             self.check_static(key, address)?;
         }
         let mut taken_from = Vec::new();
@@ -229,7 +229,7 @@ impl AddressPool {
         self.lease_of(key)
     }
 
-    /// Gives a key its addresses, one of each network, and marks it as online.
+    /// Leases a key its addresses, one of each network, and marks the key as online.
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl AddressPool {
             range.take(address, key);
         }
         let holder = self.holders.get(&key).copied();
-        // A key that has an address of the other family keeps its presence.
+        // A key that already has an address of the other family keeps its presence.
         let mut holder = holder.unwrap_or(Holder { ipv4: None, ipv6: None, presence });
         *holder.held_mut(family) = Some(Held { address, is_static });
         self.set(key, Some(holder));
@@ -338,7 +338,7 @@ impl AddressPool {
         }
     }
 
-    /// Sets what a key holds, and updates the keys that can lose their sticky leases.
+    /// Sets a key's addresses, and updates the set of keys that can lose their sticky leases.
     fn set(&mut self, key: PublicKey, after: Option<Holder>) {
         let before = match after {
             Some(after) => self.holders.insert(key, after),

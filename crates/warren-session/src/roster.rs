@@ -33,10 +33,10 @@ pub use self::name::FleetName;
 pub use self::refusal::RosterRefusal;
 pub use self::signed::SignedRoster;
 
-/// Most exits of a roster.
+/// Maximum number of exits of a roster.
 pub const MAX_ROSTER_EXITS: usize = 64;
 
-/// Most endpoints of an exit.
+/// Maximum number of endpoints of an exit.
 pub const MAX_ROSTER_ENDPOINTS: usize = 8;
 
 /// Maximum size of a signed roster in bytes.
@@ -45,7 +45,7 @@ pub const MAX_ROSTER_LENGTH: usize = 16 * 1_024;
 /// Largest weight of an exit.
 pub const MAX_WEIGHT: u32 = 1_000;
 
-/// Most changes of the fleet key that a roster proves to clients that have missed them.
+/// Maximum number of changes of the fleet key that a roster proves to clients that have missed them.
 pub const MAX_HANDOVERS: usize = 4;
 
 /// Longest name of a region in bytes.

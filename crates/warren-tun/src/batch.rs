@@ -96,7 +96,7 @@ impl<'b> Gathered<'b> {
         Self { file, slices, bytes: slices.iter().map(|slice| slice.len()).sum() }
     }
 
-    /// Makes the write with a system call of its own.
+    /// Makes the write with a separate system call.
     pub(crate) fn write(&self) -> io::Result<()> {
         self.complete(rustix::io::writev(self.file, self.slices)?)
     }

@@ -100,7 +100,7 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         }
     }
 
-    // Close the claim's own queue, which nobody reads.
+    // Closes the claim's own queue, which nobody reads.
     drop(claim);
     let index = interface_index(&config.name)?
         .ok_or_else(|| TunError::from_kernel("find", &config.name, Errno::NOLINK.into()))?;

@@ -18,7 +18,7 @@ use crate::{Ring, WriteBatch};
 /// Minimum size of the buffer for [`Queue::poll_read`]: a virtio-net header and the largest IP packet.
 pub const READ_BUFFER_BYTES: usize = virtio::LEN + 65_536;
 
-/// Most parts that [`Queue::write`] gathers into one packet.
+/// Maximum number of parts that [`Queue::write`] gathers into one packet.
 pub const MAX_PARTS: usize = coalesce::MAX_PARTS;
 
 /// One queue of a TUN device, read and written without blocking.

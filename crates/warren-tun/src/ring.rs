@@ -21,7 +21,7 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::batch::Gathered;
 
-/// Most writes of one system call. A batch from the carrier seldom has more, and a second call then costs little.
+/// Maximum number of writes of one system call. A batch from the carrier seldom has more, and a second call then costs little.
 const ENTRIES: u16 = 256;
 
 /// A ring of the kernel (io_uring) that can only write.
@@ -94,7 +94,7 @@ impl Ring {
         }
     }
 
-    /// Makes at most [`ENTRIES`] writes and returns once the kernel needs none of their memory any more.
+    /// Makes at most [`ENTRIES`] writes, and returns once the kernel no longer needs their memory.
     fn write_chunk(
         &mut self,
         writes: &[Gathered<'_>],

@@ -11,8 +11,8 @@ use bytes::BytesMut;
 // 1.5 s of one TCP flow took 10,494 page faults with new memory for each burst, and 312 with slabs that are used again
 // (bench/LOG.md).
 const SLAB: usize = 64 * 1024;
-/// Most slabs: 2 MiB, somewhat more than a full queue of the least size holds. A packet that waits keeps its whole slab, so a few small
-/// packets could each keep one. Beyond these slabs, each packet gets memory of its own.
+/// Maximum number of slabs: 2 MiB, somewhat more than a full queue of the smallest limit holds. A waiting packet keeps its whole
+/// slab, so a few small packets could each keep one. When all slabs are in use, each packet gets memory of its own.
 // With 32 slabs, a stalled path of 10,000 packets a second kept 4.2 to 4.7 MiB, with 64 slabs 5.8 to 6.3 MiB. Neither
 // costs speed (bench/LOG.md, "What waiting packets keep").
 const MOST: usize = 32;
@@ -39,8 +39,8 @@ enum Filling {
 impl Arena {
     /// Returns an empty buffer with room for `bytes`. The caller fills it and takes the packet out with [`BytesMut::split`].
     pub(crate) fn room(&mut self, bytes: usize) -> &mut BytesMut {
-        // `split` takes each packet out, so `capacity` is what is left of the slab. The packets share the memory, so
-        // the slab becomes free only once all of them are gone.
+        // `split` takes each packet out, so `capacity` is the unused part of the slab. The packets share the memory, so the slab
+        // becomes free only once all of them are gone.
         if self.filling.capacity() < bytes {
             self.next(bytes);
         }
@@ -60,7 +60,7 @@ impl Arena {
         let slab = if left.is_none() { self.slab(SLAB.max(bytes)) } else { None };
         (self.filling, self.is) = match slab {
             Some(slab) => (slab, Filling::Slab),
-            // The search goes over all slabs, so it is repeated only after another 64 KiB.
+            // The search visits all slabs, so it is repeated only after another 64 KiB.
             None => (BytesMut::with_capacity(bytes), Filling::Alone(left.unwrap_or(SLAB))),
         };
     }

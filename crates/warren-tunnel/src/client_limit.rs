@@ -1,5 +1,5 @@
-//! What one client of an exit may send and receive, and what was dropped of it. The control plane sets the limits and reads the drops;
-//! every worker that carries packets of the client asks the limits and counts the drops.
+//! The limits on one client of an exit, and the counts of its dropped packets. The control plane sets the limits and reads the
+//! drops. Every worker that carries packets of the client checks the limits and counts the drops.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -52,7 +52,7 @@ impl ClientLimit {
         }
     }
 
-    /// What was dropped of the client's packets, in both directions together.
+    /// Returns the counts of the client's dropped packets, both directions together.
     pub fn drops(&self) -> DropCounters {
         let mut drops = DropCounters::default();
         for (reason, count) in DropReason::ALL.into_iter().zip(self.drops.iter()) {

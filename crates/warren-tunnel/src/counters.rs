@@ -23,7 +23,7 @@ use super::traffic::Traffic;
 /// `docs/counters.md`.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
+    /// Inner packets cut from the reads of the TUN. A super-packet counts as the packets that it held.
     pub tun_read_packets: u64,
     /// Bytes of the inner packets read, IP headers included.
     pub tun_read_bytes: u64,
@@ -59,7 +59,7 @@ pub struct Totals {
     pub fragments_received: u64,
 }
 
-/// One connection's share, and what its QUIC state says.
+/// One connection's counters and QUIC state.
 #[derive(Debug, Clone)]
 pub struct ConnectionSnapshot {
     /// The connection's number in this process.
@@ -78,23 +78,23 @@ pub struct ConnectionSnapshot {
     pub bytes_in: u64,
     /// Inner packets that wait to be sent.
     pub queue_packets: usize,
-    /// Bytes of the packets that wait.
+    /// Bytes of the waiting packets.
     pub queue_bytes: usize,
     /// QUIC's own counters, while the connection is open.
     pub quic: Option<ConnectionStats>,
-    /// What repair did for the connection.
+    /// The results of repair for the connection.
     pub repair: RepairSnapshot,
 }
 
 impl ConnectionSnapshot {
-    /// What the connection carried.
+    /// Returns the packets and bytes that the connection carried.
     pub(crate) fn traffic(&self) -> Traffic {
         let Self { packets_out, bytes_out, packets_in, bytes_in, .. } = *self;
         Traffic { packets_out, bytes_out, packets_in, bytes_in }
     }
 }
 
-/// What repair did for one connection, both ways.
+/// The results of repair for one connection, in both directions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairSnapshot {
     /// Whether lost datagrams are sent again now.
@@ -120,7 +120,7 @@ pub struct Occupancy {
     pub drives_per_wakeup: Histogram,
 }
 
-/// How often a batch had each size. The last bucket counts larger batches too.
+/// How often a batch had each size. The last bucket also counts larger batches.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: [u64; Self::PLACES],
@@ -198,9 +198,9 @@ pub struct Snapshot {
     pub drops_to_tun: DropCounters,
     /// Every connection.
     pub connections: Vec<ConnectionSnapshot>,
-    /// At an exit: what was carried for each client since the worker started.
+    /// At an exit: the traffic carried for each client since the worker started.
     pub clients: BTreeMap<PublicKey, Traffic>,
-    /// What the UDP sockets counted.
+    /// The counters of the UDP sockets.
     pub sockets: SocketStats,
     /// How full batches were.
     pub occupancy: Occupancy,
@@ -218,7 +218,7 @@ pub struct PastConnections {
     pub repair: RepairSums,
 }
 
-/// What repair did, summed over connections.
+/// The results of repair, summed over connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairSums {
     /// Datagrams that were sent again. A copy of a repair does not count.
@@ -229,11 +229,11 @@ pub struct RepairSums {
     pub filled: u64,
     /// Datagrams that arrived after others had stopped waiting for them.
     pub late: u64,
-    /// Missing datagrams that others waited for in vain, and that did not arrive later either.
+    /// Missing datagrams that others waited for in vain, and that did not arrive later.
     pub missing: u64,
 }
 
-/// What QUIC did with the datagrams that it sent and received, summed over connections.
+/// QUIC's counts of the datagrams that it sent and received, summed over connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QuicSums {
     /// DATAGRAM frames sent.
@@ -281,7 +281,7 @@ impl RepairSums {
 }
 
 impl RepairSnapshot {
-    /// Missing datagrams that others waited for in vain, and that did not arrive later either.
+    /// Missing datagrams that others waited for in vain, and that did not arrive later.
     pub fn missing(&self) -> u64 {
         self.order.given_up.saturating_sub(self.order.late)
     }

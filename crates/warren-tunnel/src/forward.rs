@@ -22,7 +22,7 @@ use super::moving::Moving;
 /// The rules of one role.
 #[derive(Debug, Clone)]
 pub enum Forwarding {
-    /// One session. Every packet from the TUN goes to it, and only packets for its addresses come out.
+    /// One session. Every packet from the TUN goes to it, and only packets for its addresses may leave it.
     Client,
     /// Many sessions, distinguished by inner address.
     Exit {
@@ -46,7 +46,7 @@ pub struct SessionRoute {
     pub prefixes: Vec<IpNet>,
     /// N: the number of connections that flows are spread over.
     pub connections: u32,
-    /// At an exit: what the client may send and receive.
+    /// At an exit: the limits on the client's sending and receiving.
     pub limit: Option<Arc<ClientLimit>>,
     /// Whether both sides repair: numbered datagrams are put in order, and lost ones are sent again.
     pub repair: bool,
@@ -73,14 +73,14 @@ pub(crate) struct Sessions {
     by_id: HashMap<SessionId, Session>,
     by_address: HashMap<IpAddr, SessionId>,
     by_prefix: Prefixes,
-    /// The move of a client to another exit. The client has two sessions meanwhile.
+    /// The move of a client to another exit. During the move, the client has two sessions.
     moving: Option<Arc<Moving>>,
 }
 
 #[derive(Debug)]
 struct Session {
     route: SessionRoute,
-    /// Where the connection of each index is; `None` while it is lost.
+    /// The place of the connection of each index; `None` while it is lost.
     slots: Vec<Option<Place>>,
     /// Every connection that was attached and not detached since, even if a newer connection has its index.
     attached: Vec<Place>,
@@ -88,7 +88,7 @@ struct Session {
     silent: Vec<Place>,
 }
 
-/// Where a connection is.
+/// The worker and slot of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// On this worker, with this pump.
@@ -148,7 +148,7 @@ impl Sessions {
     ) -> Result<Place, DropReason> {
         let choice = moving.choose(flow, FlowStep::of(packet), now);
         let place = |id: SessionId| self.by_id.get(&id)?.place_for(flow);
-        // A session whose exit has just gone must not swallow what the other one can carry.
+        // A session whose exit has just gone must not swallow packets that the other session can carry.
         place(choice.right).or_else(|| place(choice.other?)).ok_or(DropReason::NoConnection)
     }
 
@@ -186,7 +186,7 @@ impl Sessions {
         session.silent.retain(|silent| *silent != place);
     }
 
-    /// Notes whether a session's connection gets no answers.
+    /// Records whether a session's connection is unanswered.
     pub(crate) fn set_silent(&mut self, id: SessionId, place: Place, silent: bool) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
         session.silent.retain(|other| *other != place);
@@ -272,7 +272,7 @@ impl Sessions {
         self.by_address.get(&address).copied().or_else(|| self.by_prefix.owner_of(address))
     }
 
-    /// Forgets the addresses and networks of a session's route, unless another session has them by now.
+    /// Forgets the addresses and networks of a session's route, except those that another session has by now.
     fn forget_addresses(&mut self, id: SessionId, route: &SessionRoute) {
         for address in route.addresses() {
             if self.by_address.get(&address) == Some(&id) {

@@ -15,7 +15,7 @@ use warren_quic::driver::ConnectionId;
 
 use super::arena::Arena;
 
-/// Bytes that may wait for a worker, from each of the others.
+/// How many bytes may wait for a worker, from each of the other workers.
 const LIMIT: usize = 1024 * 1024;
 /// Batches that may wait for a worker, from all others together.
 const BATCHES: usize = 1024;
@@ -29,7 +29,7 @@ pub(crate) struct HandOver {
     inbox: mpsc::Receiver<Batch>,
 }
 
-/// What one TUN read brought: a packet or a super-packet.
+/// The result of one TUN read: a packet or a super-packet.
 pub(crate) struct HandedOver {
     /// The connection that the packet is for, according to the worker that read it.
     pub connection: ConnectionId,
@@ -37,7 +37,7 @@ pub(crate) struct HandedOver {
     pub packet: BytesMut,
 }
 
-/// A turn's reads for one worker. Its bytes count as waiting until it is dropped.
+/// The packets that one turn has read for another worker. Their bytes count as waiting until the batch is freed.
 pub(crate) struct Batch {
     reads: Vec<HandedOver>,
     bytes: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Batch {
 
 struct Way {
     to: mpsc::Sender<Batch>,
-    /// Bytes handed over and not yet processed.
+    /// Bytes that were handed over and are not processed yet.
     waiting: Arc<AtomicUsize>,
     reads: Vec<HandedOver>,
     bytes: usize,
@@ -70,7 +70,7 @@ pub(crate) fn between(workers: usize) -> Vec<HandOver> {
 }
 
 impl HandOver {
-    /// Copies what was read into the batch for the worker that has the connection; returns whether there was room.
+    /// Copies a read into the batch for the worker that has the connection. Returns whether there was room.
     pub(crate) fn push(
         &mut self,
         connection: ConnectionId,
@@ -78,10 +78,10 @@ impl HandOver {
         packet: &[u8],
         arena: &mut Arena,
     ) -> bool {
-        // This worker has no channel to itself, and none to an unknown worker.
+        // This worker has no channel to itself, and no worker has one to an unknown worker.
         let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
-        // Only this worker adds to `waiting`. A subtraction that is seen late makes the channel look fuller, never
-        // emptier, so `Relaxed` is enough.
+        // Only this worker adds to `waiting`. If it sees a subtraction late, the channel looks fuller than it is, never emptier,
+        // so `Relaxed` is enough.
         if way.waiting.load(Relaxed) + way.bytes + packet.len() > LIMIT {
             return false;
         }
@@ -115,7 +115,7 @@ impl HandOver {
         }
         match self.inbox.poll_recv(cx) {
             Poll::Ready(Some(batch)) => Poll::Ready(batch),
-            // All other workers have ended. The control plane learns of it from their reports.
+            // All other workers have ended. The control plane learns that from their reports.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

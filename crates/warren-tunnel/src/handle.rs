@@ -22,10 +22,10 @@ pub(super) struct Thread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the workers report, each one's reports in order.
+/// The workers' reports. Those of one worker keep their order.
 pub struct Reports {
     workers: Vec<mpsc::Receiver<Report>>,
-    /// The worker that is asked first. It changes each time, so that none waits for ever behind a busy one.
+    /// The worker that is polled first. It changes each time, so that none waits for ever behind a busy one.
     first: usize,
 }
 
@@ -34,8 +34,8 @@ impl WorkerHandle {
         Self { workers }
     }
 
-    /// Sends a command to the worker of its connection. A command to a worker that has ended is dropped. The control
-    /// plane learns of the end from the reports, which end too.
+    /// Sends a command to the worker of its connection. If the worker has ended, drops the command. The control plane learns of
+    /// the end from the reports, which end too.
     pub async fn send(&self, command: ConnectionCommand) {
         let number = match &command {
             // Connections of one index report in the order of their commands.
@@ -61,15 +61,15 @@ impl WorkerHandle {
         self.send_to(0, Command::Panic).await;
     }
 
-    /// Gives each worker its queue of the TUN device, in place of the one that it has.
+    /// Gives each worker its queue of the TUN device, in place of its earlier one.
     pub async fn open_device(&self, queues: Vec<Queue>, forwarding: &Forwarding) {
         for (number, queue) in queues.into_iter().enumerate() {
             self.send_to(number, Command::OpenDevice { queue, forwarding: forwarding.clone() }).await;
         }
     }
 
-    /// Tells the other workers of a report that concerns them: they read the connection's flows too, or have the device's other queues. The
-    /// worker that reported it hears it again, which does no harm.
+    /// Passes a report on to the other workers, because it concerns them: they also read packets of the connection's flows, or
+    /// have the device's other queues. The worker that reported also gets it, which does no harm.
     pub async fn tell_others(&self, report: &Report) {
         if self.workers.len() < 2 {
             return;
@@ -96,7 +96,7 @@ impl WorkerHandle {
     /// Returns every counter of all workers, or `None` when a worker has ended.
     pub async fn snapshot(&self) -> Option<Snapshot> {
         let mut answers = Vec::new();
-        // All are asked before the first answer is awaited, so that they count at about the same moment.
+        // All workers are asked before the first answer is awaited, so that they count at about the same moment.
         for number in 0..self.workers.len() {
             let (answer, snapshot) = oneshot::channel();
             self.send_to(number, Command::Snapshot(answer)).await;
@@ -109,7 +109,7 @@ impl WorkerHandle {
         Some(Snapshot::of_all(snapshots))
     }
 
-    /// Returns what the allocator keeps for each worker's thread. A worker that has ended is left out.
+    /// Returns the memory that the allocator keeps for each worker's thread. A worker that has ended is left out.
     pub async fn thread_caches(&self) -> Vec<ThreadCache> {
         let mut caches = Vec::new();
         for number in 0..self.workers.len() {
@@ -120,12 +120,12 @@ impl WorkerHandle {
         caches
     }
 
-    /// Closes every connection with a code that the other side reads, and waits for the threads to end.
+    /// Closes every connection with a code for the other side, and waits for the threads to end.
     pub async fn stop(mut self, code: u32, reason: String) {
         self.send_all(SharedCommand::Stop { code, reason }).await;
         for worker in &mut self.workers {
             let Some(thread) = worker.thread.take() else { continue };
-            // A join blocks, and the daemon's own thread has other work meanwhile.
+            // A join blocks its thread. The daemon's own thread has other work in the meantime.
             if tokio::task::spawn_blocking(move || thread.join()).await.is_err() {
                 tracing::error!("cannot wait for the worker thread");
             }

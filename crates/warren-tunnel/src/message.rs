@@ -50,10 +50,10 @@ pub enum ConnectionCommand {
     SendControl { connection: ConnectionId, data: Vec<u8> },
     /// Closes a connection with an application code, once the control stream is empty.
     Close { connection: ConnectionId, code: u32, reason: String },
-    /// Says that the peer is an enrolled client, so that an overloaded exit keeps queue space for it. Attached
-    /// connections need no such command.
+    /// Marks the peer as an enrolled client, so that an overloaded exit keeps queue space for it. Attached connections need no
+    /// such command.
     KnowAsClient { connection: ConnectionId },
-    /// Gives a connection another socket, because the path from the old one's port seems broken.
+    /// Gives a connection another socket, because the path from the old socket's port seems broken.
     Rebind { connection: ConnectionId, socket: UdpSocket },
 }
 
@@ -61,14 +61,14 @@ pub enum ConnectionCommand {
 #[derive(Clone)]
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum SharedCommand {
-    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit names the client
-    /// that the session belongs to.
+    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit names the client to which
+    /// the session belongs.
     OpenSession { session: SessionId, client: Option<PublicKey>, route: SessionRoute },
     /// Lets packets of a session use a connection of any worker.
     Attach { session: SessionId, connection: ConnectionId, index: u32 },
-    /// Stops packets of a session on a connection. What still waits for it is counted as lost with the connection.
+    /// Stops packets of a session on a connection. Packets that still wait for it are counted as lost with the connection.
     Detach { connection: ConnectionId },
-    /// Notes whether another worker's connection gets no answers.
+    /// Records whether another worker's connection is unanswered.
     SetSilent { connection: ConnectionId, silent: bool },
     /// Ends a session. Its addresses are unreachable from here on.
     EndSession { session: SessionId },
@@ -106,7 +106,7 @@ pub enum Report {
     WireGuardUp { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },
-    /// What the connection sends is no longer answered, or is answered again.
+    /// The exit has stopped answering the connection, or answers it again.
     Answers { connection: ConnectionId, answers: bool },
     /// The connection is gone.
     Closed { connection: ConnectionId, reason: CloseReason },

@@ -1,4 +1,4 @@
-//! A client's move to another exit: which of its two sessions each packet takes meanwhile.
+//! A client's move to another exit: which of its two sessions each packet takes during the move.
 //!
 //! The client has the same inner addresses at both exits, but the exits have other public addresses. So a flow that began at the old
 //! exit must stay there. A TCP flow is new if its SYN came after the switch. A UDP flow is old if it had packets between the move's
@@ -28,7 +28,7 @@ const COUNTED_FOR: Duration = Duration::from_secs(15);
 /// A flow of the old session without a packet for this long loses its slot if no other slot is free. An old TCP flow
 /// needs its slot only to be counted and to tell a copied SYN from a new one, and an old UDP flow has paused by then.
 const OLD_IDLE: Duration = Duration::from_secs(60);
-/// As [`OLD_IDLE`], for a TCP flow of the new session. A flow that has lost its slot is treated as an old one.
+/// Like [`OLD_IDLE`], for a TCP flow of the new session. A flow that has lost its slot is treated as an old one.
 const NEW_IDLE: Duration = Duration::from_secs(300);
 
 /// A move from one session to another.
@@ -50,7 +50,7 @@ pub struct Moving {
 /// Echo requests of one program to one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
-    /// Where they go.
+    /// The destination of the echo requests.
     pub destination: IpAddr,
     /// The identifier that they carry.
     pub identifier: u16,
@@ -124,7 +124,7 @@ impl Moving {
         Choice { right, other: Some(other) }
     }
 
-    /// Notes a packet from an exit. A flow that begins there has to be answered there.
+    /// Records a packet from an exit. A flow that begins there must be answered there.
     pub(crate) fn received(&self, session: SessionId, packet: &FiveTuple, step: FlowStep, now: Instant) {
         let (flow, at) = (packet.reversed(), self.milliseconds(now));
         let is_tcp = flow.protocol == protocol::TCP;
@@ -146,7 +146,7 @@ impl Moving {
         }
     }
 
-    /// Notes a packet before the switch: its flow stays with the old session.
+    /// Records a packet before the switch: its flow stays with the old session.
     fn note_before(&self, flow: &FiveTuple, step: FlowStep, now: Instant) {
         match flow.protocol {
             protocol::TCP if step == FlowStep::Ends => self.old_flows.end(flow),
@@ -187,8 +187,8 @@ impl Moving {
         }
     }
 
-    /// Notes a flow of the new session. If there is no room, the flow's later packets could not be distinguished from those
-    /// of old flows. So the whole flow takes the old session.
+    /// Records a flow of the new session. If there is no room, the flow's later packets could not be distinguished from those of
+    /// old flows. So the whole flow takes the old session.
     fn note_new(&self, flow: &FiveTuple, at: u32) -> bool {
         let has_room = self.new_flows.note(flow, at);
         if !has_room {
@@ -197,7 +197,7 @@ impl Moving {
         has_room
     }
 
-    /// Notes a packet of a flow of the new session. Returns whether the flow is one.
+    /// Records a packet, if its flow belongs to the new session. Returns whether it does.
     fn see_new(&self, flow: &FiveTuple, step: FlowStep, at: u32) -> bool {
         let is_known = self.new_flows.see(flow, at);
         if is_known && step == FlowStep::Ends {

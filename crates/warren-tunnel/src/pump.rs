@@ -36,14 +36,14 @@ const QUEUE_HIGH_WATER: usize = 256 * 1024;
 const SETTLED: Duration = Duration::from_secs(5);
 /// Largest burst of ICMP answers to packets that are too big.
 const ANSWERS: u32 = 20;
-/// After a burst, one further answer is allowed in each such interval.
+/// After a burst, one more answer is allowed in each such interval.
 const ANSWER_EVERY: Duration = Duration::from_millis(50);
 /// A connection whose packets wait longer is slower than the host. Its packets wait better in this queue, which
 /// separates flows and keeps them short, than in the TUN's single FIFO.
 const SLOW: Duration = Duration::from_millis(10);
 /// A queue without progress for this long no longer holds back the TUN, because its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
-/// A queue that has been empty for this long gives up its memory. What CoDel knows of flows is old by then.
+/// A queue that has been empty for this long gives up its memory. By then, CoDel's state of its flows is out of date.
 const SPARED_AFTER: Duration = Duration::from_secs(10);
 /// How long a missing datagram holds back its lane while the path's round-trip time is unknown. Once it is known, the
 /// hold is the time of two repairs plus this much, because round-trip times change.
@@ -52,7 +52,7 @@ const HOLD: Duration = Duration::from_millis(100);
 /// copy.
 const REPAIR_DELAY: Duration = Duration::from_millis(6);
 
-/// One connection's state on the packet path. It has 20 fields because each step of a packet's way owns one or two.
+/// One connection's state on the packet path. It has 20 fields because each step of a packet's way uses one or two of them.
 pub(crate) struct Pump {
     pub connection: ConnectionId,
     /// The session and the connection's index in it, once attached.
@@ -87,7 +87,7 @@ pub(crate) struct Pump {
     pub blocked: bool,
     /// Whether the worker has this pump on its list of pumps to drain.
     pub listed: bool,
-    /// What the connection carried for the session that it is attached to.
+    /// The traffic that the connection carried for the session to which it is attached.
     pub traffic: Traffic,
 }
 
@@ -117,7 +117,7 @@ impl Pump {
         }
     }
 
-    /// Puts a framed packet at the end of its flow.
+    /// Appends a framed packet to its flow.
     pub(crate) fn enqueue(&mut self, flow_hash: u32, framed: BytesMut, now: Instant, drops: &mut Drops) {
         if self.is_idle() {
             // An empty queue makes no progress, so a stall is counted from its first packet.
@@ -129,7 +129,7 @@ impl Pump {
         }
     }
 
-    /// Counts packets that will not be sent, at the client too.
+    /// Counts packets that will not be sent. If they belong to a client, also counts them there.
     fn count_drops(&self, reason: DropReason, packets: u64, drops: &mut Drops) {
         drops.to_carrier.add_many(reason, packets);
         if let Some(client) = &self.client {
@@ -155,14 +155,14 @@ impl Pump {
         self.queue.packets() + usize::from(self.held.is_some()) + usize::from(!self.fragments.is_empty())
     }
 
-    /// Whether this queue asks the TUN's reader to wait.
+    /// Whether the TUN's reader should wait for this queue.
     pub(crate) fn holds_back(&self, now: Instant) -> bool {
         self.queue.bytes() >= QUEUE_HIGH_WATER
             && self.wait < SLOW
             && now.duration_since(self.last_progress) < STALL
     }
 
-    /// Notes the connection's current datagram size, and since when it has been the same.
+    /// Records the connection's current datagram size, and since when it has been the same.
     pub(crate) fn note_datagram_size(&mut self, endpoint: &Endpoint, now: Instant) {
         let size = endpoint.max_datagram_size(self.connection);
         if self.datagram_size.0 != size {
@@ -170,7 +170,7 @@ impl Pump {
         }
     }
 
-    /// Notes the path's losses, its round-trip time and its congestion window.
+    /// Records the path's losses, its round-trip time and its congestion window.
     pub(crate) fn note_losses(&mut self, endpoint: &Endpoint, now: Instant) {
         let Some(counts) = endpoint.loss_counts(self.connection) else { return };
         self.repair.observe(&counts, now);
@@ -179,7 +179,8 @@ impl Pump {
         // 182 with two thirds of the round trip (bench/LOG.md).
         let mut round_trip = counts.rtt;
         if self.repair.is_on() {
-            // Packets after a lost one wait for its repair. An inner flow needs a window for both.
+            // Packets behind a lost one wait for its repair, so an inner flow needs a window that covers the round trip plus
+            // the repair.
             round_trip += time_of_repair(counts.rtt);
         }
         self.queue.set_round_trip(round_trip, counts.is_starting);
@@ -187,7 +188,8 @@ impl Pump {
         self.queue.set_limit(limit.clamp(LEAST_QUEUE_LIMIT, MOST_QUEUE_LIMIT));
     }
 
-    /// Gives up the memory of the queue if the connection has sent nothing for a while: an exit may have thousands of idle ones.
+    /// Releases the memory of the queue if the connection has sent nothing for a while, because an exit may have thousands of
+    /// idle ones.
     pub(crate) fn spare_memory(&mut self, now: Instant) {
         if self.is_idle() && now.duration_since(self.last_progress) >= SPARED_AFTER {
             self.queue.release();
@@ -197,7 +199,7 @@ impl Pump {
     /// Brings this pump's share of what all pumps hold for order up to date.
     pub(crate) fn note_held(&mut self, of_all: &mut usize) {
         let size = self.resequencer.size();
-        // Added first, so that the sum never goes below zero.
+        // Adds first, so that the sum never goes below zero.
         *of_all = (*of_all + size).saturating_sub(self.held_noted);
         self.held_noted = size;
     }
@@ -211,9 +213,10 @@ impl Pump {
         size.map(|size| size.saturating_sub(PACKET_OVERHEAD + self.trailer()))
     }
 
-    /// Bytes that a number may take in each datagram.
+    /// How many bytes a number may take in each datagram.
     fn trailer(&self) -> usize {
-        // Even while repair is off: it may begin at any moment, and the size that senders learnt should stay the same.
+        // Reserved even while repair is off: repair may begin at any moment, and the size that senders have learnt should stay
+        // the same.
         if self.repair.is_agreed { TRAILER } else { 0 }
     }
 
@@ -241,7 +244,7 @@ impl Pump {
     ) {
         let mut signals = Signals::default();
         while !self.blocked {
-            // A repair is a round trip late already, and the receiver may hold back others for it.
+            // A repair is already a round trip late, and the receiver may hold back other datagrams for it.
             if self.send_urgent(endpoint, now, totals) {
                 continue;
             }
@@ -265,7 +268,8 @@ impl Pump {
                     self.held = Some(Outgoing { datagram, context });
                 }
                 Err((SendError::TooLarge(mut framed), _)) => {
-                    // Each fragment gets a number of its own. The receiver would wait in vain for the packet's number.
+                    // Takes the packet's own number back, because each fragment gets one. The receiver would wait in vain for the
+                    // packet's.
                     self.repair.take_back(&mut framed);
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
                 }
@@ -281,8 +285,8 @@ impl Pump {
         totals.waits.add(&signals.waits);
     }
 
-    /// Sends the next datagram that goes before all others. Returns false if there is none. If the transport has no
-    /// room, sets `blocked`, which ends the caller's loop.
+    /// Sends the next urgent datagram. Returns false if there is none. If the transport has no room, sets `blocked`, which ends
+    /// the caller's loop.
     fn send_urgent(&mut self, endpoint: &mut Endpoint, now: Instant, totals: &mut Totals) -> bool {
         let Some(outgoing) = self.repair.next_urgent(now) else { return false };
         match send(endpoint, self.connection, outgoing) {
@@ -314,7 +318,7 @@ impl Pump {
         }
     }
 
-    /// Drops and counts everything that the connection will not send any more.
+    /// Drops and counts everything that the connection can no longer send.
     pub(crate) fn abandon(&mut self, drops: &mut Drops) {
         let packets = self.queued_packets() as u64;
         if packets > 0 {
@@ -323,7 +327,7 @@ impl Pump {
         self.queue.clear();
         self.held = None;
         self.fragments.clear();
-        // Counts nothing: these packets were counted when they were first sent.
+        // Counts nothing, because these packets were counted when they were first sent.
         self.repair.abandon();
     }
 
@@ -347,7 +351,7 @@ impl Pump {
                 self.blocked = true;
                 self.fragments.push_front(Outgoing { datagram, context });
             }
-            // The path shrank between two fragments of a packet: the rest of it cannot follow.
+            // The path's MTU shrank between two fragments of a packet, so the remaining fragments cannot follow.
             Err((SendError::TooLarge(first), _)) => {
                 self.repair.refused(first);
                 for rest in self.fragments.drain(..) {
@@ -371,7 +375,7 @@ impl Pump {
             self.count_drops(DropReason::TooLarge, 1, drops);
             return;
         };
-        // From the whole packet, because only its first fragment has ports.
+        // The lane is chosen from the whole packet, because only the packet's first fragment has ports.
         let lane = Lane::of_packet(packet);
         let room = max_datagram.saturating_sub(self.trailer());
         for (header, range) in self.fragmenter.fragments(flags, packet.len(), room) {

@@ -1,4 +1,4 @@
-//! The sender's half of repair: datagrams are numbered and kept while the path loses some, and those that were lost are sent again.
+//! The sender's half of repair: numbers datagrams and keeps them while the path loses some, and sends lost ones again.
 //!
 //! Repair is for random loss. A budget bounds it, and a path that loses too much gets none. Lost datagrams of flows that need order are
 //! sent again twice at most, the others once and only while they are fresh.
@@ -20,7 +20,7 @@ use self::budget::Budget;
 use self::planted::{Bug, is_planted};
 use self::watch::LossWatch;
 
-/// Most repairs of one datagram of an ordered lane.
+/// Maximum number of repairs of one datagram of an ordered lane.
 // There are no parity packets. They would help only many calls at once, on a long path with purely random loss
 // (bench/LOG.md, "Parity for real-time traffic, by calculation").
 const ORDERED_ROUNDS: u8 = 2;
@@ -33,11 +33,11 @@ const COPY_AFTER: Duration = Duration::from_millis(3);
 /// A datagram for the transport.
 pub(crate) struct Outgoing {
     pub datagram: Bytes,
-    /// What the transport returns with it if it is lost. `None` if it need not be kept.
+    /// The context that the transport returns if the datagram is lost. `None` if the datagram need not be kept.
     pub context: Option<u64>,
 }
 
-/// What became of lost datagrams.
+/// Counts of lost datagrams, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RepairCounts {
     /// Datagrams that were sent again. A copy of a repair does not count.
@@ -63,7 +63,7 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
-    /// Notes what the path has lost so far.
+    /// Records the path's losses so far.
     pub(crate) fn observe(&mut self, counts: &LossCounts, now: Instant) {
         self.watch.observe(counts, now);
         self.budget.set_share(self.watch.loss().share());
@@ -81,7 +81,7 @@ impl Repair {
 
     /// Makes a framed packet or fragment ready for the transport: numbers it while repair is on.
     pub(crate) fn prepare(&mut self, mut framed: BytesMut, lane: impl FnOnce(&[u8]) -> Lane) -> Outgoing {
-        // Even while repair is off, so that the first losses find a budget.
+        // Done even while repair is off, so that the first losses find a budget.
         self.budget.earn(framed.len());
         if !self.is_on() {
             return Outgoing { datagram: framed.freeze(), context: None };
@@ -106,7 +106,7 @@ impl Repair {
     pub(crate) fn take_back(&mut self, datagram: &mut Bytes) {
         if let Ok(Numbering::Numbered(place)) = Numbering::cut(datagram)
             && let Some(next) = self.next.get_mut(place.lane.index())
-            // Otherwise a later number is in use already, and would be given twice.
+            // Otherwise a later number is already in use, and would be given out twice.
             && *next == place.number.plus(1)
             && !is_planted(Bug::NumberNotTakenBack)
         {
@@ -160,12 +160,12 @@ impl Repair {
             let next = Place { number: place.number.plus(steps), ..place };
             let mut datagram = BytesMut::with_capacity(NOTHING_BELOW_LEN);
             write_nothing_below(next, &mut datagram);
-            // Not kept: if it is lost, the receiver's deadline does the same a little later.
+            // The notice is not kept: if it is lost, the receiver's deadline has the same effect a little later.
             self.urgent.push_back(Outgoing { datagram: datagram.freeze(), context: None });
         }
     }
 
-    /// The next datagram that goes before all others.
+    /// Takes the next datagram that goes before all others.
     pub(crate) fn next_urgent(&mut self, now: Instant) -> Option<Outgoing> {
         if self.copies.front().is_some_and(|(due, _)| *due <= now) {
             return self.copies.pop_front().map(|(_, copy)| copy);
@@ -180,7 +180,7 @@ impl Repair {
         }
     }
 
-    /// Whether there is something to send before all others.
+    /// Whether a datagram must go before all others.
     pub(crate) fn is_urgent(&self, now: Instant) -> bool {
         !self.urgent.is_empty() || self.copies.front().is_some_and(|(due, _)| *due <= now)
     }
@@ -190,7 +190,7 @@ impl Repair {
         self.copies.front().map(|(due, _)| *due)
     }
 
-    /// Forgets what is to be sent again, because the connection sends nothing more.
+    /// Forgets the datagrams that wait to be sent again, because the connection sends nothing more.
     pub(crate) fn abandon(&mut self) {
         self.urgent.clear();
         self.copies.clear();

@@ -7,7 +7,7 @@ use warren_tun::Ring;
 pub struct Rings(Vec<Ring>);
 
 impl Rings {
-    /// Makes a ring for each worker, or none if the kernel refuses, or a container around this process does. Packets
+    /// Makes a ring for each worker. Makes none if the kernel refuses, or the container around this process forbids them. Packets
     /// then go to the TUN one by one.
     pub fn make(workers: u8) -> Self {
         match (0..workers).map(|_| Ring::new()).collect() {

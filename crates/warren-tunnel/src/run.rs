@@ -45,8 +45,8 @@ use crate::tuning::Tuning;
 /// How soon to check again whether this worker's own queues still hold back the TUN. They also wake the worker when
 /// they have room.
 const HELD_BACK: Duration = Duration::from_millis(20);
-/// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox wakes nobody when
-/// it has room.
+/// How soon to check again whether another worker's full inbox still holds back the TUN. That inbox does not wake this worker
+/// when it has room.
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 /// Turns before the runtime checks sockets and timers again, which costs a system call. Most wake-ups take two turns,
 /// and the second finds nothing. With more turns than this, the other direction waits too long.
@@ -66,8 +66,8 @@ enum Turn {
     Last,
 }
 
-/// Everything that one thread owns on the packet path. It has many fields because nothing of it is shared: each step of a turn borrows the
-/// few that it needs.
+/// Everything that one thread owns on the packet path. It has many fields because it shares none of them: each step of a turn
+/// borrows the few that it needs.
 pub(super) struct Worker {
     endpoint: Endpoint,
     /// The WireGuard state. Only one worker of an exit that serves WireGuard has it.
@@ -178,9 +178,8 @@ impl Worker {
 
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
-        // Turns limit themselves. Tokio's cooperative budget would run out in the middle of a turn, which would look as
-        // if there were nothing left to do. Then the TUN's bulk lane could starve, and the worker rest while packets
-        // wait.
+        // Turns limit themselves. Tokio's cooperative budget would run out in the middle of a turn, and it would look as if no
+        // work were left. Then the TUN's bulk lane could starve, and the worker could rest while packets wait.
         tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
@@ -189,7 +188,7 @@ impl Worker {
         for connection in connections {
             self.endpoint.close(connection, code, &reason);
         }
-        // A worker that never had a connection has nobody to tell.
+        // A worker that never had a connection has no peer to tell.
         if self.past.connections > 0 || !self.by_connection.is_empty() {
             self.endpoint.shutdown().await;
         }
@@ -208,7 +207,7 @@ impl Worker {
                 Turn::Idle => {
                     let due = did_something.then(|| self.rest.due(Instant::now(), &self.totals));
                     if let Some(length) = due.flatten() {
-                        // Blocks the whole thread on purpose: packets are to gather in the sockets meanwhile.
+                        // Blocks the whole thread on purpose, so that packets gather in the sockets in the meantime.
                         std::thread::sleep(length);
                     }
                     return Poll::Pending;
@@ -266,7 +265,7 @@ impl Worker {
         }
     }
 
-    /// Puts a pump on the list for `fill_connections`, if it has something to send and may send.
+    /// Adds a pump to the list for `fill_connections`, if it has something to send and may send.
     fn list(&mut self, slot: usize, now: Instant) {
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         if !pump.listed && !pump.blocked && pump.has_work(now) {
@@ -286,7 +285,7 @@ impl Worker {
         self.look_after_connections(now);
         if self.repair_due.is_some_and(|due| due <= now) {
             self.run_repairs(now);
-            // These repairs were queued after this turn's flush.
+            // Sends these repairs, which were queued after this turn's flush.
             self.endpoint.flush(cx);
         }
         let Some(wait) = self.longest_sleep(now) else {
@@ -305,7 +304,7 @@ impl Worker {
         }
     }
 
-    /// How long the worker may sleep without missing one of its own deadlines; `None` if there is none.
+    /// Returns how long the worker may sleep without missing one of its own deadlines; `None` if it has no deadline.
     fn longest_sleep(&self, now: Instant) -> Option<Duration> {
         let held_back = self
             .is_held_back(now)
@@ -316,7 +315,7 @@ impl Worker {
     }
 
     fn report(&mut self, report: Report) {
-        // Reports stay in order, so none may overtake those that wait.
+        // Reports stay in order, so a new one must not overtake those that wait.
         if !self.unsent_reports.is_empty() {
             self.unsent_reports.push_back(report);
             return;
@@ -324,7 +323,7 @@ impl Worker {
         match self.reports.try_send(report) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(report)) => self.unsent_reports.push_back(report),
-            // Without the control plane nobody would ever stop this worker.
+            // Without the control plane, nothing else would ever stop this worker.
             Err(mpsc::error::TrySendError::Closed(_)) => self.stopping = Some((0, String::new())),
         }
     }

@@ -16,10 +16,10 @@ pub(crate) struct Snapshots {
     pub(crate) clients: Vec<(PublicKey, Traffic)>,
 }
 
-/// What a worker answers. The asker makes a [`Snapshot`] of it, on its own thread.
+/// One worker's answer. The asker combines all answers into a [`Snapshot`], on its own thread.
 pub(crate) struct WorkerSnapshot {
     pub(crate) connections: Vec<Option<SeenConnection>>,
-    /// What each client's past connections carried.
+    /// The traffic of each client's past connections.
     pub(crate) clients: Vec<(PublicKey, Traffic)>,
     /// Everything else.
     pub(crate) rest: Snapshot,

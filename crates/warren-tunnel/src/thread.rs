@@ -26,7 +26,7 @@ const REPORT_QUEUE: usize = 1024;
 /// direction delay the other's arrival by dozens of batches.
 const EVENT_INTERVAL: u32 = 16;
 
-/// What workers need to make their QUIC endpoints, each on its own thread.
+/// The parts from which workers make their QUIC endpoints, each on its own thread.
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum Carrier {
     /// For a client. Each request to connect carries its own socket.
@@ -39,7 +39,7 @@ pub enum Carrier {
         identities: Vec<PrivateKey>,
         /// The sockets of each worker, bound already.
         sockets: Vec<Vec<UdpSocket>>,
-        /// What the exit needs to serve WireGuard, if it serves it. Only its first worker does so.
+        /// The parts that serve WireGuard. `None` if the exit does not serve it. Only the first worker does.
         wireguard: Option<WireGuardCarrier>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],
@@ -65,7 +65,7 @@ pub async fn spawn(carrier: Carrier, rings: Rings) -> anyhow::Result<(WorkerHand
 
 /// One worker's share of the carrier.
 struct Share {
-    /// Its settings name the worker's place.
+    /// The settings, which contain the worker's place.
     tuning: Tuning,
     role: Role,
     ring: Option<Ring>,
@@ -85,7 +85,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
     let thread = std::thread::Builder::new()
         .name(format!("warren-worker-{number}"))
         .spawn(move || {
-            // Here, because an affinity is set for the calling thread.
+            // Done here, because an affinity is set for the calling thread.
             if share.tuning.pin {
                 pin(usize::from(number));
             }
@@ -105,7 +105,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
                     role.endpoint(&tuning).and_then(|endpoint| Ok((endpoint, made(wireguard, &tuning)?)));
                 match made {
                     Ok((endpoint, wireguard)) => {
-                        // If the daemon gave up meanwhile, nobody waits for this answer.
+                        // If the daemon has given up meanwhile, it does not read this answer.
                         drop(started.send(Ok(())));
                         let mut worker =
                             Worker::new(endpoint, ring, tuning, ways, command_queue, report_queue);
@@ -130,7 +130,7 @@ fn made(wireguard: Option<WireGuardCarrier>, tuning: &Tuning) -> anyhow::Result<
 /// Ties this thread to one of the cores that the process may use.
 fn pin(number: usize) {
     let pinned = sched_getaffinity(None).and_then(|allowed| {
-        // Only allowed cores: taskset(1) or a container may leave some out.
+        // Uses only allowed cores, because taskset(1) or a container may leave some out.
         let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
         let mut own = CpuSet::new();
         if let Some(core) = cores.get(number % cores.len().max(1)) {

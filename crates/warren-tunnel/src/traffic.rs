@@ -32,13 +32,13 @@ impl Traffic {
 #[derive(Debug, Default)]
 pub(super) struct ClientTraffic {
     by_session: HashMap<SessionId, usize>,
-    /// Where each client is among `past`.
+    /// The place of each client in `past`.
     places: HashMap<PublicKey, usize>,
     past: Vec<(PublicKey, Traffic)>,
 }
 
 impl ClientTraffic {
-    /// Notes the client that a session belongs to.
+    /// Records the client to which a session belongs.
     pub(super) fn open(&mut self, session: SessionId, client: PublicKey) {
         let place = *self.places.entry(client).or_insert_with(|| {
             // Never removed, because an unfinished snapshot knows clients by their places.
@@ -48,13 +48,12 @@ impl ClientTraffic {
         self.by_session.insert(session, place);
     }
 
-    /// Forgets a session; what its connections carried has been kept.
+    /// Forgets a session. The traffic of its connections has been kept.
     pub(super) fn end(&mut self, session: SessionId) {
         self.by_session.remove(&session);
     }
 
-    /// Adds what a connection carried for a session to the client's past traffic. Returns the client's place among
-    /// [`Self::past`].
+    /// Adds a connection's traffic for a session to the client's past traffic. Returns the client's place among [`Self::past`].
     pub(super) fn keep(&mut self, session: SessionId, traffic: &Traffic) -> Option<usize> {
         let place = *self.by_session.get(&session)?;
         self.past.get_mut(place)?.1.add(traffic);
@@ -66,7 +65,7 @@ impl ClientTraffic {
         self.past.get(*self.by_session.get(&session)?).map(|(client, _)| *client)
     }
 
-    /// What past connections carried for each client. A client keeps its place.
+    /// Returns the traffic of past connections for each client. A client keeps its place.
     pub(super) fn past(&self) -> impl ExactSizeIterator<Item = (PublicKey, Traffic)> {
         self.past.iter().copied()
     }

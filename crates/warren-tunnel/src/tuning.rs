@@ -24,7 +24,7 @@ pub struct Tuning {
     pub settings: TransportSettings,
     /// The most reads of the TUN in one turn.
     pub tun_batches: TunBatches,
-    /// Which super-packets the TUN takes.
+    /// The super-packets that the TUN accepts.
     pub tun_offload: TunOffload,
     /// How packets go to the TUN.
     pub tun_writes: TunWrites,
@@ -69,8 +69,8 @@ impl TunBatches {
     }
 }
 
-/// Which super-packets the TUN device accepts. It is known once there is a device, and shrinks when the device refuses a
-/// kind. Clones share it.
+/// The super-packets that the TUN device accepts. Known once there is a device. If the device refuses a kind, that kind is
+/// removed. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TunOffload(Arc<AtomicU8>);
 
@@ -79,13 +79,13 @@ impl TunOffload {
     const TCP: u8 = 2;
     const UDP: u8 = 4;
 
-    /// Notes what a new device accepts, unless a device was noted before.
+    /// Records the super-packets that a new device accepts, unless a device was recorded before.
     pub fn found(&self, takes: Merge) {
         // If another worker was first, its note stays: the device may have refused something since.
         let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
     }
 
-    /// Notes that the device accepts no more than this. Returns whether that is news.
+    /// Records that the device accepts no more than these super-packets. Returns whether this is new.
     pub fn restrict(&self, takes: Merge) -> bool {
         // A bitwise AND never adds a kind, so two workers that restrict at the same time lose neither restriction.
         let before = self.0.fetch_and(Self::bits(takes), Relaxed);
@@ -114,7 +114,7 @@ impl TunOffload {
 pub struct TunWrites(Arc<AtomicBool>);
 
 impl TunWrites {
-    /// Notes whether the workers have rings that work.
+    /// Records whether the workers have rings that work.
     pub(crate) fn found(&self, rings: bool) {
         self.0.store(rings, Relaxed);
     }

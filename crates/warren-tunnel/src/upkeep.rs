@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How often the upkeep of each connection runs.
 pub(crate) const ROUND: Duration = Duration::from_millis(250);
-/// Connections whose upkeep one turn does, so that turns do not get longer with their number.
+/// Maximum connections served in one upkeep turn, so that a turn does not grow with the number of connections.
 pub(crate) const CONNECTIONS_PER_TURN: usize = 64;
 /// Time until the next turn of a round that is not finished. Other work may bring it sooner.
 const NEXT_TURN: Duration = Duration::from_millis(1);
@@ -25,13 +25,13 @@ impl Upkeep {
         Self { began: now, next: None, assembling: false, found_assembly: false }
     }
 
-    /// Notes that an assembly has begun.
+    /// Records that an assembly has begun.
     pub(crate) fn note_assembly(&mut self) {
         self.assembling = true;
         self.found_assembly = true;
     }
 
-    /// How long the worker may sleep until it must continue. `None` if nothing waits for it.
+    /// Returns how long the worker may sleep until it must continue the upkeep. `None` if the upkeep does not wait for it.
     pub(crate) fn due(&self) -> Option<Duration> {
         match self.next {
             Some(_) => Some(NEXT_TURN),

@@ -19,12 +19,12 @@ use super::traffic::Traffic;
 const ROUND: Duration = Duration::from_millis(250);
 /// Packets of a peer that wait for its session to be opened, which takes the daemon about a millisecond.
 const MOST_HELD: usize = 32;
-/// Bytes of one send: the largest UDP payload, with room for an IPv6 header.
+/// Maximum bytes of one send: the largest UDP payload, with room for an IPv6 header.
 const MOST_BYTES: usize = 65_000;
-/// Most datagrams of one send. Every kernel that can send several at once accepts this many.
+/// Maximum datagrams of one send. Every kernel that can send several at once accepts this many.
 const MOST_DATAGRAMS: usize = 64;
 
-/// What an exit needs to serve WireGuard.
+/// The parts that an exit needs to serve WireGuard.
 pub struct WireGuardCarrier {
     /// The exit's key.
     pub key: PrivateKey,
@@ -57,9 +57,9 @@ pub(crate) struct Members {
 /// One peer that is up.
 pub(crate) struct Member {
     pub(crate) connection: ConnectionId,
-    /// Its session, once it is attached.
+    /// The peer's session, once it is attached.
     pub(crate) session: Option<SessionId>,
-    /// What it carried for the session.
+    /// The traffic that the peer carried for the session.
     pub(crate) traffic: Traffic,
     /// Packets that came before the peer was attached.
     held: Vec<BytesMut>,
@@ -86,7 +86,7 @@ impl WireGuard {
         })
     }
 
-    /// Whether to look after every peer now.
+    /// Whether the upkeep of every peer is due now.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.server.has_peers() && now.duration_since(self.looked_after) >= ROUND;
         if due {
@@ -138,7 +138,7 @@ impl WireGuard {
         true
     }
 
-    /// Sends what was encrypted. Datagrams for which there is no room are lost.
+    /// Sends the encrypted datagrams. Those for which there is no room are lost.
     pub(crate) fn send_run(&mut self, lost: &mut impl FnMut(DropReason, u64)) {
         let Run { to, contents, size, datagrams, .. } = &mut self.run;
         if let Some((_, path)) = to.take()
@@ -151,7 +151,7 @@ impl WireGuard {
         (*size, *datagrams, self.run.is_full) = (0, 0, false);
     }
 
-    /// What the sockets counted.
+    /// Adds the sockets' counters to `into`.
     pub(crate) fn socket_stats(&self, into: &mut SocketStats) {
         self.sockets.iter().for_each(|socket| into.merge(&socket.stats()));
     }
@@ -194,7 +194,7 @@ impl Members {
         Some(member)
     }
 
-    /// Notes a datagram of a peer.
+    /// Counts a datagram from a peer.
     pub(crate) fn heard(&mut self, peer: usize, bytes: usize) {
         if let Some(member) = self.by_peer.get_mut(&peer) {
             member.received.count += 1;
@@ -264,7 +264,7 @@ impl Run {
     }
 }
 
-/// The reason to count for a datagram that goes no further.
+/// Returns the reason under which to count a dropped datagram.
 pub(crate) fn drop_reason(refusal: Refusal) -> DropReason {
     match refusal {
         Refusal::Malformed => DropReason::BadDatagram,

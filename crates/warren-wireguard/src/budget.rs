@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// From so many handshake messages a second on, senders must prove their addresses with a cookie.
+/// From this many handshake messages per second on, senders must prove their addresses with a cookie.
 pub(crate) const UNDER_LOAD: u64 = 100;
-/// Most handshakes a second of all senders together, and as many at once. A stranger's costs about 60 us, so all of them take 3 %
-/// of a core.
+/// Maximum number of handshakes per second of all senders together, and of a burst. A stranger's handshake costs about 60 us, so
+/// all of them take 3 % of a core.
 const ALL: Rate = Rate { most: 500, every: Duration::from_micros(2_000) };
-/// Most handshakes of one network: 20 a second, as in Linux, and a hundred at once, because many clients may share an address.
+/// Maximum number of handshakes of one network: 20 per second, as in Linux, and a burst of a hundred, because many clients may
+/// share an address.
 const ONE: Rate = Rate { most: 100, every: Duration::from_millis(50) };
 /// Networks that are remembered. Beyond it, new ones wait until others are forgotten.
 const NETWORKS: usize = 8_192;
@@ -58,7 +59,7 @@ impl Budget {
         if self.of_network.len() >= NETWORKS && !self.of_network.contains_key(&network) {
             return false;
         }
-        // Its own budget first, so that one network cannot use up everybody's.
+        // Checks the network's own budget first, so that one network cannot use up the common budget.
         let own = self.of_network.entry(network).or_insert_with(|| Bucket::full(ONE, now));
         own.take(ONE, now) && self.all.take(ALL, now)
     }
@@ -93,7 +94,7 @@ impl Bucket {
     }
 }
 
-/// An IPv4 address, or the /64 network of an IPv6 address, which one host has to itself.
+/// Returns an IPv4 address, or the /64 network of an IPv6 address, which one host has to itself.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),

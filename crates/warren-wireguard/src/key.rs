@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 pub struct PrivateKey(x25519::StaticSecret);
 
 impl PrivateKey {
-    /// The key of these bytes, which should be random.
+    /// Makes a key of these bytes, which should be random.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(x25519::StaticSecret::from(bytes))
     }
@@ -34,7 +34,7 @@ impl PrivateKey {
         Zeroizing::new(STANDARD.encode(self.0.as_bytes()))
     }
 
-    /// The public key that belongs to it.
+    /// Returns the public key that belongs to this key.
     pub fn public(&self) -> PublicKey {
         PublicKey(x25519::PublicKey::from(&self.0).to_bytes())
     }

@@ -12,7 +12,7 @@ const UNPROVEN: Duration = Duration::from_secs(30);
 /// A peer whose session was ended comes up again no sooner than this after it last came up.
 const UP_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a datagram came from, and so where its answer goes.
+/// Where a datagram came from. An answer goes back there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The number of the socket that it came to.
@@ -27,7 +27,7 @@ pub struct Path {
 pub(crate) struct Peer {
     pub(crate) key: PublicKey,
     pub(crate) tunnel: Box<Tunn>,
-    /// Where its latest authentic data message came from.
+    /// Where the peer's latest authentic data message came from.
     pub(crate) path: Path,
     begun: Instant,
     /// Whether the peer counts as up.
@@ -45,17 +45,17 @@ impl Peer {
         self.is_up
     }
 
-    /// Notes a handshake that was not there before.
+    /// Handles a new handshake of the peer.
     pub(crate) fn begin_again(&mut self, now: Instant) {
         self.begun = now;
     }
 
-    /// Makes the next data message bring it up again.
+    /// Ends the session, so that the next data message brings the peer up again.
     pub(crate) fn end_session(&mut self) {
         self.is_up = false;
     }
 
-    /// Notes an authentic data message. Returns whether the peer is up from now on and was not before.
+    /// Records an authentic data message. Returns whether this message brings the peer up.
     pub(crate) fn heard(&mut self, path: Path, now: Instant) -> bool {
         self.path = path;
         if self.is_up || self.came_up.is_some_and(|at| now.saturating_duration_since(at) < UP_AGAIN) {
@@ -71,7 +71,7 @@ impl Peer {
         self.tunnel.time_since_last_handshake().is_some()
     }
 
-    /// Does what is due. Returns false if nothing is left of the peer.
+    /// Handles the peer's timers. Returns false if nothing is left of the peer.
     pub(crate) fn tick(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! All peers of an exit: which of them a datagram is from, and what becomes of it.
+//! All peers of an exit: finds the peer that a datagram is from, and processes the datagram.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ const HANDSHAKE: usize = 148;
 const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// boringtun uses the low 8 bits of a receiver index to tell a peer's keys apart.
 const KEY_BITS: u32 = 8;
-/// Most peers at a time, which is what the rest of the index can name.
+/// Maximum number of peers at a time, which is what the rest of the index can name.
 const PEERS: usize = 1 << (32 - KEY_BITS);
 
-/// What became of a datagram.
+/// The result of processing a datagram.
 #[derive(Debug)]
 pub enum Taken<'a> {
     /// The datagram was a message of the protocol itself, and has no answer.
@@ -48,7 +48,7 @@ pub enum Taken<'a> {
         /// The packet, at the start of the buffer.
         length: usize,
     },
-    /// The datagram goes no further.
+    /// The datagram is dropped.
     Refused(Refusal),
 }
 
@@ -188,7 +188,7 @@ impl Server {
                 }
                 self.take_data(peer_of(data.receiver_idx), now, from, datagram, buffer)
             }
-            // Only one that answers this exit's own handshake is of use, and the peer checks that.
+            // Only a cookie reply to this exit's own handshake is of use. The peer checks that.
             Ok(Packet::PacketCookieReply(cookie)) => {
                 self.answer(peer_of(cookie.receiver_idx), from, datagram, buffer)
             }
@@ -228,7 +228,7 @@ impl Server {
         self.peers.get(peer).is_some_and(Peer::has_keys)
     }
 
-    /// Does what is due for every peer. Call it four times a second while [`Self::has_peers`].
+    /// Handles the timers of every peer. Call it four times a second while [`Self::has_peers`].
     pub fn tick(&mut self, now: Instant, mut send: impl FnMut(Path, &[u8])) {
         self.guard.reset_count();
         let mut buffer = [0; HANDSHAKE];
@@ -294,7 +294,7 @@ impl Server {
         taken
     }
 
-    /// Gives a peer a message that is not a data message. A peer's path stays as it is, because anybody can repeat such a
+    /// Passes a peer a message that is not a data message. The peer's path stays as it is, because anybody can repeat such a
     /// message.
     fn answer<'a>(&mut self, peer: usize, from: Path, datagram: &[u8], buffer: &'a mut [u8]) -> Taken<'a> {
         let Some(peer) = self.peers.get_mut(peer) else { return Taken::Refused(Refusal::NotAuthentic) };

@@ -32,7 +32,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
             repair::carry_out(directories, finding);
         }
-        // Asked again, so that the findings show what the repairs have changed.
+        // Gathers the facts again, so that the findings show the results of the repairs.
         findings = checks::all(&facts::gather(directories));
     }
     if arguments.json {
@@ -56,7 +56,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
     Err(Failure::new(ExitCode::Failed, sentence).into())
 }
 
-/// Problems first, then advice, then what is good.
+/// Formats the findings: problems first, then advice, then good findings.
 fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));

@@ -128,7 +128,7 @@ fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow
     block_on(client::up(directories, options))
 }
 
-/// `up` of a user who is not root. Only root can read the profile's file, so its name has to do.
+/// `up` for a user who is not root. Only root can read the profile's file, so only its name is known.
 fn up_as_member(directories: &Directories, arguments: UpArgs) -> anyhow::Result<()> {
     let UpArgs { profile, timeout, kill_switch, dry_run, exit } = arguments;
     if kill_switch || dry_run || exit.is_some() {
@@ -213,14 +213,14 @@ async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::R
     let name = client::profile_name(&name)?;
     let directory = DaemonDirectory::new(&directories.runtime, &name);
     if !directory.exists() && warren_host::dns::recover(&directories.state, &name).await?.is_empty() {
-        // Nothing to clean up: the profile's daemon left nothing, or never ran.
+        // There is nothing to clean up: the profile's daemon left nothing, or never ran.
         return config::find_profile(&directories.config, Some(name.as_ref())).map(drop).map_err(Into::into);
     }
     warren_host::dns::recover(&directories.state, &name).await?;
     directory.clean_up(for_successor).await.map(drop)
 }
 
-/// Sends a daemon's error to the program that started it, such as `warren up` or systemd.
+/// Reports a daemon's error to the program that started it, such as `warren up` or systemd.
 fn told(outcome: anyhow::Result<()>) -> anyhow::Result<()> {
     outcome.inspect_err(|error| notify::status(&output::sentence(error)))
 }

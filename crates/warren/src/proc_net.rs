@@ -93,7 +93,7 @@ impl<'a> Ipv6Route<'a> {
         let [destination, length, _, _, next_hop, metric, _, _, _, device] = fields.as_slice() else {
             return None;
         };
-        // Unlike in the file for IPv4, addresses are in network byte order, and the other numbers are hexadecimal too.
+        // Unlike in the file for IPv4, addresses are in network byte order, and the other numbers are also hexadecimal.
         let address = |field: &str| u128::from_str_radix(field, 16).ok().map(Ipv6Addr::from);
         Some(Self {
             device,

@@ -180,7 +180,7 @@ ROWS = [
     Row(
         "leaks",
         "K1",
-        "every way out is tried in each state of the daemon",
+        "every possible leak path is tried in each state of the daemon",
         "0 of more than 1,000 attempts leak in each state; control without the kill switch: all",
         0.9,
         end_to_end("kill_switch::nothing_leaves_outside_the_tunnel_in_any_state"),
@@ -190,7 +190,7 @@ ROWS = [
     Row(
         "leaks",
         "K2",
-        "every way out is tried after SIGKILL, with hostile routes, and with the device deleted",
+        "every possible leak path is tried after SIGKILL, with hostile routes, and with the device deleted",
         "0 of more than 1,000 attempts leak each time; control without the kill switch: all",
         1.2,
         end_to_end("kill_switch::a_killed_daemon_leaves_it_closed_whatever_routes_come"),
@@ -200,7 +200,7 @@ ROWS = [
     Row(
         "lockdown",
         "K7",
-        "every way out is tried for a minute while daemons start, end, are killed and the exit restarts",
+        "every possible leak path is tried for a minute while daemons start, stop and are killed, and the exit restarts",
         "0 leaks",
         1.2,
         end_to_end("endurance::nothing_leaves_a_locked_host_while_daemons_come_and_go"),

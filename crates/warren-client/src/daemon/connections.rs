@@ -1,4 +1,5 @@
-//! Owns the way to the exits: the race for an address that answers, connections that are being opened, and those of the session.
+//! Owns the connections to the exits: the race for an address that answers, the connections that are being opened, and those of
+//! the session.
 //!
 //! Connections of the session and of a race are opened alike. [`Connections::open`] orders a connection from the worker, and the
 //! worker gives it an identifier. Then its handshake succeeds, or the connection is closed. The methods return what the session is
@@ -64,7 +65,7 @@ pub(super) struct Connections {
     keys: ProvenKeys,
 }
 
-/// One of a session's connections has ended, or could not be opened. The session is to be told.
+/// The end of one of a session's connections, or the failure to open it. The session must be told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) which: Which,
@@ -72,25 +73,25 @@ pub(super) struct Ended {
     pub(super) end: ConnectionEnd,
 }
 
-/// What the end of a connection means.
+/// The consequence of a connection's end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     /// It was one of the session's connections.
     OfSession(Ended),
-    /// It took part in the race. `unproven` describes a definite answer whose sender has not proven to be the exit.
+    /// The connection took part in the race. `unproven` describes a definite answer whose sender has not proven to be the exit.
     OfRace { unproven: Option<String> },
-    /// Nobody needs it any more.
+    /// No part of the client needs the connection any more.
     Forgotten,
 }
 
-/// What the winner of a race means for the session.
+/// The consequence of a race's winner for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Winner {
-    /// It becomes connection 0. The session is waiting for that.
+    /// The winner becomes connection 0, for which the session is waiting.
     Awaited,
-    /// It leads to the exit in use by another way: every connection moves there.
+    /// The winner leads to the exit in use by another way: every connection moves to that way.
     OtherWay,
-    /// It leads to another exit, where a new session begins.
+    /// The winner leads to another exit, where a new session begins.
     OtherExit,
     /// An earlier exit has answered, but not often enough yet to go back to it.
     TooEarly,
@@ -151,7 +152,7 @@ impl Connections {
         self.races == 1
     }
 
-    /// Forgets the way of the session's connections, as another session begins.
+    /// Forgets the way of the session's connections, because another session begins.
     pub(super) fn forget_way(&mut self) {
         self.own.way = None;
         self.forget_silence();
@@ -182,7 +183,7 @@ impl Connections {
             session.silence.detached(Instant::now(), index);
         }
         if let Some(connection) = self.connection_of(which, index) {
-            // Every worker reads packets of the session, so each has to stop using this connection.
+            // Every worker may use the session's connections, so each has to stop using this one.
             worker.send_all(SharedCommand::Detach { connection }).await;
         }
     }
@@ -276,7 +277,7 @@ impl Connections {
         None
     }
 
-    /// Uses a race's winner as the session's connection 0, and its way for the other connections.
+    /// Makes a race's winner connection 0 of the session, and its way the way of the other connections.
     pub(super) fn take_winner(&mut self, now: Instant, connection: ConnectionId, way: Way) {
         self.own.way = Some(way);
         self.own.remotes.insert(0, way.remote);
@@ -285,7 +286,7 @@ impl Connections {
         self.failback.uses(now, usize::from(!self.exits.is_home(way.exit)));
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(super) fn closed(
         &mut self,
         connection: ConnectionId,
@@ -305,7 +306,7 @@ impl Connections {
         let Some(race) = &mut self.race else { return Closed::Forgotten };
         let Some(way) = race.runners.remove(&connection) else { return Closed::Forgotten };
         tracing::debug!("{} does not answer: {reason}", way.remote);
-        // These two are definite answers, but anybody on the path can forge them: the exit has not proven its key.
+        // These two reasons are definite answers, but anybody on the path can forge them: the exit has not proven its key.
         let is_answer = matches!(reason, CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol);
         let end = end_of(&self.exits.exit(way.exit).endpoint, reason, had_session);
         let unproven = match &end {
@@ -322,7 +323,7 @@ impl Connections {
         self.failback.timeout().filter(|_| self.race.is_none())
     }
 
-    /// Notes which places belong to an exit that is much nearer than the one in use.
+    /// Notes which places of the list are exits much nearer than the one in use.
     pub(super) fn set_nearer(&mut self, places: Vec<usize>) {
         self.nearer = places;
     }

@@ -15,7 +15,7 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 use warren_daemon::helper::Helper;
 
-/// What is known about the exits beyond the profile. The helper stores it for the next daemon.
+/// Facts about the exits that the profile does not contain. The helper stores them for the next daemon.
 pub(super) struct ExitNews {
     learnt_keys: LearntKeys,
     pub(super) fleet: Fleet,
@@ -51,14 +51,14 @@ impl ExitNews {
         self.name_fleet(sessions);
     }
 
-    /// Makes the next Hello name the fleet, and say whether there is another exit.
+    /// Makes the next Hello name the fleet, and say whether the client has another exit.
     pub(super) fn name_fleet(&self, sessions: &mut Sessions) {
         let Sessions { connections, pair, .. } = sessions;
         pair.follow_fleet(self.fleet.is_wanted(), self.fleet.hello(), connections.exits.count() > 1);
         pair.set_moves_without_gap(connections.exits.has_sibling());
     }
 
-    /// Takes what the exit in use says about its keys on one of the session's connections.
+    /// Handles the keys that the exit in use announces on one of the session's connections.
     pub(super) async fn take_keys(
         &mut self,
         profile: &ClientProfile,
@@ -98,7 +98,8 @@ impl ExitNews {
         }
     }
 
-    /// The newer key by which the exit in use is accepted as well. `key` is the key that the exit has proven, or has to prove.
+    /// Returns the next key of the exit in use, which is accepted as well. `key` is the key that the exit has proven, or must
+    /// prove.
     pub(super) fn next_key(
         &self,
         profile: &ClientProfile,
@@ -110,8 +111,8 @@ impl ExitNews {
         accepted.filter(|next| Some(*next) != key && !pinned.public_keys.contains(next))
     }
 
-    /// The profile's entry for the exit in use, if the profile pins it and the connection has proven a key that the profile
-    /// accepts for it: a key of the profile, or a key for which such a key has vouched.
+    /// Returns the profile's entry for the exit in use, if the profile pins this exit and the connection has proven an accepted
+    /// key: a key of the profile, or one for which a key of the profile has vouched.
     fn voucher<'a>(
         &self,
         profile: &'a ClientProfile,
@@ -127,7 +128,7 @@ impl ExitNews {
     async fn accept_learnt(&mut self, profile: &ClientProfile, sessions: &mut Sessions) {
         self.follow(profile, sessions);
         let Some(exits) = self.learnt_keys.unsaved() else { return };
-        // A learnt key is used even if it cannot be stored: the session has vouched for it.
+        // A learnt key is used even if it cannot be stored, because the session has vouched for it.
         if let Err(error) = self.helper.keep_exit_keys(exits).await {
             tracing::warn!(
                 "a new key of an exit could not be kept beyond a restart: {error:#}; check the state directory and its disk, or write the \

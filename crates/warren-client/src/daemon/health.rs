@@ -1,4 +1,4 @@
-//! Owns what users see of the tunnel: its state, what is wrong, and which messages were already logged.
+//! Owns the tunnel's state as users see it: whether it is up, its problems, and which messages were already logged.
 
 mod diagnosis;
 mod refusal;
@@ -17,11 +17,11 @@ use warren_config::Endpoint;
 use warren_control::status::State;
 use warren_daemon::notify;
 
-/// What is known of the tunnel's state, for the status, the log and the service manager.
+/// The tunnel's state, for the status, the log and the service manager.
 pub(super) struct Health {
     state: State,
     since: Instant,
-    /// What is wrong on the host and could not be repaired.
+    /// A problem on the host that could not be repaired.
     host_trouble: Option<Trouble>,
     pub(super) reconnects: u64,
     pub(super) last_error: Option<String>,
@@ -36,7 +36,7 @@ pub(super) struct Health {
     unresolved: Option<String>,
 }
 
-/// Something that is wrong on the host.
+/// A problem on the host.
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
     pub(super) sentence: String,
@@ -78,7 +78,7 @@ impl Health {
         }
     }
 
-    /// What is wrong on the host.
+    /// The problem on the host, if there is one.
     pub(super) fn host_trouble(&self) -> Option<&str> {
         self.host_trouble.as_ref().map(|trouble| trouble.sentence.as_str())
     }
@@ -106,7 +106,7 @@ impl Health {
     }
 
     /// Notes that the session in use has no connection left, or that another attempt to open one has failed. `had_session`:
-    /// whether an exit has granted a session. Tells a waiting `up` of an end after which another attempt would hardly succeed.
+    /// whether an exit has granted a session. If another attempt would hardly succeed, tells a waiting `up` about the end.
     pub(super) fn lost(
         &mut self,
         reason: String,
@@ -130,10 +130,10 @@ impl Health {
         self.down(reason, goodbye);
     }
 
-    /// Notes that no connection carries traffic, or that yet another attempt has failed.
+    /// Notes that no connection carries traffic, or that another attempt to open one has failed.
     fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
-            // Only the loss of a tunnel that was up counts, not each attempt to restore it.
+            // Counts only the loss of a tunnel that was up, not each attempt to restore it.
             self.reconnects += 1;
             tracing::info!("connection to the exit lost: {reason}");
             self.set_state(State::Reconnecting);
@@ -146,7 +146,7 @@ impl Health {
         self.unreachable(cause.map_or(reason, |cause| cause.sentence.clone()));
     }
 
-    /// Takes the finding of a diagnosis: why the exit does not answer.
+    /// Records the result of a diagnosis: why the exit does not answer.
     pub(super) fn diagnosed(&mut self, cause: Option<Cause>) {
         let Some(cause) = cause.filter(|_| self.state != State::Up) else { return };
         self.warn(&cause.sentence);
@@ -154,8 +154,8 @@ impl Health {
         self.unreachable(cause.sentence);
     }
 
-    /// Tells a waiting `up` the reason if it is known, so that its user need not wait for the timeout. `exits` is how many the
-    /// profile has.
+    /// If the reason is known, tells it to a waiting `up`, so that its user need not wait for the timeout. `exits` is how many
+    /// the profile has.
     pub(super) fn tell_known_cause(&mut self, exits: usize) {
         let known = match self.diagnosis.recent_cause() {
             Some(cause) => self.is_known(cause, exits).then(|| cause.sentence.clone()),
@@ -189,7 +189,7 @@ impl Health {
         self.last_error = Some(cause);
     }
 
-    /// Notes that every connection is silent. They may still be answered again.
+    /// Notes that every connection is silent. The exit may still answer on them later.
     pub(super) fn silent(&mut self, endpoint: &Endpoint) {
         if self.state != State::Up {
             return;
@@ -209,7 +209,7 @@ impl Health {
         }
     }
 
-    /// Notes that every exit has refused for good. Returns whether that was already reported.
+    /// Notes that every exit has refused for good. Returns whether that was reported before.
     pub(super) fn refused(&mut self, now: Instant, reason: Goodbye, sentence: String) -> bool {
         let is_told = self.state == State::Refused && self.refusal.says(&sentence);
         self.refusal.refuse(now, reason, sentence);
@@ -234,7 +234,7 @@ impl Health {
         }
     }
 
-    /// Notes that the tunnel rests on a trusted network. For an `up` that waits, this is as good as a connection.
+    /// Notes that the tunnel rests on a trusted network. A waiting `up` reports this as success.
     pub(super) fn rests(&mut self, network: &str) {
         self.set_state(State::Resting);
         self.refusal.over();
@@ -250,7 +250,7 @@ impl Health {
         notify::status(self.state.name());
     }
 
-    /// Notes that this side has given the session up.
+    /// Notes that the client has given the session up.
     pub(super) fn session_given_up(&mut self, why: &str) {
         if !self.refusal.is_refused() {
             self.set_state(State::Reconnecting);
@@ -276,7 +276,7 @@ impl Health {
         }
     }
 
-    /// Notes what is wrong on the host, and reports a change. Returns whether the host is to be checked again soon.
+    /// Records a problem on the host, and reports changes. Returns whether to check the host again soon.
     pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) -> bool {
         if self.host_trouble() != trouble.as_deref() {
             match &trouble {
@@ -292,7 +292,7 @@ impl Health {
                 }
             }
         }
-        // The time stays that of the first trouble while the message changes, for instance because a second thing goes wrong.
+        // While only the message changes, the time of the first problem stays, for instance when a second problem appears.
         let since = self.host_trouble.as_ref().map_or_else(Instant::now, |known| known.since);
         self.host_trouble = trouble.map(|sentence| Trouble { sentence, since });
         self.host_trouble.is_some() && self.state != State::Stopping

@@ -1,5 +1,5 @@
-//! Follows this host and its network. Something has changed on the host, a grant must be applied there, the lease clashes with an
-//! address there, or the tunnel rests on a trusted network and goes on elsewhere.
+//! Reacts to this host and its network: the host has changed, a grant must be applied, the lease clashes with an address of the
+//! host, or the tunnel must rest on a trusted network or go on elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ impl Daemon {
         }
     }
 
-    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end, since that would
-    /// let traffic leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the tunnel's
+    /// Goes on without a session, because the host cannot be set up as a Welcome asks. The daemon must not end: that would let
+    /// traffic leave outside the tunnel at a moment that the exit has chosen. So it gives the session up, keeps the tunnel's
     /// traffic blocked, and asks for another session later.
     pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
         let sentence = format!("{error:#}");
@@ -53,8 +53,8 @@ impl Daemon {
         self.host.note_trouble(&mut self.health, Some(sentence));
     }
 
-    /// Gives the session up if the lease's address by now belongs to another host, which this host has to reach outside the
-    /// tunnel. Asks for another session at once. As long as the exit gives that address, the daemon refuses the session.
+    /// Gives the session up if the lease's address now belongs to another host that this host must reach outside the tunnel. Asks
+    /// for another session at once. As long as the exit grants that address, the daemon refuses the session.
     ///
     /// # Errors
     /// Why the lease is still on this host.
@@ -84,7 +84,7 @@ impl Daemon {
         self.host.setup.give_lease_back().await
     }
 
-    /// Looks at the network that this host is in, and takes the tunnel down or brings it up accordingly.
+    /// Checks which network this host is in, and takes the tunnel down or brings it up accordingly.
     ///
     /// # Errors
     /// When the daemon cannot go on.
@@ -98,7 +98,7 @@ impl Daemon {
             None
         });
         let recognised = self.on_demand.recognise(current.as_ref());
-        // A kill switch that the profile does not let open keeps the tunnel up.
+        // While the kill switch is closed, the tunnel stays up unless the profile allows on-demand to open the kill switch.
         let may_rest = !self.host.lockdown.is_closed() || self.settings.profile.on_demand.opens_kill_switch;
         let seen = match &recognised {
             Some((name, is_confirmed)) if may_rest => Seen::Trusted { name, is_confirmed: *is_confirmed },
@@ -111,7 +111,7 @@ impl Daemon {
             Decision::Rest(name) => self.rest(name).await,
             Decision::GoOn => {
                 if let Err(error) = self.go_on(false).await {
-                    // The kill switch has to be closed first, so the next look tries again.
+                    // The kill switch has to be closed before the tunnel goes on, so the next check tries again.
                     self.host.note_trouble(&mut self.health, Some(format!("{error:#}")));
                     self.on_demand.look_soon(now + TRY_AGAIN);
                 }
@@ -154,7 +154,7 @@ impl Daemon {
         }
         match self.host.setup.close_for_now().await {
             Ok(queues) => self.sessions.open_device(queues).await,
-            // The Welcome sets the host up again, or says what is wrong.
+            // The next Welcome sets the host up again, or reports the problem.
             Err(error) => tracing::warn!("traffic is not blocked until the tunnel is up: {error:#}"),
         }
         self.host.put_off_look();

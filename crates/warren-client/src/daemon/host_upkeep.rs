@@ -1,4 +1,4 @@
-//! Owns this host while the daemon runs: what the tunnel has changed on it, the kill switch, and the watch over both.
+//! Owns this host while the daemon runs: the tunnel's changes to it, the kill switch, and the watch over both.
 
 mod taken_addresses;
 
@@ -25,7 +25,7 @@ use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::helper::Helper;
 use warren_tunnel::{Forwarding, WorkerHandle};
 
-/// This host, as far as the tunnel changes it. Other programs change it too.
+/// The parts of this host that the tunnel changes. Other programs change them too.
 pub(super) struct HostUpkeep {
     /// The TUN device and the routes, rules and resolvers around it.
     pub(super) setup: HostSetup,
@@ -34,7 +34,7 @@ pub(super) struct HostUpkeep {
     pub(super) exec: ExecUpkeep,
     /// A user's way to a login page.
     portal: PortalUpkeep,
-    /// None once the daemon restores the host.
+    /// `None` once the daemon has begun to restore the host.
     watch: Option<Watch>,
     helper: Helper,
     /// Why the host could not be set up as the latest Welcome asks.
@@ -173,10 +173,10 @@ impl HostUpkeep {
         self.helper.list_resolvers().await
     }
 
-    /// Restores what other programs have undone, and follows this host to other networks. Returns what is still wrong.
+    /// Restores what other programs have undone, and follows this host to other networks. Returns the problems that remain.
     pub(super) async fn repair(&mut self, worker: &WorkerHandle, is_refused: bool) -> Vec<String> {
         let mut trouble = Vec::new();
-        // The kill switch first: until the rest is repaired, it alone keeps packets from leaving outside the tunnel.
+        // Repairs the kill switch first: until the rest is repaired, it alone keeps packets from leaving outside the tunnel.
         let closed = self.lockdown.repair().await;
         // The device before the plan, since a route needs a device to lead to.
         let device = self.setup.restore_device();
@@ -189,7 +189,7 @@ impl HostUpkeep {
         match device {
             Ok(Some(Restored { queues, stood_in })) => {
                 worker.open_device(queues, &Forwarding::Client).await;
-                // The routes lead to the new device now, so nothing needs the substitute any more.
+                // The routes lead to the new device now, so the substitute is no longer needed.
                 drop(stood_in);
             }
             Ok(None) => {}
@@ -217,7 +217,7 @@ impl HostUpkeep {
         ready.map(|()| self.setup.exec_resolvers(side))
     }
 
-    /// Puts a user's process on a side.
+    /// Puts a user's process inside or outside of the tunnel.
     ///
     /// # Errors
     /// As [`Self::prepare_exec`].
@@ -267,12 +267,12 @@ impl HostUpkeep {
         if self.applied().await {
             self.note_trouble(health, None);
         }
-        // A check of what was just set up would delay the first echo, for which `up` waits.
+        // A check right after the set-up would delay the first echo, for which `up` waits.
         self.put_off_look();
         Ok(queues)
     }
 
-    /// Notes what is wrong on this host. It is checked again until nothing is wrong.
+    /// Records a problem on this host. The host is checked again until there is none.
     pub(super) fn note_trouble(&mut self, health: &mut Health, trouble: Option<String>) {
         if health.note_host_trouble(trouble) {
             self.look_again();
@@ -287,7 +287,7 @@ impl HostUpkeep {
     /// Notes that the latest Welcome was applied. Returns whether applying one had failed before.
     async fn applied(&mut self) -> bool {
         if let Err(error) = self.follow_exec().await {
-            // The programs stay cut off, and the next look at the host tries again.
+            // The programs stay cut off, and the next check of the host tries again.
             tracing::warn!("{error:#}");
             self.look_again();
         }

@@ -17,7 +17,7 @@ pub(super) struct Moves {
     /// Decides what to do next.
     pub(super) plan: Plan,
     pub(super) under_way: Option<Move>,
-    /// What the new exit said before the switch, until it is handled. Its session is the one in use now.
+    /// The messages that the new exit sent before the switch and that are not handled yet. Its session is the one in use now.
     pub(super) news: VecDeque<ClientAction>,
 }
 
@@ -26,15 +26,15 @@ pub(super) struct Move {
     pub(super) rules: Arc<Moving>,
     pub(super) from: String,
     pub(super) to: String,
-    /// What the new exit has said before the switch.
+    /// The messages that the new exit has sent before the switch.
     pub(super) news: VecDeque<ClientAction>,
     /// The identifier of the echo requests that the workers send on the new session before the switch. The workers learn it once.
     pub(super) identifier: Option<Identifier>,
 }
 
 impl Move {
-    /// Keeps what the new exit says until the switch. A newer message replaces an older one of its kind, so an exit that
-    /// never stops talking fills no memory.
+    /// Keeps a message from the new exit until the switch. A newer message replaces an older one of its kind, so an exit that
+    /// never stops sending fills no memory.
     pub(super) fn take_news(&mut self, action: ClientAction) {
         self.news.retain(|earlier| match (earlier, &action) {
             (ClientAction::ExitKeys { index: one, .. }, ClientAction::ExitKeys { index: other, .. }) => {
@@ -47,7 +47,7 @@ impl Move {
 }
 
 impl Moves {
-    /// Takes what the new exit had said before the switch.
+    /// Takes the next message that the new exit sent before the switch.
     pub(super) fn take_news(&mut self) -> Option<ClientAction> {
         self.news.pop_front()
     }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use warren_host::current_network::{CurrentNetwork, TrustedNetwork};
 
-/// What is to be done about the network that this host is in.
+/// What to do on the network that this host is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Nothing.
+    /// Change nothing.
     Stay,
     /// Take the tunnel down.
     Rest(String),
@@ -18,12 +18,12 @@ pub(super) enum Decision {
     GoOn,
 }
 
-/// What has been seen of the network.
+/// The network as the check found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen<'a> {
     /// A trusted network. `is_confirmed`: its router has answered lately.
     Trusted { name: &'a str, is_confirmed: bool },
-    /// Another network, or none.
+    /// A network that is not trusted, or none.
     Other,
 }
 
@@ -37,7 +37,7 @@ enum Override {
     On(String),
 }
 
-/// What is known of the trusted networks.
+/// The state of the trusted networks.
 #[derive(Debug)]
 pub(super) struct OnDemand {
     trusted: Vec<TrustedNetwork>,
@@ -82,12 +82,12 @@ impl OnDemand {
         self.resting.as_deref()
     }
 
-    /// When to look at the network.
+    /// When to check the network.
     pub(super) fn look_due(&self) -> Option<Instant> {
         self.look_at
     }
 
-    /// Looks at once, because the network has changed.
+    /// Schedules an immediate check, because the network has changed.
     pub(super) fn look_soon(&mut self, now: Instant) {
         let is_used = !self.trusted.is_empty() || self.resting.is_some();
         self.look_at = is_used.then_some(now);
@@ -100,7 +100,7 @@ impl OnDemand {
         Some((trusted.name.clone(), current.is_confirmed))
     }
 
-    /// Decides after a look at the network.
+    /// Decides after a check of the network.
     pub(super) fn decide(&mut self, now: Instant, seen: Seen<'_>) -> Decision {
         let is_first = std::mem::replace(&mut self.is_first_look, false);
         self.look_at = (!self.trusted.is_empty()).then(|| now + LOOK_EVERY);
@@ -120,7 +120,7 @@ impl OnDemand {
             return Decision::Stay;
         }
         if self.resting.is_some() {
-            // Another trusted network. It has to be steady for a while first.
+            // This is another trusted network. It has to be steady for a while first.
             return Decision::GoOn;
         }
         if !is_confirmed {
@@ -160,7 +160,7 @@ impl OnDemand {
         self.look_soon(now);
     }
 
-    /// How long a trusted network has to be steady.
+    /// Returns how long a trusted network has to be steady now.
     fn wait(&mut self, now: Instant) -> Duration {
         self.gone_on.retain(|at| now.saturating_duration_since(*at) < REMEMBERED);
         let doublings = u32::try_from(self.gone_on.len()).unwrap_or(u32::MAX).min(MOST_DOUBLINGS);
@@ -174,9 +174,9 @@ const STEADY_FOR: Duration = Duration::from_secs(2);
 const MOST_DOUBLINGS: u32 = 5;
 /// For how long a change of mind delays the next rest.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// The longest time between two looks. The kernel reports most changes at once, but not that another router has come.
+/// The longest time between two checks. The kernel reports most changes at once, but not that the router was replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long a router may take to answer before the next look.
+/// How long a router may take to answer before the next check.
 const LOOK_FOR_ANSWER: Duration = Duration::from_millis(300);
 
 #[cfg(test)]

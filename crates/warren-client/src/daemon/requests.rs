@@ -54,12 +54,11 @@ impl Daemon {
             | Request::SetKeys { .. }
             | Request::Drain { .. } => Err(RequestRefused::new("this is a client; run it on the exit")),
         };
-        // The command may have been interrupted meanwhile.
+        // The command is gone if it was interrupted meanwhile.
         drop(asked.answer.send(response.map(Into::into)));
     }
 
-    /// Takes a sample of the traffic, from which rates are calculated, and checks what has no event of its own. Called once a
-    /// second.
+    /// Samples the traffic, from which rates are calculated, and checks everything that reports no events. Call it once a second.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.sessions.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
@@ -99,7 +98,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Applies the profile as it is now. The connections stay, and none of their packets is lost.
+    /// Reads the profile again and applies it. The connections stay, and no packets are lost.
     pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
         if self.health.refusal.follow(self.settings.profile.routes.when_refused) {
@@ -108,7 +107,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// Reads the profile again, and reports what has changed.
+    /// Reads the profile again, and reports the changes.
     async fn read_profile(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.take_over().await;
         match &outcome {
@@ -122,15 +121,15 @@ impl Daemon {
 
     async fn take_over(&mut self) -> anyhow::Result<Reloaded> {
         let mut profile = load_profile(&self.settings.file)?;
-        // This daemon was started with an order of exits.
+        // This daemon was started with an exit to try first.
         if let Some(exit) = &self.settings.first_exit {
-            // Without that exit, the profile has other endpoints, which is refused below.
+            // If the new profile lacks that exit, its endpoints differ, and it is refused below.
             let _ = profile.put_first(exit);
         }
         if self.settings.host_outside {
             profile.leave_host_outside();
         }
-        // Nothing is changed before the whole profile is known to be usable.
+        // Changes nothing until the whole profile is known to be usable.
         let all = self.settings.profile.changes(&profile);
         let changed = what_takes_a_restart(&self.settings.profile, &profile, &all);
         if !changed.is_empty() {
@@ -147,10 +146,10 @@ impl Daemon {
             kill_switch::rules(&profile).await?;
         }
         self.host.setup.follow(&profile, is_closed, self.sessions.welcome()).await?;
-        // After the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
+        // Done after the routes, so that the kill switch never lets out packets to networks that the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.exec.allow_outside(profile.kill_switch.allow_exec_outside);
-        // A tunnel that rests with an open kill switch closes the kill switch when it goes on.
+        // If the tunnel rests with an open kill switch, the kill switch closes when the tunnel goes on.
         if self.on_demand.resting().is_none() {
             self.host.lockdown.follow(&profile, &self.settings.directory, &listed).await?;
         }
@@ -170,7 +169,7 @@ impl Daemon {
         Ok(Reloaded::of(&all))
     }
 
-    /// What is wrong although traffic flows. `opened` is what is wrong with the kill switch.
+    /// Lists what is wrong although traffic flows. `opened` describes a problem with the kill switch.
     fn warnings(&self, opened: Option<String>) -> Vec<String> {
         let own = [
             opened,
@@ -237,7 +236,7 @@ impl Daemon {
     }
 }
 
-/// A refusal of a request, with the causes of an error.
+/// Refuses a request, with all causes of an error.
 fn refused(error: impl Into<anyhow::Error>) -> RequestRefused {
     RequestRefused::new(format!("{:#}", error.into()))
 }

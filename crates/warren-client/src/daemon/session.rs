@@ -20,7 +20,7 @@ use warren_daemon::{entropy, notify};
 pub(super) struct Session {
     /// Decides what to send to the exit and when to try again.
     pub(super) machine: ClientSession,
-    /// What the exit granted, until the session is given up or another Welcome replaces it.
+    /// The exit's grant, until the session is given up or another Welcome replaces it.
     pub(super) welcome: Option<SessionGrant>,
     /// Runs from the first attached connection until the exit's inner address answers through the tunnel.
     probe: Option<JoinHandle<io::Result<()>>>,
@@ -70,7 +70,7 @@ impl SessionPair {
     pub(super) fn begin_beside(&mut self, now: Instant) {
         let mut beside = Session::new(&mut self.config);
         beside.machine.start(now);
-        // It asks for a connection 0.
+        // The machine asks for a connection 0, which exists already.
         while beside.machine.poll_action().is_some() {}
         beside.machine.connected(now, 0);
         self.beside = Some(beside);
@@ -86,7 +86,7 @@ impl SessionPair {
     pub(super) fn swap(&mut self) {
         if let Some(beside) = &mut self.beside {
             std::mem::swap(&mut self.in_use, beside);
-            // Its echo requests would take the session in use from now on.
+            // Ends the old session's probe, because its echo requests would now go through the session in use.
             beside.abort_probe();
         }
     }

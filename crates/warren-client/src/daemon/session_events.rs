@@ -21,11 +21,11 @@ use warren_config::ClientProfile;
 use warren_control::status::State;
 use warren_tunnel::Report;
 
-/// How long after news of the fleet the exits are measured. The session has settled by then.
+/// How long after news from the fleet the client measures the exits. By then the session has settled.
 const MEASURE_AFTER: Duration = Duration::from_secs(3);
 
 impl Daemon {
-    /// Carries out what the sessions ask for, and the steps of a move. Returns a reason if the daemon is to stop.
+    /// Carries out the sessions' actions, and the steps of a move. Returns a reason if the daemon is to stop.
     pub(super) async fn carry_out_actions(&mut self) -> anyhow::Result<Option<Stop>> {
         loop {
             while let Some(action) = self.sessions.next_action() {
@@ -99,11 +99,11 @@ impl Daemon {
         match self.host.apply(&welcome, &mut self.health).await {
             Ok(queues) => {
                 self.exit_news.fleet.take_addresses(&welcome);
-                // Before the device opens, so that its first packets find a session in the workers.
+                // Done before the device opens, so that its first packets find a session in the workers.
                 self.sessions.open(Which::InUse, welcome).await;
                 self.sessions.open_device(queues).await;
             }
-            // Without a tunnel, or while `up` waits, the daemon can end, which leaves the host as it was before.
+            // Without a tunnel, or while `up` waits, the daemon can end. The host is then as it was before.
             Err(error) if !had_tunnel || self.health.refusal.is_waited_for() => return Err(error),
             Err(error) => self.goes_without(&error).await,
         }
@@ -164,12 +164,13 @@ impl Daemon {
     /// Makes the session in use show that it carries packets, unless the status says so already.
     fn ask_for_echo(&mut self) {
         if !self.health.is_up() && !self.sessions.ask_for_echo(self.host.device_name()) {
-            // Without a device to probe through, or an exit that answers, an attached connection is the best sign that traffic flows.
+            // Without a device to probe through, or an exit address that answers, an attached connection is the best sign that
+            // traffic flows.
             self.up();
         }
     }
 
-    /// Does what is due for the sessions, and for the proof that the one in use carries packets.
+    /// Handles the timers of the sessions, and of the proof that the one in use carries packets.
     pub(super) fn handle_timeouts(&mut self) {
         self.sessions.handle_timeouts();
         if self.sessions.look_at_proof(Instant::now()) && !self.health.is_up() {
@@ -177,7 +178,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the end of a probe.
+    /// Handles the end of a probe.
     pub(super) fn take_probe(&mut self, probed: (Which, Result<io::Result<()>, JoinError>)) {
         if self.sessions.take_probe(probed) && !self.health.is_up() {
             self.up();
@@ -194,7 +195,7 @@ impl Daemon {
         self.host.setup.forget_prepared();
         let had_session = self.sessions.welcome().is_some();
         let connections = &mut self.sessions.connections;
-        // This exit will soon be unreachable, so the others come first for a while.
+        // This exit will soon be unreachable, so the client tries the others first for a while.
         if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
             connections.exits.avoid_current(Instant::now());
         }
@@ -206,7 +207,8 @@ impl Daemon {
         }
     }
 
-    /// Starts a diagnosis of the address that was tried last, unless one has begun recently. Tells a waiting `up` what is known.
+    /// Starts a diagnosis of the address that was tried last, unless one has begun recently. Tells a waiting `up` the cause if it
+    /// is known.
     pub(super) fn diagnose(&mut self) {
         let Self { settings, host, sessions, health, .. } = self;
         health.diagnosis.start(sessions.connections.last_tried(), || KillSwitches {
@@ -228,7 +230,7 @@ impl Daemon {
         let is_told = self.health.refused(Instant::now(), reason, sentence);
         self.host.forget_unapplied();
         self.look_after_host().await;
-        // Only now, because the message says that traffic is blocked, and users rely on it.
+        // Logged only now, because the message says that traffic is blocked, and users rely on it.
         self.health.say_refusal(&self.settings.name, is_told);
         true
     }
@@ -260,11 +262,11 @@ impl Daemon {
         exit_news.keep_fleet().await;
         let listed = host.listed_resolvers().await;
         if exit_news.fleet.has_names() && kill_switch::names_all_by_address(&settings.profile) {
-            // Nothing needed name servers at the start.
+            // No name servers were needed at the start.
             sessions.connections.lookups.ask(NameServers::find(Some(self.helper.clone())).await);
         }
         let exits = &sessions.connections.exits;
-        // With an open kill switch, this only notes the addresses.
+        // If the kill switch is open, this only records the addresses.
         let followed = host.lockdown.follow_roster(&exit_news.fleet, |exit| exits.have(exit), &listed).await;
         if let Err(error) = followed {
             tracing::warn!("the kill switch does not follow the roster: {error:#}");
@@ -278,7 +280,7 @@ impl Daemon {
     /// Leaves an exit that is no longer in the profile or the roster.
     async fn leave_exit(&mut self, now: Instant) {
         if self.health.refusal.is_refused() || self.on_demand.resting().is_some() {
-            // It has no session to move, and must not begin one.
+            // The client has no session to move, and must not begin one.
             self.sessions.connections.exits.use_first();
             return;
         }
@@ -293,7 +295,7 @@ impl Daemon {
     /// Handles a worker's report.
     pub(super) async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let Self { sessions, host, .. } = self;
-        // Workers share the session, so each has to know which of the others' connections can be used.
+        // Workers share the session, so each has to know which connections of the other workers can be used.
         sessions.worker.tell_others(&report).await;
         match report {
             Report::Connecting { index, connection } => {
@@ -326,7 +328,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes a connection whose handshake is done.
+    /// Handles a connection whose handshake is complete.
     async fn connected(&mut self, connection: ConnectionId, key: PublicKey) -> anyhow::Result<()> {
         match self.sessions.connected(&mut self.host.lockdown, connection, key).await? {
             Connected::Known => {}
@@ -357,7 +359,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Gives silent connections other ports. If all are silent, looks for another way as well.
+    /// Moves silent connections to other local ports. If all are silent, also looks for another way.
     pub(super) async fn handle_silence(&mut self) -> anyhow::Result<()> {
         let Self { sessions, host, health, .. } = self;
         if sessions.connections.handle_silence(&sessions.worker).await {

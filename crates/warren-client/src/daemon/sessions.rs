@@ -47,21 +47,21 @@ pub(super) struct Sessions {
 
 /// The purpose of a connection whose handshake is done. The handshake has proven the exit's key.
 pub(super) enum Connected {
-    /// It belongs to a session, or nothing needs it any more.
+    /// The connection belongs to a session, or nothing needs it any more.
     Known,
-    /// It was opened to see whether the exit has a key.
+    /// The connection was opened to check whether the exit has a key.
     Checked,
-    /// It has won a race.
+    /// The connection has won a race.
     Won(Won),
 }
 
-/// What following the session beside has led to.
+/// The result of carrying out the second session's next action.
 pub(super) enum Followed {
-    /// It had no action.
+    /// The session had no action.
     Nothing,
-    /// One of its actions was carried out.
+    /// One of the session's actions was carried out.
     Action,
-    /// It was the old session, and is lost. The one in use may have been on trial until now.
+    /// The second session was the old one, and is lost. The session in use may have been on trial until now.
     OldLost,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Won {
 }
 
 impl Sessions {
-    /// What the exit in use has granted.
+    /// Returns the grant of the exit in use.
     pub(super) fn welcome(&self) -> Option<&SessionGrant> {
         self.pair.in_use.welcome.as_ref()
     }
@@ -89,7 +89,7 @@ impl Sessions {
         [self.pair.due(), self.moves.plan.due(), self.proof.due()].into_iter().flatten().min()
     }
 
-    /// Does what is due for the sessions. What is due for a move between them follows with their actions.
+    /// Handles the sessions' timers. The timers of a move between them follow with the sessions' actions.
     pub(super) fn handle_timeouts(&mut self) {
         let now = Instant::now();
         for which in [Which::InUse, Which::Beside] {
@@ -157,8 +157,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends the host's connections through the tunnel, and waits until their last packets were sent. Otherwise the kernel would send
-    /// these packets again and again from an inner address, over IPv6 even outside the tunnel.
+    /// Ends the host's connections through the tunnel, and waits until their last packets were sent. Otherwise the kernel would
+    /// retransmit these packets from an inner address, over IPv6 even outside the tunnel.
     pub(super) async fn end_flows(&self) {
         if let Err(error) = warren_host::connections::end(&self.pair.in_use.leased()) {
             tracing::warn!(
@@ -173,7 +173,7 @@ impl Sessions {
     pub(super) async fn end_move(&mut self) {
         let Some(moved) = self.moves.under_way.take() else { return };
         match self.moves.plan.end() {
-            // Its exit may have heard from the store that the client is elsewhere.
+            // The session's exit may have heard from the store that the client is elsewhere.
             true => self.pair.stay(),
             false => tracing::info!("moved to {}: the session at {} is over", moved.to, moved.from),
         }
@@ -190,8 +190,7 @@ impl Sessions {
         self.worker.send_all(SharedCommand::Move { moving: None }).await;
     }
 
-    /// Makes way for a new grant of the exit in use. The exit has replaced the earlier session, and the new one may have other
-    /// addresses.
+    /// Makes way for a new grant of the exit in use. The exit has replaced the session, and the new one may have other addresses.
     pub(super) async fn replace(&mut self) {
         // The move's rules name the earlier session.
         self.end_move().await;
@@ -199,7 +198,7 @@ impl Sessions {
         self.forget_grant().await;
     }
 
-    /// Lets the workers carry the packets of a session that an exit has granted.
+    /// Makes the workers carry the packets of a session that an exit has granted.
     pub(super) async fn open(&mut self, which: Which, welcome: SessionGrant) {
         let (session, route) = (SessionId(welcome.session), route_of(&welcome));
         self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
@@ -270,14 +269,14 @@ impl Sessions {
         true
     }
 
-    /// Carries out what a session that ends or moves still has to send and to close.
+    /// Carries out the remaining sends and closes of a session that ends or moves.
     async fn close_unwanted(&mut self) {
         while let Some(action) = self.pair.in_use.machine.poll_action() {
             self.send_or_close(Which::InUse, action).await;
         }
     }
 
-    /// Carries out what a session has to send and to close. Drops other actions: a session that ends or moves no longer needs the
+    /// Carries out an action that sends or closes. Drops other actions: a session that ends or moves no longer needs the
     /// connections and traffic that they ask for.
     pub(super) async fn send_or_close(&mut self, which: Which, action: ClientAction) {
         match action {
@@ -353,7 +352,7 @@ impl Sessions {
         self.moves.plan.is_asking(Which::InUse) && !self.proof.is_missing()
     }
 
-    /// Does what is due for the proof. Returns whether the session in use counts as up without a proof from now on.
+    /// Handles the proof's timers. Returns whether the session in use counts as up without a proof from now on.
     pub(super) fn look_at_proof(&mut self, now: Instant) -> bool {
         match self.proof.take_due(now) {
             Due::Nothing => {}
@@ -396,7 +395,7 @@ impl Sessions {
         starts
     }
 
-    /// Forgets whether the session in use carries packets.
+    /// Resets the proof that the session in use carries packets.
     pub(super) fn forget_proof(&mut self) {
         self.pair.in_use.abort_probe();
         self.proof.forget();
@@ -411,7 +410,7 @@ impl Sessions {
     }
 }
 
-/// What the workers must know about a session.
+/// Returns the facts that the workers must know about a session.
 fn route_of(welcome: &SessionGrant) -> SessionRoute {
     SessionRoute {
         ipv4: welcome.ipv4.map(|(address, _)| address),

@@ -1,4 +1,4 @@
-//! Finds what is wrong with this host's own network. Without a network it makes no sense to ask an exit anything.
+//! Finds problems of this host's own network. Without a network, probing an exit makes no sense.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ const ANYWHERE: [SocketAddr; 2] = [
 ];
 
 /// Checks this host's devices, addresses and routes. Returns a message that says why this host cannot reach `remote`, and what to
-/// do. If no address is known, the message is about the internet instead. None if nothing is wrong.
+/// do. If no address is known, the message is about the internet instead. `None` if nothing is wrong.
 pub(super) async fn find(remote: Option<SocketAddr>) -> Option<String> {
     let links = outside_links().await.ok()?;
     let source = match remote {

@@ -10,8 +10,8 @@ use crate::learnt_keys::LearntKeys;
 use warren_config::{ClientProfile, RemoteExit};
 
 impl Exits {
-    /// Adds the exits of the fleet's roster, each accepted by its key in the roster. Accepts the profile's exits by the keys that
-    /// this client has learnt, too. A key in the roster counts only for that exit's endpoints.
+    /// Adds the exits of the fleet's roster. Each is accepted by its key in the roster, which counts only for that exit's
+    /// endpoints. The profile's exits are also accepted by the keys that this client has learnt.
     pub(crate) fn follow(&mut self, profile: &ClientProfile, learnt: &LearntKeys, fleet: &Fleet) {
         let of_profile = profile.exits().count();
         let members = fleet.roster().into_iter().flat_map(|roster| &roster.exits);
@@ -84,7 +84,7 @@ impl Exits {
         (0..self.entries.len()).filter(is_of).collect()
     }
 
-    /// Whether the exit in use and another one belong to the fleet, so that this client has the same addresses at both.
+    /// Whether the exit in use and at least one other belong to the fleet. This client has the same addresses at both.
     pub(crate) fn has_sibling(&self) -> bool {
         let is_other = |place: &usize| {
             self.member(*place).is_some() && self.entries.get(*place).is_some_and(Entry::may_accept)
@@ -106,7 +106,7 @@ impl Exits {
         self.member(self.first()?)
     }
 
-    /// One way to each endpoint of the roster's exits, as far as its address is known.
+    /// Returns one way to each endpoint of the roster's exits whose address is known.
     pub(crate) fn ways_of_members(&self) -> Vec<Way> {
         let way = |(exit, entry): (usize, &Entry)| {
             let remote = entry.addresses.in_order().first().copied().or_else(|| entry.literal())?;

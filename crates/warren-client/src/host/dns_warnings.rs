@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
 
-/// The warning that a full tunnel sets no resolver and does not reach this host's own. None if one is reached.
+/// Warns that a full tunnel sets no resolver and does not reach this host's own. `None` if one is reached.
 ///
 /// `named` are the resolvers that stay in use, without those on this host itself. If `is_guarded`, no query leaves outside the
 /// tunnel.
@@ -32,8 +32,8 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
     ))
 }
 
-/// The warning that names below the profile's domains are looked up outside the tunnel, or not inside it. None if a resolver
-/// inside is asked.
+/// Warns that names below the profile's domains are looked up outside the tunnel, or not inside it. `None` if a resolver inside
+/// is asked.
 pub(super) fn without_resolver_of(
     domains: &[String],
     facts: &DnsFacts<'_>,
@@ -68,7 +68,7 @@ pub(super) fn without_resolver_of(
     Some(format!("names below {} are not looked up through the tunnel: {why}; {advice}", domains.join(", ")))
 }
 
-/// The warning that the exit's resolvers are on this host's own networks, where no query may go. None if the tunnel reaches one.
+/// Warns that the exit's resolvers are on this host's own networks, where no query may go. `None` if the tunnel reaches one.
 ///
 /// The exclusions in `facts` include this host's own networks.
 pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<String> {
@@ -81,8 +81,8 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
     ))
 }
 
-/// The warning that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the
-/// same. None if `claimed` is empty.
+/// Warns that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the same.
+/// `None` if `claimed` is empty.
 pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     let first = claimed.first()?;
     Some(format!(
@@ -93,7 +93,7 @@ pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     ))
 }
 
-/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if no query leaves outside.
+/// Warns that queries leave outside a full tunnel, although nobody asked for that. `None` if no query leaves outside.
 ///
 /// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself. The exclusions in `facts` are
 /// those of the profile alone.

@@ -34,7 +34,7 @@ impl HostSetup {
         self.standing.as_ref().is_some_and(|standing| standing.device.is_in_use())
     }
 
-    /// What the table of single programs depends on.
+    /// Returns the facts on which the table of single programs depends.
     ///
     /// # Errors
     /// When this host has no cgroup v2.

@@ -24,7 +24,7 @@ impl ExecResolvers {
         self.wanted = wanted(profile);
     }
 
-    /// Notes the resolvers that the exit names.
+    /// Records the resolvers that the exit names.
     pub(super) fn note(&mut self, welcome: &SessionGrant) {
         self.of_exit.clone_from(&welcome.dns);
     }

@@ -3,12 +3,12 @@
 use ipnet::IpNet;
 use warren_host::dns;
 
-/// The warning for a tunnel to these networks. None if this host has nft.
+/// Warns about a tunnel to these networks if this host lacks nft. `None` if it has nft.
 pub(crate) fn missing(include: &[IpNet]) -> Option<String> {
     if warren_host::has_nft() { None } else { warning(include) }
 }
 
-/// The warning for a tunnel to these networks on a host without nft. None if the tunnel takes no traffic.
+/// Warns about a tunnel to these networks on a host without nft. `None` if the tunnel takes no traffic.
 pub(super) fn warning(include: &[IpNet]) -> Option<String> {
     if include.is_empty() {
         return None;

@@ -26,8 +26,8 @@ impl HostSetup {
         }
         let Some(standing) = &self.standing else { return Ok(()) };
         let Some(helper) = &self.helper else { return Ok(()) };
-        // Before any program is told to ask the stub. Until this call, the stub asks the host's own resolvers for the
-        // tunnel's names too.
+        // Done before any program is told to ask the stub. Until then, the stub asks the host's own resolvers for the tunnel's
+        // names too.
         if let Some(stub) = &self.stub {
             stub.ask(&servers, &self.settings.domains);
         }
@@ -43,7 +43,7 @@ impl HostSetup {
         }
     }
 
-    /// The limits to the profile's domains. None if it names no domains.
+    /// Returns the limits to the profile's domains. `None` if the profile names no domains.
     pub(super) fn split(&self) -> Option<SplitDns> {
         let domains = self.settings.domains.clone();
         // A dry run has no stub, and shows the address that would be tried first.

@@ -30,7 +30,8 @@ pub(super) struct RouteSettings {
 impl RouteSettings {
     /// `is_closed` tells whether the kill switch is closed.
     pub(super) fn of(profile: &ClientProfile, is_closed: bool) -> Self {
-        // Without nft nothing could keep queries to the LAN's resolvers inside, so only a profile that says so opens the LAN.
+        // Without nft, nothing could keep queries to the LAN's resolvers inside. So the LAN is opened only if the profile asks
+        // for it.
         let lan_without_dns = profile.routes.lan == Lan::UnlessKillSwitch;
         let is_safe = !lan_without_dns || warren_host::has_nft();
         Self {
@@ -55,8 +56,8 @@ impl RouteSettings {
         is_news
     }
 
-    /// The networks that go through the tunnel beside this LAN: those that the profile includes, and each listed resolver that the LAN
-    /// would take out of them.
+    /// Returns the networks that go through the tunnel while this LAN stays outside it: those that the profile includes, and each
+    /// listed resolver that would otherwise stay outside with the LAN.
     pub(super) fn include_beside(&self, lan: &[IpNet], guests: &[GuestNetwork]) -> Vec<IpNet> {
         let claimed = dns::claimed(&self.include, &self.exclude, lan, &self.servers);
         // A container or a virtual machine on this host does not belong to the LAN.

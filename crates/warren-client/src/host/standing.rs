@@ -8,7 +8,7 @@ use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, Rule
 use super::route_settings::RouteSettings;
 use crate::device::{TunDevice, Void};
 
-/// What is in place on the host now.
+/// The tunnel's changes that are in place on the host now.
 pub(super) struct Standing {
     pub(super) device: TunDevice,
     /// Discards the tunnel's packets while `device` is missing.
@@ -22,7 +22,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Turns what is applied into `plan`. Returns what had to be restored around a device that was recreated.
+    /// Changes the applied plan into `plan`. Returns everything that had to be restored around a recreated device.
     pub(super) async fn change(&mut self, plan: &Plan, device_is_new: bool) -> anyhow::Result<Vec<Missing>> {
         let mut made = Vec::new();
         if device_is_new {
@@ -33,8 +33,8 @@ impl Standing {
         Ok(made)
     }
 
-    /// Chooses priorities in front of other programs' rules that lead around the tunnel. Returns a message for the user if no such
-    /// priority is free.
+    /// Chooses priorities that go before other programs' rules that lead around the tunnel. Returns a message for the user if no
+    /// such priority is free.
     pub(super) async fn stay_in_front(&mut self) -> anyhow::Result<Option<String>> {
         let facts = &mut self.facts;
         let place = self.host.place(&facts.tunnel(), facts.slot, facts.band).await?;

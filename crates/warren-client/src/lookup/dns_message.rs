@@ -14,7 +14,7 @@ const HEADER: usize = 12;
 /// The most labels of a name: 255 bytes hold no more (RFC 1035 section 2.3.4).
 const MOST_LABELS: usize = 128;
 
-/// Writes a query. None when DNS does not allow the name.
+/// Writes a query. `None` when DNS does not allow the name.
 pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u8>> {
     let recursion_desired = 0x01;
     let mut message = vec![id[0], id[1], recursion_desired, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -22,7 +22,7 @@ pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u
     Some(message)
 }
 
-/// Reads the addresses from the answer to [`query`]. None when the message is not that answer. The list is empty when the server
+/// Reads the addresses from the answer to [`query`]. `None` when the message is not that answer. The list is empty when the server
 /// does not know the name.
 pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<IpAddr>> {
     let question = question(name, record)?;
@@ -47,8 +47,8 @@ pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordT
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         let data = rest.get(10..10 + length)?;
         rest = rest.get(10 + length..)?;
-        // The answer for an alias (CNAME) also has the records of the alias's target. So every address in it belongs to the name,
-        // whichever name its record has.
+        // The response for an alias (CNAME) also has the records of the alias's target. So every address in it belongs to the
+        // name, no matter which name its record has.
         if [c0, c1] == [0, 1] && u16::from_be_bytes([t0, t1]) == record as u16 {
             found.extend(address(data));
         }

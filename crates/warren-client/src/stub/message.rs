@@ -20,7 +20,7 @@ impl Question {
     /// Reads the question of a query.
     ///
     /// # Errors
-    /// The answer to a query that cannot be read. None if the message is not a query.
+    /// The answer to a query that cannot be read. `None` if the message is not a query.
     pub(super) fn of(query: &[u8]) -> Result<Self, Option<Vec<u8>>> {
         // Only the question is read. Any other record passes through, even one that the library does not know.
         let mut copy = query.to_owned();

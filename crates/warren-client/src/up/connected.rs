@@ -3,8 +3,8 @@
 use warren_config::ProfileName;
 use warren_control::status::{ClientStatus, Status};
 
-/// The line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile `has_other_exits`, or its fleet has, the line
-/// names the one in use. Parts that the status does not have are left out.
+/// Returns the line, such as `connected to home, 12 ms, IPv4 and IPv6`. If the profile `has_other_exits`, or its fleet has, the
+/// line names the one in use. Parts that the status lacks are left out.
 pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<&Status>) -> String {
     let client = status.and_then(|status| status.client.as_ref());
     if let Some(network) = client.and_then(|client| client.resting.as_ref()) {
@@ -28,7 +28,7 @@ pub(crate) fn line(profile: &ProfileName, has_other_exits: bool, status: Option<
 /// milliseconds.
 fn round_trip(status: &Status) -> Option<String> {
     let shortest = status.shortest_rtt_ms()?;
-    // From 9.95 on, one digit after the point would print as "10.0".
+    // From 9.95 ms on, one digit after the point would print as "10.0".
     Some(if shortest < 9.95 { format!("{shortest:.1} ms") } else { format!("{shortest:.0} ms") })
 }
 

@@ -1,4 +1,5 @@
-//! `warren up` for a daemon that the exits have refused. The daemon asks the exits again. The tunnel's traffic stays blocked meanwhile.
+//! `warren up` for a daemon that the exits have refused. The daemon asks the exits again. Until one accepts, the tunnel's traffic
+//! stays blocked.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(super) async fn up(
     let deadline = Instant::now() + timeout;
     loop {
         let status = match ask_status(&directory.socket()).await {
-            // If the profile says when_refused = "open" by now, the daemon ends at the next refusal.
+            // If the profile now says when_refused = "open", the daemon ends at the next refusal.
             Err(AskError::NotRunning) => {
                 let ended =
                     "the daemon ended before traffic flowed; run `warren up` again to connect".to_owned();

@@ -33,24 +33,24 @@ const FIRST_FORMAT: u32 = 1;
 /// The longest line that is read.
 const MOST_LINE: u64 = 4 * 1024 * 1024;
 
-/// The longest line that is written. A larger transaction becomes a snapshot, which is atomic too.
+/// Maximum length of a line that is written. A larger transaction becomes a snapshot, which is atomic too.
 const LONGEST: usize = 1024 * 1024;
 
-/// The fewest outdated rows that make a snapshot due. A registry with more rows than that needs as many outdated rows
-/// as it has rows. So a snapshot costs little for each change.
+/// Minimum number of outdated rows that makes a snapshot due. A registry with more rows than that needs as many outdated rows as
+/// it has rows. So a snapshot costs little for each change.
 const OUTDATED: usize = 10_000;
 
-/// The store of an exit that holds its lock, and what this process knows of the file.
+/// The store of an exit that holds its lock, and the state of the file as this process knows it.
 #[derive(Debug)]
 pub struct ClientStore {
     path: PathBuf,
-    /// The file as this process left it. `None` if there was none.
+    /// The file as this process left it. `None` if there was no file.
     known: Option<Identity>,
     /// The format that the file names.
     format: u32,
     /// `None` if the file must be replaced as a whole.
     tail: Option<Tail>,
-    /// What was imported last ([`super::ClientsImport::mark`]).
+    /// The mark of the last import ([`super::ClientsImport::mark`]).
     imported: String,
     /// Rows that were appended since the last snapshot.
     appended: usize,
@@ -110,7 +110,7 @@ impl ClientStore {
         self.known.is_some()
     }
 
-    /// What was imported last.
+    /// Returns the mark of the last import.
     pub fn imported(&self) -> &str {
         &self.imported
     }
@@ -185,7 +185,7 @@ impl ClientStore {
             return Err(unwritten(&self.path, "the last change left it unfinished"));
         };
         let appended = tail.append(file, line);
-        // This is also needed after a failure, which may have left part of the line.
+        // This is also needed after a failure, which may have left a part of the line.
         if let Ok(metadata) = file.metadata() {
             self.known = Some(Identity::of(&metadata));
         }
@@ -313,7 +313,7 @@ struct Rows<'a, R> {
     /// The length of all whole lines so far.
     length: u64,
     written: usize,
-    /// What is left of the last line.
+    /// The remaining changes of the last line.
     line: std::vec::IntoIter<RowChange>,
     /// Why the rows ended before the file did.
     failure: Option<ConfigError>,
@@ -386,7 +386,7 @@ struct Lines<R> {
 }
 
 impl<R: io::BufRead> Lines<R> {
-    /// The next line; the rest of the file if it has no line break; nothing at the end.
+    /// Returns the next line. If no line break is left, returns the rest of the file. At the end, returns nothing.
     fn next(&mut self) -> io::Result<&[u8]> {
         self.line.clear();
         let mut limited = (&mut self.reader).take(MOST_LINE);

@@ -13,12 +13,12 @@ pub struct ClientStatus {
     pub exit: ExitPeer,
     /// The session, while there is one.
     pub session: Option<ClientSessionStatus>,
-    /// What the exits said, in the state `refused`.
+    /// The exits' refusal, in the state `refused`.
     #[serde(default)]
     pub refused: Option<RefusedStatus>,
     /// Why the state is `error`, and what to do.
     pub error: Option<String>,
-    /// What is wrong although traffic flows, and what to do.
+    /// Problems that exist although traffic flows, and what to do.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// Why the latest attempt failed.
@@ -82,7 +82,7 @@ pub struct RefusedStatus {
     pub reason: String,
     /// What happened and what to do.
     pub message: String,
-    /// When the client asks the exits again. None if only `warren up` makes it ask.
+    /// When the client asks the exits again. `None` if only `warren up` makes it ask.
     pub asked_again_in_seconds: Option<f64>,
 }
 
@@ -95,7 +95,7 @@ pub struct ExitPeer {
     pub address: Option<SocketAddr>,
     /// The key that it proved, or must prove.
     pub public_key: String,
-    /// The newer key that it has named in a session, and has not opened a session with yet.
+    /// The exit's next key: announced in a session, but not yet used to open one.
     #[serde(default)]
     pub next_public_key: Option<String>,
 }

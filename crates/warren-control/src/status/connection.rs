@@ -33,7 +33,7 @@ pub struct ConnectionStatus {
     pub rates: Rates,
     /// Congestion window in bytes.
     pub cwnd: u64,
-    /// What the congestion controller does. None unless it is `adaptive`.
+    /// The congestion controller's state. `None` unless the controller is `adaptive`.
     #[serde(default)]
     pub controller: Option<ControllerStatus>,
     /// The largest UDP payload in bytes that the path is known to carry.
@@ -51,7 +51,7 @@ pub struct ConnectionStatus {
     /// UDP datagrams received.
     #[serde(default)]
     pub received_packets: u64,
-    /// The largest number of the peer's packets that arrived. The peer numbers its packets one after the other.
+    /// The largest number of the peer's packets that have arrived. The peer numbers its packets consecutively.
     #[serde(default)]
     pub largest_received: u64,
     /// How often the path stopped carrying packets of a size that it had carried.
@@ -62,7 +62,7 @@ pub struct ConnectionStatus {
     pub datagrams_received: u64,
     /// Inner packets that wait to be sent.
     pub queue_packets: usize,
-    /// Bytes of the packets that wait.
+    /// Bytes of the waiting packets.
     pub queue_bytes: usize,
     /// Inner packets sent.
     pub packets_out: u64,
@@ -72,12 +72,12 @@ pub struct ConnectionStatus {
     pub packets_in: u64,
     /// Bytes of the packets received.
     pub bytes_in: u64,
-    /// What the path loses, and what is sent again.
+    /// The path's losses, and the repairs.
     #[serde(default)]
     pub repair: RepairStatus,
 }
 
-/// What the congestion controller `adaptive` does.
+/// The state of the congestion controller `adaptive`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControllerStatus {
@@ -105,7 +105,7 @@ impl From<ControllerState> for ControllerStatus {
     }
 }
 
-/// What a connection's path loses, and what is sent again.
+/// The losses of a connection's path, and the repairs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RepairStatus {
     /// Whether lost datagrams are sent again now.
@@ -123,7 +123,7 @@ pub struct RepairStatus {
     pub waiting: usize,
     /// Missing datagrams that arrived while others waited for them.
     pub filled: u64,
-    /// Missing datagrams that others waited for in vain, and that did not arrive later either.
+    /// Missing datagrams that others waited for in vain, and that did not arrive later.
     pub missing: u64,
     /// Datagrams that arrived after others had stopped waiting for them.
     pub late: u64,

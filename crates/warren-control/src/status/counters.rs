@@ -53,7 +53,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     .collect()
 }
 
-/// Packets that QUIC itself dropped, after the packet path gave them to it or before the path received them. Also
+/// Returns the packets that QUIC itself dropped, after the packet path gave them to it or before the path received them. Includes
 /// packets that the kernel or the driver dropped before QUIC received them.
 pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let quic = quic_sums(snapshot);

@@ -32,7 +32,7 @@ pub struct ExitStatus {
     /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
-    /// The state of its fleet. Absent if the exit belongs to none.
+    /// The state of the exit's fleet. Absent if the exit belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
 }
@@ -91,13 +91,13 @@ pub struct FleetStatus {
 /// An exit of the fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetExitStatus {
-    /// Its name.
+    /// The exit's name.
     pub name: String,
-    /// `serving`, `draining`, or `gone` (the store has not heard of it for 10 s).
+    /// `serving`, `draining`, or `gone` (the store has not heard from the exit for 10 s).
     pub state: String,
     /// Sessions of clients.
     pub sessions: u32,
-    /// Most sessions that it may have.
+    /// Maximum number of sessions of the exit.
     pub max_sessions: u32,
     /// Traffic in both directions together.
     pub bits_per_second: u64,
@@ -105,9 +105,9 @@ pub struct FleetExitStatus {
     pub cores: f32,
     /// The revision up to which it has applied all changes.
     pub revision: i64,
-    /// Its clock minus this exit's.
+    /// The exit's clock minus this exit's.
     pub clock_offset_ms: i64,
-    /// Where clients reach it.
+    /// Where clients reach the exit.
     pub endpoints: Vec<String>,
 }
 
@@ -151,7 +151,7 @@ pub struct SessionStatus {
     pub since_seconds: f64,
     /// The indices of its attached connections.
     pub connections: Vec<u32>,
-    /// Whether the client can go to another exit. None if its version does not say.
+    /// Whether the client can go to another exit. `None` if its version does not say.
     #[serde(default)]
     pub has_other_exit: Option<bool>,
 }

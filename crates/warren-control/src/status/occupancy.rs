@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use warren_tunnel::{Histogram, Snapshot};
 
-/// How full batches were. Index i of a list counts batches of size i; the last index counts larger ones too.
+/// How full batches were. Index i of a list counts batches of size i. The last index also counts larger ones.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Occupancy {
     pub segments_per_send: Vec<u64>,

@@ -43,7 +43,7 @@ impl ProcessStatus {
     /// Reads this process's own figures. A figure that cannot be read is 0.
     pub fn read(sandbox: Sandbox) -> Self {
         let status = own_status();
-        // The descriptor of this very listing is counted too.
+        // The descriptor of this listing itself is counted too.
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;

@@ -58,14 +58,14 @@ impl RateMeter {
         Self { samples: VecDeque::new(), next: now }
     }
 
-    /// When the next sample is to be taken.
+    /// When to take the next sample.
     pub fn due(&self) -> Instant {
         self.next
     }
 
     /// Takes a sample.
     pub fn take(&mut self, now: Instant, snapshot: &Snapshot) {
-        // From now on, so that a late sample is not followed by another one at once.
+        // Counts from now, so that after a late sample the next one does not follow at once.
         self.next = now + SAMPLE_EVERY;
         // The oldest sample is the reference, so rates cover the whole window.
         while self.samples.len() >= SAMPLES {
@@ -86,7 +86,7 @@ impl RateMeter {
         Sample::of(now, snapshot).connections.iter().map(rates).collect()
     }
 
-    /// Datagrams that a connection lost for good since the oldest sample, in per cent of those it sent.
+    /// Returns the share of datagrams that a connection has lost for good since the oldest sample, in per cent of those it sent.
     pub(super) fn given_up_percent(&self, connection: &ConnectionSnapshot) -> f64 {
         let Some(before) = self.samples.front() else { return 0.0 };
         let before = before.connections.get(&connection.connection.0).copied().unwrap_or_default();

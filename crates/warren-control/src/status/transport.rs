@@ -18,7 +18,7 @@ pub struct DeviceStatus {
 /// The transport settings in force. `warren set` can change some of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TransportStatus {
-    /// What drives the connections.
+    /// The driver of the connections.
     pub driver: String,
     /// The congestion controller.
     pub congestion: String,

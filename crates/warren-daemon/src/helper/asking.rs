@@ -84,7 +84,7 @@ impl Helper {
         Ok((helper, HelperProcess { child, orders }))
     }
 
-    /// Makes the helper run nft in place of this process.
+    /// Makes this process run nft through the helper.
     pub fn install_as_nft_runner(&self) {
         warren_host::set_nft_runner(Box::new(self.clone()));
     }
@@ -118,13 +118,13 @@ impl Helper {
         }
     }
 
-    /// Lists the resolvers that this host's files name now, without those on this host. The list is empty if that
-    /// cannot be found out.
+    /// Lists the resolvers that this host's files name now, without those on this host. The list is empty if the files cannot be
+    /// read.
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
         self.try_list_resolvers().await.unwrap_or_default()
     }
 
-    /// As [`Self::list_resolvers`], for a caller that distinguishes no answer from an empty list.
+    /// Like [`Self::list_resolvers`], for a caller that must tell a missing answer from an empty list.
     ///
     /// # Errors
     /// When the helper does not answer.
@@ -135,7 +135,7 @@ impl Helper {
         }
     }
 
-    /// The resolvers that programs would ask without those that are set. Empty if that cannot be found out.
+    /// Lists the resolvers that programs would ask if Warren had set none. The list is empty if that cannot be found out.
     pub async fn list_resolvers_below(&self) -> Vec<SocketAddr> {
         match self.ask(HelperRequest::ListResolversBelow).await {
             Ok(Answer::Servers(servers)) => servers,
@@ -154,7 +154,7 @@ impl Helper {
         }
     }
 
-    /// Saves what is known of the profile's fleet, so that it survives this process and a loss of power.
+    /// Saves the state of the profile's fleet, so that it survives this process and a loss of power.
     ///
     /// # Errors
     /// Why it could not be written.
@@ -266,8 +266,8 @@ impl Helper {
 }
 
 impl HelperProcess {
-    /// Makes the helper end, and waits a moment for that. Later requests fail, as for a helper that has ended. Returns
-    /// whether it has ended.
+    /// Makes the helper end, and waits a moment for its end. Later requests fail, as for a helper that has ended. Returns whether
+    /// it has ended.
     pub async fn end(mut self) -> bool {
         // The helper may have ended already.
         drop(self.orders.send(Order::End).await);
@@ -293,7 +293,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     let (mut reader, mut writer) = stream.into_split();
     let mut waiting: HashMap<u64, oneshot::Sender<Reply>> = HashMap::new();
     let (answers, mut answered) = mpsc::channel(16);
-    // A task of its own: if `select!` cancelled a read halfway, the message would be lost.
+    // Runs in a separate task: if `select!` cancelled a read halfway, the message would be lost.
     let reading = tokio::spawn(async move {
         while let Ok(Some(answer)) = read::<NumberedAnswer>(&mut reader).await {
             if answers.send(answer).await.is_err() {
@@ -309,7 +309,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
                 number += 1;
                 match write(&mut writer, &NumberedRequest { number, request }).await {
                     Ok(()) => drop(waiting.insert(number, reply)),
-                    // The request is too long, and nothing of it was written.
+                    // The request is too long, and no part of it was written.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                         drop(reply.send(Err(HelperError::Other(error.to_string()))));
                     }
@@ -345,7 +345,7 @@ async fn take_logs(channel: OwnedFd) {
             // A log that cannot be written to is reconnected later.
             Ok(Ok(Some(log))) => drop(logging::write_to(log)),
             Ok(Ok(None) | Err(_)) => return,
-            // Nothing had arrived after all. `try_io` has cleared the readiness.
+            // In fact, nothing had arrived. `try_io` has cleared the readiness.
             Err(_) => {}
         }
     }

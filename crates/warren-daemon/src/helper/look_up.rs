@@ -15,7 +15,7 @@ use crate::output;
 use crate::own_program;
 use crate::sandbox;
 
-/// Looks a name up in a process of its own.
+/// Looks a name up in a separate process.
 ///
 /// # Errors
 /// The resolver's reason, or that it took too long.
@@ -51,8 +51,8 @@ async fn run(mut command: Command) -> io::Result<Ended> {
     let mut child = command.spawn()?;
     let (printed, said) = (child.stdout.take(), child.stderr.take());
     let (printed, said) = tokio::try_join!(beginning(printed), beginning(said))?;
-    // Both pipes are closed now, so a process that goes on writing fails. If it does not end, the time limit of `ask`
-    // kills it.
+    // Both pipes are closed now, so a process that continues to write fails. If it does not end, the time limit of `ask` kills
+    // it.
     Ok(Ended { status: child.wait().await?, printed, said })
 }
 

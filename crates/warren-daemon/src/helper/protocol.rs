@@ -36,7 +36,7 @@ pub(super) enum HelperRequest {
     SetResolvers {
         device: DeviceName,
         servers: Vec<IpAddr>,
-        /// The domains to which the resolvers are limited. None if they are not limited.
+        /// The domains to which the resolvers are limited. `None` if they are not limited.
         split: Option<SplitDns>,
         /// Whether to set them even if they are set already.
         anew: bool,
@@ -45,7 +45,7 @@ pub(super) enum HelperRequest {
     RestoreResolvers,
     /// List the resolvers that the host's files name, without those on this host.
     ListResolvers,
-    /// List the resolvers that programs would ask without those that are set.
+    /// List the resolvers that programs would ask if Warren had set none.
     ListResolversBelow,
     /// Say which ports the host's NAT publishes.
     ListPublished,
@@ -57,13 +57,13 @@ pub(super) enum HelperRequest {
     TakeIn { process: u32, user: u32, side: Side },
     /// Save what a client's daemon has learnt about its exits' keys, in the profile's own file.
     KeepExitKeys { exits: BTreeMap<String, ExitKeys> },
-    /// Save what a client's daemon knows of its fleet, in the profile's own file.
+    /// Save the fleet's state, as a client's daemon knows it, in the profile's own file.
     KeepFleet { fleet: Box<KeptFleet> },
     /// Make the cgroup of a browser that opens a login page.
     MakePortalGroup,
     /// Move a user's process into that cgroup.
     TakeIntoPortal { process: u32, user: u32 },
-    /// End the processes of that cgroup, and remove it.
+    /// End the processes of the portal's cgroup, and remove the cgroup.
     EndPortalGroup,
     /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
@@ -131,7 +131,7 @@ pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     };
-    // Checked before memory is allocated, because the other side may be in an attacker's hands.
+    // Checked before memory is allocated, because an attacker may control the other side.
     let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST);
     let mut text = vec![0; length.ok_or_else(too_long)?];
     from.read_exact(&mut text).await?;

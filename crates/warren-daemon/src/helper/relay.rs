@@ -88,7 +88,7 @@ impl Relay {
 
     /// Waits until every notice has been passed on.
     pub(super) fn close(self) {
-        // What has already arrived can still be read.
+        // Data that has already arrived can still be read.
         let _ = shutdown(&self.channel, Shutdown::Read);
         // A join fails only after a panic, and that thread does not panic.
         drop(self.notices.join());
@@ -148,7 +148,7 @@ fn keep_log(channel: &OwnedFd) {
         if closed.is_ok()
             && let Ok(log) = connect_to_journal()
         {
-            // This fails only once the daemon has ended. Then nobody writes to the log any more.
+            // This fails only once the daemon has ended. Then the log has no writer any more.
             let sent = send_descriptor(channel.as_fd(), log.as_fd());
             if logging::write_to(log.into()).and(sent).is_err() {
                 return;

@@ -91,7 +91,7 @@ async fn write_answers(mut writer: OwnedWriteHalf, mut answered: mpsc::Receiver<
         let number = answer.number;
         let mut written = write(&mut writer, &answer).await;
         if let Some(error) = written.as_ref().err().filter(|error| error.kind() == ErrorKind::InvalidData) {
-            // The answer is too long, and nothing of it was written.
+            // The answer is too long, and no part of it was written.
             let answer = Err(HelperError::Other(error.to_string()));
             written = write(&mut writer, &NumberedAnswer { number, answer }).await;
         }
@@ -140,8 +140,8 @@ impl Tasks {
         tasks
     }
 
-    /// Cancels look-ups and waits for an owner's end, because nobody needs their results any more. Waits for everything
-    /// else to finish, because nobody could undo half of it.
+    /// Cancels look-ups and waits for an owner's end, because their results are no longer needed. Lets everything else finish,
+    /// because a half-done change could not be undone.
     async fn end(mut self) {
         self.looking_up.shutdown().await;
         self.awaiting_ends.shutdown().await;
@@ -149,7 +149,7 @@ impl Tasks {
     }
 }
 
-/// What the helper works with. Nothing in here comes from the daemon after the start.
+/// The helper's own data. None of it comes from the daemon after the start.
 struct Duties {
     directories: Directories,
     /// The daemon's name: a profile's, or the exit's.
@@ -217,7 +217,7 @@ impl Duties {
         }
     }
 
-    /// The host's resolvers without those of the tunnel, which are set now and must not be asked outside the tunnel.
+    /// Lists the host's resolvers without those of the tunnel, which are set now and must not be asked outside the tunnel.
     async fn list_resolvers(&self) -> Vec<IpAddr> {
         let held = self.dns.lock().await;
         let own = held.as_ref().map(|dns| dns.plan().servers()).unwrap_or_default();

@@ -26,8 +26,8 @@ pub(super) fn take_in(group: &ExecGroup, process: u32, user: u32) -> io::Result<
     move_only(process, user, || group.take_in(process), || group.put_back(process))
 }
 
-/// Moves a process that is `user`'s alone. The kernel moves processes by number, and the process that asked may have ended
-/// just before. If another process was moved in its place, that one is put back.
+/// Moves a process that is `user`'s alone. The kernel moves processes by number, and the process that asked may have ended just
+/// before. If another process was moved in its place, puts that one back.
 fn move_only(
     process: u32,
     user: u32,

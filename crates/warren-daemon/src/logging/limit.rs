@@ -67,7 +67,7 @@ impl<'log> MakeWriter<'log> for LimitedLog {
     }
 }
 
-/// Where one line goes.
+/// The destination of one line.
 #[derive(Debug)]
 pub(super) enum Line {
     Written(StandardError),
@@ -90,7 +90,7 @@ impl Write for Line {
     }
 }
 
-/// What one place may still write.
+/// How many lines one place in the code may still write.
 #[derive(Debug, Default)]
 struct Allowance {
     /// The time up to which written lines use up the allowance. If it is further ahead than the burst, no line may be

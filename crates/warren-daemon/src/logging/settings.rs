@@ -1,6 +1,6 @@
 //! The log settings of a process.
 
-/// What to log, and how.
+/// What to log, and in which format.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     /// A level, or levels by module in the syntax of tracing filters.

@@ -24,7 +24,7 @@ impl Write for StandardError {
 /// When `log` cannot be written to either.
 pub(crate) fn write_to(log: OwnedFd) -> io::Result<()> {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    // The lines stay locked meanwhile, so that no new line overtakes them.
+    // The lines stay locked during this, so that no new line overtakes them.
     rustix::stdio::dup2_stderr(log)?;
     kept.write_out(&mut io::stderr())
 }

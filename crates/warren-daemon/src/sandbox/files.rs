@@ -131,9 +131,9 @@ fn allow_kept(
 
 const TUN: &str = "/dev/net/tun";
 const NETWORK_SETTINGS: &str = "/proc/sys/net";
-/// This process's own figures and sockets, the ID of this boot, and the limits on processor time.
+/// This process's own counters and sockets, the ID of this boot, and the limits on processor time.
 const OWN_STATE: [&str; 3] = ["/proc/self", "/proc/sys/kernel/random", "/sys/fs/cgroup"];
-/// What a look-up may need according to nsswitch.conf(5): modules, their configuration, and sockets of services.
+/// The files that a look-up may need according to nsswitch.conf(5): modules, their configuration, and sockets of services.
 const LOOK_UP: [&str; 16] = [
     "/usr",
     "/lib",

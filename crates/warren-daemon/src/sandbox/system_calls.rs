@@ -41,8 +41,8 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Forbids the calling thread and its future threads all Unix sockets but streams. The services that look up names
-/// listen on streams.
+/// Forbids the calling thread and its future threads all Unix sockets except streams. The services that look up names listen on
+/// streams.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -114,7 +114,7 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     calls.insert(libc::SYS_socket, sockets);
     // Threads name themselves.
     calls.insert(libc::SYS_prctl, vec![rule(&[(0, Eq, number(libc::PR_SET_NAME))], &dword)?]);
-    // These would type into the terminal that the daemon was started from.
+    // These calls would type into the terminal from which the daemon was started.
     calls.insert(libc::SYS_ioctl, vec![rule(&[(1, Ne, TIOCSTI), (1, Ne, TIOCLINUX)], &dword)?]);
     Ok(calls)
 }

@@ -12,16 +12,15 @@ use warren_control::{
 /// A change that an operator has asked for. It is logged once it is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The client that it is about. None if it is about the exit, or many clients at once.
+    /// The client that it is about. `None` if it is about the exit, or many clients at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// What was done, in words.
+    /// A description of the change.
     pub what: String,
 }
 
 impl Change {
-    /// The change that a request asks for. None if it changes nothing, or if only its answer tells what it
-    /// changes.
+    /// Returns the change that a request asks for. `None` if it changes nothing, or if only its answer tells what it changes.
     pub(crate) fn of(request: &Request) -> Option<Self> {
         match request {
             Request::ClientAdd { client } => Some(Self::enrolled(client)),
@@ -118,7 +117,7 @@ impl Change {
 }
 const REMOVED: &str = "removed";
 
-/// What a rename begins with. The new name follows.
+/// How the text of a rename begins. The new name follows.
 const RENAMED: &str = "renamed to ";
 
 fn text(change: &ClientChange) -> String {

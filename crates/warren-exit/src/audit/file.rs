@@ -14,7 +14,7 @@ use super::Entry;
 /// The largest size in bytes of each of the log's two files.
 pub(super) const HALF: u64 = 1024 * 1024;
 
-/// What the audit log holds.
+/// The content of the audit log.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The entries, the oldest first.
@@ -91,7 +91,8 @@ fn ends_with_line_break(file: &File, length: u64) -> io::Result<bool> {
 }
 
 impl Found {
-    /// The entries about every client that has had a name, including those under its earlier names. The oldest come first.
+    /// Returns the entries about every client that has ever had this name, including their entries under earlier names. The
+    /// oldest come first.
     pub fn about(&self, name: &str) -> Vec<&Entry> {
         let mut found = follow(self.entries.iter().rev(), Vec::new(), Some(name));
         found.reverse();
@@ -148,7 +149,7 @@ pub fn read(directory: &Path) -> io::Result<Found> {
             Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", half.display()))),
         };
         let mut text = Vec::new();
-        // Somebody may have written more into it.
+        // Bounded, because another program may have made the file longer than the exit would.
         file.take(2 * HALF).read_to_end(&mut text)?;
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             match serde_json::from_slice(line) {

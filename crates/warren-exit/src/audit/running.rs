@@ -20,7 +20,7 @@ const ROWS: usize = 50;
 /// The number of entries that the page shows about one client.
 const OF_CLIENT: usize = 10;
 
-/// The audit log, and what the page shows of it.
+/// The audit log, and the part of it that the page shows.
 #[derive(Debug)]
 pub(crate) struct Audit {
     file: AuditFile,
@@ -36,7 +36,7 @@ impl Audit {
     /// The audit log beside the clients' store. Call it before the sandbox.
     pub(crate) fn open(directory: &Path) -> Self {
         let found = read(directory).unwrap_or_else(|error| {
-            tracing::error!("cannot read the audit log, so the page shows only what follows: {error}");
+            tracing::error!("cannot read the audit log, so the page shows only entries from now on: {error}");
             Found::default()
         });
         let skipped = found.entries.len().saturating_sub(RECENT);
@@ -49,7 +49,7 @@ impl Audit {
         self.recent.iter().rev()
     }
 
-    /// The newest entries about a client, including those under its earlier names.
+    /// Returns the newest entries about a client, including those under its earlier names.
     pub(crate) fn of_client(&self, name: &str) -> Vec<&Entry> {
         let mut found = follow(self.newest(), vec![name], None);
         found.truncate(OF_CLIENT);

@@ -108,7 +108,7 @@ impl Clients {
         worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
     }
 
-    /// Makes changes of the registry durable, and tells the state machine at once whether that worked.
+    /// Makes changes of the registry durable. Tells the state machine at once whether that worked.
     fn keep(&mut self, request: StoreRequest) {
         let Self { sessions, store, watched, is_failing, .. } = self;
         let StoreRequest { id, changes } = request;
@@ -135,7 +135,7 @@ impl Clients {
         self.sessions.stored(Instant::now(), id, outcome);
     }
 
-    /// Forgets the session of a client, because it is over. If the client is no longer enrolled, forgets its limit as well.
+    /// Forgets a client's session, because it is over. If the client is no longer enrolled, also forgets its rate limit.
     fn forget_session_of(&mut self, key: PublicKey, session: SessionId) {
         if self.by_key.get(&key) == Some(&session) {
             self.by_key.remove(&key);
@@ -146,11 +146,11 @@ impl Clients {
     }
 }
 
-/// Forgets the tracked flows of a client that is cut off. Otherwise its flows would go on in connection tracking, and reach the client
-/// that gets its addresses next.
+/// Forgets a client's tracked flows, because the client is cut off. Otherwise connection tracking would keep the flows, and they
+/// would reach the next client with the same addresses.
 fn forget_flows(lease: Lease) {
     let addresses: Vec<IpAddr> = lease.addresses().collect();
-    // On another thread: a busy exit tracks many flows, and the daemon must not wait for all of them.
+    // Runs on another thread: a busy exit tracks many flows, and the daemon must not wait for the kernel to list them all.
     tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
         Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
         Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),

@@ -23,7 +23,7 @@ pub(crate) struct Proposed {
     pub(super) id: Option<StoreRequestId>,
     /// The client that it is about.
     pub(super) key: Option<PublicKey>,
-    /// What is in force even if the change cannot be stored.
+    /// The part of the change that is in force even if the change cannot be stored.
     pub(super) in_force: Option<&'static str>,
 }
 
@@ -122,7 +122,7 @@ impl Clients {
     /// Changes a client. Its session continues unless the change concerns the session.
     pub(crate) fn change(&mut self, name: &str, change: &ClientChange) -> Result<Proposed, RequestRefused> {
         let key = self.registry().by_name(name).map(|client| client.public_key);
-        // Of all changes, only disabling takes effect at once, whether it can be stored or not.
+        // Disabling is the only change that takes effect before it is stored.
         let is_disabled = *change == ClientChange::Disable;
         self.refuse_if_edited()?;
         let changed = self.sessions.change_client(Instant::now(), name, change);

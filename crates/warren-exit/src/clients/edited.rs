@@ -58,7 +58,7 @@ impl Clients {
         Ok(self.sessions.check(Instant::now(), &edited.registry)?)
     }
 
-    /// Applies what an operator has edited. Sessions of unchanged clients continue.
+    /// Applies an operator's edits. Sessions of unchanged clients continue.
     ///
     /// # Errors
     /// When it cannot be stored. In that case nothing has changed.
@@ -72,11 +72,11 @@ impl Clients {
                 self.settle(Proposed::default(), worker).await?;
                 self.follow_all();
             }
-            // Nothing differs in the registry. But an edited store may lack what is only in memory, such as removed keys, and an
-            // import has to be marked as done.
+            // Nothing differs in the registry. But the edited store may lack rows that are only in memory, such as removed keys,
+            // and an import has to be marked as done.
             None => self.store.save_all(self.sessions.registry().rows(), mark.as_deref())?,
         }
-        // Only a warning: the mark in the store already keeps the file from being imported again.
+        // An error is only a warning: the mark in the store already keeps the file from being imported again.
         if let Some(import) = import
             && let Err(error) = import.put_away(&self.path)
         {

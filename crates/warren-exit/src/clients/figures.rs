@@ -76,8 +76,8 @@ impl Clients {
         shown
     }
 
-    /// The clients that have figures of their own: those that have carried the most traffic since the exit started,
-    /// then the others by name.
+    /// Selects the clients that have metrics of their own: first those with the most traffic since the exit started, then the
+    /// others by name.
     fn in_metrics(&self, snapshot: &Snapshot) -> Vec<&Client> {
         let most = ClientFigures::MOST;
         let mut active: Vec<_> = snapshot

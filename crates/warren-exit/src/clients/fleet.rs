@@ -1,4 +1,5 @@
-//! The clients of an exit that belongs to a fleet: what comes over the link, and what an operator hears of a change.
+//! The clients of an exit that belongs to a fleet: handles messages from the link, and tells operators the outcome of their
+//! changes.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -20,7 +21,7 @@ use warren_session::PublicKey;
 /// How long an operator waits for the store.
 const STORE_PATIENCE: Duration = Duration::from_millis(3_200);
 
-/// How long an operator waits for the other exits once a change is in the store.
+/// How long a command waits for the other exits to apply a change that is in the store.
 const EXITS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest that an operator waits in all. The command gives up after 5 s.
@@ -116,7 +117,7 @@ impl Clients {
     /// Tells the fleet that a client has a session here, or keeps it.
     pub(super) fn say_opened(&mut self, session: SessionId, key: PublicKey) {
         let Some(fleet) = &mut self.fleet else { return };
-        // The session may be over by now, and then nobody needs to know.
+        // If the session is over by now, the fleet need not hear of it.
         let Some(opened) = self.sessions.session(session) else { return };
         let (nonce, claim) = (opened.nonce().to_vec(), opened.claim());
         if let Some(live) = self.live.get_mut(&session) {
@@ -132,8 +133,7 @@ impl Clients {
         }
     }
 
-    /// Makes the exit serve clients or send them away. Returns whether that has changed, which the fleet
-    /// should hear at once.
+    /// Makes the exit serve clients or send them away. Returns whether that has changed. If so, tell the fleet at once.
     pub(crate) fn serve_as_fleet(&mut self) -> bool {
         let Self { sessions, fleet, .. } = self;
         fleet.as_mut().is_some_and(|fleet| fleet.serve(Instant::now(), sessions))
@@ -149,7 +149,7 @@ impl Clients {
         self.fleet.as_ref().map(|fleet| fleet.status(self.sessions.stays_refused()))
     }
 
-    /// Refuses what an exit of a fleet cannot do alone.
+    /// Refuses a change that an exit of a fleet cannot make alone.
     pub(crate) fn refuse_in_fleet(&self, what: &str) -> anyhow::Result<()> {
         if self.fleet.is_some() {
             anyhow::bail!(
@@ -164,7 +164,7 @@ impl Clients {
         if let (Some(id), Some(fleet)) = (proposed.id, &mut self.fleet) {
             fleet.watch(id);
             if proposed.in_force.is_some() {
-                // Its request may have to wait for another one, and must not be lost meanwhile.
+                // Copies the rows first: their request may have to wait for another one, and they must not be lost meanwhile.
                 fleet.copy(&mut self.store, &mut self.sessions);
             }
         }
@@ -246,7 +246,7 @@ pub(crate) fn look_again_at(awaited: &Awaited) -> Instant {
     }
 }
 
-/// What an operator hears if the store was asked and did not answer in time.
+/// The message for an operator when the store did not answer a change in time.
 const UNKNOWN: &str = "the fleet's store did not answer in time, and may make the change all the same; look with `warren exit client list` before you try again";
 
 fn away(reason: &str) -> String {

@@ -11,8 +11,8 @@ use warren_control::SerializableKey;
 use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
-    /// Serves these keys, the newest first, from the next handshake on. With `end_sessions`, every connection ends, half-open ones
-    /// included; otherwise connections are left alone. Returns how many sessions ended.
+    /// Serves these keys, the newest first, from the next handshake on. With `end_sessions`, closes every connection, including
+    /// half-open ones; otherwise leaves connections alone. Returns how many sessions ended.
     ///
     /// # Errors
     /// If there is no key, or more than two.

@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::fleet::{FleetSocket, LinkEvent, LinkEvents};
 
-/// How often the fleet hears how busy the exit is.
+/// How often the exit tells the fleet how busy it is.
 const LOAD_EVERY: Duration = Duration::from_secs(2);
 
 /// The link to the fleet, and the state of the load reports. `W` is a change that waits for the store.
@@ -14,7 +14,7 @@ pub(super) struct FleetLink<W> {
     events: LinkEvents,
     /// When the load is due.
     load_due: Instant,
-    /// When the processor time was last read, and what it was.
+    /// When the processor time was last read, and its value then.
     processor: (Instant, Duration),
     /// Operators' changes that wait for the store.
     pub(super) waiting: Vec<W>,
@@ -52,7 +52,7 @@ fn processor_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanoseconds)
 }
 
-/// The next event of the link. An exit without a fleet has none.
+/// Waits for the link's next event. Never returns for an exit without a fleet.
 pub(super) async fn next<W>(link: &mut Option<FleetLink<W>>) -> (u64, LinkEvent) {
     match link {
         Some(link) => link.events.next().await,

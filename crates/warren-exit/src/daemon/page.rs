@@ -66,7 +66,7 @@ impl Daemon<'_> {
         visitor: Peer,
         answer: oneshot::Sender<Result<Value, String>>,
     ) {
-        // Before the change, because the visitor's connection may end meanwhile.
+        // Read before the change, because the visitor's connection may end while the change is made.
         let user = visitor.user();
         let Prepared { propose, follows_host, made } = match self.page_view().prepare(change).await {
             Ok(prepared) => prepared,
@@ -98,12 +98,12 @@ struct PageView<'a> {
     config: &'a ExitSettings,
     clients: &'a Clients,
     host: &'a HostSetup,
-    /// None if the exit serves no WireGuard.
+    /// The exit's WireGuard key. `None` if the exit does not serve WireGuard.
     wireguard_key: Option<PublicKey>,
 }
 
 impl PageView<'_> {
-    /// Checks what the page asks for.
+    /// Checks the change that the page asks for.
     async fn prepare(&self, change: Change) -> Result<Prepared, String> {
         match change {
             Change::Invite(asked) => self.invite_by_page(&asked),
@@ -134,8 +134,8 @@ impl PageView<'_> {
         }
     }
 
-    /// The name that is made from what a person has typed, and whether it is the plainest one. If it is not, also
-    /// who has the plainest one.
+    /// Returns a name made from a person's text, and whether it is the plainest one. If it is not, also returns who has the
+    /// plainest one.
     fn name_of(&self, typed: &Typed) -> Result<Value, String> {
         if typed.text.len() > LONGEST_TYPED {
             return Err(format!("a name is at most {LONGEST_TYPED} bytes long"));
@@ -217,7 +217,7 @@ impl PageView<'_> {
         let enrol = || -> anyhow::Result<_> {
             wireguard::endpoint(self.config)?;
             invitation::check_name(name)?;
-            // An exit that serves WireGuard has a key for it. Only a restart makes an exit begin to serve it.
+            // An exit that serves WireGuard always has a key for it, because only a restart can turn WireGuard on.
             let exit_key = self.wireguard_key.ok_or_else(|| {
                 anyhow::anyhow!("the exit serves no WireGuard yet; restart it: systemctl restart warren-exit")
             })?;

@@ -38,7 +38,7 @@ impl Daemon<'_> {
         refuse_missing_interface(&config)?;
         let state = state_directory(&self.clients)?.to_owned();
         let roster = roster::news_in_file(self.clients.fleet(), &state)?;
-        // Then the listeners, which fall back to where they were.
+        // Then move the listeners. A listener that cannot move stays where it was.
         if self.config.metrics.listen != config.metrics.listen {
             self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
         }
@@ -53,14 +53,14 @@ impl Daemon<'_> {
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         if !is_unix(self.config.web.as_ref()) {
-            // Not before the new configuration is in force: the sandboxed exit cannot make the socket again.
+            // Only after the new configuration is in force, because the sandboxed exit cannot make the socket again.
             self.reporting.forget_web_socket();
         }
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
         self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
         warn_of_networks_untold(&self.config);
-        // Last, once the host lets clients reach what is announced to them.
+        // Announced last: by now the host lets clients reach the announced addresses.
         self.clients.announce(announced(&self.config))?;
         if let Some(signed) = roster {
             roster::take(&mut self.clients, &state, signed.as_bytes())?;

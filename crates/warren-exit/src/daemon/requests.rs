@@ -43,7 +43,7 @@ impl Daemon<'_> {
             }
             Ok(Asked::Other(request)) => {
                 let response = self.carry_out(*request, &peer).await;
-                // Reloads and drains lead to decisions of the sessions, too.
+                // Reloads and drains make the sessions decide things, too.
                 self.clients.carry_out_all(&self.worker).await;
                 then(self, response);
             }
@@ -142,7 +142,7 @@ impl Daemon<'_> {
         Answer::of(self.reporting.status(&self.observe().await, host_changes))
     }
 
-    /// Answers a scrape of the metrics, unless nobody waits for it any more.
+    /// Answers a scrape of the metrics, unless the scraper has gone.
     pub(super) async fn answer_scrape(&self, scrape: Scrape) {
         if !scrape.is_closed() {
             self.reporting.answer_scrape(scrape, &self.observe().await);

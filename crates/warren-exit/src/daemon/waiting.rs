@@ -26,7 +26,7 @@ impl Daemon<'_> {
             return self.answer_waiting().await;
         }
         let settled = self.clients.settle(proposed, &self.worker).await;
-        // In any case: a change that shuts a client out is in force even if it could not be stored.
+        // Done in any case: a change that shuts a client out is in force even if it could not be stored.
         let followed = if follows_host { self.follow_clients().await } else { Ok(()) };
         let outcome = followed.and_then(|()| settled.map(|()| Value::Null));
         then(self, outcome);
@@ -61,7 +61,7 @@ impl Daemon<'_> {
         if self.clients.serve_as_fleet()
             && let Some(link) = &mut self.fleet
         {
-            // The load report that follows makes the fleet look at the new state.
+            // The load report that follows tells the fleet the new state at once.
             link.hurry();
         }
     }

@@ -41,7 +41,7 @@ impl Kept {
     }
 }
 
-/// The file, and what it holds.
+/// The file and its contents.
 #[derive(Debug)]
 pub(super) struct FleetFile {
     path: PathBuf,
@@ -93,8 +93,7 @@ impl FleetFile {
         self.written.revision
     }
 
-    /// Writes what has changed. If only the time of the store's last answer has changed, it is written
-    /// only now and then.
+    /// Writes the changes. If only the time of the store's last answer has changed, writes it only now and then.
     ///
     /// # Errors
     /// When the file cannot be written. In that case it is unchanged.

@@ -15,7 +15,7 @@ use super::socket::FleetSocket;
 /// `warren-fleet` says something every second. A connection that is silent for longer hangs.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// If writing a message takes longer than this, nobody reads it.
+/// If writing a message takes longer than this, `warren-fleet` counts as hung.
 const WRITING: Duration = Duration::from_secs(5);
 
 /// The wait after a connection could not be accepted.
@@ -24,11 +24,11 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Messages that may wait for the daemon. Each may be large, and `warren-fleet` can wait.
 const WAITING: usize = 4;
 
-/// Messages that may wait for `warren-fleet`. More mean that it hangs. A new link hears of each session at once, before anything can
-/// be written.
+/// How many messages may wait for `warren-fleet`. If more wait, it hangs. A new link is told of each session before anything can
+/// be written, hence `MAX_CLIENTS`.
 const UNWRITTEN: usize = MAX_CLIENTS + 4_096;
 
-/// What happens on the link.
+/// An event on the link.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     /// `warren-fleet` has connected. Messages go to it through this channel, and dropping the channel ends the connection.
@@ -96,7 +96,7 @@ async fn accept(listener: UnixListener, users: Vec<u32>, events: mpsc::Sender<(u
         let events = events.clone();
         let serving = tokio::spawn(async move {
             let (reading, writing) = stream.into_split();
-            // One of the two ends, and the connection with it.
+            // When either direction ends, so does the connection.
             let why = tokio::select! {
                 why = read(reading, number, &events) => why,
                 why = write(writing, unwritten) => why,

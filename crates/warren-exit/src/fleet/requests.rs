@@ -1,4 +1,4 @@
-//! Requests to the store that have no answer yet, and those whose outcome somebody waits for.
+//! Requests to the store that are unanswered, and requests whose outcome a caller waits for.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use warren_session::exit::StoreRequestId;
 /// How long the exit waits for the answer to a request. `warren-fleet` answers within 2.5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Most requests that have no answer. `warren-fleet` answers each in time, so more mean that it is broken.
+/// Maximum number of unanswered requests. `warren-fleet` answers each in time, so more mean that it is broken.
 pub(super) const MOST_OPEN: usize = 4_096;
 
 /// A request without an answer.
@@ -27,7 +27,7 @@ pub(super) struct Asked {
 /// The state of a request that somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing yet.
+    /// The store has not answered yet.
     Open,
     /// The store was not asked, because it cannot be reached.
     NotAsked,
@@ -50,13 +50,13 @@ pub(super) struct Requests {
     took: BTreeMap<Operation, Took>,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
     /// A client redeems an invitation.
     Enrol,
     Invite,
-    /// Anything else about clients, such as a rate limit or an address.
+    /// Any other change of clients, such as a rate limit or an address.
     Change,
     Remove,
 }
@@ -94,7 +94,7 @@ pub(super) struct Took {
 }
 
 impl Requests {
-    /// Notes that a request does not reach the store.
+    /// Notes that a request cannot reach the store.
     pub(super) fn not_asked(&mut self, id: StoreRequestId) {
         if let Some(verdict @ Verdict::Open) = self.watched.get_mut(&id) {
             *verdict = Verdict::NotAsked;
@@ -105,7 +105,7 @@ impl Requests {
         self.asked.insert(id, Asked { rows, since: now, until: now + PATIENCE, is_late: false });
     }
 
-    /// Whether so many requests have no answer that none can be expected.
+    /// Whether so many requests are unanswered that `warren-fleet` must be broken.
     pub(super) fn are_too_many(&self) -> bool {
         self.asked.len() > MOST_OPEN
     }
@@ -139,7 +139,7 @@ impl Requests {
         [Operation::Enrol, Operation::Invite, Operation::Change, Operation::Remove].into_iter().map(of)
     }
 
-    /// Gives up the requests whose time is over. Each is given up once.
+    /// Gives up the requests whose time is over. Returns each of them once.
     pub(super) fn give_up(&mut self, now: Instant) -> Vec<StoreRequestId> {
         let mut given_up = Vec::new();
         for (id, asked) in &mut self.asked {

@@ -102,8 +102,8 @@ impl Serving {
         [stale, self.cut_off].into_iter().flatten().min()
     }
 
-    /// Sends clients away or accepts them again. `is_back` says whether the registry follows the store. Returns whether that
-    /// changed.
+    /// Starts or ends draining. `is_back`: whether the registry follows the store again. Returns whether the exit has started
+    /// or stopped draining.
     pub(super) fn follow(&mut self, now: Instant, is_back: bool, sessions: &mut ExitSessions) -> bool {
         let is_silent = self.limit.is_some_and(|limit| self.silent(now) >= limit);
         if is_silent && !self.is_stale {

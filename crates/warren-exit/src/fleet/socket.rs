@@ -40,7 +40,7 @@ impl FleetSocket {
         if let Some(group) = number_in(&groups, ACCOUNT)
             && let Err(error) = open_to(&directory, &path, group)
         {
-            // It still works for root, and for a link that runs as the exit's own user.
+            // The socket still works for root, and for a link that runs as the exit's own user.
             tracing::warn!(
                 "{} cannot be given to the group {ACCOUNT}: {error}; add the exit's user to that group",
                 path.display()
@@ -88,7 +88,7 @@ fn listen(directory: &Path, path: &Path) -> io::Result<UnixListener> {
     private_socket::listen(path)
 }
 
-/// Lets the members of a group use the socket. They may pass through its directory, and list nothing.
+/// Lets the members of a group use the socket. They may pass through its directory, but not list it.
 fn open_to(directory: &Path, path: &Path, group: u32) -> io::Result<()> {
     chown(directory, None, Some(group))?;
     fs::set_permissions(directory, Permissions::from_mode(0o710))?;

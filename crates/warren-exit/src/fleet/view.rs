@@ -25,7 +25,7 @@ impl Fleet {
         self.requests.watch(id);
     }
 
-    /// What has become of a watched request.
+    /// Returns the outcome of a watched request so far.
     pub(crate) fn verdict(&self, id: StoreRequestId) -> Verdict {
         self.requests.verdict(id)
     }
@@ -40,7 +40,7 @@ impl Fleet {
         self.revision
     }
 
-    /// Which exits have applied a revision.
+    /// Returns which exits have applied a revision.
     pub(crate) fn heard(&self, revision: i64) -> Heard {
         let mut heard = Heard { heard: 1, ..Heard::default() };
         for exit in self.others() {

@@ -1,4 +1,4 @@
-//! Forwards of clients on this host: which ports of it they may have, and which are in force.
+//! Forwards to clients on this host: which of its ports they may use, and which forwards are in force.
 
 use std::{fmt, ops::RangeInclusive};
 
@@ -12,7 +12,7 @@ use warren_session::clients::{Client, ClientRegistry, Forward};
 use warren_config::{ExitSettings, WebListen, ports_of};
 use warren_control::ForwardNotInForce;
 
-/// The ports of the exit's own sockets, each with a text that says what is there.
+/// The ports of the exit's own sockets, each with a text that says what uses it.
 pub(crate) type OwnPorts = Vec<(Ports, &'static str)>;
 
 /// The ports that this host needs itself.
@@ -38,7 +38,7 @@ impl HostPorts {
         Ok(Self::new(own, facts::own_ports()?, published::look().await.ports))
     }
 
-    /// The first of these ports that this host needs itself, and what for.
+    /// Returns the first of these ports that this host needs itself, and what it needs the port for.
     fn taken(&self, wanted: Ports) -> Option<(u16, &'static str)> {
         let of_exit = self.own.iter().find_map(|(ports, what)| Some((common(wanted, *ports)?, *what)));
         let of_program = || {
@@ -143,7 +143,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// The forwards that are in force, and those that are not because this host now needs one of their ports.
+/// Returns the forwards that are in force, and those that are not because this host needs one of their ports.
 pub(super) fn in_force(registry: &ClientRegistry, host: &HostPorts) -> (Vec<ForwardedPorts>, Vec<Waiting>) {
     let (mut forwards, mut waiting) = (Vec::new(), Vec::new());
     for (forward, client) in registry.forwards().filter(|(_, client)| !client.disabled) {
@@ -170,14 +170,15 @@ pub(super) fn end_connections(config: &ExitSettings, forwards: Vec<ForwardedPort
         };
         leads_to_client && !forwards.iter().any(|forward| leads(forward, flow))
     };
-    // On another thread, as a busy exit tracks many flows. The rules let none of their packets pass meanwhile.
+    // Runs on another thread, because a busy exit tracks many flows. Meanwhile, the ruleset already drops packets of the
+    // removed forwards.
     spawn_blocking(move || match tracking::forget_sent_on(is_over) {
         Ok(connections) => tracing::debug!(connections, "ended connections of forwards that are gone"),
         Err(error) => tracing::error!("cannot end the connections of forwards that are gone: {error}"),
     });
 }
 
-/// Whether a flow goes through a forward.
+/// Whether a flow goes through this forward.
 fn leads(forward: &ForwardedPorts, flow: &SentOn) -> bool {
     let Ports { protocol, first, last } = forward.ports;
     let is_port = protocol == flow.protocol && (first..=last).contains(&flow.port);

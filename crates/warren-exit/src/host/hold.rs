@@ -29,7 +29,8 @@ pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow
         return Ok(hold.remove().await?);
     }
     match helper.release_hold().await {
-        // Unlocks the journal and leaves the table to the other process, which would mistake a locked journal for a new exit's.
+        // Unlocks the journal, and leaves the table to the other process. That process would mistake a locked journal for that of
+        // a new exit.
         Ok(()) => drop(hold),
         Err(error) => {
             tracing::debug!("cannot start another process: {error}");

@@ -8,9 +8,9 @@ use warren_daemon::helper::Helper;
 use warren_host::Surroundings;
 use warren_session::clients::ClientRegistry;
 
-/// The addresses that the host of a fleet's exit must reach by its own routes, wherever they are. Without its store the exit
-/// would learn nothing any more, not even that such a network is gone again. An exit without a fleet needs nothing: its operator
-/// may well have a resolver behind a client.
+/// Addresses that the host of a fleet's exit must reach by its own routes, even if they are inside a network behind a client.
+/// Without its store the exit would learn nothing more, not even that such a network is gone again. An exit without a fleet needs
+/// no such addresses: its operator may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
     store: Vec<IpAddr>,
@@ -91,7 +91,7 @@ impl fmt::Display for Withheld {
     }
 }
 
-/// The networks behind clients that are not disabled, in order: those that are in force, and those that are withheld.
+/// Returns the networks behind clients that are not disabled, in order: those in force, and those withheld.
 pub(super) fn in_force(
     registry: &ClientRegistry,
     host: &Surroundings,

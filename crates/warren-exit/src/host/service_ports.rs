@@ -22,15 +22,15 @@ const EVERY: Duration = Duration::from_secs(8);
 #[derive(Debug)]
 pub(super) struct ServicePorts {
     kept: Vec<ServicePort>,
-    /// The ports that were in use at the last look.
+    /// The ports that the last check found in use.
     seen: Vec<ServicePort>,
     due: Instant,
     helper: Helper,
-    /// A look that is under way.
+    /// A check that is under way.
     listing: Option<JoinHandle<Listed>>,
     /// The sockets' ports, from the last listing that succeeded.
     sockets: Vec<ServicePort>,
-    /// The ports that no forward may take, from the last listing that succeeded, and those of two looks in a row.
+    /// The ports that no forward may take: those of the last listing that succeeded. `lasting` has those of two checks in a row.
     own: Vec<Ports>,
     lasting: Vec<Ports>,
     /// The ports that rules publish, from the last listing that succeeded.
@@ -40,10 +40,9 @@ pub(super) struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// Keeps every port that is in use now.
+    /// Keeps every port that is in use now from NAT.
     pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        // On this thread: the daemon has not entered its sandbox yet, and a thread that starts now would stay outside of
-        // it.
+        // Runs on this thread: the daemon has not entered its sandbox yet, and a thread that starts now would stay outside.
         let (sockets, own) = (facts::service_ports(), facts::own_ports());
         let listed = Listed { sockets, own, published: helper.list_published().await };
         let mut this = Self {
@@ -65,7 +64,7 @@ impl ServicePorts {
         this
     }
 
-    /// The helper that looks.
+    /// The helper that lists the published ports.
     pub(super) fn helper(&self) -> &Helper {
         &self.helper
     }
@@ -81,7 +80,7 @@ impl ServicePorts {
         HostPorts::new(own_ports(config), self.lasting.clone(), published)
     }
 
-    /// Like [`Self::host_ports`], but looks at the host now.
+    /// Like [`Self::host_ports`], but lists the host's ports now.
     ///
     /// # Errors
     /// If the host cannot be looked at.
@@ -90,15 +89,16 @@ impl ServicePorts {
         Ok(HostPorts::new(own_ports(config), own?, published?.ports))
     }
 
-    /// Looks again, and keeps another set of ports if the exit's rules give away a port that was in use at two looks in a row. One look
-    /// is not enough: a query to a resolver holds its socket only briefly, and each change of the rules resets the counters of dropped
-    /// packets.
+    /// Starts or finishes a check. Keeps other ports than before if the exit's rules give away a port that two checks in a row
+    /// found in use. One check is not enough: a query to a resolver holds its socket only briefly, and each change of the rules
+    /// resets the counters of dropped packets.
     pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if self.listing.is_none() && now >= self.due {
             self.due = now + EVERY;
             self.listing = Some(tokio::spawn(list(self.helper.clone())));
         }
-        // A look takes seconds where there are thousands of rules or sockets. The daemon must not keep its workers' reports waiting for it.
+        // With thousands of rules or sockets, a check takes seconds. The daemon must not keep its workers' reports waiting for
+        // it.
         let Some(listing) = self.listing.take_if(|listing| listing.is_finished()) else { return };
         let Ok(listed) = listing.await else { return };
         self.note(listed);
@@ -116,15 +116,15 @@ impl ServicePorts {
         self.seen = seen;
     }
 
-    /// Notes the result of a look. While some rules cannot be read, ports that were found before stay. Otherwise somebody who makes the
-    /// listing fail could have them given away.
+    /// Records the result of a check. While some rules cannot be read, ports that were found before stay. Otherwise anybody who
+    /// makes the listing fail could have them given away.
     fn note(&mut self, Listed { sockets, own, published }: Listed) {
         match own {
             Ok(own) => {
                 self.lasting = own.iter().copied().filter(|ports| self.own.contains(ports)).collect();
                 self.own = own;
             }
-            // The sockets below are listed in the same way.
+            // The sockets are listed in the same way, and the warning for them below is enough.
             Err(error) => tracing::debug!("cannot list this host's ports: {error}"),
         }
         match sockets {
@@ -147,7 +147,7 @@ impl ServicePorts {
         self.unread = unread;
     }
 
-    /// The ports of sockets, and those that the host's NAT publishes, in order. Only root can publish a port.
+    /// Returns the ports of sockets and those that the host's NAT publishes, in order. Only root can publish a port.
     fn ports(&self) -> Vec<ServicePort> {
         let sockets = self.sockets.iter().map(|socket| (socket.port, socket.is_system));
         let mut ports: BTreeMap<u16, bool> = sockets.collect();
@@ -156,7 +156,7 @@ impl ServicePorts {
     }
 }
 
-/// What a look has found.
+/// The result of a check.
 #[derive(Debug)]
 struct Listed {
     sockets: io::Result<Vec<ServicePort>>,
@@ -164,10 +164,13 @@ struct Listed {
     published: anyhow::Result<Published>,
 }
 
-/// Looks without holding the daemon up. Only a sandboxed daemon may call it, because it may start a thread.
+/// Lists the ports in use on another thread, so that the daemon does not wait. Call it only inside the sandbox: a thread
+/// started before would stay outside.
 async fn list(helper: Helper) -> Listed {
     let listed = tokio::task::spawn_blocking(|| (facts::service_ports(), facts::own_ports())).await;
-    let failed = |error| (Err(io::Error::other(error)), Err(io::Error::other("the look has failed")));
+    let failed = |error| {
+        (Err(io::Error::other(error)), Err(io::Error::other("the thread that lists them has failed")))
+    };
     let (sockets, own) = listed.unwrap_or_else(failed);
     Listed { sockets, own, published: helper.list_published().await }
 }

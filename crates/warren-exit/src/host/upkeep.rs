@@ -32,7 +32,8 @@ impl Upkeep {
         self.due
     }
 
-    /// Applies the steps of `plan` that the previous plan lacked. Then restores what is missing on the host, and logs that.
+    /// Applies the steps of `plan` that the previous plan lacked. Then restores everything that is missing on the host, and logs
+    /// it.
     ///
     /// `began` is when the daemon began to make `plan`. That time counts as part of the check.
     pub(super) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {

@@ -13,7 +13,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// An answer with a status such as `200 OK`. No cache keeps it, and no browser guesses at its content.
+    /// Makes an answer with a status such as `200 OK`. No cache may keep it, and no browser may guess its content type.
     pub(crate) fn new(status: &str, content_type: &str, body: String) -> Self {
         let length = body.len();
         let head = format!(
@@ -37,7 +37,7 @@ impl Answer {
     /// The answer as it is sent.
     pub(crate) fn into_bytes(self) -> Zeroizing<Vec<u8>> {
         let body = if self.with_body { self.body.as_str() } else { "" };
-        // Makes room for all of it at once, so that no copy stays behind.
+        // Allocates the whole length at once, so that growing leaves no copy behind.
         Zeroizing::new([&self.head, "\r\n", body].concat().into_bytes())
     }
 }

@@ -20,8 +20,8 @@ impl Peer {
         }
     }
 
-    /// The user of this host that has the other end: behind `ssh -L`, the one who logged in. None if the kernel cannot tell, for
-    /// instance because the connection is over.
+    /// Returns the user of this host that has the other end. Behind `ssh -L`, that is the user who logged in. `None` if the
+    /// kernel cannot tell, for instance because the connection is over.
     pub(crate) fn user(self) -> Option<u32> {
         match self {
             Self::Tcp { remote, local } => warren_host::socket_owner(remote, local).ok().flatten(),

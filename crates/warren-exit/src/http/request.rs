@@ -62,7 +62,7 @@ impl Head {
         Ok(Some((head, length)))
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     ///
     /// # Errors
     /// If the head contains the field twice, or if its value is not text. Two programs could read such a head in different

@@ -45,7 +45,7 @@ pub(crate) struct Body<'a> {
     /// The bytes that arrived together with the head.
     begun: Vec<u8>,
     stream: &'a mut Stream,
-    /// Who sends it.
+    /// The sender of the request.
     pub(crate) peer: Peer,
 }
 
@@ -63,7 +63,7 @@ impl Body<'_> {
 async fn read_head(stream: &mut Stream, peer: Peer) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
     let mut begun = Vec::new();
     let head = loop {
-        // In small pieces, so that a head can exceed `MAX_HEAD` by less than one piece.
+        // Reads in small pieces, so that a head can exceed `MAX_HEAD` by less than one piece.
         if (&mut *stream).take(1024).read_buf(&mut begun).await? == 0 {
             break Err(BadHead::Malformed);
         }
@@ -165,7 +165,7 @@ struct Connections(VecDeque<AbortHandle>);
 
 impl Connections {
     fn add(&mut self, connection: AbortHandle) {
-        // Without this, connections that are over would count, and a live one would be ended in their place.
+        // Otherwise closed connections would count, and a live one would be ended in their place.
         self.0.retain(|connection| !connection.is_finished());
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()

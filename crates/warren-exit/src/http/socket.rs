@@ -116,7 +116,7 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // The directory may be gone already, and the file with it.
+        // The directory, and the file with it, may be gone already.
         drop(fs::remove_file(&self.path));
     }
 }

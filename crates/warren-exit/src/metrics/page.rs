@@ -84,7 +84,7 @@ impl MetricsPage {
     pub(crate) fn text(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
-        // Only a hint that saves copies while the text grows.
+        // This capacity is only a hint that saves copies while the text grows.
         let mut text = String::with_capacity(32 * 1024);
         prometheus_client::encoding::text::encode(&mut text, &registry)?;
         Ok(text)

@@ -47,7 +47,7 @@ impl Reporting {
     }
 }
 
-/// What the paths of all connections have lost since the exit started, and how much of it was repaired. `waiting` and `kept_bytes`
+/// Returns the losses of all connections' paths since the exit started, and how many were repaired. `waiting` and `kept_bytes`
 /// are current values.
 fn repair(status: &Status) -> Value {
     let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();

@@ -21,8 +21,7 @@ pub(crate) struct ClientHistory {
     since: Option<Instant>,
     /// The number of completed steps.
     over: u64,
-    /// What each client had carried when the current step began. A client that is missing had carried
-    /// nothing.
+    /// How much each client had carried when the current step began. A missing client had carried nothing.
     before: BTreeMap<PublicKey, Traffic>,
     clients: HashMap<PublicKey, Steps>,
 }
@@ -42,13 +41,13 @@ struct StepRate {
     from_client: u32,
 }
 
-/// So that 32 bits are enough for 42 Gbit/s.
+/// Rates are kept in this unit, so that 32 bits are enough for 42 Gbit/s.
 const UNIT: u64 = 10;
 
 impl StepRate {
     fn between(before: Traffic, after: Traffic, elapsed: Duration) -> Self {
         let per_second = |before: u64, after: u64| {
-            // In 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
+            // Calculated in 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
             let bits = 8_000 * u128::from(after.saturating_sub(before)) / elapsed.as_millis().max(1);
             u32::try_from(bits / u128::from(UNIT)).unwrap_or(u32::MAX)
         };
@@ -71,7 +70,7 @@ impl ClientHistory {
         if elapsed < EVERY {
             return;
         }
-        // More than one if the host slept. Then each step gets the mean, so that all stay equally long.
+        // There is more than one step if the host slept. Each then gets the mean, so that all stay equally long.
         let steps = u64::try_from(elapsed.as_nanos() / EVERY.as_nanos()).unwrap_or(u64::MAX);
         for (key, after) in totals {
             let before = self.before.get(key).copied().unwrap_or_default();
@@ -94,8 +93,8 @@ impl ClientHistory {
         });
     }
 
-    /// A client's rates: one for each step that this exit has seen of the day, and the rate since the last of them. `total` is what the
-    /// client has carried by now.
+    /// Returns a client's rates: one for each step of the day that this exit has run, and the rate since the last of them.
+    /// `total` is what the client has carried so far.
     pub(crate) fn series(&self, now: Instant, key: PublicKey, total: Traffic) -> RateSeries {
         let begun = self.since.filter(|since| now > *since).map(|since| {
             let before = self.before.get(&key).copied().unwrap_or_default();
@@ -105,7 +104,7 @@ impl ClientHistory {
         let places = PLACES - u64::from(begun.is_some());
         let client = self.clients.get(&key);
         let steps = (self.over.saturating_sub(places)..self.over).map(|step| {
-            // Without a rate, the exit has seen that the client carried nothing.
+            // If there is no rate for the step, the client carried nothing in it.
             client.and_then(|client| client.at(step)).unwrap_or_default()
         });
         let rates: Vec<StepRate> = steps.chain(begun).collect();

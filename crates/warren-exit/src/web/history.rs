@@ -61,7 +61,7 @@ impl Rate {
         // At least 1, because it is a divisor below.
         let milliseconds = now.duration_since(since).as_millis().max(1);
         let per_second = |after: u64, before: u64| {
-            // In 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
+            // Calculated in 128 bits, because a count of bytes times 8,000 may exceed 64 bits.
             let bits = 8 * u128::from(after.saturating_sub(before));
             u64::try_from(1_000 * bits / milliseconds).unwrap_or(u64::MAX)
         };

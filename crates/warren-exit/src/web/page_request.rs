@@ -64,7 +64,7 @@ impl<'a> PageRequest<'a> {
             "POST" => Method::Post,
             _ => return Err(Refusal::Method),
         };
-        // Without escapes, each file and question has exactly one path.
+        // Without escapes, each file and each question has exactly one path.
         if head.target.contains(['?', '#', '%']) {
             return Err(Refusal::NotFound);
         }

@@ -19,7 +19,7 @@ impl Drop for DrawnQrCode {
     }
 }
 
-/// The most bytes that one module takes in the path. A side has at most 177 modules (ISO 18004).
+/// Maximum number of bytes that one module takes in the path. A side has at most 177 modules (ISO 18004).
 const LONGEST_MODULE: usize = "M177 177h1v1h-1z".len();
 
 /// The QR code of a text, or nothing if the text is too long for one.

@@ -22,7 +22,7 @@ pub(super) fn file(content_type: &str, body: &str) -> Answer {
 /// The value that was asked for. It may hold a client's private key, so no copy of it stays in memory.
 pub(super) fn value(mut value: Value) -> Answer {
     let mut body = String::with_capacity(longest(&value));
-    // Into a string that has room for all of it. A string that grows leaves its old buffer behind, unwiped.
+    // Writes into a string that has room for all of it. A string that grows leaves its old buffer behind, unwiped.
     let written = write!(body, "{value}");
     wipe(&mut value);
     match written {
@@ -35,7 +35,7 @@ pub(super) fn value(mut value: Value) -> Answer {
 fn longest(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 5,
-        // The longest is that of a float, such as -1.7976931348623157e+308.
+        // The longest number is a float, such as -1.7976931348623157e+308.
         Value::Number(_) => 32,
         Value::String(text) => text.len() + 2 + 5 * text.bytes().filter(|byte| is_escaped(*byte)).count(),
         Value::Array(values) => 2 + values.iter().map(|value| longest(value) + 1).sum::<usize>(),

@@ -17,11 +17,11 @@ use warren_config::WebListen;
 
 const SECTION: &str = "[web]";
 
-/// A question to the daemon from somebody who has the token. The answer is a value, or a message that says why there is none.
+/// A question to the daemon from somebody who has the token. The answer is a value, or a message that says why there is no value.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) asked: ApiCall,
-    /// Whose browser or program asks.
+    /// The browser or program that asks.
     pub(crate) visitor: Peer,
     pub(crate) answer: oneshot::Sender<Result<serde_json::Value, String>>,
 }
@@ -38,7 +38,7 @@ pub(crate) enum ApiCall {
     Day,
     /// A page of the audit log.
     Audit(AuditQuery),
-    /// The name that is made from what a person has typed.
+    /// Make a name from a person's text.
     Name(Typed),
     /// A change.
     Change(Change),
@@ -104,7 +104,7 @@ pub(crate) struct NewLimit {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AuditQuery {
-    /// Part of a client's name, of a user's name, or of what was done.
+    /// A part of a client's name, of a user's name, or of a change.
     #[serde(default)]
     pub(crate) search: String,
     /// The page's number. Page 0 has the newest entries.
@@ -116,7 +116,7 @@ pub(crate) struct AuditQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewForward {
     pub(crate) name: String,
-    /// The exit's ports, such as `tcp/8443`.
+    /// The ports of the exit to forward, such as `tcp/8443`.
     pub(crate) ports: String,
     /// The client's lowest port, if it differs from the exit's.
     pub(crate) to: Option<u16>,
@@ -224,12 +224,12 @@ impl PageSite {
         {
             return Ok(Ok(reply::file(file.content_type, file.text)));
         }
-        // Without the token nobody learns which paths there are.
+        // Checked first, because without the token nobody may learn which paths there are.
         if !request.token.is_some_and(|shown| self.token.is(shown)) {
             return Ok(Err(Refusal::NoToken));
         }
         let visitor = body.peer;
-        // Only now, so that a stranger cannot make the exit read and store a body.
+        // Read only now, so that a stranger cannot make the exit read and store a body.
         let Some(body) = body.read(request.body_length).await? else {
             return Ok(Err(Refusal::Malformed));
         };

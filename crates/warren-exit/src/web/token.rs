@@ -58,7 +58,7 @@ impl Token {
                 mode & 0o7777
             );
         }
-        // With enough capacity from the start: a string that grows leaves copies of the token in memory, which are not wiped.
+        // Allocated with enough capacity: a string that grows leaves copies of the token in memory, which are not wiped.
         let mut text = Zeroizing::new(String::with_capacity(LONGEST));
         file.take(LONGEST as u64)
             .read_to_string(&mut text)

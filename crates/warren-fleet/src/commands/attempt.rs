@@ -138,7 +138,7 @@ fn give_name(directory: &Path) -> anyhow::Result<()> {
     rename(&pending, &path).with_context(|| format!("{} cannot be renamed", pending.display()))
 }
 
-/// Removes what an attempt has written, and the attempt's file last. So the next command can continue if this one is killed.
+/// Removes the files of an attempt, and the attempt's own file last. So if this command is killed, the next one can continue.
 fn undo(directory: &Path, credentials: &[String]) {
     let own = credentials_directory(directory);
     let _ = remove(&pending_path(directory));
@@ -163,7 +163,7 @@ impl Earlier {
     pub(super) fn find(directory: &Path) -> Option<Self> {
         let mut kept = Kept::read(directory).ok()??;
         let mut credentials = kept.unfinished.take()?;
-        // An operator may edit this file. Names in it must not cause the removal of any other file.
+        // An operator may edit this file. Other names in it must not cause the removal of other files.
         credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
         Some(Self { directory: directory.to_owned(), kept, credentials })
     }
@@ -200,7 +200,7 @@ impl Earlier {
     }
 }
 
-/// What joining writes: the ticket's credentials, and the `fleet.toml` that names them.
+/// The files that joining writes: the ticket's credentials, and the `fleet.toml` that names them.
 pub(super) struct Files {
     pub(super) config: FleetConfig,
     credentials: Vec<(PathBuf, String)>,

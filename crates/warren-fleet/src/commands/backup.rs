@@ -65,7 +65,7 @@ pub(crate) async fn backup(directories: Directories<'_>, arguments: &BackupArgum
     ))
 }
 
-/// Brings back what a store that was restored from an old backup has forgotten, and lets the exits use it again.
+/// Brings back the data that a store restored from an old backup lacks, and lets the exits use the store again.
 ///
 /// # Errors
 /// If there is no copy to recover from, or it belongs to another fleet.
@@ -83,7 +83,7 @@ pub(crate) async fn recover(
         }
         None => own.context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
     };
-    // Before anything is written: an empty store would take any fleet.
+    // Checked before anything is written: an empty store would take any fleet.
     if own_fleet.is_some_and(|own| own != snapshot.meta.id) {
         bail!("the backup is of a fleet other than this exit's; nothing was changed");
     }

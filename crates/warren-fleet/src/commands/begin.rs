@@ -130,7 +130,7 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     ))
 }
 
-/// Whether this exit has begun the fleet and not finished.
+/// Whether this exit has begun to set the fleet up, and has not finished.
 async fn is_incomplete(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
     let answer = in_words(client.get(keys.beginning(), None).await)?;
     Ok(pairs_of(&answer).iter().any(|pair| pair.value.as_deref() == Some(exit.as_str().as_bytes())))
@@ -245,7 +245,7 @@ async fn upload(client: &mut Client, keys: &Keys, registry: &ClientRegistry) -> 
     Ok(registry.len())
 }
 
-/// Where the exit's configuration is.
+/// Returns the path of the exit's configuration.
 pub(crate) fn exit_toml(directory: &Path) -> PathBuf {
     directory.join("exit.toml")
 }

@@ -70,7 +70,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let fleet_key = arguments.fleet_key.as_deref().map(roster::read_key).transpose()?;
     let mut fleet = connect(directories.config).await?;
     let exit = ExitId::try_from(arguments.exit.clone())?;
-    // First, so that nobody joins in between. A member has no tickets.
+    // Done first, so that no host joins in between. A member has no tickets.
     let had_tickets = users::void_tickets(&mut fleet.client, &fleet.keys, &exit).await?;
     let was_member = take_out(&mut fleet, &exit, arguments.force).await?;
     let is_known =
@@ -105,7 +105,7 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     print(&format!("{what}{roster}"))
 }
 
-/// Takes an exit out of the fleet, if it is in it. Returns whether it was.
+/// Takes an exit out of the fleet. Returns whether it was a member.
 ///
 /// # Errors
 /// If it is alive and `is_forced` is not set.
@@ -125,7 +125,7 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
     Ok(answer.succeeded())
 }
 
-/// Deletes all keys of an exit. Its etcd user stays until a link or command that may remove users does so.
+/// Returns the deletions of all keys of an exit. Its etcd user stays until a link or command that may remove users does so.
 pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));

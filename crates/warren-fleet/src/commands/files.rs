@@ -31,7 +31,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
         .with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Where `join` puts the store's credentials, and where an operator puts those for `init`.
+/// Returns the directory in which `join` puts the store's credentials, and an operator puts those for `init`.
 pub(crate) fn credentials_directory(configuration: &Path) -> PathBuf {
     configuration.join("fleet")
 }
@@ -72,7 +72,7 @@ pub(crate) fn write_config(directory: &Path, config: &FleetConfig) -> anyhow::Re
     write_config_at(&FleetConfig::path(directory), config)
 }
 
-/// As [`write_config`], at another path.
+/// Like [`write_config`], at another path.
 ///
 /// # Errors
 /// If it cannot be written.

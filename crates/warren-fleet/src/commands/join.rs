@@ -41,7 +41,7 @@ pub(crate) struct JoinArguments {
     json: bool,
 }
 
-/// What `warren fleet join --json` prints.
+/// The output of `warren fleet join --json`.
 #[derive(Serialize)]
 struct Joined<'a> {
     fleet: &'a str,
@@ -95,7 +95,7 @@ async fn take_place(
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
     let options = StoreOptions { endpoints, ca, identity, user };
     let looked = look(&options, ticket).await;
-    // Before the ticket is used: without the files the exit could not reach the store.
+    // Checked before the ticket is used: without the files the exit could not reach the store.
     let (meta, used) = match looked {
         Err(Looked::Void(error)) => (None, Used::Refused(error)),
         Err(Looked::Failed(error)) => return Err(error),
@@ -134,7 +134,7 @@ async fn take_place(
 async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
     let Some(earlier) = Earlier::find(directory) else { return Ok(()) };
     let Some(config) = earlier.config() else {
-        // It has not used its ticket yet.
+        // The earlier attempt has not used its ticket yet.
         earlier.undo();
         return Ok(());
     };
@@ -163,7 +163,7 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
 
 /// Whether the store says that this host has used the ticket of an earlier attempt.
 async fn has_joined(config: &FleetConfig, earlier: &Earlier) -> anyhow::Result<bool> {
-    // Without the credentials, no host could be this exit.
+    // Without the credentials, no host can have become this exit.
     let Ok(options) = config.store.options() else { return Ok(false) };
     let granted = async {
         let mut client = options.connect_any().await?;
@@ -183,7 +183,7 @@ enum Looked {
     Failed(anyhow::Error),
 }
 
-/// Connects with the ticket's credentials, and reads what the fleet agrees on.
+/// Connects with the ticket's credentials, and reads the fleet's agreement.
 async fn look(options: &StoreOptions, ticket: &Ticket) -> Result<(Client, Meta), Looked> {
     let looked = async {
         let mut client = options.connect_any().await?;
@@ -209,9 +209,9 @@ fn is_void(error: &anyhow::Error) -> bool {
 
 /// The outcome of redeeming a ticket.
 enum Used {
-    /// This host has used it, now or before.
+    /// This host has used the ticket, now or before.
     ByThisHost,
-    /// Nothing was changed.
+    /// The attempt was refused, and nothing was changed.
     Refused(anyhow::Error),
     /// The store's answer is lost.
     Unknown(anyhow::Error),

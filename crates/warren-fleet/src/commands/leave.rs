@@ -88,7 +88,7 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
     ))
 }
 
-/// Reads everything in the store. Another fleet of the same name is none of this exit's business.
+/// Reads everything in the store. Refuses another fleet of the same name, because this exit does not belong to it.
 async fn from_store(
     directories: &Directories<'_>,
     own_fleet: Option<&str>,
@@ -101,8 +101,8 @@ async fn from_store(
     Ok((pairs, fleet))
 }
 
-/// Takes this exit out of the fleet, with its etcd user. Returns what is left to do. An exit of another host that has the same
-/// name stays: this one was removed, and the other has joined in its place.
+/// Takes this exit out of the fleet, with its etcd user. Returns what remains to be done. If an exit on another host now has the
+/// same name, that one stays: this one was removed, and the other has joined in its place.
 async fn take_out(
     mut fleet: Connected,
     config: &FleetConfig,

@@ -38,7 +38,7 @@ pub(crate) struct AdmitArguments {
     listing: Listing,
 }
 
-/// What the roster says of an exit, besides its name, keys and endpoints.
+/// The roster's facts about an exit, besides its name, keys and endpoints.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Listing {
     /// Where the exit is, for people [default: as before].

@@ -25,7 +25,7 @@ pub(crate) struct StatusArguments {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report {
     fleet: String,
@@ -142,7 +142,7 @@ fn text(report: &Report, waiting: &[ExitId]) -> String {
     text + &certificate_lines(&report.certificates, SystemTime::now())
 }
 
-/// The exits whose tickets nobody has used.
+/// Returns the exits whose tickets have not been used.
 async fn tickets(fleet: &mut Connected, members: &[ExitId]) -> anyhow::Result<Vec<Waiting>> {
     let mut waiting = Vec::new();
     for users::Granted { exit, grant, .. } in users::unused(&mut fleet.client, &fleet.keys).await? {

@@ -22,7 +22,7 @@ use crate::run::{Directories, random_name};
 use crate::store::{StoreOptions, has_found, in_words};
 use crate::users::{self, Grant, user_name};
 
-/// What a ticket begins with.
+/// The beginning of every ticket.
 const MARK: &str = "warrenfleet1:";
 
 /// `warren fleet ticket`.
@@ -80,7 +80,7 @@ fn validity(text: &str) -> Result<Duration, String> {
     parse_time(text, "1min", "30d")
 }
 
-/// What a ticket says.
+/// The content of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ticket {
@@ -117,7 +117,7 @@ impl Ticket {
         if !is_fleet_name(&ticket.fleet) {
             bail!("{damaged}");
         }
-        // Before the ticket's password goes to any of them.
+        // Checked before the ticket's password goes to any of these endpoints.
         StoreConfig { endpoints: ticket.endpoints.clone(), ..StoreConfig::default() }.check()?;
         Ok(ticket)
     }
@@ -157,7 +157,7 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
         user: None,
         secret: random_name()?,
     };
-    // Before the user is made, so that it is removed when the ticket ends, even if this command ends halfway.
+    // Done before the user is made, so that the user is removed when the ticket ends, even if this command ends halfway.
     grant(&mut fleet, &mut admin, &ticket, arguments.expires).await?;
     match make_user(&fleet, &admin, arguments, ticket.identity.is_some(), &user).await {
         Ok(made) => ticket.user = made,
@@ -169,7 +169,7 @@ pub(crate) async fn ticket(directories: Directories<'_>, arguments: &TicketArgum
     print(&format!("{}\n", ticket.text()?))
 }
 
-/// Puts a ticket into the store. An earlier one for the same exit ends.
+/// Puts a ticket into the store. Voids an earlier one for the same exit.
 async fn grant(
     fleet: &mut Connected,
     admin: &mut Client,
@@ -230,7 +230,7 @@ pub(super) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The new exit's certificate, which has to be that of its user. With this exit's own certificate, the holder of the ticket
+/// Reads the new exit's certificate, which must be that of its user. With this exit's own certificate, the holder of the ticket
 /// could pose as this exit.
 fn identity_for(
     arguments: &TicketArguments,
@@ -264,7 +264,7 @@ fn identity_for(
     Ok(Some((certificate, key)))
 }
 
-/// Makes a user and a role for the new exit, which may write the fleet's keys only. `None` if the store checks no users, or if the
+/// Makes a user and a role for the new exit. They may write only the fleet's keys. `None` if the store checks no users, or if the
 /// certificate is enough.
 async fn make_user(
     fleet: &Connected,

@@ -72,7 +72,7 @@ impl Pair {
     }
 }
 
-/// All that a link knows of the store.
+/// The link's copy of the store.
 #[derive(Debug)]
 pub(crate) struct Copy {
     /// Shared with a connection until the connection knows whether it must replay removed keys.
@@ -108,7 +108,7 @@ pub(crate) struct Contents {
     pub(crate) drained: Vec<ExitId>,
 }
 
-/// Sorts out a full reading, for an exit.
+/// Sorts the keys of a full reading, for an exit.
 pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents {
     let mut contents = Contents::default();
     for pair in pairs {
@@ -193,7 +193,7 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Replaces everything. Returns what has changed, and notes it as unseen.
+    /// Replaces everything. Returns the changes, and records them as unseen.
     pub(crate) fn replace(&mut self, revision: i64, rows: Rows, others: Others) -> Vec<RowChange> {
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
@@ -241,7 +241,7 @@ impl Copy {
         self.unseen.forget(up_to);
     }
 
-    /// Notes whether rows take something away from a client.
+    /// Records whether rows take something away from a client.
     pub(crate) fn note_revoked(&mut self, rows: &[RowChange]) {
         self.has_revoked |= rows.iter().any(|row| match row {
             RowChange::Client { client, .. } => client.as_ref().is_none_or(|client| client.disabled),

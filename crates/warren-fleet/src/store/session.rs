@@ -27,7 +27,7 @@ use crate::sessions::SessionBatch;
 /// How long a lease outlives its exit, in seconds.
 const LEASE_SECONDS: i64 = 10;
 
-/// How long the watch may take to show what a transaction has written.
+/// How long the watch may take to show the changes of a transaction.
 const WATCH_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// How often a member is asked whether it is still there, unless it answers something else.
@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) endpoint: String,
     pub(crate) keys: Keys,
     pub(crate) me: ExitId,
-    /// Where the link was in the store's history.
+    /// The link's position in the store's history.
     pub(crate) position: Option<Position>,
     /// The revision of the link's copy, if the watch can go on from there.
     pub(crate) revision: Option<i64>,
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     pub(crate) lease: Arc<AtomicI64>,
 }
 
-/// What a connection tells the link.
+/// A message from a connection, for the link.
 pub(crate) enum FromStore {
     /// The store is the right one.
     Up { meta: Meta, cluster: u64, revision: i64 },
@@ -61,7 +61,7 @@ pub(crate) enum FromStore {
     NewLease,
     /// Sessions were recorded, or not because of others' records.
     Sessions { batch: SessionBatch, is_stored: bool },
-    /// The changes that the watch should begin with are gone, so everything has to be read again.
+    /// The changes with which the watch should begin are gone, so everything must be read again.
     Compacted,
     /// The store must not be used.
     Refused { reason: String },
@@ -69,13 +69,13 @@ pub(crate) enum FromStore {
     Down { reason: String },
 }
 
-/// What the link wants of a connection.
+/// A message from the link, for a connection.
 pub(crate) enum ToStore {
     Transaction(Transaction),
     Sessions(SessionBatch),
     /// A heartbeat, and its key with the lease.
     Heartbeat(Transaction, String),
-    /// The exit has gone, and its records with it: gives this lease back. 0 if there is none.
+    /// The exit has gone, so its records must go too: give this lease back. 0 if there is no lease.
     EndLease(i64),
 }
 
@@ -101,7 +101,7 @@ impl From<anyhow::Error> for Ended {
 
 type Report = mpsc::Sender<FromStore>;
 
-/// Runs until the connection fails, or nobody wants it any more.
+/// Runs until the connection fails, or the link no longer wants it.
 pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<ToStore>) {
     let endpoint = setup.endpoint.clone();
     let ended = match serve(setup, &report, commands).await {
@@ -110,7 +110,7 @@ pub(crate) async fn run(setup: Setup, report: Report, commands: mpsc::Receiver<T
         Err(Ended::Compacted) => FromStore::Compacted,
         Err(Ended::Failed(error)) => FromStore::Down { reason: format!("{endpoint}: {error:#}") },
     };
-    // If the link has ended, nobody needs this.
+    // The link may have ended. Then it needs no report.
     let _ = report.send(ended).await;
 }
 
@@ -155,7 +155,7 @@ async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
     report.send(message).await.ok().context("the link has ended")
 }
 
-/// Replays what the recovered store has forgotten, before the link reads its content.
+/// Replays the changes that the recovered store lacks, before the link reads its content.
 async fn replay(client: &mut Client, setup: &Setup) -> anyhow::Result<()> {
     let (_, pairs) = read_all(client, &setup.keys).await?;
     let mut rows = rows_of(&setup.keys, &pairs);
@@ -390,7 +390,7 @@ async fn send(client: &mut Client, txn: etcd_client::Txn) -> anyhow::Result<(i64
     Ok((header.revision(), answer.succeeded()))
 }
 
-/// Waits for the next sign that the lease goes on: its remaining time in seconds, 0 if it has ended.
+/// Waits until the store confirms the lease. Returns its remaining time in seconds, 0 if it has ended.
 async fn kept_alive(keeper: &mut Option<(LeaseKeeper, LeaseKeepAliveStream)>) -> anyhow::Result<i64> {
     let Some((_, stream)) = keeper else { return std::future::pending().await };
     let kept = in_words(stream.message().await).context("its lease cannot be kept")?;

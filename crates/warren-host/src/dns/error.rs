@@ -57,7 +57,7 @@ pub enum DnsError {
         /// The other Warren's record.
         record: PathBuf,
     },
-    /// Warren wrote the file for a tunnel that has ended, and no record says what it replaced.
+    /// Warren wrote the file for a tunnel that has ended, and the file's earlier content is not recorded.
     #[error(
         "{0} is what Warren wrote there for a tunnel that has ended; another program, such as a VPN, has put it back, and no record says \
          what stood there before; write this network's resolvers there, or reconnect to the network"
@@ -106,7 +106,7 @@ impl DnsError {
     }
 }
 
-/// Whether the file is immutable or append-only (chattr(1)), so that nobody can overwrite it.
+/// Whether the file is immutable or append-only (chattr(1)), so that it cannot be overwritten.
 fn is_immutable(path: &Path) -> bool {
     File::open(path)
         .and_then(|file| Ok(ioctl_getflags(file)?))

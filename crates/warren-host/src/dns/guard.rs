@@ -21,7 +21,7 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bo
         }
 }
 
-/// The listed resolvers that the profile's own networks route into the tunnel, and that `lan` would take out of it.
+/// Returns the listed resolvers that the profile's own networks route into the tunnel, and that `lan` would keep outside.
 ///
 /// The operator of a LAN chooses its networks, and could claim any resolver's address.
 pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Servers) -> Vec<IpAddr> {
@@ -82,8 +82,8 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }
 }
 
-/// A firewall table that rejects DNS queries to the LAN, and no others: for a tunnel that has no [`guard`], and beside
-/// which the LAN is reachable although the profile did not ask for that.
+/// Makes a firewall table that rejects DNS queries to the LAN, and no others. It is for a tunnel that has no [`guard`], and whose
+/// LAN stays reachable although the profile did not ask for that.
 ///
 /// `exclude` is the profile's own list, whose resolvers the profile wants to be asked. `mark` and `guests` are as in
 /// [`guard`].
@@ -110,7 +110,7 @@ pub fn guard_lan(
             ));
         }
     }
-    // As in `guard`, answers have the carrier's mark and a connection mark of their own.
+    // As in `guard`: answers carry the carrier's mark, but a connection mark of their own.
     let ruleset = format!(
         "chain carrier {{\n\tct mark {mark:#x} return\n\taccept\n}}\n\
          chain queries {{\n{queries}}}\n\

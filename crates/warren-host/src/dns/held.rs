@@ -1,5 +1,5 @@
-//! The changes that one profile has made to the host's resolvers. Each is recorded before it is made, so that it can
-//! be put back after a SIGKILL or a power cut.
+//! The changes that one profile has made to the host's resolvers. Each is recorded before it is made, so that it can be undone
+//! after a SIGKILL or a power cut.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -63,7 +63,8 @@ pub fn owners(state: &Path) -> Result<Vec<String>, DnsError> {
     Ok(owners)
 }
 
-/// Puts back what the killed daemon of `owner` had set. Returns what was put back, each as a part of a sentence.
+/// Puts back what the killed daemon of `owner` had replaced. Returns a list of everything that was put back, each as a part of a
+/// sentence.
 ///
 /// # Errors
 /// If a running daemon holds it, or something cannot be put back.
@@ -83,7 +84,7 @@ impl Held {
     fn open(directory: &Path, owner: &str) -> Result<Self, DnsError> {
         let failed = |source| DnsError::State { path: directory.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        // A file of its own: each write replaces the note, and a lock stays with the replaced file.
+        // The lock is a separate file, because each write replaces the note, and a lock stays with the replaced file.
         let lock = directory.join(format!("{owner}{LOCK}"));
         let alive = open_lock_file(&lock).map_err(failed)?;
         match flock(&alive, FlockOperation::NonBlockingLockExclusive) {
@@ -100,8 +101,8 @@ impl Held {
         Ok(Self { directory: directory.to_owned(), owner: owner.to_owned(), note, _alive: alive })
     }
 
-    /// Carries out `plan`, after putting back what a killed daemon of the same profile had set. If any part fails,
-    /// nothing is set.
+    /// Carries out `plan`, after putting back the resolvers that a killed daemon of the same profile had replaced. If any part
+    /// fails, nothing is set.
     pub(super) async fn take(plan: &DnsPlan) -> Result<Self, DnsError> {
         let mut held = Self::open(&plan.state, &plan.owner)?;
         held.put_back().await?;
@@ -134,7 +135,7 @@ impl Held {
         state::write(&path, &text).map_err(failed)?;
         for method in &plan.methods {
             if let Err(error) = self.make(method, plan).await {
-                // The first error is the one that a user can act upon.
+                // The first error is the one that a user can act on.
                 drop(self.put_back().await);
                 return Err(error);
             }
@@ -184,7 +185,7 @@ impl Held {
         Ok(repaired)
     }
 
-    /// Puts everything back and forgets it.
+    /// Puts everything back and forgets the changes.
     pub(super) async fn release(mut self) -> Result<(), DnsError> {
         self.put_back().await
     }
@@ -239,7 +240,7 @@ impl Method {
                 let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
                 let named = nameservers(&text);
                 let servers = plan.in_files();
-                // A resolver on this host may be listed and forward to the others.
+                // A resolver on this host may be listed, and may forward to the others.
                 let is_forwarded = plan.split.is_none() && named.iter().all(IpAddr::is_loopback);
                 is_forwarded || servers.iter().any(|server| named.contains(server))
             }
@@ -253,7 +254,7 @@ impl Resolvconf {
     /// The options before an entry's name that add it.
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
-            // As wg-quick does: exclusive, so that no other entry's servers are used, and with the lowest metric.
+            // Uses wg-quick's options: exclusive, so that no other entry's servers are used, and with the lowest metric.
             Self::Openresolv => &["-x", "-m", "0", "-a"],
             Self::Debian => &["-a"],
         }

@@ -91,7 +91,7 @@ impl Dns {
 }
 
 fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
-    // Without a stub, nobody needs the answer.
+    // Only the stub needs to know the host's other resolvers.
     if plan.split.is_none() {
         return Ok(Vec::new());
     }
@@ -110,7 +110,7 @@ fn below(plan: &DnsPlan) -> Result<Vec<SocketAddr>, DnsError> {
 }
 
 async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> Held {
-    // Watches before the first look, so that no change falls between the two.
+    // The watch begins before the first check, so that no change falls between the two.
     let watch = Watch::new(watched());
     let mut patience = Patience::default();
     loop {

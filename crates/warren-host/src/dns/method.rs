@@ -29,7 +29,7 @@ pub(super) enum Method {
 pub(super) enum Resolvconf {
     /// openresolv, which can leave out every other entry's servers.
     Openresolv,
-    /// Debian's, which orders entries by their names; those of tunnels come first.
+    /// Debian's resolvconf. It orders entries by their names, with those of tunnels first.
     Debian,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn leads_to_stub(path: &Path) -> bool {
     !servers.is_empty() && servers.iter().all(|server| STUBS.contains(&server.to_string().as_str()))
 }
 
-/// The resolvconf program that writes the file. None if no such program does.
+/// Finds the resolvconf program that writes the file. `None` if no such program does.
 async fn resolvconf(path: &Path) -> Option<Resolvconf> {
     let leads_there = fs::canonicalize(path).is_ok_and(|path| path.starts_with("/run/resolvconf"));
     let says_so = fs::read_to_string(path).is_ok_and(|text| {
@@ -72,7 +72,7 @@ async fn resolvconf(path: &Path) -> Option<Resolvconf> {
     if !(leads_there || says_so) || !command::is_there(RESOLVCONF) {
         return None;
     }
-    // Debian's own resolvconf has no such option.
+    // Debian's own resolvconf does not have this option.
     match command::run(RESOLVCONF, &["--version"], "").await {
         Ok(_) => Some(Resolvconf::Openresolv),
         Err(DnsError::Command { .. }) => Some(Resolvconf::Debian),

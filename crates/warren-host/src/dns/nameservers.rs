@@ -19,7 +19,7 @@ pub fn nameservers(text: &str) -> Vec<IpAddr> {
     named(text).map(|(address, _)| address).collect()
 }
 
-/// As [`nameservers`], with the port and the device of a link-local address. An address without its device cannot be
+/// Like [`nameservers`], with the port and the device of a link-local address. A link-local address without its device cannot be
 /// asked, so it is left out.
 pub(super) fn to_ask(text: &str) -> Vec<SocketAddr> {
     let server = |(address, device): (IpAddr, &str)| match address {

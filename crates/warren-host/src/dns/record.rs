@@ -60,7 +60,7 @@ struct Contents {
     originals: Vec<Standing>,
     /// The profiles that are up, the newest last.
     layers: Vec<Layer>,
-    /// The stamp of the file as Warren last wrote it; none during a write.
+    /// The stamp of the file as Warren last wrote it. `None` during a write.
     written: Option<Stamp>,
 }
 
@@ -88,8 +88,8 @@ impl Record {
         Ok(Self { file: file.to_owned(), path, contents, _lock: lock })
     }
 
-    /// Puts `servers` in the file on behalf of `owner`, above all other layers. If it `is_split`, the original's other
-    /// settings, such as `search`, stay.
+    /// Adds a layer with `servers` to the file on behalf of `owner`, above all other layers. If it `is_split`, the original's
+    /// other settings, such as `search`, stay.
     pub(super) fn add(&mut self, owner: &str, servers: &[IpAddr], is_split: bool) -> Result<(), DnsError> {
         let standing = Standing::at(&self.file)?;
         if let Some(theirs) = marker(&standing)
@@ -145,7 +145,7 @@ impl Record {
         Ok(true)
     }
 
-    /// Puts the topmost layer's resolvers back if another program has written the file.
+    /// If another program has written the file, puts the topmost layer's resolvers back.
     pub(super) fn repair(&mut self) -> Result<Found, DnsError> {
         if self.contents.layers.is_empty() {
             return Ok(Found::Ours);
@@ -186,7 +186,7 @@ impl Record {
         }
     }
 
-    /// What the newest original says, or the file to which it leads.
+    /// Returns the text of the newest original, or of the file to which the original leads.
     fn original_text(&self) -> Option<String> {
         match self.contents.originals.last()? {
             Standing::Link { target } => {
@@ -250,8 +250,7 @@ impl Record {
     /// Writes the topmost layer's resolvers into the file; the record notes this first.
     fn write(&mut self) -> Result<(), DnsError> {
         let Some(wanted) = self.wanted() else { return Ok(()) };
-        // If this process is killed during the write, the next look has no stamp to compare, and treats the file as
-        // untouched.
+        // If this process is killed during the write, the next check has no stamp to compare, and treats the file as untouched.
         self.contents.written = None;
         self.keep()?;
         resolv_conf::write(&self.file, &wanted)?;
@@ -285,7 +284,7 @@ fn marker(standing: &Standing) -> Option<&Path> {
     standing.text()?.lines().take(2).find_map(|line| line.strip_prefix(MARKER)).map(Path::new)
 }
 
-/// The record's name.
+/// Returns the record's name.
 ///
 /// If the file's marker names a record in this state directory, that one is used. Otherwise the name comes from the
 /// directory's inode, or from the file's if it is mounted over another one. So hosts that share a state directory but
@@ -306,7 +305,7 @@ fn name(state: &Path, file: &Path) -> Result<String, DnsError> {
     Ok(format!("{PREFIX}{inode}"))
 }
 
-/// The mount that `path` itself is on; none if nothing is there or the kernel does not say.
+/// Returns the mount that `path` itself is on. `None` if the path does not exist or the kernel does not tell the mount.
 fn mount(path: &Path) -> io::Result<Option<u64>> {
     match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID) {
         Ok(found) => Ok(Some(found.stx_mnt_id).filter(|_| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)),

@@ -21,7 +21,7 @@ use crate::durable_file::{self, Owner, Unfinished, sync_directory_of};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Standing {
-    /// Nothing.
+    /// There is no file.
     Missing,
     /// A symbolic link, dangling or not.
     Link {
@@ -58,7 +58,7 @@ pub(super) struct Stamp {
 }
 
 impl Standing {
-    /// Reads what is at `path`.
+    /// Reads the object at `path`.
     pub(super) fn at(path: &Path) -> Result<Self, DnsError> {
         let failed = |source| DnsError::Read { path: path.to_owned(), source };
         let metadata = match fs::symlink_metadata(path) {
@@ -75,7 +75,7 @@ impl Standing {
         let content = Content::from(fs::read(path).map_err(failed)?);
         Ok(Self::File {
             content,
-            // Without the bits that say which kind of file it is.
+            // Keeps only the permission bits, not those that encode the kind of file.
             mode: metadata.mode() & 0o7777,
             user: metadata.uid(),
             group: metadata.gid(),
@@ -103,7 +103,7 @@ impl Standing {
         sync_directory_of(path).map_err(failed)
     }
 
-    /// The file's text. None if the object is not a file, or if the file's content is not UTF-8.
+    /// The file's text. `None` if the object is not a file, or if the file's content is not UTF-8.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::File { content: Content::Text(text), .. } => Some(text),
@@ -124,7 +124,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
         .map_err(|source| DnsError::of_write(path, source))
 }
 
-/// The stamp of the file at `path`. None if there is no file.
+/// The stamp of the file at `path`. `None` if there is no file.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::symlink_metadata(path).ok()?;
     Some(Stamp { inode: metadata.ino(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() })
@@ -165,7 +165,7 @@ fn overwrite(path: &Path, content: &[u8]) -> io::Result<File> {
 
 fn give(file: &File, mode: u32, owner: Owner) -> io::Result<()> {
     owner.give(file)?;
-    // After the owner, because chown(2) can clear bits of the mode.
+    // Set after the owner, because chown(2) can clear bits of the mode.
     if file.metadata()?.mode() & 0o7777 != mode {
         file.set_permissions(Permissions::from_mode(mode))?;
     }

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 pub enum Servers {
     /// The exit's resolvers.
     Exit,
-    /// These resolvers. If the list is empty, the host's resolvers stay as they are.
+    /// Exactly these resolvers. If the list is empty, the host's resolvers stay as they are.
     Listed(Vec<IpAddr>),
 }
 

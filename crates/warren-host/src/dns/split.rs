@@ -1,4 +1,4 @@
-//! Asking the tunnel's resolvers for names below some domains only.
+//! Looks up only the names below some domains at the tunnel's resolvers.
 //!
 //! systemd-resolved does that by itself. Elsewhere, programs ask a stub resolver of the client daemon, which asks either
 //! the tunnel's resolvers or those that the host would ask without it.
@@ -16,7 +16,7 @@ use super::nameservers::to_ask;
 /// The names for which the tunnel's resolvers are asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitDns {
-    /// Domains without a final dot; the names below them are meant too.
+    /// Domains without a final dot. Names below them belong to them.
     pub domains: Vec<String>,
     /// The address at which the daemon's stub resolver answers, on port 53.
     pub stub: IpAddr,

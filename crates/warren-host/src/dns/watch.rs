@@ -13,7 +13,7 @@ use tokio::{
 #[derive(Debug)]
 pub(super) struct Watch {
     paths: Vec<PathBuf>,
-    /// The inotify descriptor. None if no watch is left, as on desktops where other programs use them all.
+    /// The inotify descriptor. `None` if no watch is left, as on desktops where other programs use them all.
     inotify: Option<Receiver>,
 }
 
@@ -72,5 +72,5 @@ fn drain(inotify: &Receiver) {
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Gives a program that writes a file line by line time to finish.
 const PAUSE: Duration = Duration::from_millis(100);
-// At most half a second of pauses, so that the repair still comes within those two seconds.
+// Limits the pauses to half a second, so that the repair still comes within those two seconds.
 const MOST_PAUSES: usize = 5;

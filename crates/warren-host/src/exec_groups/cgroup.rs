@@ -28,7 +28,7 @@ pub struct ExecGroup {
 }
 
 impl ExecGroup {
-    /// The cgroup of the profile `name` for one side.
+    /// Returns the cgroup of the profile `name` for one side.
     ///
     /// # Errors
     /// If cgroup v2 is not mounted where nft looks for it.
@@ -74,13 +74,13 @@ impl ExecGroup {
         fs::create_dir_all(&leaf).map_err(|error| named(&leaf, &error))
     }
 
-    /// The kernel's number of the cgroup, which nft's rules refer to; none if it is not there.
+    /// Returns the kernel's number of the cgroup, which nft's rules refer to. `None` if the cgroup does not exist.
     pub fn id(&self) -> Option<u64> {
         use std::os::unix::fs::MetadataExt as _;
         fs::metadata(self.directory()).ok().map(|found| found.ino())
     }
 
-    /// The numbers of the cgroup and of those below.
+    /// Returns the numbers of the cgroup and of all cgroups below it.
     pub(super) fn ids(&self) -> Vec<u64> {
         use std::os::unix::fs::DirEntryExt as _;
         let mut found: Vec<u64> = self.id().into_iter().collect();
@@ -135,7 +135,7 @@ impl ExecGroup {
         events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
     }
 
-    /// Where a process writes its number to move into the cgroup.
+    /// The file into which a process writes its number to move into the cgroup.
     pub fn entrance(&self) -> PathBuf {
         self.leaf().join("cgroup.procs")
     }
@@ -188,7 +188,7 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Where nft looks for cgroups.
+/// The directory in which nft looks for cgroups.
 const NFT_ROOT: &str = "/sys/fs/cgroup";
 /// The cgroup below a slice that `warren exec` uses.
 const LEAF: &str = "exec";

@@ -2,20 +2,20 @@
 
 use std::net::IpAddr;
 
-/// What the table depends on.
+/// The facts on which the table depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecRules {
     /// The cgroup inside, as nft reads its path.
     pub inside: String,
     /// The cgroup outside, as nft reads its path.
     pub outside: String,
-    /// The tunnel's slot; none while there is no tunnel.
+    /// The tunnel's slot. `None` while there is no tunnel.
     pub slot: Option<u8>,
-    /// The index of the TUN device, the only way out of a program inside; none while there is no device.
+    /// The index of the TUN device, the only way out for a program inside. `None` while there is no device.
     pub device: Option<u32>,
     /// The resolvers inside. The first of each IP version is asked.
     pub resolvers: Vec<IpAddr>,
-    /// The resolvers outside; none if no program may be outside.
+    /// The resolvers outside. `None` if no program may be outside.
     pub outside_resolvers: Option<Vec<IpAddr>>,
 }
 

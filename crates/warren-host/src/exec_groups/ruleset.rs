@@ -15,16 +15,16 @@ pub(super) fn ruleset(rules: &ExecRules) -> String {
     let mut add =
         |name: &str, header: &str, statements: &[String]| chain(&mut text, name, header, statements);
     let marks = rules.marks();
-    // No program may have these marks from elsewhere, so a program with CAP_NET_RAW cannot forge them.
+    // Drops packets that already have these marks, so that a program with CAP_NET_RAW cannot forge them.
     let forged = format!("meta mark {{ {:#x}, {:#x} }} counter drop", marks.inside, marks.outside);
     add("forged", "type filter hook output priority mangle - 30; policy accept;", &[forged]);
     add("local", "type filter hook prerouting priority raw; policy accept;", &local(rules));
-    // Before the reverse path checks of other tables, which look with the packet's mark.
+    // Runs before the reverse path checks of other tables, which use the packet's mark.
     add("arriving", "type filter hook prerouting priority mangle + 1; policy accept;", &arriving(rules));
     add("input", "type filter hook input priority filter - 10; policy accept;", &input(rules));
     add("inside", "", &inside(rules));
     add("outside", "", &outside(rules));
-    // After the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
+    // Runs after the chains of Warren's other tables. The chain type `route` repeats the routing decision for a new mark.
     add("marking", "type route hook output priority mangle + 10; policy accept;", &marking(rules));
     // The place that nft calls `dstnat`, a word that it does not know for this hook.
     add("names", "type nat hook output priority -100; policy accept;", &names(rules));
@@ -65,7 +65,7 @@ fn input(rules: &ExecRules) -> Vec<String> {
     statements
 }
 
-/// Traffic with services on this host stays on it, except queries.
+/// Traffic to services on this host stays on it, except queries.
 fn inside(rules: &ExecRules) -> Vec<String> {
     marked(rules.marks().inside)
 }

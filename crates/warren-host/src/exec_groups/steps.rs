@@ -23,7 +23,7 @@ pub fn steps(host: &ClientPlanFacts) -> Vec<Step> {
         let route = |device, kind, metric| {
             Step::Route(Route { destination, device, table: table(host.slot), kind, metric })
         };
-        // Takes effect while there is no device or no lease.
+        // This route counts while there is no device or no lease.
         steps.push(route(None, RouteKind::Unreachable, LAST_METRIC));
         if leased {
             steps.push(route(Some(host.device.clone()), RouteKind::Unicast, 1));

@@ -94,8 +94,8 @@ pub(super) fn to_forwarded(forwards: &[Forwards<'_>]) -> Vec<String> {
     services.chain(["ct state related accept".to_owned(), "counter drop".to_owned()]).collect()
 }
 
-/// Lets answers of forwarded services through, and clients as visitors. A client's ICMP errors about visitors'
-/// connections are dropped: the client could claim anything about another client's.
+/// Lets replies of forwarded services through, and clients as visitors. A client's ICMP errors about visitors' connections are
+/// dropped, because the client could make claims about another client's.
 pub(super) fn from_forwarded(forwards: &[Forwards<'_>], device: &str, count_flows: &str) -> Vec<String> {
     let answers =
         |version: &Forwards<'_>| format!("ct direction reply {} accept", version.services("saddr", "sport"));

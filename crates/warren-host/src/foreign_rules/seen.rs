@@ -134,8 +134,8 @@ impl SeenRule {
         has_its_mark && has_its_source && has_its_devices && !self.picks
     }
 
-    /// The network that `route` leads around the tunnel, if this rule looks up the route's table and the route does
-    /// that.
+    /// Returns the network that `route` leads around the tunnel, if this rule looks up the route's table and the route leads
+    /// around it.
     ///
     /// Everybody uses the main table, and its routes may come from the local network. Any other table may have
     /// networks of its own, but must not capture all of the tunnel's traffic.

@@ -1,5 +1,5 @@
-//! Deletes a tunnel's devices in one request. The kernel deletes each device with its last descriptor anyway, but each
-//! time waits some 20 ms for other CPUs. Deleted together, the devices share one such wait.
+//! Deletes a tunnel's devices in one request. The kernel deletes each device with its last descriptor anyway, but waits some 20
+//! ms for other CPUs each time. In one request, the devices share a single wait.
 
 use std::io;
 
@@ -22,8 +22,8 @@ impl Leaving {
         Self { indexes, deleting: None }
     }
 
-    /// Whether a change ends with its device, so that no other undo is needed. If so, the deletion has begun: by now,
-    /// everything that was made later is undone, including the rules that lead to the tunnel's routes.
+    /// Whether a change ends with its device, so that it needs no other undo. If so, the deletion has begun: by now, everything
+    /// that was made later is undone, including the rules that lead to the tunnel's routes.
     pub(super) fn takes_along(&mut self, undo: &Undo) -> bool {
         let index = match undo {
             Undo::Link { index, .. } | Undo::Address { index, .. } => Some(*index),
@@ -33,7 +33,7 @@ impl Leaving {
         if !index.is_some_and(|index| self.indexes.contains(&index)) {
             return false;
         }
-        // The request blocks, so it gets a thread. The rest of the undoing need not wait for it.
+        // The request blocks, so it gets a thread. The remaining undo steps need not wait for it.
         let indexes = &self.indexes;
         self.deleting.get_or_insert_with(|| {
             let indexes = indexes.clone();
@@ -70,7 +70,7 @@ fn request(kind: u16, index: u32, group: u32) -> io::Result<()> {
     // The family, a byte of padding and the device's type.
     body.extend([0; 4]);
     body.extend(index.to_ne_bytes());
-    // No flags, and none to change.
+    // The request sets no flags and changes none.
     body.extend([0; 8]);
     // The attribute's length: four bytes of header and four of value.
     body.extend(8_u16.to_ne_bytes());

@@ -21,7 +21,7 @@ pub(super) fn new(tables: &[Step]) -> (String, Vec<Undo>) {
     (text, undos)
 }
 
-/// The line that deletes a table. None for another change.
+/// The line that deletes a table. `None` for another change.
 pub(super) fn deletion(undo: &Undo) -> Option<String> {
     let Undo::Nftables { family, table } = undo else { return None };
     Some(format!("delete table {family} {table}\n"))

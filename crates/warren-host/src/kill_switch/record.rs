@@ -15,12 +15,12 @@ use crate::durable_file::{Unfinished, replace};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) rules: KillSwitchRules,
-    /// The kernel's listing of the table right after it was made. None while the table is being made.
+    /// The kernel's listing of the table right after it was made. `None` while the table is being made.
     pub(super) listing: Option<String>,
 }
 
 impl Record {
-    /// The record beside a journal. None if it is missing or unreadable, such as an earlier version's.
+    /// Reads the record beside a journal. `None` if it is missing or unreadable, such as that of an earlier version.
     pub(super) fn read(journal: &Path) -> io::Result<Option<Self>> {
         match fs::read(file(journal)) {
             Ok(text) => Ok(serde_json::from_slice(&text).ok()),
@@ -32,7 +32,7 @@ impl Record {
     /// Replaces the record beside a journal atomically. The caller has locked the journal.
     pub(super) fn write(&self, journal: &Path) -> io::Result<()> {
         let unfinished = journal.with_extension("rules-unfinished");
-        // Only its owner may read it: the mark in it is a secret.
+        // Only the owner may read the record, because the mark in it is a secret.
         let mode = 0o600;
         replace(&file(journal), Unfinished::At(&unfinished), &serde_json::to_vec(self)?, mode, None)
     }

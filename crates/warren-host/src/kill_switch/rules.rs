@@ -14,8 +14,7 @@ pub struct KillSwitchRules {
     pub include: Vec<IpNet>,
     /// Networks that go outside although `include` contains them.
     pub exclude: Vec<IpNet>,
-    /// This host's private networks, if they are to be reachable. DNS is not let out to them: it would tell them every
-    /// name.
+    /// This host's private networks, if they are to be reachable. DNS to them is not let out: it would reveal every name to them.
     pub lan: Vec<IpNet>,
     /// Networks of containers and virtual machines on this host; packets to them do not leave it. Their ports that
     /// this host publishes (DNAT) answer outside hosts, like the ports in `allow_inbound`.
@@ -26,11 +25,11 @@ pub struct KillSwitchRules {
     pub allow_inbound: Vec<InboundPort>,
     /// The networks that this host is on, where a server renews the DHCP lease.
     pub on_link: Vec<IpNet>,
-    /// Where UDP packets with [`crate::CARRIER_MARK`] may go: the exits.
+    /// Permitted destinations of UDP packets with [`crate::CARRIER_MARK`]: the exits.
     pub carriers: Vec<SocketAddr>,
-    /// Where UDP packets with `query_mark` may go: the resolvers that the daemon asks for its exits.
+    /// Permitted destinations of UDP packets with `query_mark`: the resolvers that the daemon asks for its exits.
     pub resolvers: Vec<SocketAddr>,
-    /// The mark of the daemon's own queries, which no other program on this host knows; none where no daemon asks.
+    /// The mark of the daemon's own queries, which no other program on this host knows. `None` if the daemon sends no queries.
     pub query_mark: Option<u32>,
     /// The marks of programs that `warren exec` has put inside or outside the tunnel.
     #[serde(default)]

@@ -25,8 +25,8 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     let forged = "type filter hook output priority mangle - 20; policy accept;";
     chain(&mut text, "forged", forged, &forged_rules(rules));
     if let Some(queries) = queries_rules(rules) {
-        // The chain type `route` looks up a new route after marking: the secret mark leads into the tunnel, as any
-        // other does.
+        // The chain type `route` looks up a new route after marking. With the secret mark, the route leads into the tunnel, as
+        // with any other unknown mark.
         let hook = "type route hook output priority mangle - 10; policy accept;";
         chain(&mut text, "queries", hook, &queries);
     }
@@ -45,8 +45,8 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     text
 }
 
-/// Drops packets whose mark must be forged: the let-out mark, and the carrier's mark on packets to resolvers. Only later
-/// rules set either.
+/// Drops packets whose mark must be forged: the let-out mark, and the carrier's mark on packets to resolvers. Only later rules
+/// set these marks.
 fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
     let mut forged = vec![format!("meta mark {LET_OUT:#x} counter drop")];
     // A portal's table sets its mark after this chain.
@@ -78,11 +78,11 @@ fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
     let carrier =
         to_ends(&ends).map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"));
-    // A rule of its own, because an untracked packet has no connection mark at all.
+    // A separate rule, because an untracked packet has no connection mark at all.
     [format!("ct mark {CARRIER_MARK:#x} return")].into_iter().chain(carrier).collect()
 }
 
-/// The resolvers that a daemon with a secret mark asks, without those that are exits too.
+/// Returns the resolvers that a daemon with a secret mark asks, without those that are also exits.
 fn resolvers(rules: &KillSwitchRules) -> Vec<SocketAddr> {
     let canonical = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
     let carriers: Vec<SocketAddr> = rules.carriers.iter().map(canonical).collect();
@@ -124,13 +124,14 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
     if rules.portal {
-        // Nothing has this mark unless a portal is open.
+        // No packet has this mark unless a portal is open.
         let_out.push(format!("meta mark {PORTAL_MARK:#x} tcp dport {{ 80, 443 }} accept"));
         let_out.push(format!("meta mark {PORTAL_MARK:#x} meta l4proto {{ tcp, udp }} th dport 53 accept"));
     }
     let outside_by_exec = rules.exec.iter().filter_map(|exec| exec.outside);
     let_out.extend(outside_by_exec.map(|mark| format!("meta mark {mark:#x} accept")));
-    // No router forwards this, even after the host has moved to a network where these addresses are elsewhere.
+    // No router forwards packets to these addresses, even after the host has moved to a network where the addresses are
+    // elsewhere.
     let on_link = elements(&rules.on_link, Family::Ipv4);
     let_out
         .extend(on_link.map(|on_link| {
@@ -144,20 +145,21 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
 }
 
 fn output(rules: &KillSwitchRules) -> Vec<String> {
-    // This hook still sees the device that was chosen before the packet was marked. The last chain sees where such a
-    // packet goes.
+    // This hook still sees the device that was chosen before the packet was marked. The last chain sees the device by which the
+    // packet leaves.
     let inside = rules.exec.iter().map(|exec| format!("meta mark {:#x} accept", exec.inside));
     // Tells the sender at once, unlike a silent drop. The error does not leave this host.
     let rest = ["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()];
     inside.chain(rest).collect()
 }
 
-/// After the output hook, a packet whose mark was changed there may have another route than that hook saw.
+/// If the output hook changes a packet's mark, the packet may get another route than that hook saw. This chain checks the final
+/// one.
 fn postrouting_rules() -> Vec<String> {
     vec!["meta mark 0 accept".into(), "jump let_out".into(), "counter drop".into()]
 }
 
-/// Packets that others on this host, such as containers, send through it.
+/// Filters the packets that others, such as containers, send through this host.
 fn forward(rules: &KillSwitchRules) -> Vec<String> {
     let mut forward = vec![
         format!("meta oifgroup {DEVICE_GROUP} accept"),
@@ -166,7 +168,7 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward.extend(between_guests(rules));
     for to_guests in to_guests(rules) {
         forward.extend(published(rules, "original", &to_guests));
-        // From the tunnel, a published port is reached only if a client's own table lets it through.
+        // From the tunnel, a published port is reachable only if a client's own table lets the packet through.
         forward.push(format!("meta iifgroup {DEVICE_GROUP} ct status dnat {to_guests} accept"));
         // ICMP errors of outside hosts about published connections.
         forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));
@@ -280,7 +282,7 @@ fn is_default(elements: &str) -> bool {
 /// The carrier's mark with one more bit. It marks packets that a kill switch has found to go to one of its exits.
 const LET_OUT: u32 = CARRIER_MARK | CARRIER_BIT;
 
-/// The mark of connections that carry tunnels, as in a client's table. This table may be in force without that one.
+/// The mark of connections that carry tunnels, as in a client's table. This table may be in force without a client's.
 const CARRIED: u32 = CARRIER_MARK | CARRIER_BIT;
 
 /// Multicast groups and the broadcast address that reach no further than the link or the site, for finding printers

@@ -55,7 +55,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(network, length)
-            // Not the link scope: the kernel would resolve other routes' gateways through such a route.
+            // Not the link scope, because the kernel would then resolve other routes' gateways through this route.
             .scope(RouteScope::Universe)
             .build(),
         IpAddr::V6(network) => {
@@ -140,7 +140,7 @@ pub(crate) fn table_of(route: &RouteMessage) -> u32 {
     attribute.unwrap_or_else(|| u32::from(route.header.table))
 }
 
-/// The table that a rule looks up.
+/// Returns the table that a rule looks up.
 pub(crate) fn rule_table(rule: &RuleMessage) -> u32 {
     let attribute = rule
         .attributes
@@ -185,7 +185,8 @@ pub(super) fn is_rule(found: &RuleMessage, rule: &Rule) -> bool {
     found.header.action == RuleAction::ToTable
         && found.header.src_len == source_length(rule)
         && found.header.flags.contains(RuleFlags::Invert) == rule.invert
-        // The kernel reports further attributes, such as the value for a rule that suppresses nothing.
+        // The comparison ignores further attributes that the kernel reports, such as the value for a rule that suppresses
+        // nothing.
         && rule_attributes(rule).iter().all(|attribute| found.attributes.contains(attribute))
 }
 

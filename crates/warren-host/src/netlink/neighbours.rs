@@ -19,7 +19,7 @@ use crate::{DeviceName, Family, PROTOCOL, current_network::HardwareAddress, rout
 pub(crate) struct DefaultWay {
     /// The index of its device.
     pub(crate) device: u32,
-    /// Its router; none if it has no router, or several.
+    /// The network's router. `None` if it has no router, or several.
     pub(crate) router: Option<IpAddr>,
 }
 
@@ -35,7 +35,7 @@ impl Netlink {
         };
         let best = routes.iter().filter(is_candidate).min_by_key(|route| metric(route));
         Ok(best.map(|route| DefaultWay {
-            // A route with several hops has no device of its own, and leads nowhere known.
+            // A route with several next hops has no device of its own, so its device is unknown.
             device: device(route).unwrap_or(0),
             router: match gateways(&route.attributes).as_slice() {
                 [one] => Some(*one),
@@ -99,7 +99,7 @@ impl Netlink {
         }))
     }
 
-    /// Has the kernel find out a neighbour's hardware address, or confirm it, as before sending a packet there.
+    /// Makes the kernel find out a neighbour's hardware address, or confirm it, as before it sends a packet there.
     pub(crate) async fn ask_neighbour(&self, device: u32, address: IpAddr) -> io::Result<()> {
         let request = self.handle.neighbours().add(device, address).replace();
         let request = request.state(NeighbourState::None).flags(NeighbourFlags::Use);

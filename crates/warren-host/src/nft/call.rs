@@ -19,18 +19,18 @@ pub enum NftCall {
     },
     /// Prints a table.
     ListTable {
-        /// Its family.
+        /// The table's family.
         family: TableFamily,
-        /// Its name.
+        /// The table's name.
         table: String,
         /// Whether counters are left out.
         stateless: bool,
     },
     /// Deletes a table.
     DeleteTable {
-        /// Its family.
+        /// The table's family.
         family: TableFamily,
-        /// Its name.
+        /// The table's name.
         table: String,
     },
     /// Loads a ruleset atomically.
@@ -50,7 +50,7 @@ pub enum NftCall {
         /// The owner's number.
         owner: u64,
     },
-    /// Lets the process of an owner that has no table any more carry out other calls. The process ends by itself.
+    /// Lets the process of an owner that no longer has a table carry out other calls. The process ends by itself.
     ReleaseOwner {
         /// The owner's number.
         owner: u64,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 /// The commands that prepare a table with the rules `before` for the rules `after`: they flush all chains, and delete
 /// each chain and set that `after` does not have.
 ///
-/// None if the definition of a set or of a chain's hook differs: nft can change neither.
+/// `None` if the definition of a set or of a chain's hook differs: nft can change neither.
 pub(crate) fn emptied(table: &str, before: &str, after: &str) -> Option<String> {
     let after = blocks(after);
     // The rules go first, because the kernel deletes no chain and no set that a rule still refers to.

@@ -31,7 +31,7 @@ impl OwnTables {
         Self::Of(vec![EXIT_TABLE.into(), HOLD_TABLE.into()])
     }
 
-    /// Whether a table is one of these.
+    /// Whether a table is one of Warren's tables.
     pub(super) fn has(&self, name: &str) -> bool {
         // nft joins its arguments into one text, so a name must not contain anything that would end it.
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);

@@ -59,8 +59,8 @@ impl Owner {
         }
     }
 
-    /// Deletes the only table of the process, in that process. Returns whether this succeeded. If so, nobody waits for
-    /// the process to end, because the kernel keeps it until the table is freed.
+    /// Deletes the only table of the process, in that process. Returns whether this succeeded. If so, the process need not be
+    /// awaited: the kernel keeps it until the table is freed.
     pub(crate) async fn end_without(mut self, family: TableFamily, table: &str) -> bool {
         let is_deleted = self.load(&format!("delete table {family} {table}\n")).await.is_ok();
         match self {
@@ -92,8 +92,8 @@ impl Asked {
         runner.run(NftCall::LoadOwned { owner, ruleset: ruleset.into() }).await?;
         self.end.get_or_insert_with(|| {
             tokio::spawn(async move {
-                // An error means that the process behind the runner has ended. The process that started it notices
-                // that, so there is no need to report it here too.
+                // An error means that the process behind the runner has ended. The process that started it notices that, so it
+                // need not be reported here.
                 if runner.run(NftCall::AwaitOwner { owner }).await.is_err() {
                     std::future::pending::<()>().await;
                 }

@@ -44,8 +44,7 @@ impl Process {
                 // -s lists without counters, -i reads commands from standard input.
                 .args(["-s", "-i"])
                 .stdin(Stdio::piped())
-                // One pipe for both: errors come on standard error, and the line that ends an answer on standard
-                // output.
+                // One pipe for both: errors come on standard error, and the line that ends an answer comes on standard output.
                 .stdout(writer.try_clone()?)
                 .stderr(writer.try_clone()?)
                 // A Ctrl-C in the terminal must end only the daemon, which still needs the table while it stops.
@@ -124,7 +123,7 @@ impl Process {
     }
 }
 
-/// The ruleset on one line, because an interactive nft takes each line as a command of its own.
+/// Puts the ruleset on one line, because an interactive nft takes each line as a separate command.
 fn one_line(ruleset: &str) -> String {
     let mut line = String::with_capacity(ruleset.len());
     for statement in ruleset.lines().map(str::trim).filter(|statement| !statement.is_empty()) {

@@ -25,7 +25,7 @@ pub(super) async fn run(arguments: &[&str], input: &str) -> Result<String, NftEr
     run_with(arguments, input, None).await
 }
 
-/// Runs nft with its standard output sent to `output`, or returned if there is none.
+/// Runs nft with its standard output sent to `output`. Without `output`, returns the standard output.
 pub(super) async fn run_with(
     arguments: &[&str],
     input: &str,
@@ -73,7 +73,7 @@ pub(crate) async fn said(arguments: &[&str], most: u64) -> Result<String, NftErr
     said_by(&PROGRAMS, arguments, most).await
 }
 
-/// Runs the first of these programs that exists and returns its output, if that has at most `most` bytes.
+/// Runs the first of these programs that exists, and returns its output if it has at most `most` bytes.
 pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) -> Result<String, NftError> {
     let mut child = spawn_one_of(programs, |command| {
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -81,7 +81,7 @@ pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) ->
     })?;
     let mut text = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // Then the pipe is closed, so a program that prints more ends by itself.
+        // The pipe is closed afterwards, so a program that prints more ends by itself.
         stdout.take(most + 1).read_to_string(&mut text).await?;
     }
     if text.len() as u64 > most {

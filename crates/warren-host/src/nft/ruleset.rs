@@ -1,5 +1,4 @@
-//! The language of Warren's own rulesets. One process sends such a text to another to load; the text is parsed as a
-//! whole.
+//! The language of Warren's own rulesets. One process sends such a text to another, which parses it as a whole and loads it.
 //!
 //! nft(8) never gets the text itself but the parsed tokens, written anew. So the text can use only the part of nft's
 //! language that is listed here. It cannot name other tables, include files, or use variables or comments. Nor can it
@@ -116,7 +115,7 @@ fn tokens(text: &str) -> Result<Vec<Token<'_>>, RulesetError> {
     Ok(tokens)
 }
 
-/// The first token of a text that is not empty, and the rest.
+/// Splits off the first token of a text that is not empty. Returns the token and the rest.
 fn token(text: &str) -> Result<(Token<'_>, &str), RulesetError> {
     if let Some(after) = text.strip_prefix('\n') {
         return Ok((Token::LineEnd, after));
@@ -296,8 +295,8 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// Reads the value that a field, or several joined fields, are compared with or set to. nft would look up any
-    /// other word as a name, even one joined to a value.
+    /// Reads the value with which one field, or several joined fields, are compared or to which they are set. nft would look up
+    /// any other word as a name, even one joined to a value.
     fn values(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         match (self.peek(), kinds) {
             // ARP matches have addresses of two kinds.
@@ -331,7 +330,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the elements that a set has from the start: ports, each for a time. nft would look up any other word.
+    /// Reads the initial elements of a set: ports, each with a timeout. nft would look up any other word.
     fn elements_for_a_time(&mut self) -> Result<(), RulesetError> {
         self.expect(Token::Symbol("="))?;
         self.expect(OPENING)?;
@@ -347,7 +346,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the elements of a set in a rule, each of these kinds.
+    /// Reads the elements of a set in a rule. `kinds` are the kinds of an element's parts.
     fn elements(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
         loop {
             for (index, kind) in kinds.iter().enumerate() {
@@ -440,8 +439,8 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the address that a packet gets as its destination: one for all packets, or one for each port that they were sent
-    /// to, perhaps with another port. nft would look up any other word as the name of a host.
+    /// Reads the new destination of a packet: one address for all packets, or one for each original port, perhaps with another
+    /// port. nft would look up any other word as the name of a host.
     fn translation(&mut self) -> Result<(), RulesetError> {
         let address = match self.some()? {
             Token::Word("ip") => Kind::Ipv4,
@@ -485,7 +484,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the set that a packet's fields are put into, and these fields.
+    /// Reads a set, and the packet's fields that are added to it.
     fn update(&mut self) -> Result<(), RulesetError> {
         self.expect(Token::Symbol("@"))?;
         self.name()?;
@@ -556,7 +555,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads the end of a statement. The end of its block is one too.
+    /// Reads the end of a statement. The end of the statement's block counts as well.
     fn end(&self) -> Result<(), RulesetError> {
         match self.peek() {
             None | Some(CLOSING) => Ok(()),
@@ -589,7 +588,7 @@ const BLANKS: [char; 2] = [' ', '\t'];
 const OPENING: Token<'_> = Token::Symbol("{");
 const CLOSING: Token<'_> = Token::Symbol("}");
 const SYMBOLS: [&str; 13] = ["==", "!=", "{", "}", "(", ")", ",", ";", "&", "|", "@", "+", "="];
-/// The most fields that one match joins.
+/// Maximum number of fields that one match joins.
 const MOST_JOINED: usize = 4;
 /// The deepest nesting: a set in a rule in a chain, and one more.
 const DEEPEST: u8 = 3;

@@ -68,7 +68,7 @@ impl NftService {
                 process.load(&ruleset).await.map(|()| String::new())
             }
             NftCall::AwaitOwner { owner } => {
-                // Waits without the lock, which other calls need meanwhile.
+                // Waits without holding the lock, because other calls need the lock in the meantime.
                 let end = self.owners.lock().await.get(&owner).map(Process::end_of).transpose()?;
                 if let Some(end) = end {
                     end.await?;

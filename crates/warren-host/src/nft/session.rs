@@ -39,7 +39,7 @@ impl Session {
         }
     }
 
-    /// Keeps the process of an owner that has no table any more, for further calls.
+    /// Keeps the process of an owner that no longer has a table, for further calls.
     pub(super) async fn give(&self, process: Process) {
         let mut ready = self.ready.lock().await;
         if ready.is_none() {
@@ -52,12 +52,12 @@ impl Session {
         tokio::spawn(end_once_unused(self.ready.clone()));
     }
 
-    /// Hands the waiting nft over to an owner of tables. None if no nft is waiting.
+    /// Hands the waiting nft over to an owner of tables. `None` if no nft is waiting.
     pub(super) async fn take(&self) -> Option<Process> {
         self.ready.lock().await.take().map(|ready| ready.process)
     }
 
-    /// Carries out a call in the waiting nft. None if no nft is waiting, or if it cannot carry out this call.
+    /// Carries out a call in the waiting nft. `None` if no nft is waiting, or if it cannot carry out this call.
     pub(super) async fn run(&self, call: &NftCall) -> Option<Result<String, NftError>> {
         let mut place = self.ready.lock().await;
         let ready = place.as_mut()?;
@@ -76,8 +76,7 @@ impl Session {
             NftCall::DeleteTable { family, table } => {
                 process.command(&format!("delete table {} {table}", family.name())).await
             }
-            // This nft leaves counters out, and it may load a ruleset only if it holds a lock. The other calls are
-            // about owners.
+            // This nft prints no counters, and it may load a ruleset only if it holds a lock. The other calls concern owners.
             NftCall::ListTable { stateless: false, .. }
             | NftCall::Load { .. }
             | NftCall::GetReady
@@ -87,7 +86,7 @@ impl Session {
             | NftCall::EndOwner { .. } => return None,
         };
         if matches!(outcome, Err(NftError::Gone | NftError::Io(_))) {
-            // Its late output would be mistaken for the answer to the next call.
+            // Ends this nft, because its late output would be mistaken for the answer to the next call.
             *place = None;
         }
         Some(outcome)

@@ -9,7 +9,7 @@ use crate::ruleset_text::chain;
 /// begins with it.
 pub const PORTAL_MARK: u32 = 0x5766;
 
-/// What a portal lets out.
+/// The packets that a portal lets out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortalRules {
     /// The cgroup of the browser, as nft reads its path.
@@ -37,7 +37,7 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     let mut add =
         |name: &str, header: &str, statements: &[String]| chain(&mut text, name, header, statements);
     add("browser", "", &browser(rules));
-    // After the kill switches' chain that drops forged marks, and before everything that reads the mark.
+    // Runs after the kill switches' chain that drops forged marks, and before every chain that reads the mark.
     let marking = "type route hook output priority mangle - 15; policy accept;";
     add("marking", marking, &[format!("socket cgroupv2 level {LEVEL} \"{}\" goto browser", rules.group)]);
     // The place that nft calls `dstnat`, a word that it does not know for this hook.
@@ -49,11 +49,11 @@ pub(super) fn ruleset(rules: &PortalRules) -> String {
     text
 }
 
-/// Marks what may leave. Each packet is looked at, so a connection ends with the portal's time too.
+/// Marks the packets that may leave. Every packet is checked, so connections end with the portal's time too.
 fn browser(rules: &PortalRules) -> Vec<String> {
     vec![
         format!("meta skuid != {} return", rules.user),
-        // Traffic with services on this host stays on it, except queries.
+        // Traffic to services on this host stays on it, except queries.
         "oifname != \"lo\" tcp dport @web meta mark set ".to_owned() + &format!("{PORTAL_MARK:#x}"),
         format!("meta l4proto {{ tcp, udp }} th dport @names meta mark set {PORTAL_MARK:#x}"),
     ]
@@ -68,7 +68,7 @@ fn resolver(rules: &PortalRules) -> Vec<String> {
         .collect()
 }
 
-/// A query that goes anywhere else is refused.
+/// Refuses queries to any other destination.
 fn queries(rules: &PortalRules) -> Vec<String> {
     let refused = "reject with icmpx admin-prohibited";
     of_families(rules)

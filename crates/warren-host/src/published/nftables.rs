@@ -28,13 +28,13 @@ pub(super) struct SetName {
     name: String,
 }
 
-/// What was found in a listing.
+/// The result of searching a listing.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) published: Published,
     /// Sets of ports whose elements must be listed first.
     pub(super) wanted: BTreeSet<SetName>,
-    /// The families whose NAT tables have rules of iptables. nft shows these only in part.
+    /// The families whose NAT tables have rules of iptables. nft shows those rules only in part.
     pub(super) with_iptables: BTreeSet<String>,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn published(listing: &Listing, sets: &BTreeMap<SetName, Vec<Value>>)
     let mut rules = Rules::new();
     for (table, chain) in listing.of_kind("chain") {
         let is = |key: &str, value: &str| chain.get(key).and_then(Value::as_str) == Some(value);
-        // Packets from outside pass these chains. Chains at `output` see only this host's own packets.
+        // Packets from outside pass through these chains. Chains at `output` see only this host's own packets.
         let takes_in = is("type", "nat") && (is("hook", "prerouting") || is("hook", "ingress"));
         if let Some(name) = chain.get("name").and_then(Value::as_str)
             && takes_in
@@ -192,7 +192,7 @@ impl Reading<'_> {
             return self.ports(table, fields.get(place)?, 0);
         }
         if let Some(with_more) = value.get("elem") {
-            // An element with more than its value, such as a timeout or a counter.
+            // The element has more than its value, such as a timeout or a counter.
             return self.ports(table, with_more.get("val")?, place);
         }
         match value.get("range") {

@@ -53,8 +53,8 @@ impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
 
 struct Walk<'a, Chain> {
     rules: &'a Rules<Chain>,
-    /// For each visited chain, and for whether ports were picked on the way there: whether the chain gives packets
-    /// another destination.
+    /// The chains that were visited, each with whether ports were matched on the way there. The value says whether the chain
+    /// gives packets another destination.
     seen: BTreeMap<(&'a Chain, bool), bool>,
     published: Published,
 }

@@ -1,6 +1,6 @@
 //! The limits of writes to the TUN device: the number of parts, and the kinds of super-packets.
 
-/// Most parts of one write: the number that a TUN queue gathers.
+/// Maximum number of parts of one write, which is the number that a TUN queue gathers.
 pub const MAX_PARTS: usize = 64;
 
 /// The kinds of super-packets that the TUN device accepts.

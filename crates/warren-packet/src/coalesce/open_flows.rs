@@ -3,8 +3,8 @@
 use super::IpAddr;
 use crate::tuple::FiveTuple;
 
-/// Most open flows. Opening one more closes the flow with the oldest item. A batch from the carrier has a few hundred packets, so
-/// with more flows than this there is little to merge.
+/// Maximum number of open flows. Opening one more closes the flow with the oldest item. A batch from the carrier has a few
+/// hundred packets, so with more flows than this there is little to merge.
 const MAX_OPEN: usize = 16;
 
 /// At most [`MAX_OPEN`] flows, each with its newest item.

@@ -14,15 +14,15 @@ use crate::wire::{put_u16, u16_at, u32_at};
 
 use super::merge::{MAX_PARTS, Merge};
 
-/// Longest headers of a merged packet: IPv6 without extension headers, and TCP with the maximum of options.
+/// Longest headers of a merged packet: IPv6 without extension headers, and TCP with the most options that fit.
 pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;
 
 /// Longest super-packet in bytes. With a link header (22 bytes for Ethernet with two VLAN tags) it stays below 65,536, the size
 /// at which a kernel stops using the device's segmentation (`gso_features_check`).
 const MAX_SUPER_PACKET: usize = 65_535 - 24;
 
-/// Most packets of a run. One part of each write holds the headers. The kernel's limit for UDP is higher (`UDP_MAX_SEGMENTS`
-/// in `include/linux/udp.h`: 64, and 128 since Linux 6.9).
+/// Maximum number of packets of a run. One part of each write holds the headers. The kernel's limit for UDP is higher
+/// (`UDP_MAX_SEGMENTS` in `include/linux/udp.h`: 64, and 128 since Linux 6.9).
 const MAX_PACKETS: usize = MAX_PARTS - 1;
 
 /// The DF bit in the IPv4 fragment field (RFC 791 section 3.1).
@@ -105,7 +105,7 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identification {
     Increments,
-    /// The same in all packets. They have DF set, so the identification has no meaning (RFC 6864 section 4.1).
+    /// The identification is the same in all packets. They have DF set, so it has no meaning (RFC 6864 section 4.1).
     Fixed,
 }
 
@@ -219,8 +219,8 @@ impl Run {
         let ports = if is_planted(Bug::MergedAcrossFlows) { 0 } else { 4 };
         let ports_end = self.shape.transport.start + ports;
         match self.shape.version {
-            // Type of service, then fragment field, TTL and protocol, then addresses and ports. The first byte is 0x45 in
-            // both, because the shapes are equal and allow no options.
+            // Compares the type of service, then fragment field, TTL and protocol, then addresses and ports. The first byte is
+            // 0x45 in both, because the shapes are equal and allow no options.
             IpVersion::V4 => {
                 first[1] == next[1]
                     && first[6..10] == next[6..10]

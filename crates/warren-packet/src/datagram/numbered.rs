@@ -9,7 +9,7 @@ use super::kind::{self, FRAGMENT_OVERHEAD, PACKET_OVERHEAD, TRAILER};
 use crate::reason::DropReason;
 use crate::wire::u32_at;
 
-/// Length of a "nothing below" datagram: it says that no number below its own comes any more.
+/// Length of a "nothing below" datagram: it says that no number below its own will follow.
 pub const NOTHING_BELOW_LEN: usize = 1 + TRAILER;
 
 /// One of the 64 sequences of numbers that each direction of a connection has.
@@ -78,7 +78,7 @@ impl Number {
     }
 }
 
-/// Where a datagram belongs.
+/// The place of a datagram in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Its lane.
@@ -98,14 +98,14 @@ impl Place {
     }
 }
 
-/// What a received datagram says about numbers.
+/// The number of a received datagram, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// Nothing, because the datagram has no trailer. It is not validated yet.
+    /// The datagram has no trailer, and so no number. It is not validated yet.
     Unnumbered,
     /// A packet or fragment with this place.
     Numbered(Place),
-    /// The datagram has no packet. It says that no number below this one comes any more in this lane, which is ordered.
+    /// The datagram has no packet. It says that no lower number will follow in this lane, which is ordered.
     NothingBelow(Place),
 }
 
@@ -162,7 +162,7 @@ pub fn append_trailer(framed: &mut BytesMut, place: Place) {
     framed.put_u32(place.bits());
 }
 
-/// Appends a "nothing below" datagram to `out`: no number below `place` comes any more in its lane. The lane must be ordered.
+/// Appends a "nothing below" datagram to `out`: no number below `place` will follow in its lane. The lane must be ordered.
 pub fn write_nothing_below(place: Place, out: &mut impl BufMut) {
     out.put_u8(kind::NOTHING_BELOW << 4);
     out.put_u32(place.bits());

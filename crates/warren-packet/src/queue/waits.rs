@@ -17,7 +17,7 @@ impl Waits {
     /// Counts a packet that waited for `wait`.
     pub fn record(&mut self, wait: Duration) {
         let microseconds = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        // Less one, so that a wait of exactly a bucket's bound counts in that bucket.
+        // Subtracts one, so that a wait of exactly a bucket's bound counts in that bucket.
         let beyond = microseconds.saturating_sub(1) / Self::SHORTEST;
         // 0 has no logarithm: the wait is within the first bucket.
         let place = beyond.checked_ilog2().map_or(0, |log| log as usize + 1);

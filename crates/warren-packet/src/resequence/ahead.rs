@@ -17,7 +17,7 @@ const PAGE_COUNT: u32 = Number::COUNT / PAGE;
 const PLACE_SIZE: usize = 2 * size_of::<Option<Box<Page>>>();
 /// Bytes for each datagram in addition to its own: the allocator's overhead, and the entry of a gap before it.
 const DATAGRAM_SIZE: usize = 80;
-/// Most places for which the ring of an empty lane keeps memory.
+/// Maximum number of places for which the ring of an empty lane keeps memory.
 const KEPT_PLACES: usize = 64;
 
 /// Held datagrams by number. The numbers are all above the lane's next one, and at most [`MAX_AHEAD`] above it.

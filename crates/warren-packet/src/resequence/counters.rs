@@ -1,6 +1,6 @@
 //! Counters of one connection's numbers.
 
-/// What happened to the numbers of one connection.
+/// The counts of one connection's numbers.
 ///
 /// `given_up - late` is the number of datagrams that never arrived, or have not arrived yet in the unordered lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! One ordered lane: its next number, what it holds above that, and until when it waits.
+//! One ordered lane: its next number, the datagrams that it holds above that number, and until when it waits.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(super) struct Lane {
     ahead: Ahead,
     /// The number after the highest that is held. It has no meaning if nothing is held.
     end: Number,
-    /// What is missing between the next number and the end, lowest first. Each gap was found by one held datagram.
+    /// The missing numbers between the next number and the end, lowest first. Each gap was found by one held datagram.
     gaps: VecDeque<Gap>,
 }
 
@@ -32,7 +32,7 @@ struct Gap {
     deadline: Instant,
 }
 
-/// Where released datagrams go, and where they are counted.
+/// The destination of released datagrams, and the counters for them.
 pub(super) struct Outlet<'a> {
     pub released: &'a mut VecDeque<Bytes>,
     pub counters: &'a mut Counters,
@@ -47,7 +47,7 @@ impl Lane {
         self.ahead.bytes()
     }
 
-    /// Bytes of memory that depend on what is held.
+    /// Returns the bytes of memory that depend on the held datagrams.
     pub(super) fn size(&self) -> usize {
         self.ahead.size()
     }
@@ -91,7 +91,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Skips to `number`, because the peer sends no lower numbers any more.
+    /// Skips to `number`, because the peer will send no lower numbers.
     pub(super) fn nothing_below(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         match self.past.position(number) {
             Position::Ahead(steps) if steps > MAX_AHEAD => self.leap(number, outlet),
@@ -164,7 +164,7 @@ impl Lane {
         self.past.skip(number.since(self.past.next()));
     }
 
-    /// Releases what is held below `number`, and skips to it.
+    /// Releases all held datagrams below `number`, and skips to `number`.
     fn go_to(&mut self, number: Number, outlet: &mut Outlet<'_>) {
         let next = self.past.next();
         let target = number.since(next);
@@ -212,5 +212,5 @@ impl Lane {
     }
 }
 
-/// Most gaps for which a lane keeps memory while it holds nothing.
+/// Maximum number of gaps for which a lane keeps memory while it holds nothing.
 const KEPT_GAPS: usize = 64;

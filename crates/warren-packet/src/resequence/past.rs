@@ -15,7 +15,7 @@ pub(super) struct Past {
     arrived: [u64; WORDS],
 }
 
-/// Where a number is relative to the next number of its lane.
+/// The position of a number relative to the next number of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// The number is this far above the next number, or the next number itself (0).

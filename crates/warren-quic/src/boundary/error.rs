@@ -13,7 +13,7 @@ pub enum SendError {
     /// The datagram is larger than the path's current MTU.
     #[error("the datagram is larger than the path carries")]
     TooLarge(Bytes),
-    /// There is no such connection, or it is not open.
+    /// The connection does not exist, or is not open.
     #[error("the connection is not open")]
     Closed(Bytes),
 }

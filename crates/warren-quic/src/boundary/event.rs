@@ -93,7 +93,7 @@ pub enum Event {
 /// Why a connection ended. Its text is a sentence for the user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CloseReason {
-    /// This side closed it.
+    /// This side closed the connection.
     Local,
     /// The peer's application closed it.
     Peer {
@@ -143,7 +143,8 @@ impl fmt::Display for CloseReason {
 pub struct LostDatagram {
     /// The datagram, byte for byte.
     pub data: Bytes,
-    /// The context passed to [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) with it.
+    /// The context that was passed to [`Endpoint::send_datagram_kept`](crate::driver::Endpoint::send_datagram_kept) with the
+    /// datagram.
     pub context: u64,
     /// When it was sent.
     pub sent: Instant,

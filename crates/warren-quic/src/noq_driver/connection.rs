@@ -22,13 +22,14 @@ use crate::{
     tls::PresentedKey,
 };
 
-/// Most events that one poll of a connection adds: `Connected`, `Control`, `Writable`, `Control` for the rest, and `Closed`.
+/// Maximum number of events that one poll of a connection adds: `Connected`, `Control`, `Writable`, `Control` for the rest, and
+/// `Closed`.
 pub(super) const MAX_EVENTS: usize = 5;
 
 /// How long a handshake may take at an exit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a connection is to be polled again.
+/// Whether to poll a connection again.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Life {
     /// The connection lives.
@@ -120,7 +121,7 @@ impl NoqConnection {
             State::Abandoned(reason) => {
                 let reason = reason.clone();
                 self.state = State::Over(None);
-                // An exit has not reported the handshake, so nobody needs to hear of its end.
+                // The exit has not reported the handshake, so its end must not be reported either.
                 if self.client.is_none() {
                     tracing::debug!(connection = %self.id, %reason, "a handshake failed");
                     return Life::Over;

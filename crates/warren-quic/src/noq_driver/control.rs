@@ -12,10 +12,10 @@ use noq::{ConnectionError, RecvStream, SendStream, Side};
 
 use crate::boundary::MAX_CONTROL_BACKLOG;
 
-/// Most control bytes that one poll reads.
+/// Maximum number of control bytes that one poll reads.
 const READ_PER_POLL: usize = 16 * 1024;
 
-/// Most control bytes read at the end. The receive window allows fewer bytes to be unread.
+/// Maximum number of control bytes read at the end. The receive window allows fewer bytes to be unread.
 const READ_AT_END: usize = 256 * 1024;
 
 type Opening = Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send>>;
@@ -33,7 +33,7 @@ pub(super) struct Control {
     outgoing: BytesMut,
     /// Whether anything was ever queued.
     used: bool,
-    /// Resolves once the stream is finished and the peer has acknowledged all of it.
+    /// Resolves once the stream is finished and the peer has acknowledged all of its bytes.
     delivered: Option<Delivered>,
 }
 
@@ -86,7 +86,7 @@ impl Control {
         (!data.is_empty()).then_some(data)
     }
 
-    /// Ends this side of the stream and waits until the peer has acknowledged all of it.
+    /// Ends this side of the stream and waits until the peer has acknowledged all of its bytes.
     pub(super) fn poll_delivered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.used {
             return Poll::Ready(());

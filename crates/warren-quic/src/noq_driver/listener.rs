@@ -16,7 +16,7 @@ use crate::{
     strangers::{Admission, Displaced, Gate, Seat, Strangers, Turned},
 };
 
-/// Most attempts handled in one poll.
+/// Maximum number of attempts handled in one poll.
 const BATCH: usize = 32;
 
 type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
@@ -25,7 +25,7 @@ type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
 pub(super) struct Admitted {
     pub(super) connecting: Connecting,
     pub(super) seat: Seat,
-    /// Which of its keys the exit proves.
+    /// The key that the exit proves, one of its own.
     pub(super) proven: Option<PublicKey>,
 }
 

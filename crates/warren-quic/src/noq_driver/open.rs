@@ -119,7 +119,7 @@ impl Open {
     fn poll_closing(&mut self, cx: &mut Context<'_>) {
         let Some(closing) = &mut self.closing else { return };
         let Some(deadline) = &mut closing.deadline else { return };
-        // Both must be polled, so that both wake the task.
+        // Both are polled, so that each can wake the task.
         let expired = deadline.as_mut().poll(cx).is_ready();
         if self.control.poll_delivered(cx).is_ready() || expired {
             closing.deadline = None;
@@ -135,9 +135,9 @@ impl Open {
             self.refused = true;
             return Err(SendError::Blocked(datagram));
         }
-        // Keeps a reference for returning the datagram.
+        // Keeps a reference, so that the datagram can be returned.
         let kept = datagram.clone();
-        // Nobody waits for this future: if there is no room, another one is parked below.
+        // This future is not awaited: if there is no room, another one is parked below.
         let attempt =
             pin!(self.connection.send_datagram_wait(datagram)).poll(&mut Context::from_waker(Waker::noop()));
         match attempt {
@@ -146,7 +146,7 @@ impl Open {
                 Ok(())
             }
             Poll::Ready(Err(SendDatagramError::TooLarge)) => Err(SendError::TooLarge(kept)),
-            // The connection is lost, or one side has no datagrams. Neither changes any more.
+            // The connection is lost, or one side has no datagrams. Neither can change later.
             Poll::Ready(Err(_)) => Err(SendError::Closed(kept)),
             Poll::Pending => {
                 let connection = self.connection.clone();
@@ -220,7 +220,7 @@ impl Open {
 async fn receive(connection: noq::Connection, id: ConnectionId, outbox: Arc<Outbox>) -> ConnectionError {
     let mut batch = [const { Bytes::new() }; BATCH];
     loop {
-        // Without a waker: `Open::poll` wakes the task if the outbox is full.
+        // Registers no waker: `Open::poll` wakes the task if the outbox is full.
         std::future::poll_fn(|_| if outbox.has_room() { Poll::Ready(()) } else { Poll::Pending }).await;
         match connection.read_many_datagrams(&mut batch).await {
             Ok(count) => outbox.extend(id, batch.iter_mut().take(count).map(mem::take)),

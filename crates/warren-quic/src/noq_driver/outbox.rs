@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::boundary::{ConnectionId, MAX_DATAGRAMS_PER_POLL};
 
-/// Most datagrams taken from a connection at once.
+/// Maximum number of datagrams taken from a connection at once.
 pub(super) const BATCH: usize = 64;
 
 /// Datagrams of the current poll, each with its connection.

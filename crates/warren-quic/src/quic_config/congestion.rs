@@ -26,12 +26,12 @@ use crate::{
 /// A window that is never full. Above `u32::MAX`, noq does not pace either.
 const UNLIMITED_WINDOW: u64 = 1 << 40;
 
-/// Most packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With 1,400 bytes each, this
-/// allows 3.7 Gbit/s at 100 ms.
+/// Maximum number of packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With 1,400 bytes
+/// each, this allows 3.7 Gbit/s at 100 ms.
 const MAX_UNANSWERED: u64 = 32 * 1024;
 
-/// The window once [`MAX_UNANSWERED`] is reached. It is smaller than that many packets, so that nothing but probes leaves, and
-/// large enough that the probes are not paced.
+/// The window once [`MAX_UNANSWERED`] is reached. It is smaller than that many packets, so that only probes leave, and large
+/// enough that the probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
 /// Returns what the controller `adaptive` is doing; `None` for other controllers. The library shows a path's controller only as a trait
@@ -183,7 +183,7 @@ impl Controller for Chosen {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_pn: Option<u64>) {
         self.controller.on_end_acks(now, in_flight, app_limited, largest_pn);
-        // After the last call of an ACK frame, so that no controller gets half of one.
+        // Done after the last call of an ACK frame, so that no controller gets only a part of one.
         self.follow_choice(now);
     }
 
@@ -286,7 +286,7 @@ impl Controller for Unlimited {
     fn on_mtu_update(&mut self, _: u16) {}
 
     fn answers_to_marks(&self) -> bool {
-        // Nothing here slows down for a mark, so packets are sent without ECN (patch `ecn-switch`).
+        // No controller here slows down for a mark, so packets are sent without ECN (patch `ecn-switch`).
         false
     }
 

@@ -52,7 +52,7 @@ impl ExitIds {
         Self { worker: settings.worker, listener, process, key, resets: Resets::default() }
     }
 
-    /// Whether to answer a packet with this ID with a stateless reset, if no connection of the endpoint has it (RFC 9000
+    /// Whether to answer a packet with this ID with a stateless reset, if no connection of the endpoint has the ID (RFC 9000
     /// section 10.3).
     ///
     /// The reset ends the connection, and an endpoint knows only its own connections (section 21.11). So it resets only two kinds

@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// start the pauses anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
 
-/// Most IDs that are remembered: more than 50 a second until they are forgotten (800).
+/// Maximum number of remembered IDs: more than 50 per second until they are forgotten (800).
 const MOST: usize = 1_024;
 
 /// The IDs that were answered recently.
@@ -33,7 +33,7 @@ struct Answered {
 impl Resets {
     /// Whether a reset may be sent for this ID now. If so, it counts as sent.
     pub(super) fn admit(&mut self, id: &[u8; OWN_ID_LENGTH], now: Instant) -> bool {
-        // Only when the table is full, because this visits every ID.
+        // Done only when the table is full, because this visits every ID.
         if self.0.len() >= MOST {
             self.0.retain(|_, answered| !answered.is_past(now));
         }

@@ -44,7 +44,7 @@ impl FromStr for Driver {
 #[error("there is no driver {0:?}; choose warren or noq")]
 pub struct UnknownDriver(String);
 
-/// Which congestion controller a connection runs.
+/// The congestion controller that a connection runs.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Congestion {
     /// Made for tunnels, the default: it answers to queues, not to random loss.

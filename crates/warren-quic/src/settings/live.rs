@@ -10,12 +10,12 @@ use std::{
 
 use super::Congestion;
 
-/// Both caps of sending, which can change while connections run. Clones share them.
+/// The two caps on sending. They can change while connections run. Clones share them.
 #[derive(Clone)]
 pub struct TransmitCaps(Arc<noq_proto::TransmitCaps>);
 
 impl TransmitCaps {
-    /// Makes independent caps. 0 counts as 1.
+    /// Makes caps that share nothing with others. 0 counts as 1.
     pub fn new(segments: usize, datagrams: usize) -> Self {
         let caps = Self(Arc::default());
         caps.set(segments, datagrams);
@@ -27,7 +27,7 @@ impl TransmitCaps {
         self.0.set(segments, datagrams);
     }
 
-    /// Returns the most UDP datagrams per send. The kernel's own limits (64, and 65,507 bytes) always apply too.
+    /// Returns the maximum number of UDP datagrams per send. The kernel's own limits (64, and 65,507 bytes) also apply.
     pub fn segments(&self) -> usize {
         self.0.segments().get()
     }
@@ -56,16 +56,16 @@ impl fmt::Debug for TransmitCaps {
     }
 }
 
-/// Most batches received before they are processed. A batch is up to 64 datagrams of one sender, merged by GRO. The bound can
-/// change while connections run, and clones share it.
+/// Maximum number of batches received before they are processed. A batch is up to 64 datagrams of one sender, merged by GRO. The
+/// limit can change while connections run. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ReceiveBatches(Arc<AtomicUsize>);
 
 impl ReceiveBatches {
-    /// Most batches of one system call.
+    /// Maximum number of batches of one system call.
     pub const MAX: usize = 32;
 
-    /// Makes an independent bound, clamped to 1 to [`Self::MAX`].
+    /// Makes a limit that shares nothing with others, clamped to 1 to [`Self::MAX`].
     pub fn new(batches: usize) -> Self {
         let this = Self(Arc::default());
         this.set(batches);

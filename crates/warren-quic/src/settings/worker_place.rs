@@ -11,7 +11,7 @@ pub struct WorkerPlace {
 }
 
 impl WorkerPlace {
-    /// Most workers of a daemon.
+    /// Maximum number of workers of a daemon.
     pub const MAX: u8 = 64;
 
     /// The only worker of a port.
@@ -41,7 +41,7 @@ impl WorkerPlace {
     /// Turns any byte into a first byte of this worker's connection IDs.
     pub(crate) fn first_byte(self, random: u8) -> u8 {
         let base = random - random % self.count;
-        // With the last multiple of `count`, the sum may exceed 255. If so, the multiple before it is used.
+        // With the last multiple of `count`, the sum may exceed 255. In that case, the multiple before it is used.
         base.checked_add(self.index).unwrap_or_else(|| base - self.count + self.index)
     }
 }

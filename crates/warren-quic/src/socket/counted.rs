@@ -80,7 +80,7 @@ impl CountedSocket {
         self.state.may_fragment()
     }
 
-    /// The most datagrams that one send may hold at present.
+    /// Returns the maximum number of datagrams that one send may hold at present.
     pub(crate) fn max_segments(&self) -> NonZeroUsize {
         const MAX: NonZeroUsize = NonZeroUsize::new(MAX_SEGMENTS).expect("it is not 0");
         if self.segments() { MAX } else { NonZeroUsize::MIN }
@@ -100,7 +100,7 @@ impl CountedSocket {
         self.room()?.writable().await.map(drop)
     }
 
-    /// Stops watching for room to send, because nothing waits for it.
+    /// Stops watching for room to send, because nothing waits for room.
     pub(crate) fn forget_room(&mut self) {
         self.room.take();
     }

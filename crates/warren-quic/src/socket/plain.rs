@@ -18,11 +18,11 @@ use crate::{
     stats::{SocketCounters, SocketStats},
 };
 
-/// One receive's buffers, each for a batch of datagrams that the kernel merged.
+/// The number of buffers of one receive. Each holds a batch of datagrams that the kernel merged.
 const BUFFERS: usize = 8;
 /// The largest batch.
 const BUFFER_BYTES: usize = 65_536;
-/// Bytes that may wait while the kernel's buffer is full. More would only wait for longer.
+/// How many bytes may wait while the kernel's buffer is full. More bytes would only wait for longer.
 const MOST_WAITING: usize = 512 * 1024;
 
 /// A UDP socket, with the sends that wait until it has room.
@@ -35,7 +35,7 @@ pub struct PlainSocket {
     waiting_bytes: usize,
 }
 
-/// One send that found the socket full.
+/// A send that found the socket full.
 #[derive(Debug)]
 struct Waiting {
     to: SocketAddr,
@@ -68,8 +68,8 @@ impl PlainSocket {
         Ok(Self { socket, counters, buffers, waiting: VecDeque::new(), waiting_bytes: 0 })
     }
 
-    /// Passes every datagram of one receive to `take`, with its source and destination addresses. If there is none, `cx` is woken once one
-    /// arrives.
+    /// Passes every datagram of one receive to `take`, with its source and destination addresses. If there is no datagram, `cx`
+    /// is woken once one arrives.
     pub fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -134,7 +134,7 @@ impl PlainSocket {
         }
     }
 
-    /// What the socket counted.
+    /// Returns the socket's counters.
     pub fn stats(&self) -> SocketStats {
         self.counters.snapshot()
     }

@@ -16,7 +16,7 @@ use noq_udp::{RecvMeta, Transmit};
 use super::{CountedSocket, Resume, SocketUse};
 use crate::{stats::SocketCounters, strangers::Gate};
 
-/// Most bytes that one receive can merge (GRO): the largest IP packet.
+/// Maximum number of bytes that one receive can merge (GRO): the largest IP packet.
 const MAX_GRO_BYTES: usize = 65_535;
 
 /// A socket in the form that noq takes.

@@ -58,7 +58,7 @@ fn fresh() -> BytesMut {
     BytesMut::zeroed(SLAB_BYTES)
 }
 
-/// Restores a buffer's full length: in place if no slice of it is left, else with new memory.
+/// Restores a buffer's full length: in place if no slice of the buffer is left, otherwise with new memory.
 fn make_whole(slab: &mut BytesMut) {
     if slab.len() == SLAB_BYTES {
         return;

@@ -25,11 +25,11 @@ impl ThreadCache {
     }
 }
 
-/// Returns all unused whole pages of the process to the kernel, including those of `caches`. Threads that allocate or free
-/// meanwhile may wait some milliseconds. This needs glibc. With any other C library, `caches` are only dropped.
+/// Returns all unused whole pages of the process to the kernel, including those of `caches`. Threads that allocate or free in the
+/// meantime may wait some milliseconds. This needs glibc. With any other C library, `caches` are only dropped.
 pub fn release_spare_memory(caches: Vec<ThreadCache>) {
-    // A thread caches what it frees until it ends, so a short-lived thread frees them. If no thread can be made, they return to
-    // this thread's cache.
+    // A thread caches the memory that it frees until the thread ends, so a short-lived thread does the freeing. If no thread can
+    // be made, the memory returns to this thread's cache.
     if let Ok(thread) = thread::Builder::new().spawn(move || drop(caches)) {
         drop(thread.join());
     }

@@ -52,8 +52,8 @@ fn program(workers: u8) -> [sock_filter; 10] {
         step(AND, 0x30),
         choice(IF_EQUAL, 0x20, 0, 3),
         step(LOAD_BYTE, 6),
-        // Both headers meet here, with the first byte of our ID.
-        // Not 0: the kernel refuses a program that divides by it.
+        // Both header forms meet here, with the first byte of our ID. At least 1, because the kernel refuses a program that
+        // divides by 0.
         step(MODULO, u32::from(workers.max(1))),
         step(RETURN_VALUE, 0),
         step(RETURN, BY_HASH),

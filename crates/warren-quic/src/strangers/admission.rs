@@ -23,7 +23,8 @@ use std::{
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Most half-open handshakes of an exit, each of about 50 KiB. At 500 new ones per second, each has three quarters of a second.
+/// Maximum number of half-open handshakes of an exit, each of about 50 KiB. At 500 new ones per second, each has three quarters
+/// of a second.
 const MAX_HANDSHAKES: usize = 384;
 
 /// The time that an honest client may need for a handshake. At 768 new ones per second, no handshake lives that long.
@@ -95,7 +96,7 @@ pub(crate) enum Admission {
     Take {
         /// The handshake's seat.
         seat: Seat,
-        /// Whether another handshake lost its seat for it.
+        /// Whether another handshake lost its seat to this one.
         displaced: bool,
     },
     /// Ask for a proof of the address.
@@ -212,7 +213,8 @@ impl Displaced {
 
     /// Removes and returns the displaced handshakes: the worker's slot of each, and its number.
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
-        // A flag, so that a poll without displaced handshakes takes no lock. `Relaxed`, because the list has a lock of its own.
+        // A flag, so that a poll without displaced handshakes takes no lock. `Relaxed` is enough, because the list's own lock
+        // orders the accesses.
         if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().lost) } else { Vec::new() }
     }
 

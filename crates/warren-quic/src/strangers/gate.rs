@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     strangers: Strangers,
-    /// One for each of the exit's keys. Read once per connection attempt.
+    /// A proof key for each of the exit's keys. Read once per connection attempt.
     proofs: Arc<RwLock<Vec<ProofKey>>>,
     secrets: ExitSecrets,
 }
@@ -75,7 +75,7 @@ impl Gate {
     pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(first_id) = first_id.try_into() else { return 0 };
-        // With one key there is no choice, so the proofs need not be locked.
+        // With one key there is no choice, so the lock on the proofs is not taken.
         if keys.len() < 2 {
             return 0;
         }

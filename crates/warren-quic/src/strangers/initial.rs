@@ -18,7 +18,7 @@ pub(super) enum LongHeader<'a> {
     Initial {
         /// The destination connection ID.
         destination: &'a [u8],
-        /// The token, empty if there is none.
+        /// The token. Empty if the Initial has none.
         token: &'a [u8],
     },
     /// Another packet of version 1. The QUIC library never answers it if it belongs to no connection.

@@ -18,7 +18,7 @@ impl ProcessKey {
 
     /// Writes the mark of a listener into an ID.
     pub(crate) fn mark(&self, id: &mut [u8; OWN_ID_LENGTH], listener: u16) {
-        // Masked by a hash of the ID's random bytes, so that an observer cannot read the listener from it.
+        // The mark is masked by a hash of the ID's random bytes, so that an observer cannot read the listener from it.
         let mark = self.mask(id).wrapping_add(listener);
         let [_, _, _, _, _, high, low, ..] = id;
         [*high, *low] = mark.to_be_bytes();

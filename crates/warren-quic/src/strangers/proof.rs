@@ -12,7 +12,7 @@ pub(super) const FIRST_ID_LENGTH: usize = 20;
 /// Length in bytes of a proof.
 pub(super) const PROOF_LENGTH: usize = 16;
 
-/// Most proofs in one token. A client that pins several keys of an exit proves each.
+/// Maximum number of proofs in one token. A client that pins several keys of an exit sends a proof for each.
 const MAX_PROOFS: usize = 8;
 
 /// The label that is hashed before the ID.
@@ -59,7 +59,7 @@ pub(super) fn proofs(token: &[u8]) -> &[Proof] {
 
 /// Whether a token contains a proof.
 pub(super) fn has(token: &[u8], proof: &Proof) -> bool {
-    // In constant time, so that nobody can find a proof byte by byte.
+    // Compares in constant time, so that nobody can find a proof byte by byte.
     proofs(token).iter().any(|shown| constant_time::verify_slices_are_equal(shown, proof).is_ok())
 }
 

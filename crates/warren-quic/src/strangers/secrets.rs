@@ -59,7 +59,7 @@ impl IdKey {
         let Ok(id) = <&[u8; OWN_ID_LENGTH]>::try_from(id) else { return false };
         let mut signed = *id;
         self.sign(&mut signed);
-        // In constant time, so that nobody can find a tag byte by byte.
+        // Compares in constant time, so that nobody can find a tag byte by byte.
         constant_time::verify_slices_are_equal(id, &signed).is_ok()
     }
 }

@@ -8,18 +8,18 @@ use super::port::Port;
 use crate::key::PublicKey;
 use crate::strangers::{Admission, Displaced, Seat, Strangers, Turned};
 
-/// Most attempts handled in one poll. Each costs as much as dozens of datagrams.
+/// Maximum number of attempts handled in one poll. Each costs as much as dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 
 /// A connection attempt that was accepted.
 pub(super) struct Admitted {
     pub(super) connection: (ConnectionHandle, Connection),
     pub(super) seat: Seat,
-    /// Which of its keys the exit proves.
+    /// The key that the exit proves, one of its own.
     pub(super) proven: Option<PublicKey>,
 }
 
-/// A connection, and which of its keys the exit proves on it.
+/// A connection, and the key that the exit proves on it.
 type Taken = ((ConnectionHandle, Connection), Option<PublicKey>);
 
 /// Accepts an attempt if there is room. Otherwise asks the client to prove its address (Retry).

@@ -1,5 +1,5 @@
-//! One connection, from its first packet until late packets from the peer are no longer expected. QUIC's events become news,
-//! and news become events and datagrams for the inbox.
+//! One connection, from its first packet until late packets from the peer are no longer expected. QUIC's events become the
+//! connection's news, which becomes events and datagrams for the inbox.
 
 mod delivery;
 mod news;
@@ -38,7 +38,7 @@ pub(super) struct WarrenConnection {
     pub(super) place: Place,
     /// The counters are read through a shared reference, but the library wants an exclusive one for them.
     quic: RefCell<noq_proto::Connection>,
-    /// At a client, where the verifier leaves a refused key. An exit has none.
+    /// Where a client's verifier leaves a refused key. `None` at an exit.
     presented: Option<PresentedKey>,
     remote: SocketAddr,
     /// The key that the peer has proven. `None` before that.
@@ -74,7 +74,7 @@ struct Seating {
     seat: Option<Seat>,
     /// Whether the handshake was ended because another one needed its seat.
     gave_way: bool,
-    /// Which of its keys the exit proves.
+    /// The key that the exit proves on this connection.
     proven: Option<PublicKey>,
 }
 
@@ -85,15 +85,15 @@ struct Ending {
     closing: Option<Closing>,
     /// Why this side closes the connection.
     reason: Option<CloseReason>,
-    /// Whether the peer is known to have ended it too.
+    /// Whether the peer is known to have closed the connection too.
     draining: bool,
-    /// Whether the time for late packets is over too.
+    /// Whether the time for late packets is over.
     drained: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Holds the time at which an exit gives up.
+    /// Contains the time at which an exit gives the handshake up.
     Handshake(Option<Instant>),
     Open,
     /// The connection's end was delivered, and it only answers late packets. It keeps its final counters until
@@ -117,7 +117,7 @@ impl WarrenConnection {
         presented: Option<PresentedKey>,
         now: Instant,
     ) -> Self {
-        // Only at an exit, where there is no `presented`.
+        // Set only at an exit, where there is no `presented`.
         let deadline = presented.is_none().then(|| now + HANDSHAKE_TIMEOUT);
         let room = Room::new(quic.datagrams().send_buffer_space());
         Self {
@@ -139,7 +139,7 @@ impl WarrenConnection {
         }
     }
 
-    /// Gives the connection a seat among the handshakes, until its handshake is done or given up.
+    /// Gives the connection a seat among the handshakes, until its handshake has finished or is given up.
     pub(super) fn seated(self, seat: Seat, proven: Option<PublicKey>) -> Self {
         Self { seating: Seating { seat: Some(seat), gave_way: false, proven }, ..self }
     }
@@ -168,13 +168,13 @@ impl WarrenConnection {
         self.seating.gave_way && !self.place.listed.to_send
     }
 
-    /// Notes that the peer is an enrolled client.
+    /// Records that the peer is an enrolled client.
     pub(super) fn know_as_client(&mut self) {
         self.is_enrolled = true;
     }
 
-    /// The peer whose queue space and turn its packets use at an exit that is behind. After the connection's end, its
-    /// packets no longer use those of the client, because the client's key may have been removed.
+    /// Returns whose queue space and turn this connection's packets use at an exit that is behind. After the connection's end,
+    /// that is no longer the client, because the client's key may have been removed.
     pub(super) fn sender(&self) -> Sender {
         match self.peer {
             None => Sender::Stranger,
@@ -217,7 +217,7 @@ impl WarrenConnection {
         [quic, handshake, closing].into_iter().flatten().min()
     }
 
-    /// Does what is due by `now`.
+    /// Handles every timer that is due by `now`.
     pub(super) fn expire(&mut self, now: Instant) {
         let quic = self.quic.get_mut();
         quic.handle_timeout(now);
@@ -240,7 +240,7 @@ impl WarrenConnection {
         while let Some(event) = self.quic.get_mut().poll() {
             self.absorb_event(event, now);
         }
-        // After the events, because a lost connection has nothing left to deliver.
+        // Done after the events, because a lost connection has nothing left to deliver.
         let has_closed = self.try_closing(now);
         let has_answer = self.tell_endpoint(endpoint);
         self.judge_silence(now);
@@ -265,7 +265,7 @@ impl WarrenConnection {
         false
     }
 
-    /// Gives the endpoint the events meant for it, such as reset tokens. Returns whether it answered any.
+    /// Passes events on to the endpoint, such as reset tokens. Returns whether it answered any.
     fn tell_endpoint(&mut self, endpoint: &mut Endpoint) -> bool {
         let quic = self.quic.get_mut();
         let mut has_answer = false;
@@ -296,7 +296,7 @@ impl WarrenConnection {
         }
     }
 
-    /// Gives up the seat of a handshake that is over. A handshake that timed out is counted.
+    /// Gives up the seat of a handshake that is over. Counts a handshake that timed out.
     fn leave_seat(&mut self) {
         // A seat is given up in any case. The last condition only decides whether the timeout is counted.
         if !self.is_in_handshake()
@@ -347,7 +347,7 @@ impl WarrenConnection {
             QuicEvent::ConnectionLost { reason } => {
                 self.ending.closing = None;
                 let lost = || close_reason(reason, self.presented.as_ref());
-                // The first reason counts: a close of this side comes back as a lost connection.
+                // The first reason counts, because a close by this side is reported again as a lost connection.
                 self.news.ended.get_or_insert_with(|| self.ending.reason.take().unwrap_or_else(lost));
             }
             QuicEvent::Stream(event) => self.control.handle(quic, &event),
@@ -373,7 +373,7 @@ impl WarrenConnection {
         if !self.room.takes(datagram.len(), datagrams.send_buffer_space()) {
             return Err(SendError::Blocked(datagram));
         }
-        // The size was checked above, so no copy has to be kept for the case that QUIC finds it too large.
+        // The size was checked above, so no copy is needed in case QUIC finds the datagram too large.
         let result = match context.filter(|_| !is_planted(Bug::KeptNot)) {
             None => datagrams.send(datagram, false),
             Some(context) => datagrams.send_kept(datagram, false, context),
@@ -405,7 +405,7 @@ impl WarrenConnection {
         }
         let quic = self.quic.get_mut();
         self.control.send(quic, data).map_err(|_overflow| {
-            // Closed at once, because waiting for the delivery of control bytes would be in vain.
+            // Closed at once, because the peer will never accept the control bytes that a close would wait for.
             let why = "the peer accepts no control messages";
             quic.close(now, VarInt::from_u32(0), Bytes::from_static(why.as_bytes()));
             self.news.ended = Some(CloseReason::Transport(why.to_owned()));

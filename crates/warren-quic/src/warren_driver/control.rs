@@ -5,10 +5,10 @@ use noq_proto::{Connection, Dir, ReadError, Side, StreamEvent, StreamId, WriteEr
 
 use crate::boundary::MAX_CONTROL_BACKLOG;
 
-/// Most control bytes delivered at once.
+/// Maximum number of control bytes delivered at once.
 const READ_AT_ONCE: usize = 16 * 1024;
 
-/// Most control bytes read at the end. The receive window allows fewer bytes to be unread.
+/// Maximum number of control bytes read at the end. The receive window allows fewer bytes to be unread.
 const READ_AT_END: usize = 256 * 1024;
 
 /// More than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer.
@@ -56,7 +56,7 @@ impl Control {
             Side::Client => quic.streams().open(Dir::Bi),
             Side::Server => quic.streams().accept(Dir::Bi),
         };
-        // Bytes that arrived with the stream have no event of their own.
+        // Checks for bytes now, because QUIC reports no event for bytes that arrived with the stream.
         self.readable = self.stream.is_some();
         self.write(quic);
     }
@@ -94,7 +94,7 @@ impl Control {
         self.read_up_to(quic, READ_AT_END)
     }
 
-    /// Finishes this side of the stream. Returns whether the peer has acknowledged all of it.
+    /// Finishes this side of the stream. Returns whether the peer has acknowledged all of its bytes.
     pub(super) fn is_delivered(&mut self, quic: &mut Connection) -> bool {
         if !self.used || self.sending_is_over {
             return true;

@@ -29,9 +29,9 @@ use crate::key::PublicKey;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How long a stranger counts as another sender after its latest datagram.
 const STRANGER: Duration = Duration::from_secs(10);
-/// Most queued bytes of one client, about the size of a socket's buffer.
+/// Maximum number of queued bytes of one client, about the size of a socket's buffer.
 const LIMIT: usize = 4 * 1024 * 1024;
-/// Most queued bytes in total.
+/// Maximum number of queued bytes in total.
 const TOTAL: usize = 8 * 1024 * 1024;
 /// Overhead of a batch in bytes: its entry and the allocator's.
 const OVERHEAD: usize = 192;
@@ -43,7 +43,7 @@ const AIM: Duration = Duration::from_millis(2);
 const LEAST: usize = TURN;
 const MOST: usize = 256;
 
-/// Who sent a datagram. This decides whose queue space and turn the datagram takes.
+/// The sender of a datagram. It decides whose queue space and turn the datagram takes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub(super) enum Sender {
     /// An enrolled client, with all of its connections.
@@ -66,7 +66,7 @@ pub(super) struct Intake {
     lines: HashMap<Sender, Line>,
     /// The senders with queued batches, the next one first.
     turns: VecDeque<Sender>,
-    /// Bytes in all queues.
+    /// The bytes in all queues together.
     bytes: usize,
     /// The sender of the batch taken last.
     taken: Sender,
@@ -138,16 +138,16 @@ impl Intake {
             self.full_since = None;
             self.is_behind = !self.is_empty();
         } else {
-            // With a single sender, the exit is behind only until that sender's queue here is empty. From then on, the
-            // kernel's buffer is its queue.
+            // With a single sender, the exit is behind only until the sender's queue here is empty. From then on, the kernel's
+            // buffer is the sender's queue.
             let since = *self.full_since.get_or_insert(now);
             let is_late = now.duration_since(since) >= PATIENCE;
             self.is_behind = if has_company { self.is_behind || is_late } else { !self.is_empty() };
         }
     }
 
-    /// Queues a batch. Returns the number of older datagrams dropped for it: the same sender's, or those of the sender with the
-    /// most bytes if the total is exceeded.
+    /// Queues a batch. Returns the number of older datagrams dropped to make room: the same sender's, or, if the total is
+    /// exceeded, those of the sender with the most bytes.
     pub(super) fn push(&mut self, sender: Sender, batch: Batch) -> u64 {
         let line = self.lines.entry(sender).or_insert_with(|| {
             self.turns.push_back(sender);
@@ -186,7 +186,7 @@ impl Intake {
     /// Returns how many datagrams this poll may take to spend about [`AIM`] on them. Call it only in polls that take some: asking
     /// for the next share ends the measurement of the last one.
     pub(super) fn share(&mut self, now: Instant) -> usize {
-        // Without a measurement the share stays as it is.
+        // If there is no measurement, the share stays as it is.
         let last = self.served.take().map_or(AIM, |served| now.saturating_duration_since(served));
         // The share doubles and halves. Between AIM and twice AIM it stays, so that it does not oscillate.
         if last > AIM * 2 {

@@ -96,7 +96,7 @@ impl Port {
         server: Option<ServerConfig>,
     ) -> io::Result<Self> {
         let socket = CountedSocket::new(socket, using, counters)?;
-        // MTU discovery needs datagrams that nobody fragments.
+        // MTU discovery needs datagrams that are not fragmented on the way.
         let endpoint = Endpoint::new(Arc::new(config), server.map(Arc::new), !socket.may_fragment());
         Ok(Self {
             socket,
@@ -111,7 +111,7 @@ impl Port {
         })
     }
 
-    /// Replaces the socket. A parked transmit is lost. Returns the connections that waited for it.
+    /// Replaces the socket. A parked transmit is lost. Returns the connections that waited for the transmit.
     pub(super) fn replace_socket(
         &mut self,
         socket: UdpSocket,
@@ -134,7 +134,7 @@ impl Port {
         }
     }
 
-    /// Removes a connection's route, unless its handle belongs to another one by now.
+    /// Removes a connection's route, unless its handle belongs to another connection by now.
     pub(super) fn remove_route(&mut self, handle: ConnectionHandle, slot: usize) {
         if let Some(route) = self.routes.get_mut(handle.0) {
             route.take_if(|of| *of == slot);
@@ -158,7 +158,7 @@ impl Port {
         Ok(())
     }
 
-    /// The key that the connecting client pins, and the configuration with it.
+    /// Returns the key that the connecting client pins, and the configuration with this key.
     pub(super) fn identity_for(&self, incoming: &Incoming) -> Option<(PublicKey, Arc<ServerConfig>)> {
         let Listening { gate, identities } = self.listening.as_ref()?;
         let place = gate.pinned_by(incoming.remote_address(), &incoming.orig_dst_cid());
@@ -240,7 +240,7 @@ impl Port {
         self.parked.is_some()
     }
 
-    /// Retries a parked transmit. Returns whether none is parked any more.
+    /// Retries a parked transmit. Returns whether no transmit is parked any more.
     pub(super) fn unpark(&mut self) -> bool {
         let Some(Parked { transmit, contents, resume }) = &mut self.parked else { return true };
         let bytes = contents.get(..transmit.size).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Limits the unsent datagrams of a connection. Once a connection has a datagram, the packet path can neither drop nor overtake
-//! it. So a connection accepts only what it can send soon.
+//! it. So a connection accepts only as many datagrams as it can send soon.
 
 use std::time::Duration;
 

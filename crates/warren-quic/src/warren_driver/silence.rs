@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// an answer doubles. With 20 % loss each way, the chance is below one in a thousand.
 const PROBES: u32 = 3;
 
-/// Least time since the first of these probes. A peer that was briefly not scheduled is not silent.
+/// Minimum time since the first of these probes. A peer that was briefly not scheduled is not silent.
 const AT_LEAST: Duration = Duration::from_millis(400);
 
 /// The verdict on one connection.

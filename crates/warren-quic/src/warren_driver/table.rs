@@ -10,7 +10,7 @@ pub(super) struct Table {
     slots: Vec<Option<Box<WarrenConnection>>>,
     free: Vec<usize>,
     by_id: BTreeMap<ConnectionId, usize>,
-    /// The latest look-up, because datagrams arrive in runs of one connection.
+    /// The latest look-up. It is kept because datagrams arrive in runs of one connection.
     last: Cell<Option<(ConnectionId, usize)>>,
     next_id: u64,
 }
@@ -77,7 +77,7 @@ impl Table {
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        // Does not borrow the table, so that the caller may change connections meanwhile.
+        // Does not borrow the table, so that the caller may change connections during the iteration.
         0..self.slots.len()
     }
 

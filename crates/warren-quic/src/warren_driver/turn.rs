@@ -27,7 +27,7 @@ impl WarrenEndpoint {
         let owed = !self.sending.flushed && self.has_to_send();
         self.sending.flushed = false;
         self.expire(now);
-        // What did not fit into the last inbox comes before anything new.
+        // News that did not fit into the last inbox comes before anything new.
         self.deliver(inbox, now);
         let has_room = has_room(inbox);
         if self.intake.is_behind() {
@@ -85,7 +85,7 @@ impl WarrenEndpoint {
     fn expire(&mut self, now: Instant) {
         while let Some((slot, timer)) = self.timers.due(now) {
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            // Outdated: the deadline has moved, or the slot belongs to another connection by now.
+            // The timer is outdated: the deadline has moved, or the slot belongs to another connection by now.
             if connection.place.timer != Some(timer) {
                 continue;
             }
@@ -164,7 +164,7 @@ impl WarrenEndpoint {
         // Nearly all datagrams of a batch belong to one connection and have one connection ID.
         let mut last = None;
         while !batch.is_empty() {
-            // At least one byte, because the loop would not end with a stride of 0.
+            // Splits off at least one byte, because with a stride of 0 the loop would not end.
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
             last = last
                 .filter(|(_, route): &(usize, ShortRoute)| route.is_also_of(&datagram))
@@ -226,7 +226,7 @@ impl WarrenEndpoint {
 
     /// Delivers pending events and datagrams of connections as far as the inbox has room.
     fn deliver(&mut self, inbox: &mut Inbox, now: Instant) {
-        // Only those that are listed now: a connection with more news is listed again, after the others.
+        // Serves only the connections that are listed now. One that has more news is listed again, after the others.
         for _ in 0..self.work.with_news.len() {
             if !has_room(inbox) {
                 return;
@@ -248,7 +248,7 @@ impl WarrenEndpoint {
     /// Sends for each listed connection until it has nothing more to send or reaches the cap of a drive.
     fn transmit(&mut self, now: Instant) {
         self.unpark();
-        // One drive each. A connection that is not done goes to the end of the list.
+        // Each connection gets one drive. If it is not finished, it goes to the end of the list.
         for _ in 0..self.work.to_send.len() {
             let Some(slot) = self.work.to_send.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(slot) else { continue };
@@ -261,13 +261,13 @@ impl WarrenEndpoint {
                 Drive::Done => {}
                 Drive::Full => self.list_to_send(slot),
                 Drive::Stalled => {
-                    // It waits at the port, and counts as listed, so that nothing lists it twice. `unpark` moves it to the
-                    // list.
+                    // The connection waits at the port, and counts as listed, so that it is not listed twice. `unpark` moves it
+                    // to the list.
                     connection.place.listed.to_send = true;
                     port.stalled.push(slot);
                 }
             }
-            // Sending may free space for datagrams, which is news.
+            // Sending may free space for datagrams, which the connection then reports.
             self.absorb(slot, now);
             if self.connections.get(slot).is_some_and(WarrenConnection::has_news) {
                 self.list_news(slot);
@@ -337,14 +337,14 @@ impl WarrenEndpoint {
 }
 
 fn has_room(inbox: &Inbox) -> bool {
-    // One delivery may add `MAX_EVENTS` events. Datagrams that do not fit wait in their connection.
+    // Each delivery may add `MAX_EVENTS` events. Datagrams that do not fit wait in their connection.
     inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL
         && inbox.lost.len() < MAX_LOST_PER_POLL
         && inbox.events.len() + MAX_EVENTS <= MAX_EVENTS_PER_POLL
 }
 
 enum Drive {
-    /// Nothing more to send.
+    /// The connection has nothing more to send.
     Done,
     /// The cap of a drive was reached.
     Full,

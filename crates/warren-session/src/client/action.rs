@@ -19,7 +19,7 @@ pub enum ConnectionEnd {
     Lost(String),
 }
 
-/// One thing to do, in the order given.
+/// An action for the caller. Carry out all actions in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientAction {
     /// Begin to connect to the exit.
@@ -34,7 +34,7 @@ pub enum ClientAction {
         /// An encoded message.
         bytes: Vec<u8>,
     },
-    /// Close the connection once everything sent before is delivered. Report no further events of it.
+    /// Close the connection once everything sent before is delivered. Do not report further events of it.
     Close {
         /// The connection's number in the session.
         index: u32,
@@ -43,7 +43,7 @@ pub enum ClientAction {
     },
     /// A session is open: configure the host accordingly. Precedes the session's first [`Self::Attach`].
     Welcome(Box<SessionGrant>),
-    /// The exit has changed the resolvers or routes of the session that it granted: make the host follow. The session goes on.
+    /// The exit has changed the resolvers or routes of the session: make the host follow. The session continues.
     Changed(Box<SessionGrant>),
     /// The exit has said on this connection which keys it serves, the newest first. Connections of the same session may say the same.
     ExitKeys {
@@ -52,16 +52,16 @@ pub enum ClientAction {
         /// At least one key, without duplicates.
         keys: Vec<PublicKey>,
     },
-    /// The exit hands over the roster of its fleet on this connection, or only says how busy the fleet's exits are. Nothing of it has
-    /// been checked: [`FollowedFleet`](crate::roster::FollowedFleet) does that. Connections of the same session may say the same.
+    /// The exit has sent its fleet's roster on this connection, or only the load of the fleet's exits. Nothing has been checked
+    /// yet: [`FollowedFleet`](crate::roster::FollowedFleet) does that. Other connections of the session may bring the same.
     Roster {
         /// The connection's number in the session.
         index: u32,
         /// The roster and how busy exits are. The roster may be empty.
         roster: Box<Roster>,
     },
-    /// The exit is being taken out of service, and asks the client to move to another. The session goes on until the exit ends it.
-    /// Each connection may bring this.
+    /// The exit is being taken out of service, and asks the client to move to another. The session continues until the exit ends
+    /// it. Each connection may bring this action.
     AskedToLeave,
     /// Traffic may flow on the connection.
     Attach {
@@ -73,7 +73,7 @@ pub enum ClientAction {
         /// The connection's number in the session.
         index: u32,
     },
-    /// The last connection that carried traffic is lost, or another attempt failed since. The client keeps trying.
+    /// The last connection that carried traffic is lost, or a later attempt has failed. The client keeps trying.
     Down {
         /// A sentence for the user: what happened and what to do.
         reason: String,
@@ -109,7 +109,7 @@ impl fmt::Display for Stop {
 /// The state of a client's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientState {
-    /// Not started.
+    /// The session has not been started.
     Idle,
     /// Started, and no attempt has failed yet.
     Connecting,

@@ -33,7 +33,7 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Connect { index });
     }
 
-    /// Lets traffic flow on a connection. The first one makes the others connect.
+    /// Lets traffic flow on a connection. If it is the first one, makes the others connect.
     pub(super) fn attached(&mut self, now: Instant, index: u32) {
         let was_down = self.up_count() == 0;
         let Some(link) = self.link_mut(index) else { return };
@@ -54,7 +54,7 @@ impl ClientSession {
         }
     }
 
-    /// Forgets a connection and closes it with `closing`, which is `None` if it is gone already. Returns since when it carried
+    /// Forgets a connection and closes it with `closing`, which is `None` if it is closed already. Returns since when it carried
     /// traffic, if it did.
     pub(super) fn drop_link(&mut self, index: u32, closing: Option<Goodbye>) -> Option<Instant> {
         let link = self.link_mut(index)?;
@@ -114,8 +114,7 @@ impl ClientSession {
         }
     }
 
-    /// Makes connection 0 reconnect at once for all connections, even if it was waiting for its back-off. No other
-    /// connection is left.
+    /// Makes connection 0 reconnect at once, even if it was waiting for its back-off. Call it when no connection is left.
     pub(super) fn wake_first(&mut self, now: Instant, was_stable: bool) {
         let Some(first) = self.link_mut(0) else { return };
         if was_stable && !first.is_connection() {

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Round-trip times that differ by less than this are treated as equal: a busy host alone makes such a
-/// difference.
+/// Round-trip times that differ by less than this are treated as equal, because a busy host alone can cause such a difference.
 const NOISE: Duration = Duration::from_millis(2);
 
 /// A load that leaves no room, in thousandths.
@@ -37,7 +36,7 @@ pub struct Candidate {
     pub is_draining: bool,
 }
 
-/// Puts exits in the order in which to use them. Returns their places in `candidates`.
+/// Sorts exits into the order in which to use them. Returns their places in `candidates`.
 ///
 /// All clients must have the candidates in the same order, such as the roster's. Otherwise their lots do not spread evenly.
 pub fn order(candidates: &[Candidate], mut lot: Lot) -> Vec<usize> {
@@ -70,7 +69,7 @@ fn choose(left: &[(usize, Candidate)], lot: &mut Lot) -> Option<usize> {
     let part = |(place, candidate): &(usize, Candidate)| (*place, candidate.part());
     let parts: Vec<_> = near.iter().map(part).filter(|(_, part)| *part > 0).collect();
     lot.draw(&parts).or_else(|| {
-        // All of them are full, or claim to be.
+        // All of these exits are full, or claim to be.
         let weights: Vec<_> = near.iter().map(|(place, candidate)| (*place, candidate.weight())).collect();
         lot.draw(&weights)
     })
@@ -81,15 +80,14 @@ impl Candidate {
         self.weight.max(1).into()
     }
 
-    /// The exit's share, compared with the others'. An exit of unknown load counts as idle, or it would never be
-    /// tried.
+    /// Returns the exit's relative share of the clients. An exit of unknown load counts as idle, or it would never be tried.
     fn part(&self) -> u64 {
         self.weight() * u64::from(FULL.saturating_sub(self.load.unwrap_or_default()))
     }
 }
 
 impl Lot {
-    /// The lot of a client with these addresses, which no other client of its fleet has. `None` if it has none.
+    /// Returns the lot of a client with these addresses, which are unique in its fleet. `None` if the client has no address.
     pub fn of(ipv4: Option<Ipv4Addr>, ipv6: Option<Ipv6Addr>) -> Option<Self> {
         let of_ipv6 = |address: Ipv6Addr| {
             let [.., a, b, c, d, e, f, g, h] = address.octets();

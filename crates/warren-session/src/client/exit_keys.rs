@@ -1,4 +1,4 @@
-//! The keys that a client accepts for one exit: those that its profile pins, and those that the exit has named since.
+//! The keys that a client accepts for one exit: those that its profile pins, and those that the exit has announced since.
 //!
 //! An exit names its keys in a session, so a key that the client accepts already vouches for each new one. The client accepts the
 //! new key **beside** the old ones. Only a session that the new key has opened can retire an older one. A retired key is never
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::PublicKey;
 
-/// Most keys that were learnt and not retired yet.
+/// Maximum number of keys that were learnt and not retired yet.
 const MOST_LEARNT: usize = 2;
 
-/// Most retired keys that are remembered, besides those that the profile pins.
+/// Maximum number of retired keys that are remembered, besides those that the profile pins.
 const MOST_RETIRED: usize = 16;
 
 /// The keys that a client accepts for one exit.
@@ -33,7 +33,7 @@ const MOST_RETIRED: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExitKeys {
-    /// What the profile contains. Learnt keys count only as long as that stays the same.
+    /// The keys that the profile pins. Learnt keys count only as long as these stay the same.
     pinned: Vec<PublicKey>,
     /// In the order in which they were learnt.
     learnt: Vec<LearntKey>,
@@ -52,14 +52,14 @@ struct LearntKey {
     proven: bool,
 }
 
-/// What has changed, for the log.
+/// A change of an exit's keys, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyNews {
     /// The exit has named a new key, which is accepted from now on.
     Learnt(PublicKey),
     /// The exit has shown that it has a learnt key.
     Proven(PublicKey),
-    /// The exit has retired this key, which is not accepted any more.
+    /// The exit has retired this key, which is no longer accepted.
     Retired(PublicKey),
     /// The exit no longer names a key that it has never shown.
     Withdrawn(PublicKey),
@@ -75,7 +75,7 @@ impl ExitKeys {
         Self { pinned, learnt: Vec::new(), retired: Vec::new() }
     }
 
-    /// Whether this was learnt with a profile that pins these keys.
+    /// Whether these keys were learnt with a profile that pins exactly `pinned`.
     pub fn is_of(&self, pinned: &[PublicKey]) -> bool {
         self.pinned == pinned
     }
@@ -85,7 +85,7 @@ impl ExitKeys {
         !self.learnt.is_empty() || !self.retired.is_empty()
     }
 
-    /// The keys that are accepted for the exit, the newest first. Never empty unless the profile pins none.
+    /// Returns the keys that are accepted for the exit, the newest first. Never empty unless the profile pins none.
     pub fn accepted(&self) -> Vec<PublicKey> {
         let learnt = self.learnt.iter().rev().map(|learnt| learnt.key);
         learnt.chain(self.pinned.iter().copied().filter(|pinned| !self.is_retired(*pinned))).collect()
@@ -96,8 +96,8 @@ impl ExitKeys {
         self.learnt.iter().rev().find(|learnt| !learnt.proven).map(|learnt| learnt.key)
     }
 
-    /// Handles the keys that the exit names in a session whose connection has proven the key `by`: all its keys, the
-    /// newest first. Returns what has changed.
+    /// Handles the keys that the exit announces in a session whose connection has proven the key `by`: all its keys, the newest
+    /// first. Returns the changes.
     pub fn told(&mut self, keys: &[PublicKey], by: PublicKey) -> Vec<KeyNews> {
         if !self.accepts(by) {
             return Vec::new();
@@ -107,7 +107,7 @@ impl ExitKeys {
             self.learnt.retain(|learnt| learnt.key != withdrawn);
             news.push(KeyNews::Withdrawn(withdrawn));
         }
-        // Before a new key is learnt, because retiring a key may make room for it.
+        // Done before a new key is learnt, because retiring a key may make room for it.
         if keys.contains(&by) {
             self.older_than(by).into_iter().filter(|old| !keys.contains(old)).for_each(|old| {
                 self.retire(old);
@@ -120,7 +120,7 @@ impl ExitKeys {
         news
     }
 
-    /// Notes that the exit has opened a connection with a key.
+    /// Records that the exit has opened a connection with a key.
     pub fn shown(&mut self, key: PublicKey) -> Option<KeyNews> {
         let learnt = self.learnt.iter_mut().find(|learnt| learnt.key == key && !learnt.proven)?;
         learnt.proven = true;
@@ -138,7 +138,8 @@ impl ExitKeys {
         KeyNews::Learnt(key)
     }
 
-    /// The accepted keys that came before a learnt one: those that were learnt earlier, and those that vouched for it and for them.
+    /// Returns the accepted keys that are older than a learnt one: keys that were learnt earlier, and the keys that vouched for
+    /// any of these.
     fn older_than(&self, key: PublicKey) -> Vec<PublicKey> {
         let Some(place) = self.learnt.iter().position(|learnt| learnt.key == key) else { return Vec::new() };
         let mut older: Vec<PublicKey> =

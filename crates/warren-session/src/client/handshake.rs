@@ -1,4 +1,4 @@
-//! The client's side of the handshake: what it sends on a new connection, and how it handles the answers.
+//! The client's side of the handshake: the messages that it sends on a new connection, and how it handles the replies.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ impl ClientSession {
             }
             (None, 0) => (Message::Hello(self.hello()), Phase::Hello { deadline }),
             (None, _) => {
-                // The session ended while this connection was being made. Only connection 0 opens another.
+                // The session ended while this connection was being made. Only connection 0 may open another session.
                 self.drop_link(index, Some(Goodbye::Superseded));
                 return;
             }
@@ -146,7 +146,7 @@ impl ClientSession {
     }
 
     fn told_goodbye(&mut self, now: Instant, index: u32, message: &message::Goodbye) {
-        // A reason of a later version is not final: the client tries again.
+        // An unknown reason, from a later version, is not final: the client tries again.
         let Some(reason) = Goodbye::from_message(message) else {
             let code = message.reason;
             let why = format!(

@@ -8,7 +8,7 @@ use super::choice::Lot;
 use crate::PublicKey;
 use crate::roster::FollowedFleet;
 
-/// A fleet, and why the client follows it. It counts only while the profile pins one of the keys that have vouched for it.
+/// A fleet, and the keys that vouched for it. The fleet counts only while the profile pins one of these keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptFleet {
     /// The fleet's name, for people who read the file.

@@ -13,7 +13,7 @@ pub(super) fn is_stable(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= STABLE_AFTER
 }
 
-/// One index of the session.
+/// The state of one connection index of the session.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub(super) phase: Phase,

@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 
 use crate::planted_moves::{Bug, is_planted};
 
-/// The new exit's session has to carry packets within this time.
+/// If the new exit's session does not carry packets within this time, the move is given up.
 const BUILD_WITHIN: Duration = Duration::from_secs(10);
 /// How long the switch waits for the new session's other connections once one of them carries packets.
 const ATTACH_WITHIN: Duration = Duration::from_secs(1);
 /// When to try again to send an echo that could not be sent.
 const PROBE_AGAIN: Duration = Duration::from_millis(500);
-/// A session that could not be proven before the switch has to carry packets within this time after it.
+/// A session that could not be proven before the switch must carry packets within this time after the switch.
 const TRY_FOR: Duration = Duration::from_secs(3);
-/// When to look again whether the old session has flows left.
+/// How often to check whether the old session still has flows.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The old session is kept for this long even if no flow uses it: a program may be silent for a while.
 const KEPT_FOR: Duration = Duration::from_secs(30);
 /// The old session is kept no longer than this. Its exit may end it earlier.
 const LONGEST: Duration = Duration::from_secs(600);
-/// The old session is lost if its exit answers on none of its connections for this long, while the other session is answered.
+/// The old session is lost if none of its connections is answered for this long, while the other session is answered.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 /// When to try again to leave an exit.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// No move for a better exit begins within this time after a move, and none to an exit where one has just failed.
+/// After a move, no move to a better exit begins within this time. After a failed move, none to the same exit does.
 const PAUSE: Duration = Duration::from_secs(600);
 
 /// One of the client's sessions.
@@ -37,35 +37,35 @@ pub enum Which {
     Beside,
 }
 
-/// What the caller sees of a session.
+/// The caller's observations of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watched {
     /// Whether a connection is attached.
     pub is_up: bool,
     /// Whether all connections that the exit has granted are attached.
     pub has_all: bool,
-    /// Since when the exit has answered on none of the attached connections.
+    /// Since when all attached connections have been unanswered. `None` if any is answered.
     pub silent_since: Option<Instant>,
 }
 
-/// What to do next.
+/// The caller's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The exit in use wants the client to leave: look for another exit.
+    /// The exit in use asks the client to leave: look for another exit.
     Race,
-    /// Send an echo through a session, and say what has become of it: [`Moves::answered`] or [`Moves::unanswered`].
+    /// Send an echo through a session, and report the result with [`Moves::answered`] or [`Moves::unanswered`].
     Probe(Which),
     /// Let the sessions change places, and call [`Moves::switched`].
     Switch,
-    /// Let the sessions change places again, then end the new one. The old one goes on. Call [`Moves::give_up`] before that.
+    /// Let the sessions change places again, then end the new one. The old one continues. Call [`Moves::give_up`] before that.
     SwitchBack(&'static str),
-    /// End the new session. The one in use goes on. Call [`Moves::give_up`] before that.
+    /// End the new session. The one in use continues. Call [`Moves::give_up`] before that.
     GiveUp(&'static str),
     /// End the old session, and call [`Moves::end`].
     End(&'static str),
 }
 
-/// What a switch has begun.
+/// The consequence of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switched {
     /// Flows that began before finish at the old exit.
@@ -82,8 +82,8 @@ pub struct Moves {
     leave_at: Option<Instant>,
     /// Until when no move for a better exit begins.
     rests_until: Option<Instant>,
-    /// The place of an exit that gave no session, and a time. Until then, a move there begins only if the exit in use has
-    /// asked for it.
+    /// The place of an exit that did not grant a session, and a time. Until then, a move to it begins only if the exit in use
+    /// asks for one.
     failed: Option<(usize, Instant)>,
     in_use: Proof,
     beside: Proof,
@@ -126,9 +126,9 @@ enum Proof {
 }
 
 impl Moves {
-    /// Notes that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`: so
-    /// many clients leave at once that the other exits should not get all of them in the same moment. Returns whether this is
-    /// news.
+    /// Notes that the exit in use sends its clients to other exits of the fleet. The client looks for one after a `pause`,
+    /// because many clients leave at once and should not all reach the other exits in the same moment. Returns whether the
+    /// request is new.
     pub fn asked_to_leave(&mut self, now: Instant, pause: Duration) -> bool {
         if let Some(moved) = self.under_way.as_mut().filter(|moved| moved.is_building()) {
             // The client is leaving already. If the move fails, it tries again.
@@ -149,7 +149,7 @@ impl Moves {
         self.under_way.is_none() && self.rests_until.is_none_or(|until| now >= until)
     }
 
-    /// Whether a move to the exit at a place may begin now. `is_asked` says whether the exit in use has asked for it.
+    /// Whether a move to the exit at a place may begin now. `is_asked`: whether the exit in use has asked for a move.
     pub fn may_go(&self, now: Instant, is_asked: bool, place: usize) -> bool {
         is_asked || !self.failed.is_some_and(|(failed, until)| failed == place && now < until)
     }
@@ -163,7 +163,7 @@ impl Moves {
             Some(Move { stage, place, is_asked, keeps_addresses: None, attached: None, probe_at: now });
     }
 
-    /// Notes that the new exit has granted a session, with the same addresses or with others.
+    /// Notes that the new exit has granted a session, with the same addresses or with different ones.
     pub fn granted(&mut self, keeps_addresses: bool) {
         if let Some(moved) = &mut self.under_way {
             moved.keeps_addresses = Some(keeps_addresses);
@@ -204,7 +204,7 @@ impl Moves {
         }
     }
 
-    /// Notes that a session has lost its last connection, so nothing is known of it any more.
+    /// Notes that a session has lost its last connection. All observations of it are void.
     pub fn lost(&mut self, which: Which) {
         *self.proof(which) = Proof::Missing;
     }
@@ -238,14 +238,14 @@ impl Moves {
         Switched::Trying
     }
 
-    /// Ends a move, whichever session is over. Returns whether the client stays at the exit where it was, which has to hear that.
+    /// Ends a move, no matter which session is over. Returns whether the client stays at its earlier exit, which must be told.
     pub fn end(&mut self) -> bool {
         self.beside = Proof::Missing;
         self.under_way.take().is_some_and(|moved| moved.is_building())
     }
 
-    /// Notes that the new session carries nothing, so no move to its exit begins for a while. Returns that exit's place. Call
-    /// [`Self::end`] afterwards.
+    /// Notes that the new session carries nothing, so that no move to its exit begins for a while. Returns that exit's place.
+    /// Call [`Self::end`] afterwards.
     pub fn give_up(&mut self, now: Instant) -> Option<usize> {
         let moved = self.under_way.as_ref()?;
         self.failed = Some((moved.place, now + PAUSE));
@@ -262,7 +262,7 @@ impl Moves {
         }
     }
 
-    /// What to do next, in order. `flows_at_old` counts the flows that are under way at the old exit.
+    /// Returns the next step. `flows_at_old` counts the flows that still use the old exit.
     pub fn next(
         &mut self,
         now: Instant,
@@ -339,15 +339,15 @@ impl Move {
         let late = (now >= until).then_some(Step::GiveUp("nothing came back through it"));
         let (true, Some(keeps_addresses)) = (beside.is_up, self.keeps_addresses) else { return late };
         let attached = *self.attached.get_or_insert(now);
-        // If the session in use is lost, the other one needs no proof. A session that is back by the time the other one is
-        // there does not count as lost.
+        // If the session in use is lost, the other one needs no proof. A session that has come back before the other one is up
+        // does not count as lost.
         let is_lost = !in_use.is_up && !is_planted(Bug::LostWithoutSuccessor);
         if is_lost || is_planted(Bug::UnprovenSwitch) {
             return Some(Step::Switch);
         }
         match proof {
-            // This host has the old addresses until the switch, so the new session cannot be proven before. The
-            // switch also breaks flows.
+            // This host has the old addresses until the switch, so the new session can be proven only afterwards. The switch also
+            // breaks flows.
             _ if !keeps_addresses && !self.is_asked => {
                 Some(Step::GiveUp("it gives this client other addresses, which would end every flow"))
             }
@@ -395,11 +395,12 @@ fn leave(
     flows_at_old: impl FnOnce() -> usize,
 ) -> Option<Step> {
     let age = now.saturating_duration_since(since);
-    // If the client hears nothing at all, the old session may be as good as the other.
+    // If the client hears nothing at all, the old session may be as good as the other one.
     let is_other_answered = in_use.is_up && in_use.silent_since.is_none();
     let is_dead = |silent: Instant| now.saturating_duration_since(silent) >= LOST_AFTER;
     if is_other_answered && beside.silent_since.is_some_and(is_dead) && !is_planted(Bug::DeadPathKept) {
-        // Its flows learn from the other exit that they are over, instead of waiting for packets that do not come.
+        // Ends the old session now, so that its flows learn from the other exit that they are over. Otherwise they would wait for
+        // packets that never come.
         return Some(Step::End("it no longer answers"));
     }
     if is_planted(Bug::LeftSessionKept) {

@@ -35,7 +35,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         self.waiting.insert(place, (not_before, candidate));
     }
 
-    /// Says that no more candidates will be added.
+    /// Tells the race that no more candidates will be added.
     pub fn complete(&mut self) {
         self.expecting = false;
     }
@@ -43,7 +43,7 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
     /// When [`Self::begin`] has a candidate to start, unless an event happens first.
     pub fn due(&self) -> Option<Instant> {
         let (not_before, _) = self.waiting.front()?;
-        // Nothing runs, and no better candidate can come, so waiting would only lose time.
+        // No attempt is running and no better candidate can come, so waiting would only lose time.
         if self.running.is_empty() && !self.expecting {
             // The last start is past, so the next candidate is due at once.
             return Some(self.last_begun.map_or(*not_before, |last| last.min(*not_before)));

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long one connection may be silent before it gets another port while others still hear from the exit, and the interval of
-/// repeats.
+/// How long one connection may be silent before it gets another port, if others are answered. Also the interval of repeats.
 const REBIND_AFTER: Duration = Duration::from_millis(500);
 const REBIND_EVERY: Duration = Duration::from_secs(4);
 
@@ -17,7 +16,7 @@ const SCOUT_EVERY: Duration = Duration::from_secs(3);
 /// need not learn new ones.
 const REBIND_ALL_AFTER: Duration = Duration::from_secs(5);
 
-/// One thing to do.
+/// An action for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VigilAction {
     /// Give the connection another port.
@@ -25,7 +24,7 @@ pub enum VigilAction {
         /// The connection's number in the session.
         index: u32,
     },
-    /// Probe other addresses and exits. Keep the connections as they are until one of those answers.
+    /// Probe other addresses and exits. Keep the connections as they are until one of the probes is answered.
     Scout,
 }
 
@@ -46,7 +45,7 @@ struct Silent {
 impl Vigil {
     /// Records that a connection carries traffic.
     pub fn attached(&mut self, index: u32) {
-        // The exit has just answered on it, so not all connections are silent.
+        // The exit has just answered on this connection, so not all connections are silent.
         self.connections.insert(index, None);
         self.scout_at = None;
     }
@@ -94,7 +93,7 @@ impl Vigil {
         rebinds.chain(self.scout_at).min()
     }
 
-    /// Returns what is due by `now`.
+    /// Returns every action that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<VigilAction> {
         let after = self.patience();
         let mut actions = Vec::new();

@@ -38,13 +38,13 @@ pub struct SessionGrant {
     pub keep_alive: Duration,
     /// Bit set of the features that both sides have.
     pub features: u64,
-    /// Networks behind this client that the exit routes to it, all among those asked for.
+    /// Networks behind this client that the exit routes to it. The client asked for each of them.
     pub prefixes: Vec<IpNet>,
     /// The keys that the exit serves, the newest first. Empty if it does not say.
     pub exit_keys: Vec<PublicKey>,
 }
 
-/// What is wrong with a `Welcome`.
+/// Why a `Welcome` is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WelcomeError {
     /// The `Welcome` contains no address at all.
@@ -102,7 +102,7 @@ impl SessionGrant {
                 .ok_or(out_of_range("attach token"))?,
             ipv4: ipv4.map(|own| (own.addr(), own.prefix_len())),
             ipv6: ipv6.map(|own| (own.addr(), own.prefix_len())),
-            // `gateway` takes only an address of the same network, so the other family cannot occur.
+            // `gateway` returns an address of the network's own family, so the other family cannot occur.
             gateway_ipv4: gateway_ipv4
                 .and_then(|address| if let IpAddr::V4(v4) = address { Some(v4) } else { None }),
             gateway_ipv6: gateway_ipv6
@@ -122,7 +122,7 @@ impl SessionGrant {
         })
     }
 
-    /// This grant with the lists of an `Update`, which must hold to the same bounds.
+    /// Returns this grant with the lists of an `Update`. They are checked like those of a `Welcome`.
     pub(super) fn updated(&self, message: &message::Update) -> Result<Self, WelcomeError> {
         let Lists { dns, routes, exit_keys } =
             Lists::parse(&message.dns, &message.routes, &message.exit_keys)?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Client, ClientRegistry, Forward, PortRange, RateLimit, RegistryError};
 use crate::PublicKey;
 
-/// A change of a client, as an operator asks for it.
+/// A change of a client that an operator asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
@@ -27,7 +27,7 @@ pub enum ClientChange {
     RemoveForward { ports: PortRange },
 }
 
-/// What an operator chooses for a client. A setting that is absent stays as it is.
+/// The settings of a client that an operator chooses. A setting that is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientSettings {
     /// The client's inner IPv4 address.
@@ -39,7 +39,7 @@ pub struct ClientSettings {
     /// The most that the client may send, and receive, in a second.
     #[serde(default)]
     pub rate_limit: Option<RateChoice>,
-    /// The key that replaces the current one as soon as the client connects with it.
+    /// The key that replaces the current one once the client connects with it.
     #[serde(default)]
     pub public_key: Option<PublicKey>,
     /// Whether `public_key` may be a removed key.
@@ -51,7 +51,7 @@ pub struct ClientSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateChoice {
-    /// This many bits a second each way.
+    /// Up to this many bits per second each way.
     Limited(RateLimit),
     /// No limit.
     Off,
@@ -148,7 +148,7 @@ impl ClientRegistry {
         let ports = forward.ports();
         let other = client.forwards.iter().map(|before| before.ports()).find(|other| other.overlaps(ports));
         if let Some(other) = other {
-            // Sorted, the forwards no longer show which one is new.
+            // Found before the forwards are sorted: afterwards they no longer show which one is new.
             return Err(RegistryError::PortsTwice { name: name.to_owned(), ports, other });
         }
         client.forwards.push(forward);

@@ -17,7 +17,7 @@ use crate::pool::Lease;
 /// Longest name of a client in characters, as a DNS label (RFC 1035 section 2.3.4).
 pub const MAX_NAME_LENGTH: usize = 63;
 
-/// Most clients of one exit. Each takes about 1 KiB of memory.
+/// Maximum number of clients of one exit. Each takes about 1 KiB of memory.
 pub const MAX_CLIENTS: usize = 131_072;
 
 /// A client that the exit's operator enrolled: one `[[client]]` table of `clients.toml`.
@@ -29,7 +29,7 @@ pub struct Client {
     /// Unique key, which the TLS handshake must prove, or WireGuard's.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// Set for a client that connects with WireGuard, until it has a next key and connects with that.
+    /// Set for a client that connects with WireGuard, until it has a next key and connects with that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<WireGuardClient>,
     /// The key that replaces `public_key` as soon as a connection proves it. The client keeps everything else.
@@ -47,10 +47,10 @@ pub struct Client {
     /// Sticky IPv6 address from the pool, written by the exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_ipv6: Option<Ipv6Addr>,
-    /// Networks behind the client that it may ask the exit to route to it.
+    /// Networks behind the client. The client may ask the exit to route them to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<IpNet>,
-    /// Most bits per second that the client may send, and that it may receive. Unlimited if unset.
+    /// Maximum bits per second that the client may send, and the same for receiving. Unlimited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
     /// Ports of the exit that are forwarded to the client.
@@ -59,7 +59,7 @@ pub struct Client {
     /// Whether the exit refuses the client even though it is enrolled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// The exit's newest key, if the client has connected to it while the exit had an older one as well.
+    /// The exit's newest key, if the client has connected to it while the exit also had an older one.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub exit_key: Option<PublicKey>,
     /// When the client was enrolled.
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// What WireGuard needs to know to admit the client. `None` if the client may not connect with WireGuard.
+    /// What WireGuard needs to admit the client. `None` if the client may not connect with WireGuard.
     pub fn by_wireguard(&self) -> Option<&WireGuardClient> {
         self.wireguard.as_ref().filter(|_| !self.disabled)
     }
@@ -117,7 +117,7 @@ impl Client {
         !is_same || before.wireguard != self.wireguard
     }
 
-    /// The client's addresses: the static one where set, else the sticky one, else none.
+    /// Returns the client's addresses: for each family the static one if set, else the sticky one, else none.
     pub fn lease(&self) -> Lease {
         Lease { ipv4: self.ipv4.or(self.leased_ipv4), ipv6: self.ipv6.or(self.leased_ipv6) }
     }

@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most forwards of one client.
+/// Maximum number of forwards of one client.
 pub const MAX_FORWARDS: usize = 64;
 
-/// Most ports of an exit that are forwarded to another port number of their client. The firewall's rules name
+/// Maximum number of an exit's ports that are forwarded to a different port number of their client. The firewall's rules name
 /// each of them.
 pub const MAX_MOVED_PORTS: usize = 4_096;
 
@@ -122,7 +122,7 @@ pub struct Forward {
 pub struct InvalidForward;
 
 impl Forward {
-    /// Forwards `ports` to those of the client that begin with `to`. `None` if these are not ports.
+    /// Forwards `ports` to the client's ports from `to` on. `None` if these are not port numbers.
     pub fn new(ports: PortRange, to: u16) -> Option<Self> {
         let last = to.checked_add(ports.last() - ports.first());
         (to > 0 && last.is_some()).then_some(Self { ports, to })

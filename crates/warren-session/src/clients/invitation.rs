@@ -21,7 +21,7 @@ pub struct Invitation {
     /// When it expires.
     #[serde(with = "timestamp")]
     pub expires: SystemTime,
-    /// The key that was enrolled with it. That key may ask again, because the answer may have been lost.
+    /// The key that was enrolled with the invitation. This key may ask again, because the reply may have been lost.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub used_by: Option<PublicKey>,
     /// The key of the WireGuard client that it turns into a Warren client, instead of enrolling another one. The registry sets it.

@@ -8,7 +8,7 @@ use crate::PublicKey;
 use crate::compact::{compact, compact_set};
 use crate::invite::TokenDigest;
 
-/// Invitations by token. No look-up and no change visits all of them.
+/// Invitations by token. Neither a look-up nor a change visits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Invitations {
     by_token: BTreeMap<TokenDigest, Invitation>,

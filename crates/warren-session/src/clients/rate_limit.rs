@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most bits of inner packets per second that a client may send, and the same for receiving: 64 kbit to 1000 gbit.
+/// Maximum bits of inner packets per second that a client may send, and the same for receiving: 64 kbit to 1000 gbit.
 ///
 /// Written as `50mbit`, in the decimal units of `tc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

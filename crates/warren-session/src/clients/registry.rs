@@ -33,7 +33,7 @@ pub struct ClientRegistry {
     clients: ClientTable,
     invitations: Invitations,
     removed: RemovedKeys,
-    /// The rows that the change under way has touched. Unset while there is none.
+    /// The rows that the current change has touched. Unset while no change is under way.
     before: Option<Before>,
 }
 
@@ -207,8 +207,7 @@ impl ClientRegistry {
         if let Some(old) = invitation.upgrades {
             return self.upgrade(old, key, invitation);
         }
-        // Another client may have been renamed to this name meanwhile, and the key may belong to another client or be a removed
-        // one.
+        // Meanwhile, another client may have been renamed to this name, and the key may have been enrolled or removed.
         self.add(Client::new(invitation.name.clone(), key, now)).ok()?;
         let name = invitation.name.clone();
         self.set_invitation(digest, Some(Invitation { used_by: Some(key), ..invitation }));
@@ -217,7 +216,7 @@ impl ClientRegistry {
 
     /// Gives a WireGuard client a next key of Warren, with which it connects from then on.
     fn upgrade(&mut self, old: PublicKey, key: PublicKey, invitation: Invitation) -> Option<Redeemed> {
-        // The client may be gone, or upgraded in another way, by now.
+        // By now, the client may be gone or upgraded in another way.
         let client = self.by_key(old).filter(|client| client.wireguard.is_some())?.clone();
         let name = client.name.clone();
         self.replace(Client { next_public_key: Some(key), ..client }).ok()?;
@@ -307,7 +306,7 @@ impl ClientRegistry {
         }
         let removed = RemovedKey { name: client.name.clone(), public_key: key, removed: now };
         self.set_removed(key, Some(removed));
-        // A next key is always one of Warren's, so a client of WireGuard is upgraded with it.
+        // The next key is always a Warren key, so a WireGuard client becomes a Warren client here.
         let renewed = Client { public_key: next, next_public_key: None, wireguard: None, ..client };
         self.set_client(next, Some(renewed));
         // Removing the client later deletes the invitation that it used, which it must find by the new key.
@@ -371,7 +370,7 @@ impl ClientRegistry {
         changes
     }
 
-    /// Records with which of the exit's keys a client has connected. Returns whether that is news.
+    /// Records with which of the exit's keys a client has connected. Returns whether the key is a new one.
     pub(crate) fn record_exit_key(&mut self, key: PublicKey, exit_key: PublicKey) -> bool {
         let client = self.by_key(key).filter(|client| client.exit_key != Some(exit_key)).cloned();
         let is_news = client.is_some();
@@ -381,12 +380,12 @@ impl ClientRegistry {
         is_news
     }
 
-    /// Records when a client was online. Returns whether there is such a client.
+    /// Records when a client was online. Returns whether the client exists.
     pub(crate) fn record_seen(&mut self, key: PublicKey, when: SystemTime) -> bool {
         self.clients.set_seen(key, when)
     }
 
-    /// Enters a client, whose name, keys, static addresses and prefixes are nobody else's. A static address wins over a sticky
+    /// Enters a client. No other client has its name, keys, static addresses or prefixes. A static address wins over a sticky
     /// one, and of two sticky ones the later one wins.
     fn place(&mut self, mut client: Client) {
         let key = client.public_key;
@@ -483,7 +482,7 @@ impl TryFrom<ClientsFile> for ClientRegistry {
         let removed = file.removed.into_iter().map(RowChange::from);
         let clients = file.client.into_iter().map(RowChange::from);
         let mut registry = Self::new();
-        // Not by `from_rows`: two tables with one key are a mistake, not a change.
+        // `from_rows` is not used here: two entries with one key are a mistake, not a change.
         removed.chain(clients).try_for_each(|row| registry.load(row))?;
         file.invitation.into_iter().try_for_each(|invitation| registry.load(invitation.into()))?;
         Ok(registry)

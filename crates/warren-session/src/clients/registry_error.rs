@@ -67,7 +67,7 @@ pub enum RegistryError {
     AddressTaken {
         /// The client that was to be added.
         name: String,
-        /// The address of both.
+        /// The address that both clients would have.
         address: IpAddr,
         /// The client that has it.
         holder: String,

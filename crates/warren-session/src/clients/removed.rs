@@ -12,8 +12,8 @@ use crate::compact::compact;
 use crate::key::stored_key;
 use crate::planted::{Bug, is_planted};
 
-/// A key that cannot be enrolled again unless the operator allows it. Otherwise anybody with a copy of it could become the client
-/// again.
+/// A key that cannot be enrolled again unless the operator allows it. Otherwise anybody with a copy of the key could become the
+/// client again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemovedKey {
@@ -53,7 +53,7 @@ impl RemovedKeys {
         self.0.contains_key(&key)
     }
 
-    /// Sets or deletes a key. Returns what was known of it.
+    /// Sets or deletes a removed key. Returns the earlier entry.
     pub(super) fn put(&mut self, key: PublicKey, removed: Option<RemovedKey>) -> Option<RemovedKey> {
         match removed {
             Some(removed) => self.0.insert(key, removed),

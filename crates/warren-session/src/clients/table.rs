@@ -11,7 +11,7 @@ use super::registry_error::RegistryError;
 use crate::PublicKey;
 use crate::compact::compact;
 
-/// Clients by key. No look-up and no change visits all of them.
+/// Clients by key. Neither a look-up nor a change visits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientTable {
     /// Boxed, because an exit may have 100,000 clients, and a map's nodes have unused room.
@@ -121,7 +121,7 @@ impl ClientTable {
         self.forwards.values().map(|(forward, _)| forward.moved_ports()).sum()
     }
 
-    /// A forward of a client that has one of these ports.
+    /// Returns a forward that includes one of these ports, and its client.
     fn forwarding(&self, ports: PortRange) -> Option<(Forward, &Client)> {
         // The forwards of the table do not overlap, so the first one that ends at these ports or above is the only candidate.
         let (_, (other, key)) = self.forwards.range((ports.protocol(), ports.first())..).next()?;
@@ -142,7 +142,7 @@ impl ClientTable {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.names.range::<str, _>((from, Bound::Unbounded));
-        // Filtered before the look-up, which takes longer.
+        // Filters the names first, because the look-up takes longer.
         let named = names.filter(move |(name, _)| name.contains(part));
         named.filter_map(|(_, key)| self.by_key(*key))
     }

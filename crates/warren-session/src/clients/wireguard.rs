@@ -24,7 +24,7 @@ impl PresharedKey {
     /// Length in bytes.
     pub const LENGTH: usize = 32;
 
-    /// The key of these bytes, which should be random.
+    /// Makes a key of these bytes, which should be random.
     pub const fn new(bytes: [u8; Self::LENGTH]) -> Self {
         Self(bytes)
     }

@@ -8,7 +8,7 @@ use crate::clients::WireGuardClient;
 use crate::goodbye::Goodbye;
 use crate::pool::Lease;
 
-/// One thing to do, in the order given.
+/// An action for the caller. Carry out all actions in the order given.
 ///
 /// A session is opened before a connection is attached to it. A connection is attached before the client is told that it may use
 /// it. Each attached connection is detached once, before its session ends or another connection takes its index.
@@ -86,11 +86,11 @@ pub enum ExitAction {
     SetWireGuard {
         /// The client's key.
         key: PublicKey,
-        /// What WireGuard needs to know. `None` refuses the key.
+        /// The facts that WireGuard needs about the client. `None` refuses the key.
         client: Option<WireGuardClient>,
     },
-    /// Make these changes in the store, after those of earlier requests. [`super::ExitSessions::stored`] takes the result. A lease
-    /// is in a request before its client is told of it.
+    /// Make these changes in the store, after those of earlier requests. Report the result with [`super::ExitSessions::stored`].
+    /// A lease is in a request before its client is told of it.
     Store(StoreRequest),
 }
 

@@ -92,8 +92,8 @@ impl ExitSessions {
         })
     }
 
-    /// Makes a change that an operator asks for. The client's session goes on, except in two cases. Disabling the
-    /// client ends it at once. New addresses or prefixes end it too, and the client opens a new one by itself.
+    /// Makes a change that an operator asks for. The client's session continues, except in two cases. Disabling the client ends
+    /// it at once. New addresses or prefixes end it too, and the client opens a new one by itself.
     ///
     /// # Errors
     ///
@@ -118,14 +118,15 @@ impl ExitSessions {
     fn disable_client(&mut self, now: Instant, name: &str) -> Result<Option<StoreRequestId>, AdminError> {
         let (key, before) = self.registry.transact(|registry| registry.set_disabled(name, true))?;
         self.follow(now, &before, EndReason::Disabled);
-        // Even if it is disabled already: a change that this exit or another one has asked for may be about to enable it.
+        // Recorded even if the client is disabled already: a change that this exit or another one has asked for may be about to
+        // enable it.
         let id = self.record(&[RowId::Client(key)]);
         id.inspect(|id| self.store.shut_out(key, *id));
         Ok(id)
     }
 
     /// Removes a client at once: ends its session, closes its connections and frees its addresses. Also withdraws an open
-    /// invitation of its name, and an enrolment with it that is not stored yet. Returns `None` if there was no client.
+    /// invitation of its name, and an enrolment by that invitation that is not stored yet. Returns `None` if there was no client.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl ExitSessions {
         if let Some(coming) = coming {
             // If the enrolment is stored after all, this deletes its row again.
             rows.push(RowId::Client(coming.public_key));
-            // These connections wait for the enrolment, which is void now.
+            // These connections wait for the enrolment, which is now void.
             for connection in self.connections.of_key(coming.public_key) {
                 self.dismiss(connection, Goodbye::InvitationVoid);
             }
@@ -273,7 +274,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Tells the store of rows that have changed.
+    /// Tells the store about changed rows.
     pub(super) fn record(&mut self, rows: &[RowId]) -> Option<StoreRequestId> {
         if rows.is_empty() {
             return None;
@@ -294,7 +295,7 @@ impl ExitSessions {
             self.set_first_next_key(next);
         }
         let client = self.registry.by_next_key(next);
-        // A disabled client stays shut out under its next key too.
+        // A disabled client is shut out under its next key too.
         let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
         let Some(old) = client.map(|client| client.public_key) else { return Ok(()) };
         if self.store.claimed(&Claim::Key(old)).is_some() || self.store.is_stuck() {

@@ -25,7 +25,7 @@ pub struct SessionConfig {
     pub dns: Vec<IpAddr>,
     /// Networks that the exit carries traffic to, at most [`MAX_ROUTES`].
     pub routes: Vec<IpNet>,
-    /// Most connections of a session, 1 to [`MAX_CONNECTIONS`].
+    /// Maximum number of connections of a session, 1 to [`MAX_CONNECTIONS`].
     pub max_connections: u32,
     /// Keep-alive interval for clients, 100 ms to 10 min.
     pub keep_alive: Duration,
@@ -150,8 +150,8 @@ impl SessionConfig {
         )
     }
 
-    /// Makes the pool with the leases of the registry's clients. Sticky leases that no longer fit are removed from
-    /// `registry`. Also returns the keys of the clients that lost one.
+    /// Makes the pool with the leases of the registry's clients. Removes sticky leases that no longer fit from `registry`. Also
+    /// returns the keys of the clients that lost one.
     pub(super) fn fill_pool(
         &self,
         registry: &mut ClientRegistry,

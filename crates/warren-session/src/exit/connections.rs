@@ -8,10 +8,10 @@ use super::{SessionId, StoreRequestId};
 use crate::PublicKey;
 use crate::message::{Message, MessageDecoder, MessageError};
 
-/// Most connections of unknown keys that may wait for their first message, in total.
+/// Maximum number of connections of unknown keys that may wait for their first message, in total.
 const MAX_STRANGERS: u32 = 256;
 
-/// Most such connections from one network, which leaves room for other networks.
+/// Maximum number of connections of unknown keys from one network, so that other networks have room too.
 const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 
 /// Longest message of an unknown key, in bytes.

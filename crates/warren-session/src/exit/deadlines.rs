@@ -15,13 +15,13 @@ pub(super) enum Deadline {
     Session(SessionId),
     /// End a session whose client has moved to another exit.
     Leaving(SessionId),
-    /// Forget how often a client has kept its session.
+    /// Reset the count of how often a client has kept its session.
     Stays(PublicKey),
     /// Update `last_seen` of online clients.
     LastSeen,
     /// Tell the store of ended sessions.
     Ends,
-    /// Send the store again what it has refused.
+    /// Send the rows again that the store has refused.
     Again,
 }
 

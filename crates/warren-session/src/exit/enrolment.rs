@@ -1,4 +1,4 @@
-//! Enrolment with an invitation, which the store has to confirm before the client hears of it.
+//! Enrolment with an invitation. The store must confirm it before the client is told.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ impl ExitSessions {
             return Ok(());
         }
         if self.fleet.is_clock_wrong {
-            // By this clock, an expired invitation could still look valid.
+            // This clock is wrong, so an expired invitation could still look valid.
             return Err(Goodbye::NotStored);
         }
         if is_planted(Bug::EnrolledTooEarly) {
@@ -48,7 +48,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Lets a client that asks again wait for the answer to its first request.
+    /// If a client asks again, makes it wait for the answer to its first request.
     fn join(
         &mut self,
         now: Instant,
@@ -104,13 +104,13 @@ impl ExitSessions {
             };
             self.change_phase(connection, Phase::Waiting { deadline, enrolled });
             match (&name, outcome) {
-                // The outcome does not matter: if the store refused, another exit has enrolled the key meanwhile.
+                // The outcome of this request does not matter: if the store refused, another exit has enrolled the key meanwhile.
                 (Some(name), _) => {
                     self.send(connection, &Message::Enrolled(Enrolled { name: name.clone() }));
                     // Messages that came while the connection waited were not read.
                     self.read(now, connection);
                 }
-                // The invitation was withdrawn or used by another key meanwhile, as the store has shown.
+                // Meanwhile, the invitation was withdrawn or used by another key, as the store has shown.
                 (None, Ok(()) | Err(StoreRefusal::Conflict)) if is_void => {
                     self.refuse(now, connection, Goodbye::InvitationVoid);
                 }

@@ -100,8 +100,7 @@ impl ExitSessions {
     /// Closes a connection with a reason, and detaches it from its session if it has one.
     pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
         let Some((key, phase)) = self.connections.phase(connection) else { return };
-        // A stranger learns only that its key is unknown, or what becomes of its invitation, no matter what it did
-        // wrong.
+        // No matter what a stranger did wrong, it learns only that its key is unknown, or what becomes of its invitation.
         let hears = self.is_known(key) || matches!(reason, Goodbye::InvitationVoid | Goodbye::NotStored);
         let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {

@@ -16,10 +16,10 @@ use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
 use crate::planted_moves;
 
-/// How long a session goes on after its client has moved to another exit.
+/// How long a session continues after its client has moved to another exit.
 const LEAVING_TIME: Duration = Duration::from_secs(30);
 
-/// A row in force that the store may lack. The exit keeps these over a restart, so that the store hears of them in the end.
+/// A row in force that the store may lack. The exit keeps such rows over a restart, so that the store gets them in the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnsentRow {
@@ -27,7 +27,8 @@ pub struct UnsentRow {
     /// Whether only a date has changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_date: bool,
-    /// Whether this exit has disabled the client, which then stays disabled whatever another exit has written meanwhile.
+    /// Whether this exit has disabled the client. If so, the client stays disabled, no matter what another exit has written
+    /// meanwhile.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_shut_out: bool,
 }
@@ -40,7 +41,7 @@ pub struct WholeCopy {
     differing: Vec<RowChange>,
 }
 
-/// Most rows of a whole copy: the clients, and as many invitations and removed keys as an exit has memory for.
+/// Maximum number of rows of a whole copy: the clients, and as many invitations and removed keys as fit into an exit's memory.
 const MAX_WHOLE: usize = 8 * MAX_CLIENTS;
 
 /// After this many changes at once, the exit frees unused memory.
@@ -97,7 +98,7 @@ impl ExitSessions {
         self.store.take_uncopied().into_iter().map(|row| self.registry.row(row)).collect()
     }
 
-    /// Notes rows that could not be copied, so that the next [`Self::take_uncopied`] returns them again.
+    /// Records rows that could not be copied, so that the next [`Self::take_uncopied`] returns them again.
     pub fn copy_again(&mut self, rows: &[RowChange]) {
         rows.iter().for_each(|row| self.store.note(row.id()));
     }
@@ -119,7 +120,8 @@ impl ExitSessions {
     /// Restores what [`Self::unsent`] returned before a restart. Call it before anything else happens.
     pub fn resume(&mut self, unsent: Vec<UnsentRow>) {
         for UnsentRow { row, is_date, is_shut_out } in unsent {
-            // If the exit ended after it wrote the row's name and before it wrote the row, nobody was told of the change.
+            // The exit may have ended after it wrote the row's name and before it wrote the row. Then nobody was told of the
+            // change.
             if is_planted(Bug::UnsentForgotten) || !self.is_change_of_this_exit(row) {
                 continue;
             }
@@ -141,7 +143,7 @@ impl ExitSessions {
     /// Whether a row can be the result of a change that an exit makes without the store.
     fn is_change_of_this_exit(&self, row: RowId) -> bool {
         match (row, self.registry.row(row)) {
-            // If this exit removed the client, its key is a removed key, too.
+            // If this exit removed the client, the registry lists the client's key as removed.
             (RowId::Client(key), RowChange::Client { client: None, .. }) => {
                 self.registry.row(RowId::Removed(key)) != RowId::Removed(key).deletion()
             }
@@ -173,7 +175,7 @@ impl ExitSessions {
         errors
     }
 
-    /// Tells the store at once of everything that it lacks, because it answers again.
+    /// Sends the store everything that it lacks, because it answers again.
     pub fn store_answers(&mut self) {
         if let Some(at) = self.store.again_at.take() {
             self.deadlines.remove(at, Deadline::Again);
@@ -181,7 +183,7 @@ impl ExitSessions {
         self.save();
     }
 
-    /// Says whether this host's clock is so wrong that no invitation may be redeemed here.
+    /// Sets whether this host's clock is so wrong that no invitation may be redeemed here.
     pub fn set_clock_wrong(&mut self, is_wrong: bool) {
         self.fleet.is_clock_wrong = is_wrong;
     }
@@ -193,8 +195,8 @@ impl ExitSessions {
         }
     }
 
-    /// Handles the news that a client has a session at another exit, with the number `claim`. If the client process here has
-    /// opened it, the session here goes on for a while, for packets on their way, and stays if it is the newer one. Otherwise
+    /// Handles the message that a client has a session at another exit, with the number `claim`. If the client process here has
+    /// opened it, the session here continues for a while, for packets on their way. It stays if it is the newer one. Otherwise
     /// another host has taken the client's place.
     pub fn elsewhere(&mut self, now: Instant, key: PublicKey, nonce: &[u8], claim: u64) {
         let Some(session) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
@@ -206,7 +208,7 @@ impl ExitSessions {
             && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
             && self.may_stay(now, key)
         {
-            // The client has come back or stayed, and the store has heard of the other session late.
+            // The client has come back or stayed, and the message about the other session is late.
             return self.actions.push_back(ExitAction::Stays { session: id, key });
         }
         if own != nonce || is_planted(Bug::MovedCutOff) {
@@ -220,7 +222,7 @@ impl ExitSessions {
         }
     }
 
-    /// Notes that the client keeps a session, although it has opened another one at another exit.
+    /// Records that the client keeps a session, although it has opened another one at another exit.
     pub(super) fn stays(&mut self, now: Instant, id: SessionId, claim: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         // Each connection says so, and only the first one says something new.

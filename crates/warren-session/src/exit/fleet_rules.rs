@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::SessionId;
 use crate::PublicKey;
 
-/// What applies only to an exit of a fleet.
+/// The state that only an exit of a fleet has.
 #[derive(Debug, Default)]
 pub(super) struct FleetRules {
     /// Sessions whose clients have moved to another exit, and when they end.
@@ -22,18 +22,18 @@ pub(super) struct FleetRules {
 /// How long a client's stays count.
 pub(super) const STAYS_TIME: Duration = Duration::from_secs(30);
 
-/// Most stays of a client within [`STAYS_TIME`]. Each stay costs the store a write. A client whose moves all fail stays at most
-/// once every five seconds.
+/// How often a client may stay within [`STAYS_TIME`]. Each stay costs the store a write. A client whose moves all fail stays at
+/// most once every five seconds.
 pub(super) const MAX_STAYS: u32 = 8;
 
 /// Whether a client may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stay {
-    /// It may, and its stays count from now on: [`FleetRules::forget_stays`] is due after [`STAYS_TIME`].
+    /// The client may stay. Its stays count from now on: [`FleetRules::forget_stays`] is due after [`STAYS_TIME`].
     First,
-    /// It may.
+    /// The client may stay.
     Another,
-    /// It has stayed too often.
+    /// The client has stayed too often.
     TooMany,
 }
 

@@ -16,7 +16,7 @@ use crate::pool::AddressPool;
 /// The writer of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
-    /// This exit, with a proposal.
+    /// This exit, by a proposal.
     Own(StoreRequestId),
     /// Another exit, or another program that writes to the store.
     Other,
@@ -102,7 +102,7 @@ impl ExitSessions {
             return Some(row).filter(|_| !is_later);
         };
         if writer == Writer::Other && self.has_removed(&client) {
-            // The store must delete this row, too. It would refuse the removed key otherwise, again and again.
+            // The store must delete this row, too. Otherwise it would refuse the removed key again and again.
             self.store.owe(id);
             return Some(RowChange::Client { key, client: None });
         }
@@ -111,7 +111,7 @@ impl ExitSessions {
         }
         // If the exit has removed the client, its key is a removed key, and the registry refuses the row.
         if let Some(own) = self.registry.by_key(key) {
-            // What the store lacks is newer here: the date, and for an owed row the lease too.
+            // This exit's values that the store lacks are newer: the date, and for an owed row also the lease.
             if self.store.owes(id) {
                 (client.leased_ipv4, client.leased_ipv6) = (own.leased_ipv4, own.leased_ipv6);
             }
@@ -131,8 +131,8 @@ impl ExitSessions {
         Some(RowChange::Client { key, client: Some(client) })
     }
 
-    /// Whether this exit has removed a client, and the store does not know it yet. The client may have changed to its next key at another
-    /// exit meanwhile.
+    /// Whether this exit has removed a client, and the store does not know it yet. Meanwhile, the client may have changed to its
+    /// next key at another exit.
     fn has_removed(&self, client: &Client) -> bool {
         client.keys().any(|key| self.store.owes(RowId::Removed(key)) && self.registry.has_removed(key))
     }
@@ -176,18 +176,18 @@ impl ExitSessions {
         (is_changed && !is_planted(Bug::ChangedSessionKept)).then_some(EndReason::Changed)
     }
 
-    /// Whether a client's addresses in the pool are no longer those of the registry.
+    /// Whether a client's addresses in the pool differ from those in the registry.
     fn has_moved(&self, key: PublicKey, was: Option<&Client>) -> bool {
         let Some(is) = self.registry.by_key(key) else { return true };
         was.is_none_or(|was| was.static_lease() != is.static_lease()) || self.pool.lease_of(key) != is.lease()
     }
 
-    /// Gives clients their addresses in the pool: first the static ones, which win over sticky ones.
+    /// Reserves the clients' addresses in the pool: first the static ones, which win over sticky ones.
     fn hold(&mut self, keys: &[PublicKey]) {
         let clients: Vec<Client> =
             keys.iter().filter_map(|key| self.registry.by_key(*key).cloned()).collect();
         for client in &clients {
-            // Everybody who had one of these addresses has lost it by now, and the addresses were checked.
+            // Every earlier holder has lost these addresses by now, and the addresses were checked.
             let _ = reserve(&mut self.pool, client, seen(client));
         }
         for client in &clients {

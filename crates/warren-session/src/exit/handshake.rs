@@ -212,7 +212,7 @@ impl ExitSessions {
         }
         self.actions.push_back(ExitAction::Attach { session: id, connection, index });
         if let Some(before) = before {
-            // The new connection has the index by now, so this detaches nothing a second time.
+            // The new connection has this index by now, so the old one is not detached a second time.
             self.refuse(now, before, Goodbye::Superseded);
         }
     }
@@ -251,7 +251,7 @@ impl ExitSessions {
 }
 
 impl Wish {
-    /// Checks the version first, because other versions may give the other fields another meaning.
+    /// Checks the version first, because the other fields may mean something else in other versions.
     fn parse(hello: Hello) -> Result<Self, Goodbye> {
         if hello.version != PROTOCOL_VERSION {
             return Err(Goodbye::Version(Some(Versions { exit: PROTOCOL_VERSION, client: hello.version })));

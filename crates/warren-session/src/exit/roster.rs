@@ -14,8 +14,8 @@ impl ExitSessions {
         self.config.fleet.fleet.as_ref()
     }
 
-    /// Accepts a signed roster, and sends it to all clients that follow rosters. The first one says which key is the fleet's.
-    /// From then on, only newer rosters of that key are accepted.
+    /// Accepts a signed roster, and sends it to all clients that follow rosters. The first one determines the fleet's key. From
+    /// then on, only newer rosters signed by that key are accepted.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl ExitSessions {
         Ok(news)
     }
 
-    /// Sets how busy the fleet's exits are. Clients hear it when they connect, and with the next roster.
+    /// Sets the loads of the fleet's exits. Clients get them when they connect, and with the next roster.
     pub fn set_loads(&mut self, mut loads: Vec<ExitLoad>) {
         loads.truncate(MAX_ROSTER_EXITS);
         self.config.fleet.loads = loads;
@@ -56,7 +56,7 @@ impl ExitSessions {
         let signed = if is_known { Vec::new() } else { fleet.signed().as_bytes().to_vec() };
         let loads = self.config.fleet.loads.clone();
         if !is_known && let Some(session) = self.sessions.get_mut(&id) {
-            // This connection may break before the client has the roster, while the session goes on.
+            // This connection may break before the client has the roster, while the session continues.
             session.told.roster = true;
         }
         if !(signed.is_empty() && loads.is_empty()) {
@@ -64,8 +64,8 @@ impl ExitSessions {
         }
     }
 
-    /// Tells a connection that has just joined a session of a roster that the client did not have when it opened the session. All
-    /// connections that were told may have broken.
+    /// Sends the roster on a connection that has just joined a session, if the client did not have it when it opened the session.
+    /// All connections on which it was sent may have broken.
     pub(super) fn repeat_roster(&mut self, id: SessionId, connection: u64) {
         let has_news = self.sessions.get(&id).is_some_and(|session| session.told.roster);
         if has_news
@@ -76,7 +76,7 @@ impl ExitSessions {
         }
     }
 
-    /// Tells a session's client on every connection, because one of them may be about to break.
+    /// Sends the roster to a session's client on every connection, because one of them may be about to break.
     fn tell_roster(&mut self, id: SessionId, roster: &Message) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.told.roster = true;

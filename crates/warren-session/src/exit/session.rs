@@ -43,7 +43,7 @@ pub struct Session {
     pub(super) process: Process,
     /// The connection at each index.
     pub(super) connections: Vec<Option<u64>>,
-    /// When the session ends unless a connection is attached. Set while there is none.
+    /// When the session ends unless a connection is attached. Set while no connection is attached.
     pub(super) offline_deadline: Option<Instant>,
     pub(super) told: Told,
 }
@@ -52,11 +52,11 @@ pub struct Session {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     pub(super) nonce: Nonce,
-    /// The session's number among those of the process.
+    /// The session's number among those of its client process.
     pub(super) claim: u64,
 }
 
-/// What a client was told since its `Welcome`.
+/// The messages that a client was sent since its `Welcome`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     /// How often the client was told of changes.
@@ -96,7 +96,7 @@ impl Session {
         &self.prefixes
     }
 
-    /// Whether the client can go to another exit. None if it does not say.
+    /// Whether the client can go to another exit. `None` if it does not say.
     pub fn has_other_exit(&self) -> Option<bool> {
         self.has_other_exit
     }
@@ -157,7 +157,7 @@ impl Session {
 pub(super) struct Predecessors(VecDeque<(SessionId, Nonce)>);
 
 impl Predecessors {
-    /// Most processes remembered per key.
+    /// Maximum number of processes remembered per key.
     const MOST: usize = 8;
 
     pub(super) fn add(&mut self, session: SessionId, nonce: Nonce) {

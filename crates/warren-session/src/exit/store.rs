@@ -33,11 +33,11 @@ pub struct StoreRequest {
 pub enum StoreRefusal {
     /// The store cannot be reached or cannot write. Trying again later may work.
     Unavailable,
-    /// A name, key, address or token belongs to somebody else, or somebody else has changed a row meanwhile.
+    /// Somebody else has the name, key, address or token, or has changed a row meanwhile.
     Conflict,
 }
 
-/// Something that only one proposal at a time may concern.
+/// Something that at most one proposal at a time may concern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Claim {
     Key(PublicKey),
@@ -60,7 +60,7 @@ pub(super) struct Pending {
     pub(super) enrolment: Option<Enrolment>,
 }
 
-/// A key that enrols itself, and the connections that wait to hear of it.
+/// A key that enrols itself, and the connections that wait for the outcome.
 #[derive(Debug)]
 pub(super) struct Enrolment {
     pub(super) key: PublicKey,
@@ -68,7 +68,7 @@ pub(super) struct Enrolment {
     pub(super) waiting: BTreeSet<u64>,
 }
 
-/// Which rows are on their way to the store.
+/// The rows that are on their way to the store.
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
     last: u64,
@@ -76,11 +76,11 @@ pub(super) struct StoreState {
     claims: BTreeMap<Claim, StoreRequestId>,
     /// Rows in force that no request contains yet.
     unsent: BTreeSet<RowId>,
-    /// Rows in force that are in a request, with the latest such request.
+    /// Rows in force that were sent, each with the latest request that contains it.
     sent: BTreeMap<RowId, StoreRequestId>,
-    /// Rows in force in which more than a date has changed, each with the latest request at the time of its change.
-    /// Every request contains these rows. Otherwise, if only a later request was stored, a name or address that one
-    /// client has given up could belong to two clients in the store.
+    /// Rows in force in which more than a date has changed, each with the latest request at the time of its change. Every request
+    /// contains all of these rows. Otherwise, if only a later request was stored, a name or address that one client has given up
+    /// could belong to two clients in the store.
     owed: BTreeMap<RowId, StoreRequestId>,
     /// Clients that were disabled by a request that is not stored yet.
     disabled: BTreeMap<PublicKey, StoreRequestId>,
@@ -90,11 +90,11 @@ pub(super) struct StoreState {
     again: bool,
     /// The batch that somebody waits for and that a proposal holds up, with the rows that it must contain.
     held_up: Option<(StoreRequestId, BTreeSet<RowId>)>,
-    /// When the store is told again what it has refused.
+    /// When to send the refused rows to the store again.
     pub(super) again_at: Option<Instant>,
     /// When the store must be told that sessions ended. Unset if it need not.
     pub(super) ends_due: Option<Instant>,
-    /// Rows that have changed since the exit's own copy was written. Unset if it keeps none.
+    /// Rows that have changed since the exit's own copy was written. Unset if the exit keeps no copy.
     uncopied: Option<BTreeSet<RowId>>,
 }
 
@@ -104,7 +104,7 @@ impl StoreState {
         StoreRequestId(self.last)
     }
 
-    /// Enters a proposal.
+    /// Records a proposal.
     pub(super) fn propose(
         &mut self,
         claims: Vec<Claim>,
@@ -121,8 +121,8 @@ impl StoreState {
         sent
     }
 
-    /// Enters rows that have just changed. Returns the number of the request for them. Also returns the request, unless
-    /// a proposal holds it up: a row in force may contradict a proposal that the store accepts.
+    /// Records changed rows for the store. Returns the number of their request, and the request itself if it can be sent now.
+    /// It must wait while a proposal about such a row is unanswered: if the store accepts the proposal, the row may contradict it.
     pub(super) fn record(
         &mut self,
         rows: &[RowId],
@@ -158,8 +158,8 @@ impl StoreState {
         StoreRequest { id, changes }
     }
 
-    /// Whether a change of more than a date, such as a removal, has to wait for a proposal. Until then, nothing that
-    /// builds on the change can be stored.
+    /// Whether a change of more than a date, such as a removal, must wait for a proposal. Until then, nothing that builds on the
+    /// change can be stored.
     pub(super) fn is_stuck(&self) -> bool {
         self.owed.keys().any(|row| self.is_held(row))
     }
@@ -202,7 +202,7 @@ impl StoreState {
         Some(request)
     }
 
-    /// Notes that the rows of a request are stored, or have to be sent again.
+    /// Notes that the rows of a request are stored, or must be sent again.
     pub(super) fn recorded(&mut self, id: StoreRequestId, rows: &[RowId], is_stored: bool) {
         for row in rows {
             // If a later request contains the row too, that request decides.
@@ -222,13 +222,13 @@ impl StoreState {
         }
     }
 
-    /// Notes that the date of a row has changed here. It goes to the store with the next batch.
+    /// Records that the date of a row has changed here. The row goes to the store with the next batch.
     pub(super) fn changed(&mut self, row: RowId) {
         self.note(row);
         self.unsent.insert(row);
     }
 
-    /// Notes that more than the date of a row has changed here. The row goes to the store with the next request.
+    /// Records that more than the date of a row has changed here. The row goes to the store with the next request.
     pub(super) fn owe(&mut self, row: RowId) {
         self.note(row);
         self.unsent.insert(row);
@@ -241,12 +241,12 @@ impl StoreState {
         self.owed.contains_key(&row)
     }
 
-    /// Notes that a request disabled a client.
+    /// Records that a request disabled a client.
     pub(super) fn shut_out(&mut self, key: PublicKey, by: StoreRequestId) {
         self.disabled.insert(key, by);
     }
 
-    /// Notes that a later change has enabled a client.
+    /// Records that a later change has enabled a client.
     pub(super) fn let_in(&mut self, key: PublicKey) {
         self.disabled.remove(&key);
     }
@@ -283,7 +283,7 @@ impl StoreState {
         self.uncopied.is_some()
     }
 
-    /// Notes that a row has changed here, for the copy of the registry.
+    /// Records for the exit's copy of the registry that a row has changed here.
     pub(super) fn note(&mut self, row: RowId) {
         self.uncopied.iter_mut().for_each(|rows| _ = rows.insert(row));
     }
@@ -311,25 +311,25 @@ impl StoreState {
         Some(StoreRequest { id, changes: Vec::new() })
     }
 
-    /// Puts the unsent rows into the batch that leaves now. Rows that a proposal concerns stay behind. Returns false if
-    /// no row is left to send.
+    /// Puts the unsent rows into the batch that is about to leave. Rows that a proposal concerns stay behind. Returns false if no
+    /// row is left to send.
     pub(super) fn fill_batch(&mut self, request: &mut StoreRequest, registry: &ClientRegistry) -> bool {
-        // Not a batch, or a batch that is filled already.
+        // This is not a batch, or a batch that is filled already.
         if self.batch != Some(request.id) || self.requests.contains_key(&request.id) {
             return true;
         }
         let owed = self.owed.keys().copied().collect();
         let (held, mut rows): (BTreeSet<RowId>, BTreeSet<_>) =
             self.unsent.union(&owed).partition(|row| self.is_held(row));
-        // Another batch follows when the proposals for these rows have their answers.
+        // Another batch follows once the proposals for these rows are answered.
         self.again = !held.is_empty();
         if is_planted(Bug::HeldRowForgotten) {
             self.unsent.retain(|row| !held.contains(row));
         }
         let is_stuck = held.iter().any(|row| self.owes(*row));
-        // A caller that waits for this batch gets an answer, even if another request has taken its rows by now.
+        // A caller that waits for this batch gets an answer, even if another request has taken the batch's rows by now.
         let awaited = self.held_up.take_if(|(id, _)| *id == request.id && !is_stuck);
-        // If one owed row is held, none is sent: a request contains all owed rows or must not leave.
+        // If one owed row is held, nothing is sent: a request must contain all owed rows.
         if is_stuck || awaited.is_none() && self.unsent.is_disjoint(&rows) {
             rows.clear();
         }
@@ -350,7 +350,7 @@ impl StoreState {
     }
 }
 
-/// The claims of a proposal with these changes.
+/// Returns the claims of a proposal with these changes.
 pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for change in changes {

@@ -23,7 +23,7 @@ pub struct Announced {
 }
 
 impl ExitSessions {
-    /// What clients are told now.
+    /// Returns the values that are announced to clients now.
     pub fn announced(&self) -> Announced {
         let SessionConfig { dns, routes, exit_keys, .. } = self.config.clone();
         Announced { dns, routes, exit_keys }
@@ -38,9 +38,8 @@ impl ExitSessions {
         self.config_with(announced.clone()).check()
     }
 
-    /// Announces other values to clients from now on. Open sessions go on, and their clients hear of the change at once if they
-    /// accept updates. Returns how many sessions hear of it, and how many do not. Sessions of WireGuard clients are not
-    /// counted.
+    /// Announces new values to clients from now on. Open sessions continue, and their clients are told at once if they accept
+    /// updates. Returns how many sessions are told, and how many are not. Sessions of WireGuard clients are not counted.
     ///
     /// # Errors
     ///
@@ -61,9 +60,9 @@ impl ExitSessions {
         Ok((hearing.len(), deaf.len()))
     }
 
-    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit has an older key
-    /// as well, the registry then shows which clients no longer need that one. In a fleet it also shows at which exit a client
-    /// was last, so that no other exit waits for it.
+    /// Records that the exit has proven one of its keys to a client, who has proven its own key. While the exit also has an older
+    /// key, the registry thus shows which clients no longer need the older one. In a fleet, it also shows at which exit a client
+    /// was last, so that no other exit waits for the client.
     ///
     /// Returns whether the client has got the exit's new key.
     pub fn proved(&mut self, now: Instant, client: PublicKey, exit_key: PublicKey) -> bool {
@@ -87,7 +86,7 @@ impl ExitSessions {
         SessionConfig { dns, routes, exit_keys, ..self.config.clone() }
     }
 
-    /// Tells a session's client on every connection, because one of them may be about to break.
+    /// Sends the update to a session's client on every connection, because one of them may be about to break.
     fn tell(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.told.updates += 1;
@@ -100,8 +99,8 @@ impl ExitSessions {
         connections.into_iter().for_each(|connection| self.send(connection, &update));
     }
 
-    /// Tells a connection that has just joined a session what has changed since the session's `Welcome`. All connections that were
-    /// told may have broken.
+    /// Sends a connection that has just joined a session everything that has changed since the session's `Welcome`. All
+    /// connections on which it was sent may have broken.
     pub(super) fn repeat_update(&mut self, id: SessionId, connection: u64) {
         let Some(number) = self.sessions.get(&id).map(|session| session.told.updates) else { return };
         if number > 0 && !is_planted(Bug::UpdateNotRepeated) {

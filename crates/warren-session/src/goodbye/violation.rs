@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What the other side did wrong.
+/// The way in which the other side broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     /// A message does not decode.

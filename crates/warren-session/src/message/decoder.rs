@@ -41,7 +41,7 @@ impl MessageDecoder {
         if self.failed.is_some() {
             return;
         }
-        // Here and not after each message, which would move the remaining bytes each time.
+        // Done here and not after each message, which would move the remaining bytes each time.
         self.buffer.drain(..self.read);
         self.read = 0;
         if self.buffer.len().saturating_add(bytes.len()) > 2 * (PREFIX_LENGTH + MAX_MESSAGE_LENGTH) {
@@ -89,7 +89,7 @@ impl MessageDecoder {
         self.buffer.len()
     }
 
-    /// Bytes that no message has been made of yet.
+    /// The number of bytes that are not part of a decoded message yet.
     pub fn unread(&self) -> usize {
         self.buffer.len() - self.read
     }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::PublicKey;
 
-/// Why the pool cannot do what was asked.
+/// Why the pool refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PoolError {
     /// Neither network is set.

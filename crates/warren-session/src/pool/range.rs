@@ -45,7 +45,7 @@ impl Range {
         if network.prefix_len() > longest {
             return Err(PoolError::TooSmall { network, longest });
         }
-        // After the gateway.
+        // The first address after the gateway.
         let first = number(network.network()) + 2;
         let last = number(network.broadcast()) - 1;
         Ok(Self {

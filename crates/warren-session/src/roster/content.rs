@@ -17,14 +17,14 @@ use crate::{MAX_EXIT_KEYS, PublicKey};
 /// 9999-12-31T23:59:59Z, the last second that RFC 3339 can express.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// What a roster says.
+/// The content of a roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
     /// The fleet.
     pub fleet: FleetName,
     /// At least 1, and higher than in each earlier roster of the fleet.
     pub serial: u64,
-    /// When it was signed, in whole seconds. Nothing depends on it: clocks are wrong.
+    /// When the roster was signed, in whole seconds. Nothing depends on this time, because clocks can be wrong.
     pub issued_at: SystemTime,
     /// The fleet key that has signed it.
     pub signer: FleetPublicKey,
@@ -37,15 +37,15 @@ pub struct Roster {
 /// An exit of a roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RosterExit {
-    /// Its name in the fleet, of the same characters as a client's name.
+    /// The exit's name in the fleet, of the same characters as a client's name.
     pub name: String,
-    /// The keys that clients accept for it: two while its key is being rotated.
+    /// The keys that clients accept for the exit: two while its key is being rotated.
     pub public_keys: Vec<PublicKey>,
-    /// Where it listens, in the order in which clients should try.
+    /// Where the exit listens, in the order in which clients should try.
     pub endpoints: Vec<RosterEndpoint>,
-    /// Where it is, for people. May be empty.
+    /// Where the exit is, for people. May be empty.
     pub region: String,
-    /// Its share of clients compared with the weights of others, from 1 to [`MAX_WEIGHT`].
+    /// The exit's share of clients compared with the weights of others, from 1 to [`MAX_WEIGHT`].
     pub weight: u32,
     /// Whether the exit accepts clients.
     pub state: ExitState,
@@ -100,8 +100,9 @@ impl Roster {
         let handovers = handover::read_chain(&fleet, &message.handovers, signer)?;
         let issued_at = UNIX_EPOCH + Duration::from_secs(issued_at);
         let roster = Self { fleet, serial: message.serial, issued_at, signer, exits, handovers };
-        // Two encodings of one roster would be two rosters of one serial. And a field that this version does not know may change
-        // what the others mean, so a later version that adds one gives these bytes another version.
+        // Accepts only one encoding: two encodings of one roster would be two rosters with one serial. A field that this version
+        // does not know may change the meaning of others, so this version refuses it, and a later version that adds a field also
+        // raises the version number.
         if roster.encode() == bytes { Ok(roster) } else { Err(RosterError::NotCanonical) }
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a roster, and with a change of it.
+//! Errors of a roster, and of a change of it.
 
 use thiserror::Error;
 
@@ -58,7 +58,7 @@ pub enum RosterError {
     /// Two exits have the same name, key or endpoint, or an exit has it twice.
     #[error("{what} {value:?} is there twice")]
     Twice {
-        /// What is there twice: a name, a key or an endpoint.
+        /// The name, key or endpoint that occurs twice.
         what: &'static str,
         /// The value as text.
         value: String,

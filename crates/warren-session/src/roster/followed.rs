@@ -1,4 +1,4 @@
-//! `FollowedFleet`: what a client or an exit knows of a fleet, and which rosters it accepts.
+//! `FollowedFleet`: a fleet as a client or an exit knows it, and which rosters it accepts.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,8 @@ pub enum RosterNews {
 }
 
 impl FollowedFleet {
-    /// Follows the fleet of a roster. Its signer is believed to be the fleet's key, so the caller must have a reason for that.
+    /// Follows the fleet of a roster. The roster's signer is taken to be the fleet's key, so the caller must have a reason to
+    /// trust it.
     pub fn begin(newest: SignedRoster) -> Self {
         Self { newest }
     }

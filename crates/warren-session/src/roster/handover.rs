@@ -69,6 +69,6 @@ pub(super) fn keys(chain: &[Handover]) -> Vec<FleetPublicKey> {
 }
 
 fn message(fleet: &FleetName, from: FleetPublicKey, to: FleetPublicKey) -> Vec<u8> {
-    // The keys have a fixed length, so the name at the end needs none.
+    // The keys have a fixed length, so the name at the end needs no length.
     [DOMAIN, from.as_bytes(), to.as_bytes(), fleet.as_str().as_bytes()].concat()
 }

@@ -28,7 +28,7 @@ impl SignedRoster {
     pub(super) fn sign(content: &Roster, key: &FleetKey) -> Result<Self, RosterError> {
         let roster = content.encode();
         let signature = key.sign(&signed_text(&roster));
-        // What others would refuse is not signed.
+        // Decodes the result, so that no roster is signed that others would refuse.
         Self::decode(&wire::SignedRoster { roster, signature }.encode_to_vec())
     }
 
@@ -68,7 +68,7 @@ impl SignedRoster {
         STANDARD.encode(&self.bytes) + "\n"
     }
 
-    /// What the roster says.
+    /// Returns the roster's content.
     pub fn content(&self) -> &Roster {
         &self.content
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use warren_session::exit::SessionId;
 
-/// Networks and the sessions that they belong to. A look-up takes one step for each length of prefix that is in use.
+/// Networks and the sessions that they belong to. A look-up takes one step for each prefix length in use.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
     owners: HashMap<IpNet, SessionId>,
@@ -16,7 +16,7 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Gives a network to a session. The network belongs to the latest session that it was given to.
+    /// Assigns a network to a session. If several sessions claim it, it belongs to the latest one.
     pub(super) fn insert(&mut self, network: IpNet, session: SessionId) {
         // 10.0.0.1/8 and 10.0.0.0/8 are the same network, so they must be the same key.
         let network = network.trunc();
@@ -25,7 +25,7 @@ impl Prefixes {
         }
     }
 
-    /// Takes a network from a session, unless it belongs to another by now.
+    /// Takes a network from a session, unless it belongs to another session by now.
     pub(super) fn remove(&mut self, network: IpNet, session: SessionId) {
         let network = network.trunc();
         if self.owners.get(&network) != Some(&session) {

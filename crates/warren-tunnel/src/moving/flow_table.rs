@@ -10,7 +10,7 @@ use warren_packet::tuple::FiveTuple;
 
 /// Number of slots. A move takes half a minute, so this is enough for about 900 flows a second, and for more if they end.
 const SLOTS: usize = 32_768;
-/// Most slots that are tried for one flow.
+/// Maximum number of slots that are tried for one flow.
 const PROBES: usize = 64;
 /// The mark of a flow that has ended, beside the time of its latest packet. 31 bits of milliseconds are 24 days.
 const ENDED: u32 = 1 << 31;
@@ -23,7 +23,7 @@ pub(super) struct FlowTable {
     slots: Box<[Slot]>,
     /// A flow without a packet for this long is over, in milliseconds.
     idle_after: u32,
-    /// Random, so that nobody can choose flows that share slots.
+    /// The hash is keyed at random, so that nobody can choose flows that share slots.
     hasher: RandomState,
 }
 
@@ -36,7 +36,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Notes a packet. An ended flow stays ended.
+    /// Records a packet. A flow that has ended stays ended.
     fn see(&self, at: u32) {
         let seen = self.seen.load(Ordering::Relaxed);
         // Several workers may have the flow's packets. Most of them find the time noted already.
@@ -50,7 +50,8 @@ impl Slot {
         let seen = self.seen.load(Ordering::Relaxed);
         let after = if seen & ENDED != 0 { OVER_AFTER } else { idle_after };
         let is_over = at.saturating_sub(seen & !ENDED) >= after;
-        // The time first: from then on, no other worker takes the slot. If the flow goes on at this moment, it keeps the slot.
+        // Sets the time first: from then on, no other worker takes the slot. If the old flow sends at this moment, it keeps the
+        // slot.
         let taken =
             is_over && self.seen.compare_exchange(seen, at, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if taken {
@@ -67,7 +68,7 @@ impl FlowTable {
         Self { slots, idle_after, hasher: RandomState::new() }
     }
 
-    /// Notes a packet of a flow, which is added if it is not there. Returns false if it has no room.
+    /// Records a packet of a flow. Adds the flow if it is not there. Returns false if there is no room for it.
     pub(super) fn note(&self, flow: &FiveTuple, at: u32) -> bool {
         let hash = self.hash(flow);
         for slot in self.slots_of(hash) {
@@ -92,14 +93,14 @@ impl FlowTable {
         self.slot(flow).map(|slot| slot.seen.load(Ordering::Relaxed) & !ENDED)
     }
 
-    /// Notes a packet of a flow, if the table contains the flow. Returns whether it does.
+    /// Records a packet of a flow, if the table contains the flow. Returns whether it does.
     pub(super) fn see(&self, flow: &FiveTuple, at: u32) -> bool {
         let slot = self.slot(flow);
         slot.iter().for_each(|slot| slot.see(at));
         slot.is_some()
     }
 
-    /// Notes that a flow has ended, so that it is no longer counted.
+    /// Records that a flow has ended, so that it is no longer counted.
     pub(super) fn end(&self, flow: &FiveTuple) {
         if let Some(slot) = self.slot(flow) {
             slot.seen.fetch_or(ENDED, Ordering::Relaxed);

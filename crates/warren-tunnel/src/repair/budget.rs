@@ -1,12 +1,12 @@
-//! How many bytes may be sent again: a share of those that are sent.
+//! How many bytes may be sent again: a share of the bytes sent.
 
 use super::planted::{Bug, is_planted};
 
-/// Repairs may take twice what is lost and this much more, because the loss of a moment differs from the measured one.
+/// Repairs may take twice the lost share plus this much, because the loss at a moment differs from the measured one.
 const SPARE: f64 = 0.01;
 /// Largest share of the bytes. It also bounds what a wrong measure of the loss can do.
 const MOST: f64 = 0.15;
-/// Bytes that may be saved up: more than a burst of losses takes.
+/// How many bytes may be saved up: more than the repair of a burst of losses takes.
 const SAVED: f64 = 256.0 * 1024.0;
 
 /// A token bucket.
@@ -34,7 +34,7 @@ impl Budget {
         self.bytes = (self.bytes + bytes as f64 * self.share).min(SAVED);
     }
 
-    /// Takes bytes for a repair. Returns false, and takes nothing, if there are not enough.
+    /// Takes bytes for a repair. If the budget has too few, takes none and returns false.
     pub(super) fn spend(&mut self, bytes: usize) -> bool {
         let left = self.bytes - bytes as f64;
         let is_enough = left >= 0.0 || is_planted(Bug::BudgetIgnored);

@@ -19,10 +19,10 @@ const KNOWN: u64 = 2_500;
 const CLEAN: f64 = 1e-4;
 /// A path that loses more is not repaired: its loss is congestion, or repairs would be lost as well.
 const TOO_LOSSY: f64 = 0.15;
-/// With fewer packets than this in both windows, a large share of losses says nothing.
+/// If both windows together have fewer packets than this, a large share of losses proves nothing.
 const FEW: u64 = 200;
 
-/// What a path has lost lately.
+/// The recent losses of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathLoss {
     /// Packets of the last five to ten seconds.
@@ -63,8 +63,8 @@ impl Default for LossWatch {
             seen: Window::default(),
             windows: Default::default(),
             began: None,
-            // Repair that begins with the first loss comes too late for slow start: at 1 % loss, one flow had 20 Mbit/s
-            // with it, and 146 to 166 when a path of which little is known is repaired (bench/LOG.md).
+            // A new path counts as lossy, because repair that begins with the first loss comes too late for slow start. At 1 %
+            // loss, one flow had 20 Mbit/s with it, and 146 to 166 when a new path is repaired from the start (bench/LOG.md).
             is_lossy: true,
             reorders: false,
         }

@@ -1,4 +1,5 @@
-//! Finds bulk flows: those that send so much into the TUN that they get a lane of their own, so that a ping need not wait behind them.
+//! Finds bulk flows: flows that send so much into the TUN that they get a separate lane, so that a ping need not wait behind
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +9,17 @@ use std::time::{Duration, Instant};
 const BULK_BYTES: u32 = 128 * 1024;
 const WINDOW: Duration = Duration::from_millis(100);
 /// A flow stays bulk for this many windows after it has slowed down, so that flows seldom change lanes.
-// Each change may reorder the flow: what waits in the old lane is overtaken by what comes in on the new one.
+// Each change may reorder the flow: packets on the new lane overtake packets that still wait in the old one.
 const STAYS: u8 = 10;
 /// Flows are counted in buckets by their hash. Beside a thousand bulk flows, one ping in five shares a bucket with one
 /// of them.
 const PLACES: usize = 4_096;
 
-/// Bytes that flows sent in this window, by bucket.
+/// Bytes that the flows of each bucket sent in this window.
 pub(super) struct BulkFlows {
     places: Box<[Sent]>,
     window_end: Instant,
-    /// Whether any bucket is bulk. Otherwise, no packet needs a look-up.
+    /// Whether any bucket is bulk. If none is, packets need no look-up.
     has_bulk: bool,
 }
 
@@ -33,7 +34,7 @@ impl BulkFlows {
         Self { places: vec![Sent::default(); PLACES].into(), window_end: now + WINDOW, has_bulk: false }
     }
 
-    /// Counts what a flow sent.
+    /// Counts the bytes that a flow sent.
     pub(super) fn count(&mut self, flow_hash: u32, bytes: usize, now: Instant) {
         if now >= self.window_end {
             self.end_window(now);

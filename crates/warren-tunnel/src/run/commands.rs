@@ -15,7 +15,7 @@ use super::{Device, Worker};
 use crate::forward::Place;
 use crate::message::{Command, ConnectionCommand, Report, SharedCommand};
 
-/// Most commands carried out in one turn.
+/// Maximum number of commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 64;
 
 impl Worker {
@@ -49,7 +49,7 @@ impl Worker {
                     Some(Device { queue, bulk_flows, forwarding, failed_reads: 0, buffer, coalescer });
             }
             Command::Snapshot(answer) => self.snapshots.ask(answer),
-            // The asker may have gone away meanwhile. Nobody else wants the answer.
+            // The asker may have gone away meanwhile. Then the answer is not needed.
             Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
             #[cfg(debug_assertions)]
             Command::Panic => panic!("as asked for"),
@@ -137,7 +137,7 @@ impl Worker {
     }
 
     fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
-        // Another worker's connection: this worker hands over the packets that it reads for it.
+        // The connection belongs to another worker: this worker hands over the packets that it reads for it.
         if connection.worker() != self.number() {
             if self.sessions.attach(session, index, Place::There(connection)) {
                 self.elsewhere.insert(connection, session);
@@ -149,7 +149,8 @@ impl Worker {
         }
         // The connection may have closed while the command was under way. A `Closed` report tells the control plane.
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        // Connections of keys that are not enrolled share the room of one client when an exit is overloaded.
+        // From now on the connection has its client's share of an overloaded exit. All keys that are not enrolled together
+        // get the share of one client.
         self.endpoint.know_as_client(connection);
         if !self.sessions.attach(session, index, Place::Here(slot)) {
             return;

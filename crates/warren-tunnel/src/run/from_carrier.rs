@@ -18,14 +18,14 @@ use crate::forward::{Forwarding, Place, Sessions};
 use crate::message::Report;
 use crate::pump::Pump;
 
-/// Least time between two runs of postponed repairs.
+/// Minimum time between two runs of postponed repairs.
 const REPAIR_PAUSE: Duration = Duration::from_millis(1);
-/// Most memory for datagrams that all of a worker's connections together hold for order. Beyond it, a connection that
-/// adds to it releases all that it holds.
+/// Maximum memory for the datagrams that all of a worker's connections together hold for order. Beyond it, a connection that adds
+/// to it releases everything that it holds.
 const HELD_BY_ALL: usize = 64 * 1024 * 1024;
 
 impl Worker {
-    /// Receives what the carrier brought and writes it to the TUN. Returns whether it brought something.
+    /// Receives packets from the carrier and writes them to the TUN. Returns whether any arrived.
     pub(super) fn take_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Events become reports. While the control plane lags behind, the carrier waits. Otherwise, a peer could fill
         // the memory with reports.
@@ -42,7 +42,7 @@ impl Worker {
             self.take_event(event, now);
         }
         self.totals.carrier_received_datagrams += inbox.datagrams.len() as u64;
-        // Datagrams come in runs of one connection: one look-up a run.
+        // Datagrams come in runs of one connection, so one look-up per run is enough.
         let mut run = None;
         for (connection, datagram) in inbox.datagrams.drain(..) {
             if run.is_none_or(|(of, _)| of != connection) {
@@ -68,7 +68,7 @@ impl Worker {
         self.list(slot, now);
     }
 
-    /// Notes when a connection's next postponed repair is due, if there is one.
+    /// Records when a connection's next postponed repair is due, if there is one.
     fn note_repair_due(&mut self, slot: usize, due: Option<Instant>) {
         let (Some(due), Some(pump)) = (due, self.pumps.get_mut(slot)) else { return };
         if !std::mem::replace(&mut pump.has_repairs, true) {
@@ -84,7 +84,7 @@ impl Worker {
         self.last_repairs = now;
         self.repair_due = None;
         let mut slots = std::mem::take(&mut self.repairs);
-        // A connection that has ended since may have left its slot to another.
+        // If a connection has ended since, another one may have its slot.
         slots.retain(|slot| {
             self.pumps.get_mut(*slot).is_some_and(|pump| std::mem::take(&mut pump.has_repairs))
         });
@@ -226,8 +226,7 @@ impl Worker {
         self.write_to_device();
     }
 
-    /// Handles the datagrams that the connection no longer holds for order. Drops them if it has lost its
-    /// session meanwhile.
+    /// Handles the datagrams that the connection no longer holds for order. Drops them if it has lost its session meanwhile.
     fn settle_released(&mut self, slot: usize, now: Instant) {
         let pump = self.pumps.get(slot);
         let session = pump.and_then(|pump| session_of(pump, self.device.as_ref(), &self.sessions));
@@ -244,7 +243,7 @@ impl Worker {
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         match Datagram::parse_without_trailer(&datagram) {
             Ok(Datagram::Packet { flags, packet }) => {
-                // Before the checks: this counts what the connection carried.
+                // Counted before the checks, because this is everything that the connection carried.
                 pump.traffic.packets_in += 1;
                 pump.traffic.bytes_in += packet.len() as u64;
                 datagram.advance(PACKET_OVERHEAD);
@@ -279,13 +278,13 @@ impl Worker {
         self.drops.to_tun.add_many(DropReason::FragmentTimeout, packets);
     }
 
-    /// Counts one packet from the carrier that goes no further.
+    /// Counts one dropped packet from the carrier.
     pub(super) fn refuse(&mut self, reason: DropReason) {
         self.totals.carrier_received_packets += 1;
         self.drops.count_to_tun(reason);
     }
 
-    /// Counts one packet of a session that goes no further.
+    /// Counts one dropped packet of a session.
     fn refuse_of(&mut self, session: SessionId, reason: DropReason) {
         self.refuse(reason);
         self.sessions.count_drops_of(session, reason, 1);
@@ -316,7 +315,7 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // Packets in the other direction should fit into one datagram on this side, too.
+            // On this side, too, packets in the other direction should fit into one datagram.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();
@@ -340,7 +339,7 @@ impl Worker {
             view.source(),
             view.destination(),
         )?;
-        // After the other checks, so that a packet that is dropped anyway uses up nothing of the limit.
+        // Checked last, so that a packet that is dropped for another reason uses up nothing of the limit.
         if limit.is_some_and(|limit| !limit.from_client.admits(packet.len(), now)) {
             return Err(DropReason::RateLimit);
         }
@@ -354,6 +353,7 @@ impl Worker {
 fn session_of(pump: &Pump, device: Option<&Device>, sessions: &Sessions) -> Option<SessionId> {
     let is_client = || device.is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
     let attached = pump.attached.map(|(session, _)| session);
-    // At an exit with one session left, a detached connection would otherwise deliver what it holds as that session's.
+    // Otherwise, at an exit with one session left, a detached connection would deliver the datagrams that it holds as that
+    // session's.
     attached.or_else(|| sessions.only().filter(|_| is_client()))
 }

@@ -92,9 +92,9 @@ impl Worker {
         matches!(&self.device, Some(Device { forwarding: Forwarding::Client, .. }))
     }
 
-    /// Handles packets that other workers read for this worker's connections. Returns whether there may be more. A
-    /// client whose queues are full leaves the packets in the inbox, so that the other workers stop reading too. Full
-    /// inboxes of others do not count here, or two workers would wait for each other.
+    /// Handles packets that other workers read for this worker's connections. Returns whether there may be more. If a client's
+    /// queues are full, leaves the packets in the inbox, so that the other workers stop reading too. Full inboxes of other
+    /// workers do not count here: otherwise two workers could wait for each other.
     pub(super) fn take_handed_over(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         for _ in 0..BATCHES_PER_TURN {
             if self.pumps_hold_back(now) {
@@ -131,7 +131,7 @@ impl Worker {
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
     }
 
-    /// Handles the packet or super-packet that one read brought. Returns the pump that has it now.
+    /// Handles the packet or super-packet of one read. Returns the pump that has it now.
     fn take_read(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) -> Option<usize> {
         // The buffer is taken out so that the packet can be borrowed beside everything else.
         let mut buffer = std::mem::take(&mut self.device.as_mut()?.buffer);
@@ -197,13 +197,13 @@ impl Worker {
                 self.totals.handed_over += u64::from(has_room);
                 return if has_room { Ok(None) } else { Err(DropReason::HandOverFull) };
             }
-            // For a moment the workers disagree on where the flow belongs. A super-packet is handed over once only.
+            // For a moment, the workers disagree on where the flow belongs. A super-packet is handed over only once.
             (Place::There(_), Some(named)) => {
                 attached(&self.by_connection, &self.pumps, named).ok_or(DropReason::NoConnection)?
             }
         };
-        // Counted by the worker that has the connection: it also writes the flow's answers. The kernel puts what the
-        // flow sends on the lane through which it was last written to (`tun_flow_update` in `drivers/net/tun.c`).
+        // Counted by the worker that has the connection, because it also writes the flow's replies. The kernel puts the flow's
+        // packets on the lane through which the flow was last written to (`tun_flow_update` in `drivers/net/tun.c`).
         if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
@@ -239,14 +239,14 @@ impl Worker {
         let Some(pump) = self.pumps.get_mut(slot) else { return };
         let answer = IpPacket::parse(packet).ok().and_then(|packet| too_big(&packet, largest));
         let Some(answer) = answer.filter(|_| pump.may_answer(now)) else { return };
-        // Not repeated if the TUN refuses the answer: the next packet that is too big brings another one.
+        // If the TUN refuses the answer, it is not repeated: the next packet that is too big causes another one.
         if queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&answer]).is_ok() {
             self.totals.too_big_answers += 1;
         }
     }
 }
 
-/// Where a super-packet goes, and what is needed to send it there.
+/// The route of a super-packet, and the facts that sending it there needs.
 struct Routed<'a> {
     place: Place,
     /// The client's rate limit.
@@ -291,7 +291,7 @@ struct Framing<'a> {
     flow_hash: u32,
     /// The largest packet that needs no fragments, if some packet may be larger.
     largest_whole: Option<usize>,
-    /// The first packet that is larger than that.
+    /// The first packet that is larger than one datagram.
     too_large: Option<Vec<u8>>,
     now: Instant,
 }
@@ -315,7 +315,7 @@ impl Framing<'_> {
     }
 }
 
-/// Counts drops at the client that the packets were for. The reason [`DropReason::NoRoute`] says that there is none.
+/// Counts drops at the client whose packets they were. For the reason [`DropReason::NoRoute`], no client has the address.
 fn count_at_client(sessions: &Sessions, super_packet: &[u8], reason: DropReason, packets: u64) {
     if reason != DropReason::NoRoute
         && let Ok(packet) = IpPacket::parse(super_packet)

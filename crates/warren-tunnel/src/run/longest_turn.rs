@@ -25,12 +25,12 @@ impl LongestTurn {
         Self { longest: Duration::ZERO, began: Duration::ZERO, since: Instant::now() }
     }
 
-    /// Notes that a turn begins.
+    /// Records that a turn begins.
     pub(super) fn begin(&mut self) {
         self.began = of_this_thread();
     }
 
-    /// Notes that the turn, which began at `now`, ends.
+    /// Records that the turn, which began at `now`, ends.
     pub(super) fn end(&mut self, now: Instant) {
         self.longest = self.longest.max(of_this_thread().saturating_sub(self.began));
         if now.duration_since(self.since) >= PERIOD {

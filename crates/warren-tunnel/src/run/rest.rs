@@ -26,7 +26,7 @@ const LARGE: u64 = 600;
 /// The worker's counters and the time when it last ran out of work.
 pub(super) struct Rest {
     ended: Instant,
-    /// Length of the rest that followed.
+    /// The length of the rest that followed.
     length: Duration,
     written_packets: u64,
     written_bytes: u64,

@@ -11,7 +11,7 @@ use crate::counters::{ConnectionSnapshot, Snapshot};
 use crate::snapshots::{SeenConnection, WorkerSnapshot};
 use crate::traffic::Traffic;
 
-/// Connections, and clients, that one turn reads, so that turns do not get longer with their number.
+/// How many connections, and how many clients, one turn reads, so that turns do not get longer with their number.
 const PER_TURN: usize = 64;
 
 impl Worker {
@@ -36,14 +36,13 @@ impl Worker {
         if is_complete && let Some(answer) = self.snapshots.asked.pop_front() {
             let connections = std::mem::take(&mut self.snapshots.connections);
             let clients = std::mem::take(&mut self.snapshots.clients);
-            // The asker may have gone away meanwhile. Nobody else wants the answer.
+            // The asker may have gone away meanwhile. Then the answer is not needed.
             drop(answer.send(WorkerSnapshot { connections, clients, rest: self.rest_of_snapshot() }));
         }
         !self.snapshots.asked.is_empty()
     }
 
-    /// Adds what a connection carried for a session to the client's past traffic, because the connection leaves the
-    /// session.
+    /// Adds the connection's traffic for a session to the client's past traffic, because the connection leaves the session.
     pub(super) fn keep_traffic(&mut self, session: SessionId, traffic: &Traffic) {
         if let Some(place) = self.clients.keep(session, traffic)
             && let Some((_, seen)) = self.snapshots.clients.get_mut(place)
@@ -52,8 +51,7 @@ impl Worker {
         }
     }
 
-    /// Reads a connection again if the unfinished snapshot contains it already, because counts of it have moved
-    /// elsewhere.
+    /// Reads a connection again if the unfinished snapshot already contains it, because some of its counts have moved elsewhere.
     pub(super) fn see_again(&mut self, slot: usize) {
         if slot < self.snapshots.connections.len() {
             let seen = self.see(slot);

@@ -44,7 +44,7 @@ impl Worker {
     }
 }
 
-/// Writes a batch by `write`, which pushes a result for each packet or super-packet, and counts what became of it.
+/// Writes a batch by `write`, which pushes a result for each packet or super-packet. Counts the results.
 fn write_all(
     coalescer: &mut Coalescer<Bytes>,
     totals: &mut Totals,

@@ -8,7 +8,8 @@ use super::Worker;
 use crate::upkeep::CONNECTIONS_PER_TURN;
 
 impl Worker {
-    /// Looks after the connections whose turn it is: gives up their old assemblies and the memory of idle queues, and reads sizes and losses.
+    /// Does the upkeep of the connections whose turn it is: drops their old assemblies, releases the memory of idle queues, and
+    /// reads sizes and losses.
     pub(super) fn look_after_connections(&mut self, now: Instant) {
         let Some(first) = self.upkeep.first(now) else { return };
         let next = first + CONNECTIONS_PER_TURN;

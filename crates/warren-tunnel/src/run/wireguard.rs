@@ -31,7 +31,7 @@ use crate::wireguard::{Member, Members, WireGuard, drop_reason};
 const LONGEST_ANSWER: usize = 148;
 
 impl Worker {
-    /// Handles what WireGuard's peers sent, and does what is due for them. Returns whether there may be more.
+    /// Handles datagrams of WireGuard peers, and the peers' timers. Returns whether there may be more.
     pub(super) fn take_wireguard(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Taken out while `self` is needed for its contents.
         let Some(mut wireguard) = self.wireguard.take() else { return false };
@@ -75,7 +75,7 @@ impl Worker {
                     }
                     Taken::KeepAlive { peer } => {
                         buffer.clear();
-                        // The first one makes the peer a member.
+                        // The peer's first datagram makes it a member.
                         self.take_wireguard_events(server, members);
                         members.heard(peer, datagram.len());
                         return;
@@ -120,7 +120,7 @@ impl Worker {
     ) -> Result<(), DropReason> {
         let view = self.admit(session, &packet, now).map_err(|reason| of_own_link(reason, &packet))?;
         if is_syn(&view) {
-            // Its peer's packets must pass the TUN on their way back. A client's own MTU may be larger.
+            // The peer's packets must pass the TUN on their way back. A client's own MTU may be larger.
             clamp_mss(&mut packet, false, mtu.into());
         }
         let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
@@ -132,7 +132,7 @@ impl Worker {
         while let Some(event) = server.poll_event() {
             match event {
                 Event::Up { peer, key, remote } => {
-                    // It may be up again after its session was ended.
+                    // The peer may be up again after its session was ended.
                     let connection = match members.get_mut(peer) {
                         Some(member) => member.connection,
                         None => members.add(peer),
@@ -256,7 +256,7 @@ impl Worker {
         cut.map_err(|_| DropReason::BadPacket)
     }
 
-    /// Sends what was encrypted in this turn and not sent yet.
+    /// Sends the datagrams that were encrypted in this turn and not sent yet.
     pub(super) fn send_wireguard(&mut self) {
         let Some(wireguard) = &mut self.wireguard else { return };
         let (totals, drops) = (&mut self.totals, &mut self.drops);
@@ -304,7 +304,8 @@ fn count_lost(totals: &mut Totals, drops: &mut Drops, reason: DropReason, packet
     drops.to_carrier.add_many(reason, packets);
 }
 
-/// Sends a message of the protocol itself. If there is no room for it, the peer or its timers repeat it.
+/// Sends a message of the WireGuard protocol itself. If there is no room for it, the peer repeats its message, or the peer's
+/// timers repeat this one.
 fn send(sockets: &mut [PlainSocket], path: Path, message: &[u8]) {
     if let Some(socket) = sockets.get_mut(path.socket) {
         socket.send(path.remote, path.local, message, message.len());

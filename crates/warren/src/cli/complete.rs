@@ -43,7 +43,7 @@ fn with_names(command: Command, path: &str) -> Command {
     })
 }
 
-/// What an argument names.
+/// The kind of thing that an argument names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     /// A profile, or the file of one.
@@ -103,7 +103,7 @@ impl ValueCompleter for Names {
 }
 
 impl Names {
-    /// Words for the argument. Some may not begin with what was typed. None if they cannot be read.
+    /// Words for the argument. Some may not begin with what was typed. `None` if they cannot be read.
     fn words(self, typed: &Typed, beginning: &str) -> Option<Vec<String>> {
         let Typed { directories, matches } = typed;
         match self {
@@ -135,7 +135,7 @@ fn profiles(directories: &Directories) -> Vec<String> {
     names.iter().map(|name| name.as_str().to_owned()).filter(|name| name != EXIT).collect()
 }
 
-/// The first clients whose names have this beginning, of a running exit or a stopped one.
+/// Returns the first clients whose names have this beginning, of a running exit or a stopped one.
 fn clients(directories: &Directories, beginning: &str) -> Option<Vec<String>> {
     let config = load_exit(&directories.config.join("exit.toml")).ok()?;
     let mut store = exit_client::open(directories, &config).ok()?;
@@ -144,7 +144,7 @@ fn clients(directories: &Directories, beginning: &str) -> Option<Vec<String>> {
     Some(rows.into_iter().map(|client| client.name).collect())
 }
 
-/// What has been typed so far.
+/// The words that have been typed so far.
 struct Typed {
     directories: Directories,
     matches: ArgMatches,

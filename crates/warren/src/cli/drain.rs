@@ -52,7 +52,7 @@ pub(crate) async fn drain(directories: &Directories, timeout: Duration, yes: boo
     output::print("Drained; the exit has stopped.\n")
 }
 
-/// The clients that lose their connection. None if each of them can go to another exit.
+/// Returns the clients that lose their connection. `None` if each of them can go to another exit.
 fn stranded(sessions: &[SessionStatus]) -> Option<String> {
     let named = |says: Option<bool>| {
         let found: Vec<&str> = sessions
@@ -88,7 +88,7 @@ fn ask() -> anyhow::Result<()> {
             "nothing was changed, because nobody can be asked here; add --yes to drain all the same";
         return Err(Failure::new(ExitCode::Usage, sentence).into());
     }
-    // Not on standard output, which a program may read.
+    // Not written to standard output, which a program may read.
     let mut terminal = io::stderr();
     write!(terminal, "Drain all the same? [y/N] ")?;
     terminal.flush()?;

@@ -36,7 +36,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
         true => block_on(enter_as_root(directories, log, arguments, side))?,
         false => block_on(enter_as_user(directories, arguments, side))?,
     };
-    // Whoever has moved this process, only the kernel can prove where it is.
+    // No matter who has moved this process, only the kernel can prove where it is.
     let listing = std::fs::read_to_string("/proc/self/cgroup").context("cannot see this process's cgroup")?;
     if !ExecGroup::of(&name, side)?.has_in(&listing) {
         bail!("the daemon of {name} has not moved this process; see `warren logs {name}`");
@@ -44,7 +44,7 @@ pub(crate) fn run(directories: &Directories, log: &LogSettings, arguments: &Exec
     let words = shadowed.around(&arguments.command);
     let Some((program, rest)) = words.split_first() else { bail!("name a program after `--`") };
     let error = Command::new(program).args(rest).exec();
-    // The same codes as a shell's, so that scripts can tell these cases from the program's own failures.
+    // Uses a shell's exit codes, so that scripts can tell these cases from the program's own failures.
     let code =
         if error.kind() == io::ErrorKind::NotFound { ExitCode::NotFound } else { ExitCode::NotStarted };
     let sentence = format!("cannot start {}: {error}; check the program's name", program.display());
@@ -81,7 +81,7 @@ async fn enter_as_root(
     Ok((name, shadowed))
 }
 
-/// Brings the profile up for such programs alone.
+/// Brings the profile up only for programs that `warren exec` starts.
 async fn bring_up(
     directories: &Directories,
     log: &LogSettings,
@@ -140,7 +140,7 @@ pub(super) fn profile(
     }
 }
 
-/// The name of the profile whose daemon a user asks. If no daemon listens to users, the error is the sentence `none`.
+/// Returns the name of the profile whose daemon a user asks. If no daemon listens to users, fails with the sentence `none`.
 pub(super) fn listening_profile(
     directories: &Directories,
     argument: Option<&OsString>,

@@ -1,4 +1,4 @@
-//! `warren exit audit`: prints what operators did, from the audit log's file. No exit has to run.
+//! `warren exit audit`: prints what operators did, from the audit log's file. It works without a running exit.
 
 use anyhow::Context as _;
 

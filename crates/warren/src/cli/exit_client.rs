@@ -55,7 +55,7 @@ pub(crate) fn run(
         ExitClientCommand::Export(args) => transfer::export(directories, &config, args),
         ExitClientCommand::Import(args) => transfer::import(directories, &config, args, store.as_mut()),
         ExitClientCommand::Remove(args) => {
-            // None if there is only an invitation, which goes too.
+            // `None` if there is only an invitation, which is removed too.
             let client = store.show(&args.name).ok();
             let cut_off = store.remove(&args.name)?;
             output::print(&view::removal(&args.name, client.as_ref(), directories))?;
@@ -83,7 +83,7 @@ pub(crate) fn run(
     }
 }
 
-/// Says which exits of a fleet have applied a removal.
+/// Prints which exits of a fleet have applied a removal.
 fn print_cut_off(cut_off: Option<&CutOff>) -> anyhow::Result<()> {
     cut_off.map_or(Ok(()), |cut_off| output::print(&format!("{}\n", cut_off.line())))
 }

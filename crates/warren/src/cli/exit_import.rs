@@ -50,7 +50,7 @@ pub(crate) fn run(
     open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    // Before anything else, because the clients would not reach the exit without it.
+    // Checked before anything else, because the clients would not reach the exit without an endpoint.
     endpoint(&config)?;
     let file = args.file.display();
     let bytes = fs::read(&args.file).map_err(|error| {
@@ -106,7 +106,7 @@ fn with_new_keys(
     Ok(())
 }
 
-/// Writes a profile for each client that has none, and enrols all.
+/// Enrols all clients, and writes a profile for each one that has none.
 fn enrol_with_new_keys(
     planned: &[NewClient],
     keys: Vec<Option<PrivateKey>>,
@@ -134,8 +134,8 @@ fn enrol_with_new_keys(
         };
         clients.push(NewClient { public_key, ..client.clone() });
     }
-    // After all profiles: if this command is killed earlier, no enrolled key is lost, and the next import continues
-    // with the profiles.
+    // Done after all profiles are written: if this command is killed earlier, no enrolled key is lost, and the next import
+    // continues with the profiles.
     store.add_all(&clients)?;
     // From here on the exit knows the keys, so the profiles must stay.
     written.keep();
@@ -162,7 +162,7 @@ fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
     directory.join(format!("{}.toml", client.name))
 }
 
-/// For each client, the key that a killed import left for it.
+/// Returns, for each client, the key that a killed import left for it.
 fn all_left_behind(
     planned: &[NewClient],
     directory: &Path,
@@ -193,10 +193,10 @@ fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow:
     }
 }
 
-/// What an import does.
+/// The plan of an import.
 #[derive(Debug)]
 struct Plan {
-    /// The clients to enrol in addition to those that are enrolled already. Each gets a key of its own later.
+    /// The clients to enrol in addition to those that are already enrolled. Each gets its own key later.
     clients: Vec<NewClient>,
     /// The clients whose names in the file are taken.
     renamed: Vec<Renamed>,
@@ -209,7 +209,7 @@ fn plan(server: &WireGuardServer, config: &ExitSettings, enrolled: &[ClientView]
             prefixes: view.prefixes.clone(),
             ..NewClient::new(view.name.clone(), view.public_key, view.ipv4, view.ipv6)
         };
-        // They are enrolled already, so they do not conflict with each other.
+        // These clients are already enrolled, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
     }
     // Clients with which the exit cannot start now are not this import's fault, so they must not prevent it.
@@ -261,7 +261,7 @@ fn is_clash(client: &NewClient, registry: &ClientRegistry, enrolled: &[ClientVie
 
 /// Adds a client to the others. Only conflicts matter here, so its key is a placeholder.
 fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), RegistryError> {
-    // Unlike the others' keys, because a registry refuses the same key twice.
+    // The placeholder differs for each client, because a registry refuses the same key twice.
     let mut key = [0; 32];
     key[..8].copy_from_slice(&(registry.len() as u64).to_be_bytes());
     let mut entry = Client::new(client.name.clone(), PublicKey(key), SystemTime::UNIX_EPOCH);

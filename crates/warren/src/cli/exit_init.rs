@@ -84,7 +84,7 @@ fn run_with(
     output::print(&told(directories, &setup, egress.as_deref(), &files, &key.public()))
 }
 
-/// Joins a fleet. This host may do so again with the same ticket, whatever fails after it.
+/// Joins a fleet. If anything fails afterwards, this host may join again with the same ticket.
 fn join(directories: &Directories, ticket: &str, host_has_ipv6: bool) -> anyhow::Result<Joined> {
     refuse_existing(&files_in(&directories.config))?;
     let joined = fleet::join(ticket, &directories.config)?;
@@ -116,7 +116,7 @@ fn refuse_existing(files: &Files) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was found and written, and the next steps.
+/// Describes what was found and written, and the next steps.
 fn told(
     directories: &Directories,
     setup: &Setup<'_>,

@@ -14,7 +14,7 @@ use warren_daemon::output;
 
 use super::args::ExitsArgs;
 
-/// An exit as it is listed.
+/// A line of the list of exits.
 #[derive(Debug, Serialize)]
 struct Listed {
     endpoint: String,
@@ -24,7 +24,7 @@ struct Listed {
     from: &'static str,
     /// The address that answered.
     address: Option<String>,
-    /// The round-trip time of a handshake with it.
+    /// The round-trip time of a handshake with the exit.
     rtt_ms: Option<f64>,
     in_use: bool,
     /// Why the exit did not answer.
@@ -40,7 +40,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &ExitsArgs) -> any
     let profile = load_profile(&file)?;
     let exits = known_exits(&directories.state, &profile);
     let in_use = exit_in_use(directories, profile.name.as_str()).await;
-    // At once, because an exit that does not answer takes three seconds.
+    // Asks all exits at once, because one that does not answer takes three seconds.
     let local = LocalSet::new();
     let ask = |exit: RemoteExit| {
         let key = profile.private_key.clone();
@@ -77,7 +77,7 @@ fn is_in_use(exit: &RemoteExit, in_use: Option<&str>) -> bool {
 }
 
 fn text(listed: &[Listed]) -> String {
-    // Without a fleet, all exits are the profile's.
+    // Without a fleet, all exits are from the profile.
     let has_fleet = listed.iter().any(|one| one.name.is_some());
     let row = |one: &Listed| {
         let from = match &one.name {

@@ -14,7 +14,7 @@ use warren_daemon::directories::Directories;
 /// The program's name.
 const PROGRAM: &str = "warren-fleet";
 
-/// What an exit learns of the fleet that it has joined.
+/// The settings that an exit gets from the fleet that it has joined.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Joined {
     /// The exit's name in the fleet.
@@ -89,7 +89,7 @@ pub(crate) fn join(ticket: &str, config: &Path) -> anyhow::Result<Joined> {
     })
 }
 
-/// The program beside this one. If there is none, the one that `PATH` leads to.
+/// Returns the program beside this one. If there is none, the one that `PATH` leads to.
 fn program() -> PathBuf {
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|own| Some(own.parent()?.join(PROGRAM)));

@@ -1,4 +1,4 @@
-//! Finds the networks that the exit's host is in itself. These networks cannot be behind a client.
+//! Finds the networks that the exit's own host is in. These networks cannot be behind a client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -72,7 +72,8 @@ fn ipv6_networks(text: &str) -> Vec<IpNet> {
     text.lines().filter_map(network).collect()
 }
 
-/// The gateways that do not have a link-local address. Link-local gateways are left out, because no client can have such a prefix.
+/// Returns the gateways that do not have a link-local address. Link-local gateways are left out, because no client can have such
+/// a prefix.
 fn ipv6_gateways(text: &str) -> Vec<IpNet> {
     let next_hops = proc_net::ipv6_routes(text).map(|route| route.next_hop);
     let reachable = next_hops.filter(|hop| !hop.is_unspecified() && !hop.is_unicast_link_local());

@@ -63,7 +63,7 @@ pub(crate) async fn run_with(
                 directories.command("up")
             ))
         }
-        // The exit may have enrolled the key before its answer was lost, so the key has to stay.
+        // The exit may have enrolled the key, although its answer was lost. So the key must stay.
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(
                 "{sentence}; the new key is kept in {}: run the same command again to continue with it",
@@ -85,13 +85,13 @@ pub(crate) async fn run_with(
 /// The beginning of the comment that says with which invitation a profile's key was enrolled.
 const MARK: &str = "# Enrolled with the invitation ";
 
-/// What an invitation says, apart from its token.
+/// The content of an invitation, apart from its token.
 struct Invited {
     endpoint: Endpoint,
     exit_key: PublicKey,
     /// Distinguishes this invitation from others.
     label: String,
-    /// The profile's sections besides those of the exit and the key.
+    /// The profile's sections, without those of the exit and the key.
     settings: String,
     /// Where this machine keeps the keys that it has learnt of exits.
     state: PathBuf,
@@ -126,14 +126,14 @@ fn profile_name(asked: Option<&str>, invited: &str) -> anyhow::Result<ProfileNam
 struct Joining {
     profile: PathBuf,
     before: Before,
-    /// Where the key is until it is in the profile.
+    /// Where the key is stored until it is in the profile.
     key_file: PathBuf,
     key: PrivateKey,
     /// Whether this command wrote the key's file.
     is_new: bool,
 }
 
-/// What exists under the profile's name.
+/// The state of the file under the profile's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -170,13 +170,12 @@ impl Joining {
         Ok(Self { profile, before, key_file, key, is_new: true })
     }
 
-    /// Where the key is.
+    /// Returns where the key is stored.
     fn key_path(&self) -> &Path {
         if self.before == Before::ThisInvitation { &self.profile } else { &self.key_file }
     }
 
-    /// Writes the profile of the enrolled key, and returns what was written. An earlier profile is kept under another
-    /// name.
+    /// Writes the profile of the enrolled key, and returns a description of it. An earlier profile is kept under another name.
     fn finish(self, name: &ProfileName, invited: &Invited) -> anyhow::Result<String> {
         let path = self.profile.display();
         if self.before == Before::ThisInvitation {
@@ -239,7 +238,7 @@ impl Joining {
     }
 }
 
-/// What exists under the profile's name, and its key if this invitation enrolled that key.
+/// Returns the state of the file under the profile's name, and its key if this invitation enrolled that key.
 ///
 /// # Errors
 /// When the file is not a profile of the invitation's exit.

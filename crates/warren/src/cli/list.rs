@@ -13,17 +13,17 @@ use warren_daemon::directories::Directories;
 use warren_daemon::output;
 use warren_host::kill_switch::{Standing, look};
 
-/// A profile as it is listed.
+/// A line of the list of profiles.
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,
     /// A state of the daemon, `up for exec`, `down`, `killed`, or `unknown`.
     state: String,
-    /// How long the daemon has been in that state. None if it does not run.
+    /// How long the daemon has been in that state. `None` if it does not run.
     since_seconds: Option<f64>,
-    /// The exit in use, or the first one of the profile. None if the profile cannot be read.
+    /// The exit in use, or the first one of the profile. `None` if the profile cannot be read.
     exit: Option<String>,
-    /// Whether the kill switch is closed. None if that cannot be found out.
+    /// Whether the kill switch is closed. `None` if that cannot be found out.
     kill_switch: Option<bool>,
     /// Why the profile or its daemon cannot be asked, and what to do.
     problem: Option<String>,
@@ -41,7 +41,7 @@ pub(crate) async fn run(directories: &Directories, json: bool) -> anyhow::Result
         .collect();
     // A daemon's profile may be a file elsewhere.
     for (name, directory) in daemon_directory::all(&directories.runtime)? {
-        // Users other than root cannot look at the lock.
+        // Users other than root cannot check the lock.
         if name != EXIT && (directory.is_running().unwrap_or(true) || directory.has_remains()) {
             names.insert(name);
         }

@@ -24,7 +24,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
         Some(name) => name.to_string_lossy().into_owned(),
         None => match only_running(directories).await {
             Ok(name) => name,
-            // After a failed `up` nothing runs, and its log is what the user wants to see.
+            // After a failed `up` no daemon runs, and the user wants to see the failed daemon's log.
             Err(error) => only_log(directories).ok_or(error)?,
         },
     };
@@ -61,7 +61,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &LogsArgs) -> anyh
     Err(command.exec()).with_context(|| format!("cannot run {program}; check that it is installed"))
 }
 
-/// The only profile with a log file or a unit that has run. None if there are several.
+/// The only profile with a log file or a unit that has run. `None` if there are several.
 fn only_log(directories: &Directories) -> Option<String> {
     let all = daemon_directory::all(&directories.runtime).ok()?;
     let has_log = |(name, directory): &(String, DaemonDirectory)| {
@@ -73,7 +73,7 @@ fn only_log(directories: &Directories) -> Option<String> {
     with_log.next().is_none().then_some(name)
 }
 
-/// The systemd unit of a daemon. None for other than the usual directories, which units do not use.
+/// The systemd unit of a daemon. `None` for other than the usual directories, which units do not use.
 fn unit_of(directories: &Directories, name: &str) -> Option<String> {
     let are_usual = directories.runtime == Path::new("/run/warren");
     let unit = if name == EXIT { "warren-exit.service".to_owned() } else { format!("warren@{name}.service") };
@@ -99,7 +99,8 @@ fn property(unit: &str, name: &str) -> Option<String> {
 
 fn journalctl(unit: &str, arguments: &LogsArgs) -> Command {
     let mut command = Command::new("journalctl");
-    // Without host name, as in a log file. Times come from journalctl, because the daemon writes none into lines for the journal.
+    // Leaves out the host name, as a log file does. Times come from journalctl, because the daemon's lines for the journal have
+    // none.
     command.args(["--unit", unit, "--output", "short-iso", "--no-hostname"]);
     command.args(["--lines", &lines(arguments)]);
     if arguments.follow {
@@ -117,7 +118,7 @@ fn tail(file: &Path, arguments: &LogsArgs) -> Command {
     };
     command.args(["--lines", &count]);
     if arguments.follow {
-        // By name, because each start of the daemon begins a new file.
+        // Follows the name, because each start of the daemon begins a new file.
         command.args(["--follow=name", "--retry", "--quiet"]);
     }
     command.arg("--").arg(file);

@@ -61,7 +61,8 @@ async fn look() -> anyhow::Result<CurrentNetwork> {
     }
 }
 
-/// The profiles that trust the network, each with its name for it. Profiles that this user cannot read are left out.
+/// Returns the profiles that trust the network, each with its name for the network. Profiles that this user cannot read are left
+/// out.
 fn trusting(directories: &Directories, current: &CurrentNetwork) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for profile in profile_names(&directories.config).unwrap_or_default() {

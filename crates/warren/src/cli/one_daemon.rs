@@ -1,4 +1,4 @@
-//! The daemon that a command speaks to: the one named, or the only one that runs. Says why none answers.
+//! The daemon that a command speaks to: the named one, or the only one that runs. Says why no daemon answers.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(crate) async fn status_of(directories: &Directories, name: Option<&str>) -> 
     answer_of(directories, name, async |socket| ask_status(socket).await).await.map(|(_, status)| status)
 }
 
-/// The same as JSON, as the daemon wrote it.
+/// Returns the same as JSON, in the daemon's own words.
 ///
 /// # Errors
 /// As [`ask_one`].
@@ -117,7 +117,7 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     }
 }
 
-/// The daemon that ended last among those that gave a reason. If none gave a reason, any daemon.
+/// Returns the daemon that ended last among those that gave a reason. If none gave a reason, returns any daemon.
 fn ended_last(all: &[(String, DaemonDirectory)]) -> Option<&(String, DaemonDirectory)> {
     let end = |directory: &DaemonDirectory| {
         directory.path().metadata().and_then(|metadata| metadata.modified()).ok()

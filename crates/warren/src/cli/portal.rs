@@ -66,13 +66,13 @@ async fn as_root(directories: &Directories, arguments: &PortalArgs) -> anyhow::R
     group.make()?;
     let shadowed = Shadowed::for_root(Side::Outside, &resolvers, directory.path())?;
     let was_closed = client::kill_switch::is_closed(&directory)?;
-    // From here on, every way out of this function closes it.
+    // From here on, every way out of this function closes the portal.
     let opened = OpenPortal::open(&directory, &name, caller.number, resolvers, arguments.timeout).await?;
     let watched = Watched { directory: &directory, has_daemon, was_closed };
     let ended = match start_as(&caller, &group, &shadowed, directories, &name, arguments) {
         Ok(mut child) => {
             let ended = watched.wait(&mut child, arguments.timeout).await;
-            // Before the browser ends, which may take a while.
+            // Closes the portal before the browser ends, which may take a while.
             let closed = opened.close().await;
             end(&mut child).await;
             closed.and(ended)
@@ -154,7 +154,7 @@ fn start_as(
 async fn end(child: &mut Child) {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
     let Some(id) = id else { return };
-    // It may have ended by now, or belong to another user by its own choice.
+    // The process may have ended by now, or may belong to another user by its own choice.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     drop(timeout(TIME_TO_END, child.wait()).await);
 }
@@ -170,7 +170,7 @@ enum Ended {
     DaemonGone,
 }
 
-/// What ends a portal, other than its program.
+/// The events that end a portal, apart from the end of its program.
 struct Watched<'a> {
     directory: &'a DaemonDirectory,
     has_daemon: bool,

@@ -64,7 +64,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
          New profiles already have both, and new invitations have the new key.\n",
         config.keys.file.display(),
     ))?;
-    // Only now: the new key is in use, and has to be shown even if the clients cannot be listed.
+    // Listed only now: the new key is in use, and must be shown even if the clients cannot be listed.
     let waiting = settled(directories, config, new, runs).await?;
     let list = directories.command("exit rotate-key --list");
     output::print(&format!(
@@ -73,7 +73,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
     ))
 }
 
-/// The clients without the new key, once those that are connected have had a moment to use it.
+/// Returns the clients without the new key. Gives connected clients a moment to use it first.
 async fn settled(
     directories: &Directories,
     config: &ExitSettings,
@@ -196,7 +196,7 @@ async fn tell(
             }
             None => Ok(Told::TakenOver(0)),
         },
-        // It has ended meanwhile. When it starts again, it reads the changed file.
+        // The exit has ended meanwhile. When it starts again, it reads the changed file.
         Err(AskError::NotRunning) => Ok(Told::NotRunning),
         Err(error) => Err(anyhow!(
             "the file was changed, but the running exit could not load it: {error}; restart the exit"

@@ -19,7 +19,7 @@ pub(crate) async fn is_running(directories: &Directories, config: &ExitSettings)
         Err(AskError::NotRunning) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    // One common key is enough: during a rotation, the file or the exit may have one key more than the other.
+    // One common key is enough: during a rotation, the file or the exit may have one key more.
     if served.iter().any(|key| config.public_keys().contains(key)) {
         return Ok(true);
     }

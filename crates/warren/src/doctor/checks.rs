@@ -311,7 +311,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 
 fn socket_buffers(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "socket buffers";
-    // On a machine of its own, root may exceed the limits. Only in a container does a socket get less.
+    // On a real host, root may exceed the limits. Only in a container does a socket get less.
     let least = facts.sockets.buffers.map(|(receive, send)| receive.min(send))?;
     let found = format!("a UDP socket gets {} KiB", least / 1024);
     if least >= SMALL_BUFFERS {

@@ -45,7 +45,7 @@ pub(super) struct Facts {
     pub(super) exits: Vec<KnownExit>,
     /// Rules of other programs that would lead around a profile's tunnel.
     pub(super) rules_in_front: Vec<RuleInFront>,
-    /// The exit that is set up here. None if there is none.
+    /// The exit that is set up here. `None` if there is none.
     pub(super) exit: Option<ExitFacts>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct KernelFacts {
     pub(super) has_landlock: Option<bool>,
 }
 
-/// What a daemon's UDP sockets get.
+/// The properties of a daemon's UDP sockets.
 #[derive(Debug, Default)]
 pub(super) struct SocketFacts {
     /// Bytes of buffer for receiving and for sending.
@@ -86,7 +86,7 @@ pub(super) struct CoreFacts {
 /// The configuration directory.
 #[derive(Debug, Default)]
 pub(super) struct FileFacts {
-    /// What is wrong with files.
+    /// Problems with files.
     pub(super) broken: Vec<String>,
     /// Files that this user may not read.
     pub(super) unreadable: Vec<String>,
@@ -102,7 +102,7 @@ pub(super) struct DaemonFacts {
     pub(super) killed: Vec<String>,
     /// Kill switches that were closed.
     pub(super) closed: Vec<ClosedKillSwitch>,
-    /// What running clients report as wrong.
+    /// Problems that running clients report.
     pub(super) troubles: Vec<TunnelTrouble>,
 }
 
@@ -110,7 +110,7 @@ pub(super) struct DaemonFacts {
 #[derive(Debug, Default)]
 pub(super) struct NetworkFacts {
     pub(super) egress: Option<Egress>,
-    /// What the path to the internet carries.
+    /// The packet sizes that the path to the internet carries.
     pub(super) path: Option<Path>,
     /// Networks that this host has a route to or an address in.
     pub(super) networks: Vec<IpNet>,
@@ -149,7 +149,7 @@ pub(super) struct RuleInFront {
     pub(super) profile: String,
     pub(super) rule: String,
     pub(super) remedy: String,
-    /// Whether no priority in front of it is left for Warren's rule.
+    /// Whether the rule has the first priority, so that none is left in front of it for Warren's rule.
     pub(super) is_first: bool,
 }
 
@@ -247,7 +247,7 @@ fn network() -> NetworkFacts {
     let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
     let forwarding_for_all = [
         ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
-        // A running exit leaves this one off. Turning on forwarding for all devices turns it on too.
+        // A running exit leaves this setting off. Turning on forwarding for all devices turns it on too.
         ("/proc/sys/net/ipv6/conf/default/forwarding", "net.ipv6.conf.all.forwarding"),
     ];
     NetworkFacts {
@@ -314,7 +314,7 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
     }
 }
 
-/// Whether this user may read a file. Notes it otherwise.
+/// Whether this user may read a file. If not, notes the file.
 fn may_read(path: &std::path::Path, facts: &mut Facts) -> bool {
     let is_forbidden =
         fs::File::open(path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
@@ -352,7 +352,8 @@ fn exits_of(directories: &Directories, profile: &ClientProfile) -> Vec<KnownExit
     all.unwrap_or_default()
 }
 
-/// Rules of other programs that are in front of a profile's rules, or would be if those had the usual priorities.
+/// Returns the rules of other programs that are in front of a profile's rules, or would be if the profile's rules had the usual
+/// priorities.
 fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     let place = block_on(async {
         let is_reachable = profile.routes.lan.is_reachable(profile.kill_switch.enabled);
@@ -374,8 +375,8 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
-/// Where published ports may be, but cannot be read. Includes the tables of the old iptables, which are not in nftables and
-/// which the exit's service cannot read.
+/// Returns the places where published ports may be, but cannot be read. They include the tables of the old iptables, which are
+/// not in nftables and which the exit's service cannot read.
 fn unread_ports() -> Vec<String> {
     let look = async { Ok(published::look().await) };
     let Ok(published) = block_on(look) else { return Vec::new() };
@@ -469,7 +470,7 @@ fn deepest_idle() -> Option<(String, u64)> {
     deepest.map(|(latency, name)| (name, latency))
 }
 
-/// What a program prints, if it is installed and succeeds.
+/// Returns the output of a program, if it is installed and succeeds.
 fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     // The parsers expect the English output.
     let ended = Command::new(program).args(arguments).env("LC_ALL", "C").output().ok()?;

@@ -9,9 +9,9 @@ use serde::Serialize;
 pub(super) enum Verdict {
     /// Nothing to do.
     Good,
-    /// What was checked works, but could be better.
+    /// The checked part works, but could be better.
     Advice,
-    /// What was checked does not work.
+    /// The checked part does not work.
     Problem,
 }
 
@@ -20,13 +20,13 @@ pub(super) enum Verdict {
 pub(super) struct Finding {
     pub(super) check: &'static str,
     pub(super) verdict: Verdict,
-    /// What was found, as a sentence.
+    /// The finding, as a sentence.
     pub(super) found: String,
     /// Why the finding matters. Empty for a good finding.
     pub(super) why: &'static str,
-    /// What to do. Empty for a good finding.
+    /// The advice. Empty for a good finding.
     pub(super) fix: String,
-    /// What `--fix` does about it.
+    /// The repairs that `--fix` makes.
     pub(super) repairs: Vec<Repair>,
 }
 

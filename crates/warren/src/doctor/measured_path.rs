@@ -28,7 +28,7 @@ const AT_REST: Duration = Duration::from_millis(1_500);
 const COUNTING: Duration = Duration::from_millis(3_500);
 const SETTLING: Duration = Duration::from_millis(500);
 const UNDER_LOAD: Duration = Duration::from_millis(3_500);
-/// How often the load is adapted to what the path carries.
+/// How often the load is adapted to the rate that the path carries.
 const STEP: Duration = Duration::from_millis(250);
 
 /// Echoes for the round-trip time, and for counting losses.
@@ -38,14 +38,14 @@ const COUNTED: Series = Series { flows: (0, FLOWS), length: LEAST, interval: Dur
 /// Bits per second of the first load, and of the largest.
 const FIRST_RATE: f64 = 2e6;
 const LARGEST_RATE: f64 = 400e6;
-/// Bytes of the load after which it ends early.
+/// The load ends early after this many bytes.
 const MOST_BYTES: u64 = 64_000_000;
-/// The load exceeds what the path carries by this factor.
+/// The load exceeds the rate that the path carries by this factor.
 const EXCESS: f64 = 1.5;
 /// A measured rate counts as the path's limit if the offered load exceeds it by more than this factor.
 const LIMITED: f64 = 1.15;
 
-/// Measures, and prints what was found.
+/// Measures, and prints the results.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] if there is no tunnel, and when the exit answers no echo.
@@ -74,7 +74,7 @@ struct Measurement<'a> {
     echoes: Echoes,
 }
 
-/// What the load phase saw: one element for each step.
+/// The measurements of the load phase: one element for each step.
 struct Load {
     began: Instant,
     steps: Vec<Step>,
@@ -131,7 +131,7 @@ impl<'a> Measurement<'a> {
         let change = Change::between(&begun, &settled);
 
         let load = self.load(&settled).await?;
-        // Without the first quarter, in which the load still adapts to the path.
+        // Leaves out the first quarter, in which the load still adapts to the path.
         let under_load = self.echoes.round_trips_since(load.began + UNDER_LOAD / 4);
         self.echoes.exchange(&[], SETTLING).await;
         let client = self.first.client.as_ref();
@@ -151,7 +151,7 @@ impl<'a> Measurement<'a> {
                 to_exit: self.echoes.tally.sent_bytes,
                 from_exit: self.echoes.tally.answered_bytes,
             },
-            // From the status before the measurement, because later ones include its own traffic.
+            // Taken from the status before the measurement, because later ones include its own traffic.
             other_bits_per_second: self.first.rates.bits_per_second_out + self.first.rates.bits_per_second_in,
             repairs: settled.connections.iter().any(|one| one.repair.is_on),
         })
@@ -176,7 +176,7 @@ impl<'a> Measurement<'a> {
             let step = Step {
                 seconds: after.0.duration_since(before.0).as_secs_f64(),
                 offered: self.echoes.tally.sent_bytes - tally.sent_bytes,
-                // This side does not know what arrived at the exit, so it is estimated from the lost packets.
+                // This side does not know how much arrived at the exit, so it is estimated from the lost packets.
                 delivered: change.bytes_out as f64 * (1.0 - change.to_exit.percent / 100.0),
                 answered: self.echoes.tally.answered_bytes - tally.answered_bytes,
             };

@@ -22,7 +22,7 @@ pub(super) struct Path {
 
 /// Probes these hosts in order until one answers. Returns nothing if none answers.
 pub(super) fn to_any(hosts: &[IpAddr], link_mtu: u32) -> Option<Path> {
-    // At most three, because each host that does not answer takes more than a second.
+    // Tries at most three hosts, because each one that does not answer takes more than a second.
     hosts.iter().take(3).find_map(|host| measure(*host, link_mtu, |bytes| is_answered(*host, bytes)))
 }
 

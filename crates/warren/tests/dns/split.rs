@@ -133,7 +133,7 @@ fn domains_follow_a_reload_and_a_profile_whose_exit_names_no_resolver_says_so() 
     taken.wait_for_output("ready");
     let refused = client.warren.run("up home");
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("cannot answer queries at 127.87.97.1"), "{refused:?}");
+    assert!(refused.stderr.contains("cannot listen for DNS queries at 127.87.97.1"), "{refused:?}");
     client.assert_host_unchanged();
 }
 

@@ -17,7 +17,7 @@ impl Connections {
         self.beside = Some(SessionConnections::begin(self.sessions, connection, way, key));
     }
 
-    /// Makes the second session the one in use, and keeps the other one as the second session.
+    /// Makes the second session the one in use. The one that was in use becomes the second session.
     pub(in crate::daemon) fn swap(&mut self, now: Instant) {
         let Some(beside) = &mut self.beside else { return };
         std::mem::swap(&mut self.own, beside);
@@ -63,7 +63,7 @@ impl Connections {
         self.of(which)?.with_index(index)
     }
 
-    /// Since when a session's exit has answered on none of its connections.
+    /// Since when all of a session's connections have been unanswered. `None` if any is answered.
     pub(in crate::daemon) fn silent_since(&self, which: Which) -> Option<Instant> {
         self.of(which)?.silence.silent_since()
     }

@@ -6,8 +6,8 @@ use warren_session::goodbye::Goodbye;
 
 use warren_config::Endpoint;
 
-/// Classifies the end of a connection. Only a Goodbye can be final, and only from an exit that has proven its key. Anybody on the
-/// path can forge the other reasons.
+/// Classifies the end of a connection. Only a Goodbye can be final, and only from an exit that has proven its key. All other
+/// reasons can be forged by anybody on the path.
 pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool) -> ConnectionEnd {
     match reason {
         CloseReason::Peer { code, reason } => match u32::try_from(code).ok().and_then(Goodbye::from_code) {

@@ -1,4 +1,4 @@
-//! Checks whether the exit has the key that it has named, by a connection of its own.
+//! Checks whether the exit has the key that it has announced, by opening a separate connection.
 //!
 //! A key that the exit has named in a session is used only by connections that are opened later. So the client opens one more at once,
 //! which accepts that key alone, and closes it again. Then both sides know that the key can be used, before the old one is retired.
@@ -28,7 +28,7 @@ impl Connections {
         self.own.proven.get(&index).copied()
     }
 
-    /// The key that the exit in use has proven, or has to prove.
+    /// The key that the exit in use has proven or, before the handshake, must prove.
     pub(in crate::daemon) fn exit_key(&self) -> Option<PublicKey> {
         let accepted = &self.exit().public_keys;
         // An earlier connection to another exit may have proven that exit's key.
@@ -63,7 +63,7 @@ impl Connections {
         self.open(worker, lockdown, 0, Ordered::for_check(way.remote, key)).await.map(drop)
     }
 
-    /// Whether this connection was opened to check a key. Its handshake is done.
+    /// Whether this connection was opened to check a key. Its handshake is complete.
     pub(in crate::daemon) fn take_check(&mut self, connection: ConnectionId) -> bool {
         self.keys.connection.take_if(|checking| *checking == connection).is_some()
     }

@@ -1,4 +1,4 @@
-//! Owns the look-ups of exits' names that are under way.
+//! Owns the look-ups of exits' names.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ impl Lookups {
         Self { servers, sender, answers, running: BTreeSet::new() }
     }
 
-    /// Asks these name servers from now on.
+    /// Sends later look-ups to these name servers.
     pub(in crate::daemon) fn ask(&mut self, servers: NameServers) {
         self.servers = servers;
     }
@@ -54,7 +54,7 @@ impl Lookups {
             {
                 sentence.push_str(LOCAL_RESOLVER_BLOCKED);
             }
-            // The daemon may have ended meanwhile.
+            // The receiver is gone if the daemon has ended meanwhile.
             drop(sender.send(LookupAnswer { place, addresses }).await);
         });
     }
@@ -64,12 +64,12 @@ impl Lookups {
         self.answers.recv().await
     }
 
-    /// Notes that the look-up of the exit at a place has ended.
+    /// Notes that the look-up for the exit at a place has ended.
     pub(super) fn ended(&mut self, place: usize) {
         self.running.remove(&place);
     }
 }
 
-/// The end of the message for a failed look-up while the kill switch is closed.
+/// Ends the message for a failed look-up while the kill switch is closed.
 const LOCAL_RESOLVER_BLOCKED: &str = ", whose resolver runs on this host itself and is blocked by the closed kill switch: set the exit's address as \
                                       endpoint in the profile, or name the network's own resolver in /etc/resolv.conf";

@@ -57,12 +57,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes a connection whose handshake is done, if it was opened to measure. Its exit has answered.
+    /// Takes a connection out of the measurement, if it was opened for one. Its handshake is complete, so its exit has answered.
     pub(in crate::daemon) fn take_measured(&mut self, connection: ConnectionId) -> Option<Way> {
         self.measuring.running.remove(&connection)
     }
 
-    /// Notes the round-trip time to an exit. Of several endpoints, the nearest counts.
+    /// Records the round-trip time to an exit. If the exit has several endpoints, the nearest counts.
     pub(in crate::daemon) fn measured(&mut self, way: Way, round_trip: Duration) {
         let Some(member) = self.exits.member(way.exit) else { return };
         if let Some(known) = self.measuring.asked.as_mut().and_then(|asked| asked.get_mut(member)) {

@@ -1,4 +1,4 @@
-//! The measurement of round-trip times to the exits of the roster: when it is due, and what it has found.
+//! Measures the round-trip times to the roster's exits: when a measurement is due, and its results.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::exits::Way;
 #[derive(Debug, Default)]
 pub(super) struct Measuring {
     pub(super) due: Option<Instant>,
-    /// The exits that are asked, by name, each with its round-trip time once it has answered. None while nothing is measured.
+    /// The exits that are asked, by name, each with its round-trip time once it has answered. `None` while nothing is measured.
     pub(super) asked: Option<BTreeMap<String, Option<Duration>>>,
     /// Connections without an answer yet.
     pub(super) running: HashMap<ConnectionId, Way>,

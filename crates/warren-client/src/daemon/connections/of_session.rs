@@ -19,7 +19,7 @@ pub(super) struct SessionConnections {
     pub(super) way: Option<Way>,
     pub(super) indices: HashMap<ConnectionId, u32>,
     pub(super) remotes: HashMap<u32, SocketAddr>,
-    /// Which attached connections are not answered, and what to do about it.
+    /// The attached connections that are not answered, and what to do about them.
     pub(super) silence: Vigil,
     /// The exit's key on each connection.
     pub(super) proven: HashMap<u32, PublicKey>,

@@ -20,7 +20,7 @@ pub(in crate::daemon) struct Ordered {
     pub(super) racer: Option<Racer>,
     /// The exit's key, if the connection is only to show that the exit has this key.
     pub(super) check: Option<PublicKey>,
-    /// The way to measure, if the connection is only for that.
+    /// The way to measure, if the connection was ordered only for a measurement.
     pub(super) measured: Option<Way>,
     /// Whether the session has given the connection up since it was ordered.
     pub(super) is_cancelled: bool,
@@ -65,12 +65,12 @@ impl OrderedConnections {
         self.0.entry(index).or_default().push_back(ordered);
     }
 
-    /// Takes the connection that the worker has just answered for.
+    /// Takes the oldest order of an index, because the worker has just answered it.
     pub(super) fn pop(&mut self, index: u32) -> Option<Ordered> {
         self.0.get_mut(&index)?.pop_front()
     }
 
-    /// Marks what was ordered for an index of a session as no longer wanted. The worker answers these orders all the same.
+    /// Marks the orders of a session's index as no longer wanted. The worker still answers them.
     pub(super) fn cancel(&mut self, index: u32, session: u64) {
         for ordered in self.0.entry(index).or_default() {
             ordered.is_cancelled |= ordered.session == session;

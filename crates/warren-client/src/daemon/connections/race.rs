@@ -36,9 +36,9 @@ impl Connections {
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
         let places = self.exits.with_ranks(&places);
-        // A scout looks for a way other than the silent one. The connections on the silent way stay.
+        // A scout looks for another way than the silent one, whose connections stay open.
         let excluded = self.own.way.filter(|_| purpose == Purpose::Scout);
-        // The look-ups may bring further addresses, so the race does not end before they do.
+        // The look-ups may bring further addresses, so the race does not end before the look-ups do.
         let mut race = Race::new(!places.is_empty());
         for (place, rank) in &places {
             self.exits.enter(&mut race, *place, *rank, now, excluded);
@@ -95,7 +95,7 @@ impl Connections {
             && let Some(way) = race.race.begin(Instant::now())
         {
             let ordered = Ordered::for_race(race.number, way);
-            // A connection that cannot be opened has failed in the race. The session hears only of the race's end.
+            // If the connection cannot be opened, it has failed in the race. The session hears only of the race's end.
             self.open(worker, lockdown, 0, ordered).await?;
         }
         let Some(lost) = self.race.take_if(|race| race.race.is_lost()) else { return Ok(None) };
@@ -112,14 +112,14 @@ impl Connections {
         Ok(None)
     }
 
-    /// Removes a connection from the race because its handshake is done. None if it took no part in the race.
+    /// Removes a connection from the race because its handshake is done. `None` if it took no part in the race.
     pub(in crate::daemon) fn take_runner(&mut self, connection: ConnectionId) -> Option<(Purpose, Way)> {
         let race = self.race.as_mut()?;
         let way = race.runners.remove(&connection)?;
         Some((race.purpose, way))
     }
 
-    /// What a race's winner means for the session.
+    /// Judges the consequence of a race's winner for the session.
     pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
         // Noted even if it is too early to move there: the exit has proven its key at this address.
         self.exits.works(way);

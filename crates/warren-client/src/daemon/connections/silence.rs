@@ -36,8 +36,8 @@ impl Connections {
         }
     }
 
-    /// Notes that a connection has fallen silent, or is answered again. Returns whether this ends a silence of all the session's
-    /// connections.
+    /// Notes that a connection has become silent, or is answered again. Returns whether a silence of all the session's
+    /// connections has ended.
     pub(in crate::daemon) async fn take_answers(
         &mut self,
         worker: &WorkerHandle,
@@ -46,7 +46,7 @@ impl Connections {
     ) -> bool {
         let Some((which, index)) = self.place_of(connection) else { return false };
         if let (Which::Beside, Some(beside)) = (which, &mut self.beside) {
-            // It counts once the client uses that session.
+            // This matters only once the client uses that session.
             beside.silence.answers(Instant::now(), index, answers);
             return false;
         }
@@ -70,13 +70,13 @@ impl Connections {
         self.own.silence.timeout()
     }
 
-    /// Gives silent connections other ports. Returns whether all are silent, so that another way has to be found.
+    /// Moves silent connections to other local ports. Returns whether all are silent, so that another way has to be found.
     pub(in crate::daemon) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
         let mut scouts = false;
         for action in self.own.silence.handle_timeout(Instant::now()) {
             match action {
                 VigilAction::Rebind { index } => self.rebind(worker, index).await,
-                // A search that is under way goes on: starting it again would abort it.
+                // If a search is under way, it continues. Starting again would abort it.
                 VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
             }
         }

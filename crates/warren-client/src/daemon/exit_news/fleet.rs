@@ -19,8 +19,8 @@ const MEASURE_EVERY: Duration = Duration::from_secs(3_600);
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ExitNews {
-    /// Takes the roster that the exit sends on one of the session's connections, and the load of the exits that it reports.
-    /// Returns whether the roster is new.
+    /// Handles the roster and the loads of exits that the exit sends on one of the session's connections. Returns whether the
+    /// roster is new.
     pub(in crate::daemon) fn take_roster(
         &mut self,
         profile: &ClientProfile,
@@ -33,10 +33,10 @@ impl ExitNews {
         !roster.signed.is_empty() && self.fleet.take(Instant::now(), &roster.signed, by)
     }
 
-    /// Stores what is known about the fleet, if it has changed.
+    /// Stores the fleet's state, if it has changed.
     pub(in crate::daemon) async fn keep_fleet(&mut self) {
         let Some(fleet) = self.fleet.unsaved() else { return };
-        // It is used even if it cannot be stored.
+        // The fleet's state is used even if it cannot be stored.
         if let Err(error) = self.helper.keep_fleet(fleet).await {
             tracing::warn!(
                 "what is known of the fleet could not be kept beyond a restart: {error:#}; check the state directory and its disk"

@@ -8,12 +8,12 @@ use tokio::task::JoinHandle;
 use crate::daemon::task::finished;
 use crate::diagnose::{Cause, KillSwitches, diagnose};
 
-/// The diagnosis under way, and what the last one found.
+/// The diagnosis under way, and the result of the last one.
 #[derive(Default)]
 pub(in crate::daemon) struct Diagnosis {
     running: Option<JoinHandle<Option<Cause>>>,
     begun: Option<Instant>,
-    /// What was found since the tunnel was last up.
+    /// The cause that was found since the tunnel was last up.
     cause: Option<Cause>,
 }
 
@@ -44,7 +44,7 @@ impl Diagnosis {
         self.running.is_some()
     }
 
-    /// What was found, unless it is so old that it may have changed.
+    /// Returns the cause that was found, unless it is so old that it may have changed.
     pub(super) fn recent_cause(&self) -> Option<&Cause> {
         let is_recent = self.begun.is_some_and(|last| last.elapsed() < EVERY);
         self.cause.as_ref().filter(|_| is_recent)
@@ -54,7 +54,7 @@ impl Diagnosis {
         self.cause = Some(cause);
     }
 
-    /// Forgets what was found, because the exit answers.
+    /// Forgets the cause, because the exit answers.
     pub(super) fn forget_cause(&mut self) {
         self.cause = None;
     }

@@ -1,5 +1,5 @@
-//! Owns the exits' refusals, and what a waiting `up` is told. Refusals are reported to the `up` that started this daemon. Without
-//! such an `up`, they are in the log and the status.
+//! Owns the exits' refusals, and the messages for a waiting `up`. Refusals are reported to the `up` that started this daemon.
+//! Without such an `up`, they are in the log and the status.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub(in crate::daemon) struct Refusal {
 struct Refused {
     reason: Goodbye,
     sentence: String,
-    /// When to ask the exits again. None when that would take the session from another host.
+    /// When to ask the exits again. `None` when that would take the session from another host.
     ask_at: Option<Instant>,
 }
 
@@ -71,15 +71,15 @@ impl Refusal {
         self.refused.is_some()
     }
 
-    /// Takes an answer that is not proven to be the exit's: another key, or another protocol. The daemon keeps trying.
-    /// But once such answers have come for a while, it ends with this message if an `up` waits for it.
+    /// Handles an answer that is not proven to be the exit's: another key, or another protocol. The daemon keeps trying. But if
+    /// such answers continue for a while and an `up` waits, the daemon ends with this message.
     pub(in crate::daemon) fn take_unproven(&mut self, now: Instant, sentence: String) {
         if self.unproven.are_many(now) && self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::Refused, sentence));
         }
     }
 
-    /// Takes the known reason why no exit can be reached. That may pass, but a waiting `up` is told.
+    /// Records for a waiting `up` why no exit can be reached, although the cause may pass.
     pub(in crate::daemon) fn give_up(&mut self, sentence: String) {
         if self.last_word.is_none() && self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::TimedOut, sentence));
@@ -96,14 +96,14 @@ impl Refusal {
         self.unproven = UnprovenAnswers::default();
     }
 
-    /// Notes that the exit has no address left. That may pass, but a waiting `up` is told.
+    /// Records for a waiting `up` that the exit has no free address, although that may pass.
     pub(in crate::daemon) fn take_empty_pool(&mut self, sentence: impl FnOnce() -> String) {
         if self.is_waited_for() {
             self.last_word = Some(Failure::new(ExitCode::Refused, sentence()));
         }
     }
 
-    /// The exits' reason, if the daemon keeps running and keeps the tunnel's traffic blocked. None if the daemon ends.
+    /// The exits' reason, if the daemon keeps running and keeps the tunnel's traffic blocked. `None` if the daemon ends.
     pub(in crate::daemon) fn stays_for(
         &self,
         stop: &Stop,
@@ -138,12 +138,12 @@ impl Refusal {
         Some((sentence, again))
     }
 
-    /// When the exits are to be asked again.
+    /// When to ask the exits again.
     pub(in crate::daemon) fn asking_due(&self) -> Option<Instant> {
         self.refused.as_ref()?.ask_at
     }
 
-    /// Notes that the exits are asked now. The next time is after the usual interval. Returns false if they have not refused.
+    /// Notes that the exits are asked now. The next time is after the usual interval. Returns false if no refusal is in force.
     pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
         let Some(refused) = &mut self.refused else { return false };
         // None stays None: after `Replaced`, the exits are asked only when a person wants that.
@@ -151,11 +151,11 @@ impl Refusal {
         true
     }
 
-    /// Applies a profile that was read again. Returns whether the exits are to be asked now, because the old profile may be why
-    /// they refused.
+    /// Applies a profile that was read again. Returns whether to ask the exits now, because the old profile may be why they
+    /// refused.
     pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
         let Some(refused) = &self.refused else { return false };
-        // A daemon that opens the host when it is refused does so by ending.
+        // Such a daemon ends when it is refused, and so opens the host.
         if when_refused == WhenRefused::Open {
             self.last_word = Some(Failure::new(ExitCode::Refused, refused.sentence.clone()));
             return false;

@@ -33,7 +33,7 @@ impl RepeatedWarnings {
             return is_due;
         }
         if self.logged.len() == MOST {
-            // The oldest goes. The same message would then count as new, which only logs it once more.
+            // Forgets the oldest message. If it comes again, it is logged again, which does no harm.
             self.logged.remove(0);
         }
         self.logged.push(Logged {

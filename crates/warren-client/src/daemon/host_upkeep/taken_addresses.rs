@@ -37,7 +37,8 @@ impl HostUpkeep {
             .collect()
     }
 
-    /// Says why the lease can no longer be used, if another host on this side of the tunnel may have one of its addresses by now.
+    /// If the lease can no longer be used, says why: another host on this side of the tunnel may have one of its addresses by
+    /// now.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -64,7 +65,7 @@ fn owned_by(owner: AddressOwner) -> impl Fn(IpAddr) -> (IpAddr, AddressOwner) {
     move |address| (address, owner)
 }
 
-/// The addresses of this host and of its gateways. Other profiles' tunnels have leases of their own, which count too.
+/// Returns the addresses of this host and of its gateways. They include the leases of other profiles' tunnels.
 fn own_addresses(own: OwnAddresses, leased: &[IpAddr]) -> impl Iterator<Item = (IpAddr, AddressOwner)> {
     let of_other_tunnels = own.of_tunnels.into_iter().filter(|address| !leased.contains(address));
     let of_host = own.outside.into_iter().chain(of_other_tunnels).map(owned_by(AddressOwner::Host));

@@ -20,7 +20,7 @@ use crate::kill_switch::Lockdown;
 use crate::probe::Probe;
 use warren_tunnel::{Echo, Moving, SharedCommand};
 
-/// Clients that are asked to leave do so within this time, each at a random moment. A stale exit waits for two seconds.
+/// The time within which clients that are asked to leave do so, each at a random moment. A stale exit waits for two seconds.
 const SPREAD: Duration = Duration::from_millis(1_000);
 
 impl Sessions {
@@ -59,7 +59,7 @@ impl Sessions {
         let to = self.exit_name(way.exit);
         tracing::info!("moving from {from} to {to}");
         let rules = Arc::new(Moving::begin(old, now));
-        // Before the workers hear of a second session.
+        // The workers must have the rules before they learn of a second session.
         self.worker.send_all(SharedCommand::Move { moving: Some(rules.clone()) }).await;
         self.connections.begin_beside(connection, way, key);
         self.pair.begin_beside(now);
@@ -148,7 +148,7 @@ impl Sessions {
         Ok(Followed::Action)
     }
 
-    /// Takes the new exit's grant.
+    /// Handles the new exit's grant.
     async fn welcome_beside(&mut self, welcome: SessionGrant) {
         let Some(own) = self.welcome() else { return };
         if !self.moves.plan.is_building() {
@@ -171,7 +171,7 @@ impl Sessions {
         let (Some(session), Some(probe), Some(device), Some(identifier)) =
             (beside.id(), probe, device, moved.identifier)
         else {
-            // Nothing is proven, and the next attempt follows soon.
+            // No echo was sent, so nothing is proven. The next attempt follows soon.
             return self.moves.plan.unanswered(now, Which::Beside);
         };
         let echo = Echo { destination: probe.gateway, identifier: u16::from_be_bytes(identifier) };
@@ -191,7 +191,7 @@ impl Sessions {
     }
 
     /// Lets new flows take the new session. From here on, it is the session in use. Returns its exit's grant, which the host must
-    /// follow. None if there is no such session.
+    /// follow. `None` if there is no such session.
     pub(in crate::daemon) async fn switch(&mut self, now: Instant) -> Option<(Switched, SessionGrant)> {
         let grant = self.pair.beside.as_ref()?.welcome.clone()?;
         let moved = self.moves.under_way.as_mut()?;
@@ -221,7 +221,7 @@ impl Sessions {
         grant
     }
 
-    /// Lets the two sessions change places.
+    /// Makes the two sessions change places.
     async fn change_places(&mut self, now: Instant) {
         self.connections.abort_race(&self.worker).await;
         self.pair.swap();

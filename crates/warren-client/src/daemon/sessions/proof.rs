@@ -11,7 +11,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// How long requests are sent in total.
 const ASKED_FOR: Duration = Duration::from_secs(30);
 
-/// What is known about the session in use.
+/// How far the proof of the session in use has come.
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct UpProof {
     stage: Stage,
@@ -21,7 +21,7 @@ pub(in crate::daemon) struct UpProof {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// No request was sent, or one was answered, or none can be sent.
+    /// No request was sent, a request was answered, or none can be sent.
     #[default]
     Over,
     /// Requests are being sent. The session counts as up at `until`.
@@ -32,7 +32,7 @@ enum Stage {
     GivenUp,
 }
 
-/// What is due.
+/// A timer of the proof that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -51,7 +51,7 @@ impl UpProof {
         self.stage = Stage::Asked { since: now, until: now + wait };
     }
 
-    /// Forgets the requests, because the session is lost or another one takes its place.
+    /// Resets the proof, because the session is lost or another one takes its place.
     pub(super) fn forget(&mut self) {
         self.stage = Stage::Over;
     }

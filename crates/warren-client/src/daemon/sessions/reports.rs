@@ -25,7 +25,7 @@ impl Sessions {
         self.run_race(lockdown).await
     }
 
-    /// Takes a connection whose handshake is done.
+    /// Handles a connection whose handshake is complete.
     pub(in crate::daemon) async fn connected(
         &mut self,
         lockdown: &mut Lockdown,
@@ -33,7 +33,7 @@ impl Sessions {
         key: PublicKey,
     ) -> anyhow::Result<Connected> {
         if self.connections.take_check(connection) {
-            // Both sides know now that the key works. The session's connections stay as they are.
+            // By now both sides know that the key works. The session's connections stay as they are.
             close_quietly(&self.worker, connection).await;
             return Ok(Connected::Checked);
         }
@@ -97,7 +97,7 @@ impl Sessions {
         winner == Winner::OtherExit
     }
 
-    /// Takes bytes from an exit on one of the sessions' connections.
+    /// Handles bytes from an exit on one of the sessions' connections.
     pub(in crate::daemon) async fn received(
         &mut self,
         host: &HostUpkeep,
@@ -135,8 +135,8 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Takes the end of a session's probe: the exit has answered, or the probe could not be sent. The latter says nothing about the
-    /// tunnel. Returns whether the session in use counts as carrying packets.
+    /// Handles the end of a session's probe: the exit has answered, or the probe could not be sent. The latter says nothing about
+    /// the tunnel. Returns whether the session in use counts as carrying packets.
     pub(in crate::daemon) fn take_probe(
         &mut self,
         (which, probed): (Which, Result<io::Result<()>, JoinError>),

@@ -29,7 +29,7 @@ pub fn clients_store(data: &[u8]) {
     let again = outcome(snapshot.as_bytes()).expect("a snapshot can be read");
     assert_eq!(again.registry, contents.registry, "{snapshot}");
 
-    // As a power cut does, this cuts off the end of the last line. Nobody was told that this change succeeded.
+    // Like a power cut, this cuts off the end of the last line. That change was not reported as successful yet.
     let whole = bytes.len() as u64;
     bytes.truncate(bytes.len() - 1 - data.len() % 2);
     if let Some(before) = outcome(&bytes) {

@@ -24,7 +24,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of value that follows `word` after the word `before`; none if nft looks nothing up there.
+    /// Returns the kind of value that follows `word` after the word `before`. `None` if nft does not look up names there.
     pub(super) fn after(word: &str, before: &str) -> Option<Self> {
         match word {
             "daddr" | "saddr" if before == "ip6" => Some(Self::Ipv6),

@@ -27,8 +27,8 @@ pub(super) const SET_FLAGS: [&str; 3] = ["dynamic", "interval", "timeout"];
 /// The types of the elements of sets in Warren's rules.
 pub(super) const SET_TYPES: [&str; 3] = ["inet_service", "ipv4_addr", "ipv6_addr"];
 
-/// nft's commands, and the words that make it read a file. nft would not accept one as the name of a chain or a set,
-/// so none of them may be one.
+/// nft's commands, and the words that make it read a file. nft does not accept them as names of chains or sets, so no name may be
+/// one of them.
 pub(super) const COMMANDS: [&str; 19] = [
     "add", "create", "define", "delete", "describe", "destroy", "export", "flush", "import", "include",
     "insert", "list", "monitor", "redefine", "rename", "replace", "reset", "table", "undefine",

@@ -59,8 +59,8 @@ const JITTER_LEFT: f64 = 0.9995;
 /// Rounds with a small window after which the controller decides whether its own packets cause the loss. The first of them
 /// acknowledges packets that left before the window shrank.
 const DRAIN_ROUNDS: u32 = 3;
-/// If the queue were ours alone, a smaller window would shorten the round-trip time by a known amount. The queue is a rival's
-/// if the round-trip time falls by less than this share of that amount.
+/// If all of the queue were this connection's, a smaller window would shorten the round-trip time by a known amount. The queue
+/// belongs to a rival flow if the round-trip time falls by less than this share of that amount.
 const OWN_SHARE: f64 = 0.7;
 /// How long CUBIC competes before the controller checks again whose queue it is. Each check that finds the rival again doubles
 /// this time.
@@ -76,7 +76,7 @@ const FULL_SHARE: f64 = 0.7;
 /// If a queue overflows a second time within this many rounds, it is full.
 const OVERFLOW_ROUNDS: u32 = 8;
 
-/// The controller of one path. Bytes are those of UDP payload.
+/// The controller of one path. It counts bytes of UDP payload.
 #[derive(Debug)]
 pub(super) struct Adaptive {
     mtu: u64,
@@ -87,7 +87,7 @@ pub(super) struct Adaptive {
     base: BaseRtt,
     /// Largest queueing delay of recent rounds.
     full_queue: Duration,
-    /// Delay that looked like a queue, but was none: the path's delay fluctuates.
+    /// Delay that looked like a queue but was not one, because the path's delay fluctuates.
     jitter: Duration,
     usual_loss: UsualLoss,
     /// Rounds in a row that lost much more than usual.
@@ -110,12 +110,12 @@ enum Phase {
     SlowStart,
     /// The window grows, faster each round, while there is no queue.
     Bounded {
-        /// Bytes that the next round adds.
+        /// How many bytes the next round adds.
         step: u64,
         /// The queue of the last rounds, while there is one.
         queue: Option<Queue>,
     },
-    /// The window is a little less than the path holds without a queue, to see whether the loss goes down with it.
+    /// The window is a little less than the path holds without a queue, to find out whether the loss falls with it.
     Draining {
         /// The share of packets that was lost before.
         loss: f64,
@@ -381,7 +381,7 @@ impl Adaptive {
         }
         let (usual, before, loss) = (*usual, *before, loss_share(*lost, *delivered));
         self.lossy_rounds = 0;
-        // If this connection's packets caused the loss, it goes down with the window.
+        // If this connection's packets caused the loss, the loss falls with the window.
         let is_own = loss < usual / 2.0;
         // Otherwise it is the path's usual loss, and is not judged again.
         if !is_own {
@@ -546,8 +546,8 @@ impl Controller for Adaptive {
                 let window = scaled(self.window, CUBIC_CUT).max(self.least());
                 self.bound(now, window);
             }
-            // With the smaller window, a burst of random loss hardly comes a second time within so few rounds. The first one
-            // therefore only cuts the window.
+            // After the window has shrunk, a second burst of random loss is unlikely within so few rounds. So the first one only
+            // cuts the window.
             Phase::Bounded { .. } if is_filled && is_recent && self.overflow_rounds == 0 => {
                 self.last_cut = Some(now);
                 self.overflow_rounds = OVERFLOW_ROUNDS;

@@ -6,32 +6,33 @@ use crate::{
     planted::{Bug, is_planted},
 };
 
-/// Most events that one delivery adds: `Connected`, `Control`, `Writable`, `Answers`, `Control` for the rest, and `Closed`.
+/// Maximum number of events that one delivery adds: `Connected`, `Control`, `Writable`, `Answers`, `Control` for the rest, and
+/// `Closed`.
 pub(in super::super) const MAX_EVENTS: usize = 6;
 
-/// What is left after a delivery.
+/// What remains after a delivery.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(in super::super) enum Left {
-    /// Nothing.
+    /// Everything was delivered.
     Nothing,
-    /// Something that did not fit.
+    /// Some of the news did not fit.
     More,
     /// The connection's end was delivered just now.
     Over,
 }
 
 impl WarrenConnection {
-    /// Whether there is something to deliver.
+    /// Whether there is news to deliver.
     pub(in super::super) fn has_news(&self) -> bool {
         !self.is_over() && (!self.news.is_empty() || self.control.is_readable())
     }
 
-    /// Delivers as much of the news as fits; at most [`MAX_EVENTS`] events are added.
+    /// Delivers as much of the news as fits. Adds at most [`MAX_EVENTS`] events.
     pub(in super::super) fn deliver(&mut self, inbox: &mut Inbox) -> Left {
         if self.is_over() {
             return Left::Nothing;
         }
-        // Before the datagrams, because the caller prepares for them when it sees `Connected`.
+        // Delivered before the datagrams, because the caller prepares for them when it sees `Connected`.
         self.deliver_events(&mut inbox.events);
         // Lost datagrams come next, so that received ones that keep filling the inbox do not hold up repairs.
         let has_delivered_lost = !self.news.lost || self.deliver_lost(inbox);

@@ -25,7 +25,7 @@ impl WarrenEndpoint {
         self.intake.has_strangers(now) || peers.any(|peer| Some(peer) != first)
     }
 
-    /// Receives nothing, because the inbox is full. An exit can fall behind in this way too.
+    /// Notes that a full inbox left the sockets unread. An exit can fall behind in this way too.
     pub(in super::super) fn leave_unread(&mut self, now: Instant) {
         // Only an exit's connections share a socket.
         if self.is_exit() {
@@ -51,7 +51,7 @@ impl WarrenEndpoint {
 
     fn deal_with_shares(&mut self, now: Instant) {
         let mut share = self.intake.share(now);
-        // Not `now`, because reading ahead has taken time.
+        // Uses the current time in place of `now`, because reading ahead has taken time.
         self.intake.serve(Instant::now());
         while share > 0
             // While as many attempts wait as a poll handles, strangers get no turn: they would only add further attempts.

@@ -15,8 +15,8 @@ impl ClientRegistry {
         }
     }
 
-    /// Turns this registry into the one that an operator edited. This registry's leases and dates stay, because they are
-    /// newer. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation is still open in `edited`.
+    /// Turns this registry into the one that an operator edited. Leases and dates stay as in this registry, because they are
+    /// newer here. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation is still open in `edited`.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl ClientRegistry {
             changed.into_iter().filter(|client| self.by_key(client.public_key) != Some(client)).collect();
         // All changed clients are taken out before any is entered again, so that two can swap names and addresses.
         changed.iter().for_each(|client| drop(self.set_client(client.public_key, None)));
-        // A key may have moved from one client to another. Taking out the first client made it a removed key.
+        // A key may have moved from one client to another. Removing the first client has made it a removed key.
         for key in edited.iter().flat_map(Client::keys) {
             self.allow(key);
         }

@@ -14,7 +14,7 @@ impl ClientRegistry {
         removed.chain(clients).chain(invitations)
     }
 
-    /// Makes a registry from changes of rows, such as those of a log. The last change of each row counts.
+    /// Makes a registry from changes of rows, such as those of a log. For each row, the last change counts.
     ///
     /// # Errors
     ///

@@ -34,13 +34,13 @@ impl ClientRegistry {
         Ok((value, changes))
     }
 
-    /// The rows that differ from what they were.
+    /// Returns the rows that have changed since `before`.
     pub(crate) fn changes_since(&self, before: &Before) -> Vec<RowChange> {
         let now = before.rows().map(|before| (before, self.row(before.id())));
         now.filter(|(before, now)| *before != now).map(|(_, now)| now).collect()
     }
 
-    /// The names of the rows that differ from what they were.
+    /// Returns the names of the rows that have changed since `before`.
     pub(crate) fn rows_changed_since(&self, before: &Before) -> Vec<RowId> {
         self.changes_since(before).iter().map(RowChange::id).collect()
     }

@@ -81,8 +81,8 @@ pub(crate) struct ExitInitArgs {
     /// The inner IPv6 prefix, from which clients get addresses [default: a random one].
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
-    /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's. `-` reads the ticket
-    /// from standard input, and @FILE from a file: every user of this host can see command lines.
+    /// Make it an exit of a fleet, with a ticket from `warren fleet ticket`. Its inner prefixes are the fleet's. Use `-` (standard
+    /// input) or @FILE: every user of this host can see a ticket on the command line.
     #[arg(long, value_name = "TICKET", conflicts_with_all = ["ipv4", "ipv6"])]
     pub(crate) fleet: Option<String>,
 }

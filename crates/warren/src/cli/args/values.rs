@@ -69,8 +69,8 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     config::parse_time(&in_seconds(text), "1ms", "24h")
 }
 
-/// How long something is valid, such as `24h`, up to a leap year. A bare number has no meaning, because seconds are hardly ever
-/// meant here.
+/// Parses how long something is valid, such as `24h`, up to a leap year. A bare number is refused, because seconds are hardly
+/// ever meant here.
 pub(super) fn validity(text: &str) -> Result<Duration, String> {
     config::parse_time(text, "1s", "366d")
 }

@@ -27,7 +27,7 @@ impl Shadowed {
         let mut shadowed: Vec<[PathBuf; 2]> =
             services().into_iter().map(|socket| [NOTHING.into(), socket]).collect();
         let resolv_conf = std::fs::canonicalize(RESOLV_CONF);
-        // Inside, such queries are redirected. Outside, the kernel lets nothing from 127.0.0.1 out.
+        // Inside, queries to the stub are redirected. Outside, the kernel lets nothing from 127.0.0.1 out.
         if let (Side::Outside, Ok(resolv_conf)) = (side, resolv_conf)
             && asks_this_host()
         {
@@ -61,7 +61,7 @@ impl Shadowed {
         Ok(Self::default())
     }
 
-    /// The command line that runs a program with these mounts.
+    /// Returns the command line that runs a program with these mounts.
     pub(in crate::cli) fn around(&self, program: &[OsString]) -> Vec<OsString> {
         if self.0.is_empty() {
             return program.to_vec();

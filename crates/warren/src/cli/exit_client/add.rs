@@ -120,7 +120,7 @@ pub(super) fn to_stdout(
     store.add(client)?;
     keys::warn_if_others_read_stdout(if client.wireguard.is_some() { "configuration" } else { "profile" });
     if let Err(error) = output::print_all(profile) {
-        // Nobody has the key, so the enrolled client would be of no use.
+        // The key could not be printed or written, so the enrolled client is of no use.
         store.remove(&client.name).with_context(|| {
             format!("its profile could not be written; run: warren exit client remove {}", client.name)
         })?;

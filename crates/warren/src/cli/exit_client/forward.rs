@@ -44,7 +44,7 @@ pub(crate) fn command(name: &str, forward: Forward) -> String {
     format!("warren exit client forward add {name} {ports}{to}")
 }
 
-/// What was done, and what is left to do.
+/// Describes what was done, and what remains to be done.
 fn added(client: &ClientView, forward: Forward, is_there: bool) -> String {
     let (name, target) = (&client.name, forward.target());
     let begins = if client.disabled {
@@ -118,7 +118,7 @@ fn list(args: &ForwardListArgs, store: &mut dyn ClientStore) -> anyhow::Result<(
     ))
 }
 
-/// Why a forward is not in force. None if it is in force.
+/// Says why a forward is not in force. `None` if it is in force.
 fn not_in_force(client: &ClientView, forward: &Forward) -> Option<String> {
     let Some(live) = &client.live else { return Some("the exit does not run".to_owned()) };
     if client.disabled {

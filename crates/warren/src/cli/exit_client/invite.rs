@@ -22,7 +22,8 @@ pub(super) fn run(
     // The exit refuses the name of any other client.
     let is_upgrade = store.show(name).is_ok();
     if let Err(error) = output::print_all(&format!("{line}\n")) {
-        // The line could not be printed, so nobody can use the invitation. Removing the name would remove a client that has it.
+        // The line could not be printed, so the invitation is of no use. For an upgrade it stays, because removing the name would
+        // remove the client.
         if !is_upgrade {
             store.remove(name).context("the invitation could not be withdrawn")?;
         }

@@ -75,7 +75,7 @@ pub(crate) fn all<Row>(
     }
 }
 
-/// The clients of the running exit. If none runs, those in the registry file.
+/// Opens the clients of the running exit. If no exit runs, opens those in the registry file.
 ///
 /// # Errors
 /// When an exit runs but does not answer, or another exit runs.
@@ -198,7 +198,7 @@ impl StoppedExit {
         let check = |registry: &ClientRegistry| check_clients(self.ipv4, self.ipv6, registry);
         let mut registry = before.clone();
         change(&mut registry)?;
-        // A registry that is already invalid must stay editable, or nobody could repair it.
+        // A registry that is already invalid must stay editable. Otherwise it could not be repaired.
         if check(&before).is_ok() {
             check(&registry)?;
         }

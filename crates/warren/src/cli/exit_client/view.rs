@@ -11,7 +11,7 @@ use warren_control::{ClientView, ImportSummary, InvitationView, LiveView, PageQu
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// One line for each known fact.
+/// Returns a text with a line for each known fact.
 pub(super) fn text(client: &ClientView, now: SystemTime) -> String {
     let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
     let forwards = client.forwards.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -97,7 +97,7 @@ pub(super) fn removal(name: &str, client: Option<&ClientView>, directories: &Dir
 /// The most forwards of a removed client that are listed.
 const FORWARDS_SHOWN: usize = 16;
 
-/// Explains why there is no client of this name, if it is known. Otherwise returns the error as it is.
+/// Explains why there is no client of this name, if the reason is known. Otherwise returns the error as it is.
 pub(super) fn gone(
     name: &str,
     store: &mut dyn ClientStore,
@@ -108,7 +108,7 @@ pub(super) fn gone(
     let latest =
         removed.rows.iter().filter(|removed| removed.name == name).map(|removed| &removed.removed).max();
     let Some(latest) = latest else { return Err(error) };
-    // A client that had another key before, and another name later, leaves such a row as well.
+    // A client whose key and name have both changed since also leaves such a row.
     bail!(
         "client {name:?} was removed, or renamed after its key was replaced ({}): `warren exit client list --removed` has its old key",
         moment(latest)
@@ -124,7 +124,7 @@ pub(super) fn invited(invitations: &[InvitationView], now: SystemTime) -> String
     invitations.iter().map(line).collect()
 }
 
-/// What an import changes, or would change.
+/// Describes what an import changes, or would change.
 pub(super) fn import(summary: &ImportSummary) -> String {
     let parts = [
         ("added", &summary.added),

@@ -32,7 +32,7 @@ pub(super) fn add(
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    // First, because an exit that serves no WireGuard must not get a key for it.
+    // Checked first, because an exit that serves no WireGuard must not get a key for it.
     wireguard::endpoint(config)?;
     check(config, args, false)?;
     let enrolled = all(&PageQuery::default(), |page| store.clients(page))?.rows;
@@ -101,7 +101,7 @@ fn show(text: &str) -> anyhow::Result<()> {
     // A configuration is far below the longest text of a code.
     let Ok(code) = QrCode::encode_text(text, QrCodeEcc::Low) else { return Ok(()) };
     let mut out = io::stdout().lock();
-    // Not by `output`, which makes control characters harmless.
+    // Not printed by `output`, which makes control characters harmless.
     out.write_all(drawn(&code).as_bytes())
         .and_then(|()| out.flush())
         .context("cannot write the QR code; the client is enrolled and its configuration is above")

@@ -9,7 +9,7 @@ pub(super) struct Renamed {
     pub(super) from: String,
     /// The proposed name.
     pub(super) to: String,
-    /// The line of the peer that has the name. None if an enrolled client has it.
+    /// The line of the peer that has the name. `None` if an enrolled client has it.
     pub(super) holder: Option<usize>,
 }
 
@@ -22,7 +22,7 @@ impl Renamed {
     }
 }
 
-/// The message about names that clash. None if no name clashes.
+/// Returns the message about names that clash. `None` if no name clashes.
 pub(super) fn sentence(renamed: &[Renamed]) -> Option<String> {
     let first = renamed.first()?;
     let clashes: Vec<String> = renamed.iter().map(Renamed::described).collect();

@@ -10,7 +10,7 @@ use super::wireguard::WireGuardServer;
 
 /// An import: the file's content, and the clients at this exit.
 pub(super) struct Import {
-    /// What the file says, without the peers that are enrolled already.
+    /// The content of the file, without the peers that are already enrolled.
     pub(super) server: WireGuardServer,
     /// The clients of the server's peers, in their order, without keys.
     pub(super) planned: Vec<NewClient>,

@@ -50,7 +50,7 @@ pub(super) fn run(
             "{enrolled} would be enrolled with the present keys; nothing was changed.\n"
         ));
     }
-    // Before the clients: they are of no use with another key, and the key does no harm without them.
+    // Written before the clients: they are of no use with another key, and the key does no harm without them.
     if change == KeyChange::Write {
         write_key(&clients_path, &exit_key)?;
     }
@@ -104,7 +104,7 @@ fn warn_of_port(port: u16) {
     ));
 }
 
-/// Tells the operator what to do next, and what these clients lack.
+/// Tells the operator what to do next, and what the imported clients lack.
 fn say_what_is_left(change: KeyChange) {
     output::note("Stop the WireGuard server: both use its key and its addresses.");
     if change == KeyChange::Write {
@@ -116,7 +116,7 @@ fn say_what_is_left(change: KeyChange) {
     );
 }
 
-/// What becomes of the exit's WireGuard key.
+/// What happens to the exit's WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyChange {
     /// The exit's key is the server's already.

@@ -45,7 +45,7 @@ impl Label {
         Some(Self { name, is_explicit: is_explicit || marked.is_some() })
     }
 
-    /// The more explicit of two names. If both are equally explicit, the later one, which is nearer to its peer.
+    /// Returns the more explicit of two names. If both are equally explicit, returns the later one, which is nearer to its peer.
     pub(super) fn better(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) if one.is_explicit && !other.is_explicit => Some(one),

@@ -82,7 +82,7 @@ fn forward<'n>(command: &str, names: &HashMap<IpAddr, &'n str>) -> Option<(&'n s
     let name = names.get(&address)?;
     let ports: warren_control::PortRange = format!("{protocol}/{}", ports.replace(':', "-")).parse().ok()?;
     let first = match to {
-        // A range at the target must have the length of the other one.
+        // A range at the target must have the same length as the original one.
         Some(to) => {
             let (first, last) = to.split_once('-').unwrap_or((to, to));
             let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);

@@ -55,7 +55,7 @@ impl Present {
         present
     }
 
-    /// What to say about them, a line for each kind.
+    /// Describes these peers, with a line for each kind.
     pub(super) fn text(&self) -> String {
         let kinds = [
             (&self.same, "already, and stays as it is", "already, and stay as they are"),

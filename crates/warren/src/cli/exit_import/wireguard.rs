@@ -10,7 +10,7 @@ use crate::cli::wireguard_file::{self, Part, networks};
 use warren_config::{ConfigError, quoted};
 use zeroize::Zeroizing;
 
-/// What the file says about the server's clients.
+/// The part of the file that describes the server's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireGuardServer {
     /// The networks of the server's own addresses.

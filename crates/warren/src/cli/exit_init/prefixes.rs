@@ -27,7 +27,7 @@ pub(super) fn draw_ipv4(
     Ok(None)
 }
 
-/// The first subnet of a unique local prefix with a random global ID (RFC 4193 section 3.1).
+/// Returns the first subnet of a unique local prefix with a random global ID (RFC 4193 section 3.1).
 pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyhow::Result<Ipv6Net> {
     const SUBNET_BITS: u64 = 0xffff;
     // `fd`, then 40 random bits of the global ID, and 16 bits of the subnet ID, which are zero.
@@ -38,7 +38,7 @@ pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyh
 
 /// Whether two networks share an address.
 pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    // Prefixes never overlap in part: one contains the other, or they have no address in common.
+    // Two prefixes never overlap in part: either one contains the other, or they have no address in common.
     one.contains(other) || other.contains(one)
 }
 

@@ -9,7 +9,7 @@ use warren_host::dns::nameservers;
 /// Files that list a host's resolvers. The second one lists the resolvers that systemd-resolved asks. The first one may then list
 /// only systemd-resolved itself.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// A public resolver (Quad9) that keeps no record of who asks. It is used if clients can reach none of this host's resolvers.
+/// A public resolver (Quad9) that does not record who asks. It is used if clients can reach none of this host's resolvers.
 const PUBLIC: [&str; 2] = ["9.9.9.9", "149.112.112.112"];
 /// The most resolvers. The C library uses no more from resolv.conf(5).
 const MOST: usize = 3;
@@ -65,7 +65,7 @@ pub(super) fn is_public(address: &IpAddr) -> bool {
 
 /// The resolvers that answer in time, in the given order.
 fn answering(candidates: &[IpAddr]) -> Vec<IpAddr> {
-    // All are asked before the first answer is awaited, so silent ones cost one second together.
+    // All resolvers are asked before the first answer is awaited, so that silent ones cost one second together.
     let deadline = Instant::now() + PATIENCE;
     let sockets: Vec<(IpAddr, UdpSocket)> =
         candidates.iter().filter_map(|address| Some((*address, ask(*address).ok()?))).collect();

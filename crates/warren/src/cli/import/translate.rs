@@ -14,7 +14,7 @@ use warren_config::ConfigError;
 pub(super) struct Translated {
     /// The sections as text.
     pub(super) settings: String,
-    /// What else the file says, and what becomes of it.
+    /// The other settings of the file, and what happens to them.
     pub(super) notes: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn translate(file: &Path, client: &WireGuardClient) -> Result<Transla
     }
     let (include, exclude) = networks(client, &mut notes);
     let is_full = include.iter().any(|network| network.prefix_len() == 0);
-    // Routes of the main table win over those of wg-quick, so a LAN stays reachable there too.
+    // With wg-quick, routes of the main table win over the tunnel's, so a LAN stays reachable. The profile does the same.
     let mut settings = format!(
         "[routes]\ninclude = {}\nexclude = {}\nlan = \"auto\"   # private networks on this machine's links stay reachable while there is \
          no kill switch\n",
@@ -90,7 +90,7 @@ fn is_most(networks: &[IpNet]) -> bool {
     networks.iter().map(|network| 0.5_f64.powi(i32::from(network.prefix_len()))).sum::<f64>() >= 0.5
 }
 
-/// What `networks` leave out of `within`. None if that takes more than [`MOST_EXCLUDED`] networks.
+/// Returns the part of `within` that `networks` leave out. `None` if that takes more than [`MOST_EXCLUDED`] networks.
 fn left_out(within: IpNet, networks: &[IpNet]) -> Option<Vec<IpNet>> {
     let (mut rest, mut left) = (vec![within], Vec::new());
     while let Some(next) = rest.pop() {
@@ -110,7 +110,7 @@ fn left_out(within: IpNet, networks: &[IpNet]) -> Option<Vec<IpNet>> {
     Some(left)
 }
 
-/// A longer list is better left as it is.
+/// If the list of excluded networks is longer, the networks stay as the file lists them.
 const MOST_EXCLUDED: usize = 64;
 
 /// The section of resolvers. Empty if the exit's are used.
@@ -148,8 +148,8 @@ fn resolvers(client: &WireGuardClient, is_full: bool, notes: &mut Vec<String>) -
     if section.is_empty() { section } else { format!("\n[dns]\n{section}") }
 }
 
-/// Whether a resolver is on the WireGuard server: in the network of the client's inner addresses. Many files give those alone, without
-/// their network.
+/// Whether a resolver is on the WireGuard server, that is, in the network of the client's inner addresses. Many files list only
+/// these addresses, without their network.
 fn is_servers_own(client: &WireGuardClient, resolver: IpAddr) -> bool {
     client.addresses.iter().any(|address| {
         let usual = if resolver.is_ipv4() { 24 } else { 64 };
@@ -167,7 +167,7 @@ fn blocks_all_else(client: &WireGuardClient) -> bool {
     })
 }
 
-/// Notes the commands that are not imported.
+/// Adds a note for each command that is not imported.
 fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<String>) {
     let mut keys: Vec<&str> = Vec::new();
     for (key, command) in &client.commands {
@@ -184,7 +184,7 @@ fn commands(client: &WireGuardClient, blocks_all_else: bool, notes: &mut Vec<Str
     }
 }
 
-/// What the other keys become.
+/// Adds notes that say what happens to the other keys.
 fn others(client: &WireGuardClient, notes: &mut Vec<String>) {
     for (key, said) in OTHERS {
         if client.others.contains(&key) {

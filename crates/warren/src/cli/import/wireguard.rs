@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::cli::wireguard_file::{self, Part, items, networks};
 use warren_config::ConfigError;
 
-/// The settings of a client's file that mean something to Warren, or that a user should hear of.
+/// The settings of a client's file that Warren can use, or that a user should know about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireGuardClient {
     /// The client's inner addresses with their networks.

@@ -1,4 +1,4 @@
-//! Finds a network's login page: the network answers a web request with it, in place of the host that was asked.
+//! Finds a network's login page: the network sends it as the response to a web request, in place of the host that was asked.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ pub(crate) struct PlainUrl {
     path: String,
 }
 
-/// What the network answers.
+/// The network's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A redirection to the login page.
     Page(String),
-    /// A page of its own in place of the one that was asked for, or an answer that says that a login is needed (RFC 6585).
+    /// A page of the network's own in place of the requested one, or a response that says that a login is needed (RFC 6585).
     Replaced,
     /// Nothing that points to a login page.
     Nothing,
@@ -43,7 +43,7 @@ impl Found {
 }
 
 impl PlainUrl {
-    /// The page whose text is known, at a host that is there for such purposes (RFC 2606).
+    /// A page whose text is known, at a host that exists for such purposes (RFC 2606).
     pub(crate) const DEFAULT: &'static str = "http://example.com/";
 
     /// Asks for the page over both IP versions at once, because a network may have its login page on one and nothing on the other.

@@ -23,22 +23,22 @@ pub(super) struct Waiting {
     clients: usize,
     /// The clients that have not connected with the new key, by name.
     waiting: Vec<WaitingClient>,
-    /// The names of open invitations. Those from before the rotation name the old key.
+    /// The names of open invitations. Invitations from before the rotation contain the old key.
     invitations: Vec<String>,
-    /// At an exit of a fleet: the names of clients that no exit has seen. Nobody waits for them, because nobody knows which exit
-    /// their profiles name.
+    /// At an exit of a fleet: the names of clients that have never connected to any exit. The rotation does not wait for them,
+    /// because nobody knows which exit their profiles name.
     never_seen: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct WaitingClient {
     name: String,
-    /// In the format of RFC 3339. None if it was never seen.
+    /// In the format of RFC 3339. `None` if it was never seen.
     last_seen: Option<String>,
     needs: Need,
 }
 
-/// What has to happen before a client has the new key.
+/// What must happen before a client has the new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Need {
@@ -63,7 +63,7 @@ impl Waiting {
         new: PublicKey,
     ) -> anyhow::Result<Self> {
         let (directories, path) = (directories.clone(), config.path.clone());
-        // On a thread of its own, because the store waits for the exit's answers.
+        // Runs on another thread, because the store blocks until the exit answers.
         let listing = tokio::task::spawn_blocking(move || {
             let config = warren_config::load_exit(&path)?;
             let mut store = store::open(&directories, &config)?;
@@ -147,19 +147,20 @@ impl Waiting {
         format!("{}:\n{table}{more}{}", self.count(), self.others())
     }
 
-    /// What becomes of open invitations, and of clients that nobody has seen.
+    /// Says what happens to open invitations, and to clients that no exit has seen.
     pub(super) fn others(&self) -> String {
         let mut text = String::new();
         if !self.invitations.is_empty() {
             text += &format!(
-                "Open invitations: {}. Those from before the rotation name the old key and stop working with it; invite again.\n",
+                "Open invitations: {}. Invitations from before the rotation contain the old key and stop working when \
+                 it is retired. Make new ones.\n",
                 shown(&self.invitations)
             );
         }
         if !self.never_seen.is_empty() {
             text += &format!(
-                "No exit of the fleet has seen these yet: {}. Nobody waits for them. If a profile names this exit with the old key only, \
-                 write the new one into it.\n",
+                "These clients have never connected to any exit of the fleet: {}. The rotation does not wait for them. If a \
+                 client's profile has only the old key of this exit, add the new key.\n",
                 shown(&self.never_seen)
             );
         }
@@ -167,7 +168,7 @@ impl Waiting {
     }
 }
 
-/// The first names.
+/// Joins the first names of a list.
 fn shown(names: &[String]) -> String {
     let shown: Vec<&str> = names.iter().take(MOST_SHOWN).map(String::as_str).collect();
     shown.join(", ") + if names.len() > MOST_SHOWN { " and others" } else { "" }
@@ -262,7 +263,7 @@ mod tests {
             |waiting: Waiting| waiting.waiting.into_iter().map(|client| client.name).collect::<Vec<_>>();
         let in_fleet = Waiting::of(&clients, NEW, Some(OLD));
         assert!(
-            in_fleet.text().contains("No exit of the fleet has seen these yet: unseen."),
+            in_fleet.text().contains("These clients have never connected to any exit of the fleet: unseen."),
             "{}",
             in_fleet.text()
         );

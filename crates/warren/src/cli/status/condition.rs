@@ -6,7 +6,7 @@ use warren_control::status::{ConnectionStatus, ControllerStatus, RepairStatus};
 /// Loss in per cent from which a path is called lossy.
 const LOSSY: f64 = 0.05;
 
-/// The path in words, such as `lossy path: 1.1 % lost, 0 % after repair, short queue`. Empty if nothing is known.
+/// Describes the path in words, such as `lossy path: 1.1 % lost, 0 % after repair, short queue`. Empty if nothing is known.
 pub(super) fn condition(connection: &ConnectionStatus) -> String {
     let loss = loss(&connection.repair);
     let queue = connection.controller.map(queue).map(str::to_owned);

@@ -4,7 +4,7 @@ use super::layout::Fields;
 use super::units::time;
 use warren_control::status::{FleetExitStatus, FleetStatus};
 
-/// One line about the fleet.
+/// Adds a line about the fleet.
 pub(super) fn add_line(fields: &mut Fields, fleet: &FleetStatus) {
     let store = match fleet.store.as_str() {
         "reachable" => "its store answers".to_owned(),
@@ -20,7 +20,7 @@ pub(super) fn add_line(fields: &mut Fields, fleet: &FleetStatus) {
     fields.add("fleet", format!("{} in it; {store}; {exits}", fleet.name));
 }
 
-/// What is wrong with the fleet, and what follows for clients.
+/// Adds the problems of the fleet, and their consequences for clients.
 pub(super) fn add_trouble(fields: &mut Fields, fleet: &FleetStatus) {
     if let Some(reason) = &fleet.reason {
         fields.add("store", reason.clone());

@@ -56,7 +56,7 @@ pub(super) fn hanging_within(columns: usize, lead: &str, text: &str) -> String {
         line.push_str(word);
         is_empty = false;
     }
-    // Without any word, the line would end with the spaces of `lead`.
+    // Without any word, the line would end with the spaces of `lead`, so they are trimmed.
     let _ = writeln!(written, "{}", line.trim_end());
     written
 }

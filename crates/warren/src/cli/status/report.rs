@@ -88,7 +88,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     }
 }
 
-/// Where the client moves to, and what still uses the exit that it leaves.
+/// Describes the exit to which the client moves, and the flows that still use the old one.
 pub(super) fn moving(client: &ClientStatus) -> Option<String> {
     let MoveStatus { from, to, has_switched, flows_at_old_exit, .. } = client.moving.as_ref()?;
     Some(match (has_switched, flows_at_old_exit) {
@@ -106,7 +106,7 @@ pub(super) fn fleet(client: &ClientStatus) -> Option<String> {
     Some(format!("{}, roster {}{exit}", fleet.name, fleet.serial))
 }
 
-/// Adds a line for each problem; none if all is well.
+/// Adds a line for each problem. Adds none if all is well.
 pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
     if let Some(client) = &status.client {
         if let Some(refused) = &client.refused {
@@ -122,7 +122,7 @@ pub(super) fn add_trouble(fields: &mut Fields, status: &Status) {
     fields.add_some("reload", status.reload_error.clone());
 }
 
-/// What the exit said when it refused, and what happens now.
+/// Adds the exit's reason for a refusal, and what happens next.
 fn add_refused(fields: &mut Fields, client: &ClientStatus, refused: &RefusedStatus) {
     let name = &client.profile;
     fields.add("refused", refused.message.clone());
@@ -242,7 +242,7 @@ fn connection_row(status: &Status, connection: &ConnectionStatus) -> Vec<String>
     ]
 }
 
-/// What is known of each connection's path.
+/// Describes each connection's path.
 fn paths(status: &Status) -> String {
     let lines: String = status
         .connections
@@ -275,7 +275,7 @@ fn shortened(name: &str, most: usize) -> String {
 }
 
 fn drops(status: &Status) -> String {
-    // The JSON has all reasons. For people, those at zero are noise.
+    // The JSON has all reasons. The text leaves out those at zero.
     let dropped = dropped_by_reason(status);
     if dropped.is_empty() {
         return "\ndropped: nothing\n".to_owned();
@@ -294,7 +294,7 @@ fn drops(status: &Status) -> String {
     text
 }
 
-/// What was dropped: packets by their reasons, and queries to the stub resolver.
+/// Returns the drops by reason: packets, and queries to the stub resolver.
 pub(super) fn dropped_by_reason(status: &Status) -> Vec<(&str, u64)> {
     let packets = status.drops.iter().map(|(reason, count)| (reason.as_str(), *count));
     let queries = status.client.as_ref().map(|client| (QUERIES, client.dropped_queries));

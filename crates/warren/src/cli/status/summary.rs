@@ -119,13 +119,13 @@ fn dropped(status: &Status) -> String {
     if named.is_empty() { "nothing".to_owned() } else { fitting("", &named) }
 }
 
-/// As many items as fit a line after `lead`, and how many more there are.
+/// Returns as many items as fit on a line after `lead`, and how many more there are.
 fn fitting(lead: &str, items: &[String]) -> String {
     let mut text = lead.to_owned();
     for (number, item) in items.iter().enumerate() {
         let separator = if number == 0 { "" } else { ", " };
         let left = items.len() - number - 1;
-        // The last item needs no room for a count after it.
+        // After the last item, no count follows, so it needs no room for one.
         let room = VALUE - if left == 0 { 0 } else { " and 9999 more".len() };
         if number > 0 && text.chars().count() + separator.len() + item.chars().count() > room {
             return format!("{text} and {} more", left + 1);

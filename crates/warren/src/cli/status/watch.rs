@@ -39,7 +39,7 @@ pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Resu
     let mut next = Box::pin(look(directory, EVERY));
     loop {
         if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {
-            // The terminal is gone, and with it the user.
+            // The terminal is closed, so nobody is watching.
             return Ok(());
         }
         tokio::select! {

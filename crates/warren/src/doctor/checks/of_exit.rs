@@ -99,7 +99,7 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
     if ipv4_is_off || ipv6_is_off {
         let found = "the exit runs, but something has turned forwarding off";
         let why = "clients are connected but have no internet";
-        // No repair for `--fix`: it would turn forwarding on for the whole host, and so for strangers too.
+        // There is no repair for `--fix`: it would turn forwarding on for the whole host, and so for strangers too.
         let fix = "the exit turns it on again within seconds. Find out what turns it off (sysctl.d, another firewall). If it stays off, \
                    restart the exit: systemctl restart warren-exit";
         return Finding::problem(CHECK, found, why, fix);
@@ -138,7 +138,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
             let found = "the exit runs, but its nftables table does not translate";
             Finding::problem(CHECK, found, why, "restart the exit: systemctl restart warren-exit")
         }
-        // None if the rules could not be read. What is not known is not judged.
+        // `None` if the rules could not be read. Then there is nothing to judge.
         (true, _) => Finding::good(CHECK, format!("clients get the address of {}", egress.device)),
         (false, _) => Finding::good(CHECK, "the exit turns it on when it starts"),
     }
@@ -176,7 +176,7 @@ fn path_mtu(facts: &Facts) -> Option<Finding> {
 fn tun_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "tun offload";
     let is_on = |name: &str| facts.network.tun_features.get(name).copied();
-    // What the kernel transmits into a TUN is what the exit reads from it.
+    // The kernel transmits into a TUN what the exit then reads from it.
     let (tcp, udp) = (is_on("tx-tcp-segmentation")?, is_on("tx-udp-segmentation")?);
     let lacking = match (tcp, udp) {
         (true, true) => return Some(Finding::good(CHECK, "the TUN takes super-packets of TCP and UDP")),

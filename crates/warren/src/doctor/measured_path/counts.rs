@@ -35,7 +35,7 @@ impl Change {
             sent += grown(|one| one.sent_packets);
             lost += grown(truly_lost);
             bytes_out += grown(|one| one.bytes_out);
-            // The exit numbers its packets consecutively, and each packet is a UDP datagram of its own. So numbers count datagrams.
+            // The exit numbers its packets consecutively, and each packet is a separate UDP datagram. So numbers count datagrams.
             let numbers = grown(|one| one.largest_received);
             numbered += numbers;
             missing += numbers as f64
@@ -58,7 +58,7 @@ fn skipped(number: u64) -> f64 {
     of_first + f64::from(range - 6) + of_last
 }
 
-/// Lost packets without those that were acknowledged late, and without probes of the MTU, whose loss is expected.
+/// Counts lost packets without those that were acknowledged late, and without probes of the MTU, whose loss is expected.
 fn truly_lost(connection: &ConnectionStatus) -> u64 {
     connection.lost_packets.saturating_sub(connection.spurious_losses + connection.lost_mtu_probes)
 }

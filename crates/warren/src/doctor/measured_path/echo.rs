@@ -11,9 +11,9 @@ use warren_packet::checksum::Sum;
 
 /// The shortest ICMP message: the header, and the time when the echo left, in nanoseconds.
 pub(super) const LEAST: usize = 8 + 8;
-/// The number of echo identifiers in use. Each is a flow of its own for the tunnel, which spreads flows over its connections.
+/// The number of echo identifiers in use. The tunnel treats each as a separate flow, and spreads flows over its connections.
 pub(super) const FLOWS: u16 = 5;
-/// A sender that is late by more than this leaves the rest out, instead of sending it in a burst.
+/// If a sender is late by more than this, it skips the overdue requests rather than send them in a burst.
 const MOST_BEHIND: Duration = Duration::from_millis(20);
 /// The socket's receive buffer, in bytes, for replies that wait to be read.
 const BUFFER: usize = 4 << 20;
@@ -196,7 +196,7 @@ struct Reply {
 }
 
 impl Reply {
-    /// Reads what a raw socket received. An IPv4 socket receives the IP header as well, an IPv6 socket does not.
+    /// Reads a packet from a raw socket. An IPv4 socket delivers the IP header as well, an IPv6 socket does not.
     fn parse(to: IpAddr, bytes: &[u8]) -> Option<Self> {
         // The lower half of the first byte is the length of the IPv4 header in words of four bytes (RFC 791 section 3.1).
         let (header, kind) = match to {

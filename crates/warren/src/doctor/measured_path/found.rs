@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::counts::Loss;
 
-/// What was measured.
+/// The results of the measurement.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) profile: String,
@@ -40,7 +40,7 @@ pub(super) struct RoundTrip {
     pub(super) under_load_ms: Option<f64>,
     /// 95 % of the echoes under load took less.
     pub(super) under_load_p95_ms: Option<f64>,
-    /// By how much the load lengthened the median.
+    /// How much the load lengthened the median.
     pub(super) queue_ms: Option<f64>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Mtu {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Rate {
     pub(super) bits_per_second: f64,
-    /// Whether this is the most that the path carries. If not, the load was no higher than this.
+    /// Whether this is the most that the path carries. If not, the load itself was no higher.
     pub(super) is_limit: bool,
 }
 

@@ -9,7 +9,7 @@ const LOSSY: f64 = 0.1;
 const FEW: u64 = 5;
 /// Loss in per cent that is too much for repair.
 const TOO_LOSSY: f64 = 15.0;
-/// Milliseconds of queue below which nobody notices it, and above which it disturbs calls.
+/// Milliseconds of queue below which a queue is not noticed, and above which it disturbs calls.
 const SHORT_QUEUE: f64 = 20.0;
 const LONG_QUEUE: f64 = 100.0;
 /// Bits per second of other traffic above which it distorts the measurement.

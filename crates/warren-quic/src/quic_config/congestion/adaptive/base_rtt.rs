@@ -22,7 +22,7 @@ impl BaseRtt {
         if passed > 0 {
             self.began = Some(now);
             let gone = usize::try_from(passed).unwrap_or(BUCKETS).min(BUCKETS);
-            // If all are outdated, nothing has to move, because all are cleared.
+            // If all buckets are outdated, they need not move, because all are cleared.
             self.buckets.rotate_right(gone % BUCKETS);
             self.buckets.iter_mut().take(gone).for_each(|bucket| *bucket = None);
         }

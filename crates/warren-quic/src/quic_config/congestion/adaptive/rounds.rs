@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Rounds whose delivery rates are remembered. The largest counts, because a round may end early in a burst.
 const RATES: usize = 4;
 
-/// What a round was like.
+/// The measurements of one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     /// The smallest round-trip time, the peer's delay of acknowledgements included.
@@ -48,7 +48,7 @@ pub(super) struct Rounds {
     newest: Option<Instant>,
     latest_rtt: Duration,
     round: Round,
-    /// Bytes a second of the last rounds.
+    /// The rates of the last rounds, in bytes per second.
     rates: [f64; RATES],
 }
 
@@ -115,7 +115,7 @@ impl Rounds {
         let bytes = std::mem::take(&mut self.bytes);
         let mut round = std::mem::replace(
             &mut self.round,
-            // What is in flight now is in flight in the next round too.
+            // The bytes that are in flight now are also in flight in the next round.
             Round { least_rtt: Duration::MAX, in_flight, ..Round::default() },
         );
         round.bytes = bytes;
@@ -140,7 +140,7 @@ impl Rounds {
         self.latest_rtt
     }
 
-    /// Bytes that the path carries in a time, at the rate of the fastest of the last rounds.
+    /// Returns how many bytes the path carries in this time, at the rate of the fastest of the last rounds.
     pub(super) fn carried_in(&self, time: Duration) -> u64 {
         let rate = self.rates.iter().copied().fold(0.0, f64::max);
         #[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
@@ -148,7 +148,7 @@ impl Rounds {
         bytes
     }
 
-    /// Forgets the rates of the past.
+    /// Forgets the rates of past rounds.
     pub(super) fn forget_rates(&mut self) {
         self.rates = [0.0; RATES];
     }

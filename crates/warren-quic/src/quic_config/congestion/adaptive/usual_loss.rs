@@ -1,4 +1,4 @@
-//! The usual loss of a path: random loss, which is not congestion.
+//! The usual loss of a path: random loss, which does not come from congestion.
 
 use super::rounds::{Round, loss_share};
 
@@ -34,7 +34,7 @@ impl UsualLoss {
         self.bursts += (bursts - self.bursts) / self.rounds;
     }
 
-    /// Notes that the path loses this share of packets, whatever its load.
+    /// Records that the path loses this share of packets, no matter how loaded it is.
     pub(super) fn set(&mut self, loss: f64) {
         // Scaled with the loss, so that the usual length of a burst stays the same.
         self.bursts *= if self.loss > 0.0 { loss / self.loss } else { 0.0 };

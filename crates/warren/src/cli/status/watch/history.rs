@@ -30,7 +30,7 @@ pub(super) struct Series(VecDeque<f64>);
 impl History {
     /// Adds a status that was asked for at `at`.
     pub(super) fn add(&mut self, at: Instant, status: Status) {
-        // Another daemon of the same name has counters of its own, which start at zero.
+        // Another daemon of the same name has its own counters, which start at zero.
         if self.status().is_some_and(|before| before.pid != status.pid) {
             *self = Self::default();
         }
@@ -59,7 +59,7 @@ impl History {
         self.latest.as_ref().map(|(_, status)| status)
     }
 
-    /// Bits per second to the carrier, and from it.
+    /// Returns the bits per second to the carrier, and from it.
     pub(super) fn rates(&self) -> (&Series, &Series) {
         (&self.out, &self.into)
     }
@@ -86,7 +86,7 @@ impl Series {
     }
 }
 
-/// What a connection sent, received and lost between two samples.
+/// A connection's sent, received and lost packets between two samples.
 #[derive(Debug, Default)]
 struct Change {
     bytes_out: u64,

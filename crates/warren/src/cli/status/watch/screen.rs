@@ -9,7 +9,7 @@ use super::sparkline::{Bars, sparkline};
 use warren_config::counted;
 use warren_control::status::{ConnectionStatus, State, Status};
 
-/// The size of the terminal, and what it can show.
+/// The size of the terminal, and its capabilities.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) columns: usize,
@@ -29,7 +29,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines.push(total("out", out, look));
     lines.push(total("in", into, look));
     lines.push(String::new());
-    // The ending gets its rows in any case. The parts above it share the others.
+    // The ending always gets its rows. The parts above it share the remaining ones.
     let ending = ending(status, notice, look);
     let room = look.rows.saturating_sub(lines.len() + ending.len());
     lines.extend(connections(history, status, room, look));
@@ -77,7 +77,7 @@ fn total(label: &str, series: &Series, look: Look) -> String {
     cut(&format!("{label:<LABEL$}{line} {value:>RATE$}"), look)
 }
 
-/// A header and a line for each connection. If not all fit, the last line counts the others.
+/// Returns a header, and a line for each connection. If not all fit, the last line counts the others.
 fn connections(history: &History, status: &Status, room: usize, look: Look) -> Vec<String> {
     let mut shown: Vec<(String, &ConnectionStatus)> = status
         .connections

@@ -5,7 +5,7 @@
 pub(super) enum Bars {
     /// Eighths of a block.
     Blocks,
-    /// For terminals that cannot show blocks.
+    /// ASCII characters, for terminals that cannot show blocks.
     Ascii,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn sparkline(
     let levels = bars.levels();
     let bar = |value: &f64| {
         let height = if highest > 0.0 { value / highest } else { 0.0 };
-        // Rounded up, so that a low value does not look like zero.
+        // Rounds up, so that a low value does not look like zero.
         let level =
             levels.iter().zip(0_u8..8).rev().find(|(_, level)| height * 7.0 > f64::from(*level) - 1.0);
         level.map_or(levels[0], |(bar, _)| *bar)

@@ -65,7 +65,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// What the terminal can show now.
+    /// Returns the terminal's current size and capabilities.
     pub(super) fn look(&self) -> Look {
         // Some terminals, such as serial lines, report a size of zero.
         let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
