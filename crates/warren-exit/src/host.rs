@@ -149,10 +149,9 @@ impl HostSetup {
         registry: &ClientRegistry,
         store: Option<&[IpAddr]>,
     ) -> anyhow::Result<Plan> {
-        let needed = Needed::look(store, registry, self.services.helper(), &self.needed).await;
-        self.needed.clone_from(&needed);
-        let mut facts = facts_of(config, (registry, &needed), &self.host, &self.services).await?;
-        self.log_withheld(prefixes::in_force(registry, &facts.surroundings, &needed).1);
+        self.needed = Needed::look(store, registry, self.services.helper(), &self.needed).await;
+        let mut facts = facts_of(config, (registry, &self.needed), &self.host, &self.services).await?;
+        self.log_withheld(prefixes::in_force(registry, &facts.surroundings, &self.needed).1);
         self.services.follow(&mut facts, Instant::now()).await;
         self.log_waiting(forwards::in_force(registry, &self.services.host_ports(config)).1);
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));

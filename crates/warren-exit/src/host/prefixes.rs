@@ -26,6 +26,8 @@ enum Resolvers {
     /// The helper has never listed them. Any network may contain one.
     Unknown,
     Known(Vec<IpAddr>),
+    /// The helper has found none, and these before. A program may be writing the file just now, so they stay until the next look.
+    Emptied(Vec<IpAddr>),
 }
 
 impl Needed {
@@ -51,7 +53,7 @@ impl Needed {
     fn all(&self) -> impl Iterator<Item = (&IpAddr, &'static str)> {
         let store = self.store.iter().map(|address| (address, "the fleet's store"));
         let resolvers = match &self.resolvers {
-            Resolvers::Known(resolvers) => resolvers.as_slice(),
+            Resolvers::Known(resolvers) | Resolvers::Emptied(resolvers) => resolvers.as_slice(),
             Resolvers::NotNeeded | Resolvers::Unknown => &[],
         };
         store.chain(resolvers.iter().map(|address| (address, "a resolver of this host")))
@@ -59,11 +61,10 @@ impl Needed {
 }
 
 impl Resolvers {
-    /// The resolvers after the helper was asked. If the helper fails, the known resolvers stay. They also stay if the list is empty, because
-    /// a program may be writing the file just now.
+    /// The resolvers after the helper was asked. If the helper fails, the known resolvers stay.
     fn after(&self, listed: anyhow::Result<Vec<IpAddr>>) -> Self {
         match (listed, self) {
-            (Ok(listed), Self::Known(known)) if listed.is_empty() => Self::Known(known.clone()),
+            (Ok(listed), Self::Known(known)) if listed.is_empty() => Self::Emptied(known.clone()),
             (Ok(listed), _) => Self::Known(listed),
             (Err(error), known) => {
                 tracing::debug!("the host's resolvers are not known: {error:#}");
@@ -213,5 +214,10 @@ mod tests {
         let changed = known.after(Ok(vec![other]));
         assert!(why(&changed, with_one).is_none() && why(&changed, with_other).is_some());
         assert_eq!(why(&unknown.after(Ok(Vec::new())), with_one), None);
+        assert_eq!(
+            why(&known.after(Ok(Vec::new())).after(Ok(Vec::new())), with_one),
+            None,
+            "the second answer counts"
+        );
     }
 }
