@@ -1,6 +1,6 @@
 //! The client daemon: one loop that carries events between the sessions' state machines, the worker threads and the host.
 //!
-//! [`Daemon`] has the loop, here. Its state belongs to types that do not know each other: [`Sessions`], [`ExitNews`],
+//! [`Daemon`] has the loop, here. Its state belongs to types of which none holds another, and which borrow from each other only what a method needs: [`Sessions`], [`ExitNews`],
 //! [`HostUpkeep`], [`Health`], [`OnDemand`] and [`ExecRequests`]. Three files handle events that concern several of them:
 //! `requests.rs` answers users, `session_events.rs` follows sessions and workers, and `host_events.rs` follows this host and its
 //! network. Each of them calls only the ones after it.

@@ -1,10 +1,13 @@
 //! Checks that traffic flows, by ICMP echo requests to the exit's inner address.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket as StdSocket};
+use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::libc;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, SockaddrIn6, sendmsg};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
@@ -20,25 +23,23 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
-/// Number of sockets of each address family. A socket serves one pair of addresses and one device for good, because only the
-/// first binding to a device needs no rights. A move needs another socket only if these have changed.
-const SOCKETS: usize = 12;
-/// Number of sockets of each family that are kept for moves.
-pub(crate) const KEPT_FOR_MOVES: usize = 8;
+/// Number of sockets of each address family. Two sessions are probed at once during a move, and a probe that was aborted returns
+/// its socket a moment later.
+const SOCKETS: usize = 4;
 /// A classic BPF program that accepts no packet (BPF_RET | BPF_K, linux/filter.h). Without it, an idle raw socket would queue all
 /// of the host's ICMP packets.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
-/// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones.
+/// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones. Each request names its device and source
+/// address, so a socket serves any of them: binding it again would need rights, and connecting it again would leave it deaf.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EchoSockets(Arc<Mutex<Vec<EchoSocket>>>);
 
 #[derive(Debug)]
 struct EchoSocket {
     domain: Domain,
-    socket: Socket,
-    /// The probe that it was first used for, and the index of its device.
-    aim: Option<(Probe, u32)>,
+    /// `None` while it is on loan.
+    socket: Option<Socket>,
 }
 
 impl EchoSockets {
@@ -49,7 +50,7 @@ impl EchoSockets {
             for _ in 0..SOCKETS {
                 let socket = raw_socket(domain, protocol);
                 match socket.and_then(|socket| socket.attach_filter(DEAF).map(|()| socket)) {
-                    Ok(socket) => sockets.push(EchoSocket { domain, socket, aim: None }),
+                    Ok(socket) => sockets.push(EchoSocket { domain, socket: Some(socket) }),
                     Err(error) => tracing::debug!("no socket for echo requests: {error}"),
                 }
             }
@@ -57,47 +58,48 @@ impl EchoSockets {
         Self(Arc::new(Mutex::new(sockets)))
     }
 
-    /// Lends a socket that sends this probe through a device.
+    /// Lends a socket of an address family.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] if this process may not have any, [`io::ErrorKind::ResourceBusy`] if all but those that are kept
-    /// serve other addresses or devices. Otherwise the kernel's error.
-    fn lend(&self, probe: Probe, device: &str, kept: usize) -> io::Result<Lent> {
-        let domain = probe.domain();
+    /// [`io::ErrorKind::PermissionDenied`] if this process may not have any, [`io::ErrorKind::ResourceBusy`] if all are on loan.
+    /// Otherwise the kernel's error.
+    fn lend(&self, domain: Domain) -> io::Result<Lent> {
         let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let any =
-            sockets.iter().find(|socket| socket.domain == domain).ok_or(io::ErrorKind::PermissionDenied)?;
-        let aim = (probe, rustix::net::netdevice::name_to_index(&any.socket, device)?);
-        let place = |wanted| sockets.iter().position(|of| of.domain == domain && of.aim == wanted);
-        let unused = sockets.iter().filter(|of| of.domain == domain && of.aim.is_none()).count();
-        let unused = || place(None).filter(|_| unused > kept);
-        let place = place(Some(aim)).or_else(unused).ok_or(io::ErrorKind::ResourceBusy)?;
-        if let Some(free) = sockets.get_mut(place).filter(|socket| socket.aim.is_none()) {
-            probe.bind(&free.socket, device)?;
-            free.aim = Some(aim);
+        let mut error = io::ErrorKind::PermissionDenied;
+        for (place, own) in sockets.iter_mut().enumerate().filter(|(_, own)| own.domain == domain) {
+            error = io::ErrorKind::ResourceBusy;
+            if let Some(socket) = own.socket.take() {
+                drop(sockets);
+                let lent = Lent { socket: Some(socket), place, owner: self.clone() };
+                lent.socket()?.detach_filter()?;
+                return Ok(lent);
+            }
         }
-        let own = sockets.swap_remove(place);
-        drop(sockets);
-        let lent = Lent { socket: Some(own), owner: self.clone() };
-        if let Some(own) = &lent.socket {
-            probe.connect(&own.socket)?;
-            own.socket.detach_filter()?;
-        }
-        Ok(lent)
+        Err(error.into())
     }
 }
 
 /// A socket on loan. Dropping it returns the socket to its owner.
 struct Lent {
     /// `None` only once it was given back.
-    socket: Option<EchoSocket>,
+    socket: Option<Socket>,
+    place: usize,
     owner: EchoSockets,
+}
+
+impl Lent {
+    fn socket(&self) -> io::Result<&Socket> {
+        self.socket.as_ref().ok_or_else(|| io::ErrorKind::ResourceBusy.into())
+    }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let socket = self.socket.take().filter(|socket| socket.socket.attach_filter(DEAF).is_ok());
-        self.owner.0.lock().unwrap_or_else(PoisonError::into_inner).extend(socket);
+        let socket = self.socket.take().filter(|socket| socket.attach_filter(DEAF).is_ok());
+        let mut sockets = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = sockets.get_mut(self.place) {
+            own.socket = socket;
+        }
     }
 }
 
@@ -141,30 +143,27 @@ impl Probe {
         Ok(identifier)
     }
 
-    /// Sends echo requests with a given identifier through a device, with one of the sockets, until one is answered. `kept` is the number of
-    /// unused sockets that must be left for others.
+    /// Sends echo requests with a given identifier through a device, with one of the sockets, until one is answered.
     ///
     /// # Errors
     /// When there is no socket for the requests, or reading from it fails. That says nothing about the tunnel.
     pub(crate) async fn answered_as(
         self,
         sockets: EchoSockets,
-        kept: usize,
         device: String,
         identifier: Identifier,
     ) -> io::Result<()> {
-        let lent = sockets.lend(self, &device, kept)?;
-        let Some(own) = &lent.socket else { return Err(io::ErrorKind::PermissionDenied.into()) };
-        self.answered_through(own.socket.try_clone()?, identifier).await
-    }
-
-    async fn answered_through(self, socket: Socket, identifier: Identifier) -> io::Result<()> {
-        // tokio has no type for raw sockets. A connected raw socket sends and receives like a connected UDP socket.
+        let lent = sockets.lend(self.domain())?;
+        let socket = lent.socket()?.try_clone()?;
+        let device = rustix::net::netdevice::name_to_index(&socket, &device)?;
+        // tokio has no type for raw sockets. They send and receive like UDP sockets.
         let socket = UdpSocket::from_std(StdSocket::from(socket))?;
         let mut wait = FIRST_WAIT;
         loop {
-            // A request that cannot be sent now counts as not answered.
-            drop(socket.send(&self.echo(identifier)).await);
+            if let Err(error) = self.send(&socket, device, identifier) {
+                // A request that cannot be sent now counts as not answered.
+                tracing::trace!("cannot send an echo request: {error}");
+            }
             if let Ok(answered) = tokio::time::timeout(wait, self.reply(&socket, identifier)).await {
                 return answered;
             }
@@ -176,17 +175,29 @@ impl Probe {
         Domain::for_address(SocketAddr::new(self.gateway, 0))
     }
 
-    /// Makes a socket send from the inner address, through a device.
-    fn bind(self, socket: &Socket, device: &str) -> io::Result<()> {
-        // First, because it fails if the device does not have the address yet, and can be tried again.
-        socket.bind(&SocketAddr::new(self.source, 0).into())?;
-        // The probe is to show that the tunnel carries packets, wherever the routes lead.
-        socket.bind_device(Some(device.as_bytes()))
-    }
-
-    /// Makes a socket send to the exit's inner address.
-    fn connect(self, socket: &Socket) -> io::Result<()> {
-        socket.connect(&SocketAddr::new(self.gateway, 0).into())
+    /// Sends an echo request through a device, because the probe is to show that the tunnel carries packets, wherever the routes lead
+    /// (ip(7), ipv6(7): IP_PKTINFO, IPV6_PKTINFO).
+    fn send(self, socket: &UdpSocket, device: u32, identifier: Identifier) -> io::Result<usize> {
+        let (echo, socket) = (self.echo(identifier), socket.as_raw_fd());
+        let (echo, flags) = ([IoSlice::new(&echo)], MsgFlags::MSG_DONTWAIT);
+        let sent = match (self.source, self.gateway) {
+            (IpAddr::V4(source), IpAddr::V4(gateway)) => {
+                let none = libc::in_addr { s_addr: 0 };
+                let source = libc::in_addr { s_addr: u32::from_ne_bytes(source.octets()) };
+                let device = i32::try_from(device).map_err(io::Error::other)?;
+                let way = libc::in_pktinfo { ipi_ifindex: device, ipi_spec_dst: source, ipi_addr: none };
+                let to = SockaddrIn::from(SocketAddrV4::new(gateway, 0));
+                sendmsg(socket, &echo, &[ControlMessage::Ipv4PacketInfo(&way)], flags, Some(&to))
+            }
+            (IpAddr::V6(source), IpAddr::V6(gateway)) => {
+                let source = libc::in6_addr { s6_addr: source.octets() };
+                let way = libc::in6_pktinfo { ipi6_addr: source, ipi6_ifindex: device };
+                let to = SockaddrIn6::from(SocketAddrV6::new(gateway, 0, 0, 0));
+                sendmsg(socket, &echo, &[ControlMessage::Ipv6PacketInfo(&way)], flags, Some(&to))
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        sent.map_err(io::Error::from)
     }
 
     /// An echo request without data. The kernel fills in the checksum of ICMPv6.
@@ -201,9 +212,9 @@ impl Probe {
     async fn reply(self, socket: &UdpSocket, identifier: Identifier) -> io::Result<()> {
         let mut buffer = [0; 1500];
         loop {
-            let read = socket.recv(&mut buffer).await?;
+            let (read, from) = socket.recv_from(&mut buffer).await?;
             let message = buffer.get(..read).unwrap_or_default();
-            if self.is_reply(message, identifier) {
+            if from.ip() == self.gateway && self.is_reply(message, identifier) {
                 return Ok(());
             }
         }

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
 /// The warning for users.
@@ -41,4 +43,61 @@ fn an_exit_that_answers_no_pings_is_used_and_users_hear_that_nothing_is_proven()
     answers(true);
     eventually(seconds(5), "the echo is answered after all", || !is_told());
     client.down();
+}
+
+#[test]
+fn a_refusal_before_the_proof_is_over_stays_one() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let state = || client.warren.status().map(|status| status.text("/state").to_owned());
+    // Nobody waits for the tunnel, as at a boot. An `up` that waits would end the daemon at the refusal.
+    let running = client.warren.start(&format!("client run {}", client.warren.config("home.toml").display()));
+    eventually(seconds(10), "the exit has a session", || exit.status().list("/sessions").len() == 1);
+
+    exit.warren.run("exit client disable laptop").ok();
+
+    eventually(seconds(1), "the client is refused", || state().as_deref() == Some("refused"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(state().as_deref(), Some("refused"));
+    client.down();
+    drop(running);
+}
+
+#[test]
+fn a_daemon_proves_its_sessions_however_many_devices_it_has_had() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let index = || client.sh("cat /sys/class/net/warren0/ifindex");
+    for _ in 0..6 {
+        let before = index();
+        client.sh("ip link delete warren0");
+        eventually(seconds(10), "there is another device", || {
+            let now = net.client.sh("cat /sys/class/net/warren0/ifindex");
+            now.succeeded() && now.stdout != before
+        });
+        restart(&mut exit, &client);
+    }
+    // The control: nothing is proven if the exit does not answer. A daemon without a socket for the echo would not notice.
+    net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
+    restart(&mut exit, &client);
+    eventually(seconds(10), "users are told", || {
+        client.status().0["warnings"].to_string().contains("not proven")
+    });
+    client.down();
+}
+
+fn restart(exit: &mut Exit<'_>, client: &Client<'_>) {
+    let before = client.status().number("/reconnects");
+    exit.stop(Signal::TERM);
+    exit.run();
+    eventually(seconds(20), "the client is back", || {
+        client
+            .warren
+            .status()
+            .is_some_and(|status| status.text("/state") == "up" && status.number("/reconnects") > before)
+    });
 }

@@ -13,7 +13,7 @@ use warren_session::roster::FleetName;
 
 use super::connections::Which;
 use super::task::finished;
-use crate::probe::{EchoSockets, Identifier, KEPT_FOR_MOVES, Probe};
+use crate::probe::{EchoSockets, Identifier, Probe};
 use warren_daemon::{entropy, notify};
 
 /// A session with an exit, or the attempt to open one.
@@ -171,33 +171,27 @@ impl Session {
         self.welcome.as_ref().map(leased).unwrap_or_default()
     }
 
-    /// Starts to send echo requests through the device, with sockets that were opened before the sandbox. Returns false when the
-    /// exit has no inner address to ask. `is_trying`: a move depends on it, so it may use all sockets.
-    pub(super) fn start_probe(
-        &mut self,
-        device: Option<String>,
-        sockets: &EchoSockets,
-        is_trying: bool,
-    ) -> bool {
+    /// Starts to send echo requests through the device, with a socket that was opened before the sandbox. Returns false when the
+    /// exit has no inner address to ask.
+    pub(super) fn start_probe(&mut self, device: Option<String>, sockets: &EchoSockets) -> bool {
         let probe = self.welcome.as_ref().and_then(Probe::of);
         let (Some(probe), Some(device), Ok(identifier)) = (probe, device, Probe::identifier()) else {
             return false;
         };
         // Users see this while they wait.
         notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
-        let kept = if is_trying { 0 } else { KEPT_FOR_MOVES };
-        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), kept, device, identifier)));
+        self.start_probe_as(sockets, device, (probe, identifier));
         true
     }
 
-    /// Starts to send echo requests with an identifier, which the workers send on this session.
+    /// Starts to send echo requests with an identifier. During a move, the workers send requests with it on this session.
     pub(super) fn start_probe_as(
         &mut self,
         sockets: &EchoSockets,
         device: String,
         (probe, identifier): (Probe, Identifier),
     ) {
-        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), 0, device, identifier)));
+        self.probe = Some(tokio::spawn(probe.answered_as(sockets.clone(), device, identifier)));
     }
 
     /// Ends this session's probe.

@@ -224,6 +224,8 @@ impl Daemon {
     async fn stays_closed(&mut self, stop: &Stop) -> bool {
         let (when_refused, state) = (self.settings.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
+        // Otherwise the proof's timer would let a refused session count as up.
+        self.sessions.forget_proof();
         self.sessions.connections.abort_race(&self.sessions.worker).await;
         self.sessions.end_move().await;
         let sentence = self.sessions.connections.refusal_of(reason);

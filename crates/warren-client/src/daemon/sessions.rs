@@ -2,8 +2,9 @@
 //!
 //! This file begins and ends sessions, and handles what their connections need. `sessions/moving.rs` moves from one exit to
 //! another, `sessions/proof.rs` decides whether a session carries packets, and `sessions/reports.rs` handles the workers'
-//! reports. Nothing here changes the host or what users see. The methods return what the caller must apply there. They borrow
-//! the kill switch, which must let a connection out before it is opened.
+//! reports. The methods return what the caller must change on the host or show to users. They change the host themselves in two
+//! cases: they borrow the kill switch to let a connection out before it is opened, and `end_flows` ends the host's connections
+//! through the tunnel.
 
 mod moving;
 mod proof;
@@ -103,6 +104,8 @@ impl Sessions {
     pub(super) fn begin(&mut self, now: Instant) {
         self.connections.forget_way();
         self.forget_proof();
+        // It may be another exit's.
+        self.proof = UpProof::default();
         self.pair.begin(now);
     }
 
@@ -344,6 +347,9 @@ impl Sessions {
 
     /// Makes the session in use prove that it carries packets. Returns false if that is not possible now.
     pub(super) fn ask_for_echo(&mut self, device: Option<String>) -> bool {
+        if self.moves.plan.is_asking(Which::InUse) && !self.moves.plan.is_trying() {
+            self.proof.inherits(Instant::now());
+        }
         self.awaits_proof() || (!self.moves.plan.is_asking(Which::InUse) && self.probe_in_use(device))
     }
 
@@ -354,7 +360,8 @@ impl Sessions {
 
     /// Handles the proof's timers. Returns whether the session in use counts as up without a proof from now on.
     pub(super) fn look_at_proof(&mut self, now: Instant) -> bool {
-        match self.proof.take_due(now) {
+        let is_silent = self.connections.silent_since(Which::InUse).is_some();
+        match self.proof.take_due(now, is_silent) {
             Due::Nothing => {}
             Due::Up { is_news } => {
                 if let Some(warning) = self.unproven().filter(|_| is_news) {
@@ -383,7 +390,7 @@ impl Sessions {
     /// Sends echo requests through the session in use. Returns whether that is possible now.
     pub(super) fn probe_in_use(&mut self, device: Option<String>) -> bool {
         let (now, is_trying) = (Instant::now(), self.moves.plan.is_trying());
-        let starts = self.pair.in_use.start_probe(device, &self.echo_sockets, is_trying);
+        let starts = self.pair.in_use.start_probe(device, &self.echo_sockets);
         match starts {
             true => self.moves.plan.asks(Which::InUse),
             false => self.moves.plan.unanswered(now, Which::InUse),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use warren_session::client::{ClientAction, SessionGrant, Step, Switched, Watched};
 use warren_session::exit::SessionId;
 
-use super::{Followed, Sessions, Won};
+use super::{Followed, Sessions, UpProof, Won};
 use crate::daemon::connections::{Purpose, Which, close_quietly};
 use crate::daemon::moves::{Move, Moves, random_part};
 use crate::daemon::session::leased;
@@ -225,7 +225,7 @@ impl Sessions {
     async fn change_places(&mut self, now: Instant) {
         self.connections.abort_race(&self.worker).await;
         self.pair.swap();
-        self.proof.forget();
+        self.proof = UpProof::default();
         self.connections.swap(now);
         self.moves.plan.lost(Which::Beside);
     }

@@ -21,7 +21,7 @@ pub(in crate::daemon) struct UpProof {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// No request was sent, a request was answered, or none can be sent.
+    /// Nobody waits for an answer: no request was sent, a request was answered, or none can be sent.
     #[default]
     Over,
     /// Requests are being sent. The session counts as up at `until`.
@@ -51,6 +51,13 @@ impl UpProof {
         self.stage = Stage::Asked { since: now, until: now + wait };
     }
 
+    /// Notes that a move has begun to send requests for this session, for whose answer nobody waits yet.
+    pub(super) fn inherits(&mut self, now: Instant) {
+        if self.stage == Stage::Over {
+            self.asks(now);
+        }
+    }
+
     /// Resets the proof, because the session is lost or another one takes its place.
     pub(super) fn forget(&mut self) {
         self.stage = Stage::Over;
@@ -77,11 +84,16 @@ impl UpProof {
         }
     }
 
-    pub(super) fn take_due(&mut self, now: Instant) -> Due {
+    /// Takes the timer that is due. `is_silent`: the exit answers nothing at all, so the session does not count as up.
+    pub(super) fn take_due(&mut self, now: Instant, is_silent: bool) -> Due {
         if self.due().is_none_or(|due| now < due) {
             return Due::Nothing;
         }
         let (stage, due) = match self.stage {
+            Stage::Asked { since, .. } if is_silent => {
+                self.stage = Stage::Asked { since, until: now + WITHIN };
+                return Due::Nothing;
+            }
             Stage::Asked { since, .. } => (Stage::Missing { since }, Due::Up { is_news: !self.is_mute }),
             Stage::Missing { .. } | Stage::GivenUp | Stage::Over => (Stage::GivenUp, Due::GiveUp),
         };
@@ -99,26 +111,46 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut proof = UpProof::default();
-        assert_eq!((proof.due(), proof.take_due(at(99))), (None, Due::Nothing));
+        assert_eq!((proof.due(), proof.take_due(at(99), false)), (None, Due::Nothing));
 
         proof.asks(start);
         assert_eq!(
-            (proof.due(), proof.take_due(at(1)), proof.is_missing()),
+            (proof.due(), proof.take_due(at(1), false), proof.is_missing()),
             (Some(at(2)), Due::Nothing, false)
         );
-        assert_eq!((proof.take_due(at(2)), proof.is_missing()), (Due::Up { is_news: true }, true));
-        assert_eq!((proof.due(), proof.take_due(at(29))), (Some(at(30)), Due::Nothing));
-        assert_eq!((proof.take_due(at(30)), proof.is_missing()), (Due::GiveUp, true));
-        assert_eq!((proof.due(), proof.take_due(at(99))), (None, Due::Nothing));
+        assert_eq!((proof.take_due(at(2), false), proof.is_missing()), (Due::Up { is_news: true }, true));
+        assert_eq!((proof.due(), proof.take_due(at(29), false)), (Some(at(30)), Due::Nothing));
+        assert_eq!((proof.take_due(at(30), false), proof.is_missing()), (Due::GiveUp, true));
+        assert_eq!((proof.due(), proof.take_due(at(99), false)), (None, Due::Nothing));
 
         // There is no wait for the next session at an exit that does not answer.
         proof.forget();
         proof.asks(at(100));
-        assert_eq!((proof.take_due(at(100)), proof.is_missing()), (Due::Up { is_news: false }, true));
+        assert_eq!((proof.take_due(at(100), false), proof.is_missing()), (Due::Up { is_news: false }, true));
         // The control: it has answered.
         assert!(proof.end(true) && !proof.is_missing());
         proof.asks(at(200));
-        assert_eq!((proof.due(), proof.take_due(at(201))), (Some(at(202)), Due::Nothing));
+        assert_eq!((proof.due(), proof.take_due(at(201), false)), (Some(at(202)), Due::Nothing));
         assert!(!proof.end(true) && proof.due().is_none());
+    }
+
+    #[test]
+    fn a_silent_exit_is_waited_for_and_requests_of_a_move_count() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut proof = UpProof::default();
+        proof.inherits(start);
+        assert_eq!((proof.take_due(at(2), true), proof.due()), (Due::Nothing, Some(at(4))));
+        // What is waited for already is not waited for anew.
+        proof.inherits(at(3));
+        assert_eq!(proof.take_due(at(4), false), Due::Up { is_news: true });
+        proof.inherits(at(5));
+        assert_eq!(proof.due(), Some(at(30)));
+
+        // An exit that is known to be mute is not waited for, but not used while it is silent.
+        proof.forget();
+        proof.asks(at(40));
+        assert_eq!((proof.take_due(at(40), true), proof.due()), (Due::Nothing, Some(at(42))));
+        assert_eq!(proof.take_due(at(42), false), Due::Up { is_news: false });
     }
 }

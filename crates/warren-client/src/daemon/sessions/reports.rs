@@ -106,11 +106,15 @@ impl Sessions {
     ) {
         let now = Instant::now();
         let Some((which, index)) = self.connections.place_of(connection) else { return };
-        let leased = self.pair.in_use.leased();
+        let awaits_welcome = self.pair.of(which).is_some_and(|session| session.machine.awaits_welcome(index));
+        let taken = match awaits_welcome {
+            true => Some(host.taken_addresses(&self.pair.in_use.leased(), &self.connections).await),
+            false => None,
+        };
         let Some(session) = self.pair.of_mut(which) else { return };
-        if session.machine.awaits_welcome(index) {
+        if let Some(taken) = taken {
             // The session compares the addresses in the exit's Welcome with these.
-            session.machine.set_taken(host.taken_addresses(&leased, &self.connections).await);
+            session.machine.set_taken(taken);
         }
         session.machine.received(now, index, data);
     }
