@@ -11,15 +11,16 @@ from collections import defaultdict
 from os.path import commonpath
 from pathlib import Path
 
-from imports import crate_at, cycles, roots
+from imports import crate_at, crates, cycles, roots
 from rust_source import closing
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 DEFINITION = re.compile(r"\b(?:struct|enum|union)\s+(\w+)")
 IMPL = re.compile(r"^impl\b([^{;]*)\{", re.MULTILINE)
-# The type's name: after `for` if a trait is implemented, without its path and generics.
-NAME = re.compile(r"(?:\w+\s*::\s*)*(\w+)\s*(?:<.*)?(?:\bwhere\b.*)?$", re.DOTALL)
+WHERE = re.compile(r"\bwhere\b")
+# The type's name, without its path, at the end of a header without generics and bounds.
+NAME = re.compile(r"(\w+)\s*$")
 METHOD = re.compile(r"\bfn\s+(\w+)")
 CALL = re.compile(r"\b(?:self\s*\.|Self\s*::)\s*(\w+)\s*\(")
 
@@ -77,8 +78,9 @@ def parent(file):
 
 def type_of(header):
     """Returns the type's name from the text between `impl` and its brace."""
-    header = without_generics(header)
-    found = NAME.search(header.rsplit(" for ", 1)[-1].split(" where ")[0].strip())
+    # A bound may have a `for`, too.
+    header = WHERE.split(without_generics(header))[0]
+    found = NAME.search(header.rsplit(" for ", 1)[-1])
     return found and found[1]
 
 
@@ -102,7 +104,7 @@ def circles(crate):
 
 
 def main():
-    for crate in [*sorted((ROOT / "crates").iterdir()), ROOT / "bench"]:
+    for crate in crates(ROOT):
         for (name, _), methods in types(crate).items() if sys.argv[1:] else ():
             if name in sys.argv[1:]:
                 files = sorted(set(methods.files.values()))

@@ -59,6 +59,11 @@ def read_crate(root, _changes):
     return Crate(root)
 
 
+def crates(root):
+    """Returns the directories of the crates below a root, sorted, and the benchmarks' last."""
+    return [manifest.parent for manifest in [*sorted(root.glob("crates/*/Cargo.toml")), *root.glob("bench/Cargo.toml")]]
+
+
 def roots(crate):
     return [crate / "src" / name for name in ("lib.rs", "main.rs") if (crate / "src" / name).is_file()]
 
@@ -249,8 +254,7 @@ def cycles(graph):
 
 
 def main():
-    crates = [*sorted((ROOT / "crates").iterdir()), ROOT / "bench"]
-    for crate in crates:
+    for crate in crates(ROOT):
         if sys.argv[1:] and crate.name not in sys.argv[1:]:
             continue
         graph = imports(crate)

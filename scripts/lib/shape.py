@@ -6,7 +6,7 @@
 import re
 from pathlib import Path
 
-from imports import crate_at, roots
+from imports import crate_at, crates, roots
 from rust_source import closing, comments_blanked
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -23,8 +23,7 @@ END_OF_OTHER = re.compile(r"^(?!\s*//).*[;{}]\s*$|^\s*$", re.MULTILINE)
 
 def oversized(root):
     """Yields file, line, kind, name and size of everything that is too large."""
-    crates = [*sorted((root / "crates").iterdir()), root / "bench"]
-    files = {file: texts for crate in crates for start in roots(crate) for file, texts in crate_at(start).files.items()}
+    files = {file: texts for crate in crates(root) for start in roots(crate) for file, texts in crate_at(start).files.items()}
     for file, (text, source) in files.items():
         for at, what, name, count in [*functions(source, comments_blanked(text)), *structs(source, text)]:
             if count > LIMITS[what]:

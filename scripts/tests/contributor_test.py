@@ -5,12 +5,18 @@
 """
 
 import re
+import sys
 import tempfile
 import tomllib
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+sys.dont_write_bytecode = True
+
+from imports import crates  # noqa: E402
+
 DOCUMENTS = ["CONTRIBUTING.md", "RELEASING.md", "README.md", "ARCHITECTURE.md", ".github/PULL_REQUEST_TEMPLATE.md"]
 # A script, and the options that follow it.
 SCRIPT = re.compile(r"(?<![\w./-])((?:scripts|\.ci)/[\w./-]*\w)((?: --[\w-]+)*)")
@@ -28,8 +34,7 @@ def document_problems(text, root):
             problems.append(f"there is no {script}")
             continue
         problems += [f"{script} has no {option}" for option in options.split() if option not in (root / script).read_text()]
-    manifests = [tomllib.loads(path.read_text()) for path in [*root.glob("crates/*/Cargo.toml"), *root.glob("bench/Cargo.toml")]]
-    packages = {manifest["package"]["name"] for manifest in manifests}
+    packages = {tomllib.loads((crate / "Cargo.toml").read_text())["package"]["name"] for crate in crates(root)}
     problems += [f"there is no package {name}" for name in PACKAGE.findall(text) if name not in packages]
     return problems + [f"there is no {file}" for file in FILE.findall(text) + LINK.findall(text) if not (root / file).exists()]
 
@@ -75,9 +80,9 @@ class ContributorTest(unittest.TestCase):
 
     def test_every_package_has_its_metadata(self):
         shared = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]
-        for path in [*ROOT.glob("crates/*/Cargo.toml"), ROOT / "bench" / "Cargo.toml"]:
-            with self.subTest(path.parent.name):
-                package = tomllib.loads(path.read_text())["package"]
+        for crate in crates(ROOT):
+            with self.subTest(crate.name):
+                package = tomllib.loads((crate / "Cargo.toml").read_text())["package"]
                 own = {key: shared.get(key) if value == {"workspace": True} else value for key, value in package.items()}
                 self.assertEqual([key for key in METADATA if not own.get(key)], [])
                 # crates.io accepts at most five.

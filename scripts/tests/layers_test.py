@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 sys.dont_write_bytecode = True
 
-from imports import cycles, imports  # noqa: E402
+from imports import crates, cycles, imports  # noqa: E402
 
 # Bottom to top. A crate may use crates of lower rows, but none of its own row.
 LAYERS = [
@@ -36,7 +36,7 @@ LISTED = Path(__file__).with_name("layers.toml")
 
 
 def manifests(root):
-    return sorted(root.glob("crates/*/Cargo.toml")) + sorted(root.glob("bench/Cargo.toml"))
+    return [crate / "Cargo.toml" for crate in crates(root)]
 
 
 def crate_problems(root):

@@ -45,6 +45,7 @@ class OversizedTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             source = Path(directory) / "crates" / "one" / "src"
             source.mkdir(parents=True)
+            (source.parent / "Cargo.toml").write_text("")
             for name, content in {"lib.rs": text, **dict(others)}.items():
                 (source / name).write_text(content)
             return [tuple(each[2:]) for each in oversized(Path(directory))]

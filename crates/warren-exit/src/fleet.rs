@@ -74,19 +74,29 @@ struct AroundTheStore {
     /// The length of the signed roster.
     roster_bytes: usize,
     certificates: Vec<StoreCertificate>,
-    /// The addresses of the store's members.
-    addresses: Vec<IpAddr>,
+    addresses: StoreAddresses,
 }
 
-impl AroundTheStore {
+/// The addresses of the store's members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreAddresses {
+    /// Those that are known.
+    pub(crate) known: Vec<IpAddr>,
+    /// Whether those of all members were known once. Until then, any network may contain one.
+    pub(crate) were_all_known: bool,
+}
+
+impl StoreAddresses {
     /// Stores the addresses of the members whose names could be looked up. Until all names could be looked up, earlier addresses stay.
-    fn take_addresses(&mut self, addresses: Vec<IpAddr>, is_whole: bool) {
-        let before = std::mem::replace(&mut self.addresses, addresses);
-        if !is_whole {
-            for address in before {
-                if self.addresses.len() < MAX_ADDRESSES && !self.addresses.contains(&address) {
-                    self.addresses.push(address);
-                }
+    fn take(&mut self, addresses: Vec<IpAddr>, is_whole: bool) {
+        let before = std::mem::replace(&mut self.known, addresses);
+        if is_whole {
+            self.were_all_known = true;
+            return;
+        }
+        for address in before {
+            if self.known.len() < MAX_ADDRESSES && !self.known.contains(&address) {
+                self.known.push(address);
             }
         }
     }
@@ -127,6 +137,7 @@ impl Fleet {
         sessions.keep_copy();
         sessions.resume(kept.unsent.clone());
         let age = kept.age(SystemTime::now());
+        let addresses = StoreAddresses { known: kept.store, were_all_known: kept.is_store_known };
         Ok(Self {
             serving: Serving::new(settings.max_staleness, Instant::now(), age, kept.answered),
             settings,
@@ -141,7 +152,7 @@ impl Fleet {
             requests: Requests::default(),
             exits: Vec::new(),
             clock_offset_ms: 0,
-            around: AroundTheStore { addresses: kept.store, ..AroundTheStore::default() },
+            around: AroundTheStore { addresses, ..AroundTheStore::default() },
             counts: Counts::default(),
             file,
             copy_due: None,
@@ -218,7 +229,7 @@ impl Fleet {
     }
 
     /// The addresses of the store's members, as far as they are known.
-    pub(crate) fn store_addresses(&self) -> &[IpAddr] {
+    pub(crate) fn store_addresses(&self) -> &StoreAddresses {
         &self.around.addresses
     }
 
@@ -314,7 +325,7 @@ impl Fleet {
             }
             FleetMessage::StoreAddresses { addresses, is_whole } => {
                 check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
-                self.around.take_addresses(addresses, is_whole);
+                self.around.addresses.take(addresses, is_whole);
                 // After a restart, the exit needs these addresses before the link tells it again. So they go into the copy.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
@@ -550,7 +561,8 @@ impl Fleet {
             answered: self.serving.answered(),
             revision: self.revision,
             unsent: sessions.unsent(),
-            store: self.around.addresses.clone(),
+            store: self.around.addresses.known.clone(),
+            is_store_known: self.around.addresses.were_all_known,
         }
     }
 

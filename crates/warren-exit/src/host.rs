@@ -6,7 +6,6 @@ mod prefixes;
 mod service_ports;
 mod upkeep;
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::Instant;
 
@@ -25,6 +24,8 @@ use warren_config::{ExitSettings, NatInterface};
 use warren_control::ClientChange;
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
+
+use crate::fleet::StoreAddresses;
 
 /// The exit's TUN device.
 pub const DEVICE: &str = "warren-exit";
@@ -47,7 +48,7 @@ impl FoundHost {
     /// When the host lacks the interface that the configuration names, or cannot be examined.
     pub(crate) async fn look(
         config: &ExitSettings,
-        (registry, store): (&ClientRegistry, Option<&[IpAddr]>),
+        (registry, store): (&ClientRegistry, Option<&StoreAddresses>),
         journal: impl AsRef<Path>,
         helper: &Helper,
     ) -> anyhow::Result<Self> {
@@ -130,7 +131,7 @@ impl HostSetup {
         &mut self,
         config: &ExitSettings,
         registry: &ClientRegistry,
-        store: Option<&[IpAddr]>,
+        store: Option<&StoreAddresses>,
     ) {
         let began = Instant::now();
         let plan = self.follow(config, registry, store).await;
@@ -147,7 +148,7 @@ impl HostSetup {
         &mut self,
         config: &ExitSettings,
         registry: &ClientRegistry,
-        store: Option<&[IpAddr]>,
+        store: Option<&StoreAddresses>,
     ) -> anyhow::Result<Plan> {
         self.needed = Needed::look(store, registry, self.services.helper(), &self.needed).await;
         let mut facts = facts_of(config, (registry, &self.needed), &self.host, &self.services).await?;

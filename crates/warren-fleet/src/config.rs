@@ -1,5 +1,6 @@
 //! `fleet.toml`: which fleet the exit belongs to, and how to reach its store.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -52,19 +53,19 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
-    /// The path for a new `fleet.toml`.
+    /// Checks that the exit may become one of a fleet.
     ///
     /// # Errors
-    /// If there is one already.
-    pub(crate) fn free_path(directory: &Path) -> anyhow::Result<PathBuf> {
+    /// If there is a `fleet.toml` already, or it is not known whether there is one.
+    pub(crate) fn check_free(directory: &Path) -> anyhow::Result<()> {
         let path = Self::path(directory);
-        if path.exists() {
+        if is_there(&path)? {
             bail!(
                 "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
                 path.display()
             );
         }
-        Ok(path)
+        Ok(())
     }
 
     /// Reads `fleet.toml`.
@@ -72,22 +73,23 @@ impl FleetConfig {
     /// # Errors
     /// If there is none, or it is wrong.
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
-        Self::read_at(&Self::path(directory))
+        let path = Self::path(directory);
+        Self::find_at(&path)?.with_context(|| {
+            format!(
+                "{} does not exist, so this exit belongs to no fleet; begin one with `warren fleet init`, or join one with \
+                 `warren fleet join TICKET`",
+                path.display()
+            )
+        })
     }
 
-    /// Reads a `fleet.toml` that may have another name.
+    /// Reads a `fleet.toml` that may have another name. `None` if there is none.
     ///
     /// # Errors
-    /// As [`Self::read`].
-    pub(crate) fn read_at(path: &Path) -> anyhow::Result<Self> {
+    /// If it cannot be read, or is wrong.
+    pub(crate) fn find_at(path: &Path) -> anyhow::Result<Option<Self>> {
         let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                bail!(
-                    "{} does not exist, so this exit belongs to no fleet; begin one with `warren fleet init`, or join one with \
-                     `warren fleet join TICKET`",
-                    path.display()
-                )
-            }
+            Err(error) if is_absent(&error) => return Ok(None),
             read => read.with_context(|| format!("{} cannot be read", path.display()))?,
         };
         let config: Self = toml::from_str(&text).map_err(|error| {
@@ -96,7 +98,7 @@ impl FleetConfig {
             ConfigError::at_line(path, line, error.message())
         })?;
         config.check().with_context(|| format!("{} is wrong", path.display()))?;
-        Ok(config)
+        Ok(Some(config))
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -160,6 +162,22 @@ impl StoreConfig {
         };
         Ok(StoreOptions { endpoints: self.endpoints.clone(), ca, identity, user })
     }
+}
+
+/// Whether a file exists.
+///
+/// # Errors
+/// If that cannot be found out.
+pub(crate) fn is_there(path: &Path) -> anyhow::Result<bool> {
+    match path.try_exists() {
+        Err(error) if is_absent(&error) => Ok(false),
+        found => found.with_context(|| format!("{} cannot be read", path.display())),
+    }
+}
+
+/// Whether an error says that a file does not exist. Any other error says nothing about that.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]

@@ -37,10 +37,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use warren_fleet_link::{ExitMessage, FleetMessage, Outcome, StoreLink};
 use warren_session::PublicKey;
-use warren_session::clients::{Client, Invitation, RemovedKey, RowChange};
+use warren_session::clients::{Client, Invitation, RemovedKey, RowChange, RowId};
 
 use self::support::etcd::{Store, etcdctl};
-use self::support::exit::{Exit, id, key, valid};
+use self::support::exit::{Exit, key, valid};
 use self::support::proxy::{CUT, CUT_TO_EXIT, CUT_TO_STORE, OPEN, Ways};
 use self::support::{fleet, fleet_fails, fleet_ok, my_turn, wait_for};
 
@@ -214,8 +214,7 @@ fn dates_of_two_exits_do_not_conflict_and_other_changes_do() {
     // Both exits change the client at the same time, so neither has heard of the other's change. Each proposes under the lock under
     // which it takes changes, so the row that it sends is the one that it read.
     let propose = |exit: &Exit, change: &dyn Fn(Client) -> Client| {
-        let name = id(&RowChange::Client { key: key(1), client: None });
-        let proposed = exit.propose(|seen| match seen.rows.get(&name) {
+        let proposed = exit.propose(|seen| match seen.rows.get(&RowId::Client(key(1))) {
             Some(RowChange::Client { client: Some(client), .. }) => Some(vec![change(client.clone()).into()]),
             _ => None,
         });
@@ -429,7 +428,7 @@ fn an_old_backup_is_refused_until_recovered_and_no_removed_key_comes_back() {
     // The token stays used, which the backup did not know.
     for exit in &fleet.exits {
         let used = RowChange::from(invitation("carl", 1, Some(key(3))));
-        exit.wait("the token stays used", |seen| (seen.rows.get(&id(&used)) == Some(&used)).then_some(()));
+        exit.wait("the token stays used", |seen| (seen.rows.get(&used.id()) == Some(&used)).then_some(()));
     }
     fleet.exits[0].store(&[client("dora", key(4)).into()]);
 }

@@ -23,7 +23,7 @@ const CLIENTS: u32 = 100_000;
 const MOST: usize = 1_024;
 
 #[test]
-fn an_enrolled_client_takes_less_than_a_kibibyte_however_the_exit_has_learnt_of_it() {
+fn a_client_from_a_whole_copy_or_from_disk_takes_at_most_a_kibibyte_and_less_than_one_that_came_alone() {
     let whole = bytes_per_client(|| {
         let mut sessions = exit(ClientRegistry::new());
         let mut copy = WholeCopy::default();

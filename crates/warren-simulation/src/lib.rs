@@ -1,8 +1,8 @@
 //! Shared parts of the simulations: seeds, reproducible random numbers, and bugs planted on purpose.
 //!
 //! A crate declares its bugs with [`planted_bugs!`] and checks `is_planted(Bug::...)` at the place of each one. Its simulation
-//! must find every bug ([`find_every_bug`]), which shows that it can find real ones. The bugs exist only in test builds. In any
-//! other build `is_planted` is a constant `false`.
+//! must find every bug ([`find_every_bug`]), which shows that it can find real ones. The bugs exist in test builds, and in builds
+//! with debug assertions if the declaration names an environment variable. In any other build `is_planted` is a constant `false`.
 //!
 //! ```
 //! warren_simulation::planted_bugs! {
@@ -22,14 +22,42 @@ use std::{
     fmt::Debug,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::OnceLock,
 };
 
 /// Declares the enum `Bug` and the function `is_planted`.
 ///
 /// In test builds `Bug` implements [`Planted`], and each thread plants its own bug. A test that starts a whole program can name a
-/// bug in an environment variable, if the declaration begins with that variable (`"VARIABLE":`) and the program is built with
-/// debug assertions. Releases have none.
+/// bug in an environment variable, if the declaration begins with that variable and the program is built with debug assertions.
+/// Releases have none.
+///
+/// ```standalone_crate
+/// mod one {
+///     warren_simulation::planted_bugs! {
+///         "WARREN_ONE_PLANTED":
+///         /// The first packet is lost.
+///         FirstLost,
+///     }
+/// }
+/// # mod other {
+/// #     warren_simulation::planted_bugs! {
+/// #         "WARREN_OTHER_PLANTED":
+/// #         /// The last packet is lost.
+/// #         LastLost,
+/// #     }
+/// # }
+/// # // Each declaration has its own variable, in one process.
+/// # if std::env::var_os("WARREN_ONE_PLANTED").is_none() {
+/// #     assert!(!one::is_planted(one::Bug::FirstLost) && !other::is_planted(other::Bug::LastLost));
+/// #     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+/// #     again.env("WARREN_ONE_PLANTED", "FirstLost").env("WARREN_OTHER_PLANTED", "LastLost");
+/// #     assert!(again.status().unwrap().success());
+/// #     return;
+/// # }
+///
+/// // With WARREN_ONE_PLANTED=FirstLost in the environment:
+/// assert!(one::is_planted(one::Bug::FirstLost));
+/// # assert!(other::is_planted(other::Bug::LastLost));
+/// ```
 #[macro_export]
 macro_rules! planted_bugs {
     ($($variable:literal:)? $($(#[$attribute:meta])* $bug:ident),* $(,)?) => {
@@ -59,7 +87,11 @@ macro_rules! planted_bugs {
             #[cfg(not(test))]
             {
                 let _ = bug;
-                false $(|| cfg!(debug_assertions) && $crate::is_named_in($variable, bug))?
+                false $(|| {
+                    static NAMED: ::std::sync::LazyLock<Option<String>> =
+                        ::std::sync::LazyLock::new(|| ::std::env::var($variable).ok());
+                    cfg!(debug_assertions) && $crate::is_named(NAMED.as_deref(), bug)
+                })?
             }
         }
     };
@@ -74,11 +106,9 @@ pub trait Planted: Copy + Debug + 'static {
     fn plant(bug: Option<Self>);
 }
 
-/// Whether this process's environment variable names the bug.
-pub fn is_named_in(variable: &str, bug: impl Debug) -> bool {
-    static NAMED: OnceLock<Option<String>> = OnceLock::new();
-    let named = NAMED.get_or_init(|| std::env::var(variable).ok());
-    named.as_ref().is_some_and(|named| *named == format!("{bug:?}"))
+/// Whether the text in an environment variable names the bug.
+pub fn is_named(named: Option<&str>, bug: impl Debug) -> bool {
+    named.is_some_and(|named| named == format!("{bug:?}"))
 }
 
 /// The result of a seed's run.

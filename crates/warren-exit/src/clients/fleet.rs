@@ -1,7 +1,6 @@
 //! The clients of an exit that belongs to a fleet: handles messages from the link, and tells operators the outcome of their
 //! changes.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use warren_session::clients::{Client, RegistryError};
 use warren_session::exit::{AdminError, SessionId};
 
 use super::{Clients, Proposed};
-use crate::fleet::{Fleet, LinkEvent, Verdict};
+use crate::fleet::{Fleet, LinkEvent, StoreAddresses, Verdict};
 use crate::roster;
 use warren_config::ExitSettings;
 use warren_control::status::FleetStatus;
@@ -140,7 +139,7 @@ impl Clients {
     }
 
     /// The addresses of the fleet's store. `None` for an exit without a fleet.
-    pub(crate) fn store_addresses(&self) -> Option<&[IpAddr]> {
+    pub(crate) fn store_addresses(&self) -> Option<&StoreAddresses> {
         self.fleet.as_ref().map(|fleet| fleet.store_addresses())
     }
 

@@ -29,6 +29,9 @@ pub(super) struct Kept {
     /// The addresses of the store's members.
     #[serde(default)]
     pub(super) store: Vec<IpAddr>,
+    /// Whether the addresses of all members were known once.
+    #[serde(default)]
+    pub(super) is_store_known: bool,
 }
 
 impl Kept {

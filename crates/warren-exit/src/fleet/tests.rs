@@ -408,23 +408,29 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
 fn where_the_store_is_outlasts_a_restart() {
     let mut member = Member::start();
     member.link(Vec::new());
+    let were_all_known = |member: &Member| member.fleet.store_addresses().were_all_known;
+    let some = vec!["192.0.2.7".parse().unwrap()];
+    member.hear(FleetMessage::StoreAddresses { addresses: some, is_whole: false }).unwrap();
+    assert!(!were_all_known(&member), "a name was never looked up");
     let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     member.hear(FleetMessage::StoreAddresses { addresses: addresses.clone(), is_whole: true }).unwrap();
-    assert_eq!(member.fleet.store_addresses(), addresses);
+    assert_eq!(member.fleet.store_addresses().known, addresses);
     member.fleet.copy(&mut member.store, &mut member.sessions);
     let mut member = member.restart();
-    assert_eq!(member.fleet.store_addresses(), addresses);
+    assert_eq!(member.fleet.store_addresses().known, addresses);
+    assert!(were_all_known(&member));
     member.connect();
     // The link has restarted, and has found one member so far.
     let found: Vec<IpAddr> = vec!["192.0.2.9".parse().unwrap()];
     member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: false }).unwrap();
-    assert_eq!(member.fleet.store_addresses(), [found.clone(), addresses].concat());
+    assert_eq!(member.fleet.store_addresses().known, [found.clone(), addresses].concat());
+    assert!(were_all_known(&member), "they were known once");
     // The control: all members are found.
     member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: true }).unwrap();
-    assert_eq!(member.fleet.store_addresses(), found);
+    assert_eq!(member.fleet.store_addresses().known, found);
     let full: Vec<IpAddr> = (0..100).map(|last| IpAddr::from([192, 0, 2, last])).collect();
     member.hear(FleetMessage::StoreAddresses { addresses: full.clone(), is_whole: false }).unwrap();
-    assert_eq!(member.fleet.store_addresses(), full, "no more than a message may have");
+    assert_eq!(member.fleet.store_addresses().known, full, "no more than a message may have");
     let many = vec![IpAddr::from([192, 0, 2, 1]); MAX_ADDRESSES + 1];
     assert!(member.hear(FleetMessage::StoreAddresses { addresses: many, is_whole: true }).is_err());
 }

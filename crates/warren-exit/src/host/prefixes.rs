@@ -8,22 +8,26 @@ use warren_daemon::helper::Helper;
 use warren_host::Surroundings;
 use warren_session::clients::ClientRegistry;
 
+use crate::fleet::StoreAddresses;
+
 /// Addresses that the host of a fleet's exit must reach by its own routes, even if they are inside a network behind a client.
 /// Without its store the exit would learn nothing more, not even that such a network is gone again. An exit without a fleet needs
 /// no such addresses: its operator may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
-    store: Vec<IpAddr>,
-    resolvers: Resolvers,
+    /// The members of the fleet's store. Known once those of all members were.
+    store: Addresses,
+    /// The resolvers that the host's files name. The store's name may have to be looked up there.
+    resolvers: Addresses,
 }
 
-/// The resolvers that the host's files name. The store's name may have to be looked up there.
+/// Addresses of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Resolvers {
+enum Addresses {
     /// The exit belongs to no fleet, or no client has a network.
     #[default]
     NotNeeded,
-    /// The helper has never listed them. Any network may contain one.
+    /// They were never known. Any network may contain one.
     Unknown,
     Known(Vec<IpAddr>),
     /// The helper has found none, and these before. A program may be writing the file just now, so they stay until the next look.
@@ -34,7 +38,7 @@ impl Needed {
     /// Finds out which addresses the host needs. `store`: the addresses of the fleet's store, if the exit belongs to a fleet.
     /// `before`: the last result.
     pub(super) async fn look(
-        store: Option<&[IpAddr]>,
+        store: Option<&StoreAddresses>,
         registry: &ClientRegistry,
         helper: &Helper,
         before: &Self,
@@ -43,7 +47,7 @@ impl Needed {
         match store.filter(|_| has_networks) {
             Some(store) => {
                 let resolvers = before.resolvers.after(helper.try_list_resolvers().await);
-                Self { store: store.to_vec(), resolvers }
+                Self { store: Addresses::of_store(store), resolvers }
             }
             None => Self::default(),
         }
@@ -51,16 +55,23 @@ impl Needed {
 
     /// The addresses, each with a description.
     fn all(&self) -> impl Iterator<Item = (&IpAddr, &'static str)> {
-        let store = self.store.iter().map(|address| (address, "the fleet's store"));
-        let resolvers = match &self.resolvers {
-            Resolvers::Known(resolvers) | Resolvers::Emptied(resolvers) => resolvers.as_slice(),
-            Resolvers::NotNeeded | Resolvers::Unknown => &[],
-        };
-        store.chain(resolvers.iter().map(|address| (address, "a resolver of this host")))
+        let store = self.store.known().iter().map(|address| (address, "the fleet's store"));
+        store.chain(self.resolvers.known().iter().map(|address| (address, "a resolver of this host")))
     }
 }
 
-impl Resolvers {
+impl Addresses {
+    fn of_store(store: &StoreAddresses) -> Self {
+        if store.were_all_known { Self::Known(store.known.clone()) } else { Self::Unknown }
+    }
+
+    fn known(&self) -> &[IpAddr] {
+        match self {
+            Self::Known(known) | Self::Emptied(known) => known,
+            Self::NotNeeded | Self::Unknown => &[],
+        }
+    }
+
     /// The resolvers after the helper was asked. If the helper fails, the known resolvers stay.
     fn after(&self, listed: anyhow::Result<Vec<IpAddr>>) -> Self {
         match (listed, self) {
@@ -125,7 +136,11 @@ fn why_withheld(prefix: IpNet, host: &Surroundings, needed: &Needed) -> Option<S
     {
         return Some(format!("it contains {what}, {address}{OTHER}"));
     }
-    (needed.resolvers == Resolvers::Unknown).then(|| "this host's resolvers are not known yet".to_owned())
+    if needed.store == Addresses::Unknown {
+        let why = "the addresses of the fleet's store are not all known yet; look at `endpoints` in fleet.toml if this stays";
+        return Some(why.to_owned());
+    }
+    (needed.resolvers == Addresses::Unknown).then(|| "this host's resolvers are not known yet".to_owned())
 }
 
 #[cfg(test)]
@@ -165,10 +180,10 @@ mod tests {
             OnLink { device: DeviceName::new("eth0").unwrap(), network: "192.0.2.0/24".parse().unwrap() };
         let host = Surroundings { permanent: vec![link], ..Surroundings::default() };
         let needed = Needed {
-            store: ["192.0.2.9", "198.51.100.1", "2001:db8::1"]
-                .map(|address| address.parse().unwrap())
-                .to_vec(),
-            resolvers: Resolvers::Known(vec!["203.0.113.53".parse().unwrap()]),
+            store: Addresses::Known(
+                ["192.0.2.9", "198.51.100.1", "2001:db8::1"].map(|address| address.parse().unwrap()).to_vec(),
+            ),
+            resolvers: Addresses::Known(vec!["203.0.113.53".parse().unwrap()]),
         };
         let cases = [
             ("198.51.100.0/24", Some("it contains the fleet's store, 198.51.100.1")),
@@ -196,14 +211,14 @@ mod tests {
         let [one, other] =
             ["203.0.113.53", "198.51.100.53"].map(|address| address.parse::<IpAddr>().unwrap());
         let failed = || Err(anyhow::anyhow!("the helper has ended"));
-        let why = |resolvers: &Resolvers, prefix: &str| {
-            let needed = Needed { store: Vec::new(), resolvers: resolvers.clone() };
+        let why = |resolvers: &Addresses, prefix: &str| {
+            let needed = Needed { resolvers: resolvers.clone(), ..Needed::default() };
             why_withheld(prefix.parse().unwrap(), &host, &needed)
         };
         let (with_one, with_other) = ("203.0.113.0/24", "198.51.100.0/24");
 
         // The helper has never answered.
-        let unknown = Resolvers::default().after(failed()).after(failed());
+        let unknown = Addresses::default().after(failed()).after(failed());
         assert!([with_one, with_other].iter().all(|prefix| why(&unknown, prefix).is_some()));
 
         let known = unknown.after(Ok(vec![one]));
@@ -219,5 +234,24 @@ mod tests {
             None,
             "the second answer counts"
         );
+    }
+
+    #[test]
+    fn until_all_members_of_the_store_were_known_once_nothing_is_routed() {
+        let host = Surroundings::default();
+        let why = |known: &[&str], were_all_known: bool| {
+            let known = known.iter().map(|address| address.parse().unwrap()).collect();
+            let store = Addresses::of_store(&StoreAddresses { known, were_all_known });
+            let needed = Needed { store, resolvers: Addresses::Known(Vec::new()) };
+            why_withheld("203.0.113.0/24".parse().unwrap(), &host, &needed)
+        };
+        // A member's name was never looked up, so the network may contain that member.
+        for known in [&[][..], &["198.51.100.1"]] {
+            let said = why(known, false).unwrap();
+            assert!(said.contains("are not all known yet; look at `endpoints`"), "{said}");
+        }
+        // The control.
+        assert_eq!(why(&["198.51.100.1"], true), None);
+        assert!(why(&["203.0.113.9"], true).unwrap().contains("it contains the fleet's store"));
     }
 }

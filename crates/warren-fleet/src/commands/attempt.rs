@@ -5,7 +5,6 @@
 //! Rename `fleet.toml`. Write the attempt's file again, without the names of the credentials. While it names credentials, they
 //! belong to an unfinished attempt.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -14,7 +13,7 @@ use warren_host::durable_file::{remove, remove_abandoned, rename};
 
 use super::files::{ATTEMPT, credentials_directory, write, write_config_at};
 use super::ticket::Ticket;
-use crate::config::{FleetConfig, StoreConfig};
+use crate::config::{FleetConfig, StoreConfig, is_absent, is_there};
 use crate::planted::reached;
 use crate::run::random_name;
 use crate::users::Grant;
@@ -29,7 +28,9 @@ pub(super) struct Attempt {
     ticket: String,
     /// The random text that this host has drawn.
     pub(super) host: String,
-    /// Whether an earlier attempt was with the same ticket.
+    /// The names of the credentials that it writes.
+    credentials: Vec<String>,
+    /// Whether its file was there, from an earlier command.
     pub(super) is_again: bool,
 }
 
@@ -53,7 +54,7 @@ impl Kept {
         match std::fs::read(&path) {
             // A damaged one proves nothing.
             Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         }
     }
@@ -63,14 +64,12 @@ fn file_of(directory: &Path) -> PathBuf {
     credentials_directory(directory).join(ATTEMPT)
 }
 
-/// The name of `fleet.toml` until the ticket is used.
-fn pending_path(directory: &Path) -> PathBuf {
-    FleetConfig::path(directory).with_extension("toml.joining")
-}
-
 /// The random text that this host has drawn for the ticket with which it has joined. `None` if it did not join with one.
-pub(super) fn host_of_join(directory: &Path) -> Option<String> {
-    Kept::read(directory).ok()?.map(|kept| kept.host)
+///
+/// # Errors
+/// If the attempt's file exists but cannot be read.
+pub(super) fn host_of_join(directory: &Path) -> anyhow::Result<Option<String>> {
+    Ok(Kept::read(directory)?.map(|kept| kept.host))
 }
 
 impl Attempt {
@@ -81,12 +80,55 @@ impl Attempt {
     pub(super) fn of(directory: &Path, ticket: &Ticket) -> anyhow::Result<Self> {
         // A killed command may have left secrets.
         [directory, &credentials_directory(directory)].into_iter().for_each(remove_abandoned);
-        let (kept, ticket) = (Kept::read(directory)?, ticket.digest());
-        let directory = directory.to_owned();
-        Ok(match kept.filter(|kept| kept.ticket == ticket) {
-            Some(Kept { host, .. }) => Self { directory, ticket, host, is_again: true },
-            None => Self { directory, ticket, host: random_name()?, is_again: false },
-        })
+        let digest = ticket.digest();
+        let earlier = Kept::read(directory)?.filter(|kept| kept.ticket == digest);
+        let is_again = earlier.is_some();
+        let host = earlier.map_or_else(random_name, |kept| Ok(kept.host))?;
+        let credentials = credentials_of(ticket).into_iter().map(|(name, _)| name.to_owned()).collect();
+        Ok(Self { directory: directory.to_owned(), ticket: digest, host, credentials, is_again })
+    }
+
+    /// Finds an attempt that has neither succeeded nor failed for good, whatever its ticket was.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub(super) fn find(directory: &Path) -> anyhow::Result<Option<Self>> {
+        let Some(Kept { ticket, host, unfinished: Some(mut credentials) }) = Kept::read(directory)? else {
+            return Ok(None);
+        };
+        // An operator may edit this file. Other names in it must not cause the removal of other files.
+        credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
+        Ok(Some(Self { directory: directory.to_owned(), ticket, host, credentials, is_again: true }))
+    }
+
+    /// The name of `fleet.toml` until the ticket is used.
+    pub(super) fn pending(&self) -> PathBuf {
+        FleetConfig::path(&self.directory).with_extension("toml.joining")
+    }
+
+    /// The `fleet.toml` that it has written before it used its ticket, while this still has its other name. `None` if it has not
+    /// written it.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is wrong.
+    pub(super) fn pending_config(&self) -> anyhow::Result<Option<FleetConfig>> {
+        FleetConfig::find_at(&self.pending())
+    }
+
+    /// Whether this attempt has given `fleet.toml` its name. An operator may have edited the file since.
+    ///
+    /// # Errors
+    /// If the exit belongs to another fleet, or the file cannot be read or is wrong.
+    pub(super) fn is_named(&self, ticket: &Ticket) -> anyhow::Result<bool> {
+        let Some(config) = FleetConfig::find_at(&FleetConfig::path(&self.directory))? else {
+            return Ok(false);
+        };
+        let is_of_ticket = config.fleet == ticket.fleet && config.exit == ticket.exit;
+        // The file that the attempt has named has lost its other name.
+        if !self.is_again || !is_of_ticket || is_there(&self.pending())? {
+            FleetConfig::check_free(&self.directory)?;
+        }
+        Ok(true)
     }
 
     /// Writes everything that the exit needs, before the ticket is used.
@@ -94,11 +136,11 @@ impl Attempt {
     /// # Errors
     /// If one of the files cannot be written.
     pub(super) fn begin(&self, files: &Files) -> anyhow::Result<()> {
-        self.keep(Some(files.names()))?;
+        self.keep(Some(self.credentials.clone()))?;
         reached("attempt kept");
         files.write()?;
         reached("credentials written");
-        write_config_at(&pending_path(&self.directory), &files.config)?;
+        write_config_at(&self.pending(), &files.config)?;
         reached("configuration pending");
         Ok(())
     }
@@ -106,10 +148,11 @@ impl Attempt {
     /// Gives `fleet.toml` its name, because the ticket was used.
     ///
     /// # Errors
-    /// If a file cannot be renamed or written.
+    /// If a file cannot be read, renamed or written.
     pub(super) fn finish(&self) -> anyhow::Result<()> {
-        if !FleetConfig::path(&self.directory).exists() {
-            give_name(&self.directory)?;
+        let (pending, path) = (self.pending(), FleetConfig::path(&self.directory));
+        if !is_there(&path)? {
+            rename(&pending, &path).with_context(|| format!("{} cannot be renamed", pending.display()))?;
         }
         reached("configuration named");
         if Kept::read(&self.directory)?.is_none_or(|kept| kept.unfinished.is_some()) {
@@ -118,13 +161,32 @@ impl Attempt {
         Ok(())
     }
 
-    /// Undoes an attempt that has failed for good. Without `fleet.toml` the exit belongs to no fleet, and the ticket still
-    /// contains the secrets.
-    pub(super) fn undo(&self, files: &Files) {
-        let kept = Kept::read(&self.directory).ok().flatten();
-        if kept.is_some_and(|kept| kept.ticket == self.ticket) {
-            undo(&self.directory, &files.names());
+    /// Undoes an attempt that has failed for good, unless it has not begun. Without `fleet.toml` the exit belongs to no fleet, and
+    /// the ticket still contains the secrets.
+    ///
+    /// # Errors
+    /// If a file cannot be read or removed. The attempt's own file is removed last, so the next command can continue.
+    pub(super) fn undo(&self) -> anyhow::Result<()> {
+        let is_begun = Kept::read(&self.directory)?.is_some_and(|kept| kept.ticket == self.ticket);
+        if !is_begun {
+            return Ok(());
         }
+        let own = credentials_directory(&self.directory);
+        let gone =
+            |path: &Path| remove(path).with_context(|| format!("{} cannot be removed", path.display()));
+        gone(&self.pending())?;
+        self.credentials.iter().try_for_each(|name| gone(&own.join(name)))?;
+        reached("credentials removed");
+        gone(&own.join(ATTEMPT))?;
+        // Fails if an operator has put another file there. That file stays.
+        let _ = std::fs::remove_dir(own);
+        Ok(())
+    }
+
+    /// Whether the store says that this host has used this attempt's ticket.
+    pub(super) fn is_of(&self, grant: &Grant) -> bool {
+        let used = Grant { ticket: self.ticket.clone(), host: Some(self.host.clone()), is_ending: false };
+        *grant == used
     }
 
     fn keep(&self, unfinished: Option<Vec<String>>) -> anyhow::Result<()> {
@@ -133,71 +195,30 @@ impl Attempt {
     }
 }
 
-fn give_name(directory: &Path) -> anyhow::Result<()> {
-    let (pending, path) = (pending_path(directory), FleetConfig::path(directory));
-    rename(&pending, &path).with_context(|| format!("{} cannot be renamed", pending.display()))
+/// Refuses to begin a fleet on a host where a join was interrupted: the join may have made the host an exit of another fleet.
+///
+/// # Errors
+/// If a join was interrupted, or its file cannot be read.
+pub(super) fn check_not_joining(directory: &Path) -> anyhow::Result<()> {
+    let Some(attempt) = Attempt::find(directory)? else { return Ok(()) };
+    bail!(
+        "an earlier `warren fleet join` was interrupted and may have made this host an exit of another fleet; run `warren fleet join` again \
+         with its ticket, or delete {} and {} to give it up",
+        file_of(directory).display(),
+        attempt.pending().display()
+    )
 }
 
-/// Removes the files of an attempt, and the attempt's own file last. So if this command is killed, the next one can continue.
-fn undo(directory: &Path, credentials: &[String]) {
-    let own = credentials_directory(directory);
-    let _ = remove(&pending_path(directory));
-    for name in credentials {
-        let _ = remove(&own.join(name));
-    }
-    reached("credentials removed");
-    let _ = remove(&own.join(ATTEMPT));
-    // Fails if an operator has put another file there. That file stays.
-    let _ = std::fs::remove_dir(own);
-}
-
-/// An attempt with another ticket that has neither succeeded nor failed for good.
-pub(super) struct Earlier {
-    directory: PathBuf,
-    kept: Kept,
-    credentials: Vec<String>,
-}
-
-impl Earlier {
-    /// The earlier attempt, if there is one. There must be no `fleet.toml`.
-    pub(super) fn find(directory: &Path) -> Option<Self> {
-        let mut kept = Kept::read(directory).ok()??;
-        let mut credentials = kept.unfinished.take()?;
-        // An operator may edit this file. Other names in it must not cause the removal of other files.
-        credentials.retain(|name| CREDENTIALS.contains(&name.as_str()));
-        Some(Self { directory: directory.to_owned(), kept, credentials })
-    }
-
-    /// The `fleet.toml` that it has written before it used its ticket.
-    pub(super) fn config(&self) -> Option<FleetConfig> {
-        FleetConfig::read_at(&self.pending()).ok()
-    }
-
-    pub(super) fn pending(&self) -> PathBuf {
-        pending_path(&self.directory)
-    }
-
-    /// Whether the store says that this host has used this attempt's ticket.
-    pub(super) fn is_of(&self, grant: &Grant) -> bool {
-        let used =
-            Grant { ticket: self.kept.ticket.clone(), host: Some(self.kept.host.clone()), is_ending: false };
-        *grant == used
-    }
-
-    /// Gives `fleet.toml` its name, because the ticket was used.
-    ///
-    /// # Errors
-    /// If a file cannot be renamed or written.
-    pub(super) fn finish(self) -> anyhow::Result<()> {
-        let Self { directory, kept, .. } = self;
-        give_name(&directory)?;
-        Attempt { directory, ticket: kept.ticket, host: kept.host, is_again: true }.keep(None)
-    }
-
-    /// Undoes the attempt. Its ticket was not used, and will not be used by it.
-    pub(super) fn undo(self) {
-        undo(&self.directory, &self.credentials);
-    }
+/// The store's credentials in a ticket, each with the name of its file.
+fn credentials_of(ticket: &Ticket) -> Vec<(&'static str, &String)> {
+    let identity = ticket.identity.as_ref();
+    let contents = [
+        ticket.ca.as_ref(),
+        identity.map(|(certificate, _)| certificate),
+        identity.map(|(_, key)| key),
+        ticket.user.as_ref().map(|(_, password)| password),
+    ];
+    CREDENTIALS.into_iter().zip(contents).filter_map(|(name, content)| Some((name, content?))).collect()
 }
 
 /// The files that joining writes: the ticket's credentials, and the `fleet.toml` that names them.
@@ -210,36 +231,34 @@ impl Files {
     /// The files to write. `is_again`: an earlier attempt with this ticket may have left them.
     ///
     /// # Errors
-    /// If one of them exists.
+    /// If one of them exists, or it is not known whether it does.
     pub(super) fn of(directory: &Path, ticket: &Ticket, is_again: bool) -> anyhow::Result<Self> {
-        let mut credentials = Vec::new();
-        let mut file = |name: &str, content: Option<&String>| {
-            let Some(content) = content else { return Ok(None) };
-            let path = std::path::absolute(credentials_directory(directory).join(name))?;
+        let own = std::path::absolute(credentials_directory(directory))?;
+        let credentials: Vec<(PathBuf, String)> = credentials_of(ticket)
+            .into_iter()
+            .map(|(name, content)| (own.join(name), content.clone()))
+            .collect();
+        for (path, _) in credentials.iter().filter(|_| !is_again) {
             // Unlike `exists`, this also finds a link that leads nowhere.
-            if !is_again && std::fs::symlink_metadata(&path).is_ok() {
-                bail!("{} exists and stays as it is; move it away, then run this again", path.display());
+            match std::fs::symlink_metadata(path) {
+                Err(error) if is_absent(&error) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("{} cannot be read", path.display()));
+                }
+                Ok(_) => {
+                    bail!("{} exists and stays as it is; move it away, then run this again", path.display())
+                }
             }
-            credentials.push((path.clone(), content.clone()));
-            Ok(Some(path))
-        };
-        let [ca, certificate, key, password] = CREDENTIALS;
-        let identity = ticket.identity.as_ref();
-        let store = StoreConfig {
-            endpoints: ticket.endpoints.clone(),
-            ca: file(ca, ticket.ca.as_ref())?,
-            certificate: file(certificate, identity.map(|(certificate, _)| certificate))?,
-            key: file(key, identity.map(|(_, key)| key))?,
-            user: ticket.user.as_ref().map(|(user, _)| user.clone()),
-            password_file: file(password, ticket.user.as_ref().map(|(_, password)| password))?,
-        };
+        }
+        let [ca, certificate, key, password_file] = CREDENTIALS.map(|name| {
+            let path = own.join(name);
+            credentials.iter().any(|(written, _)| *written == path).then_some(path)
+        });
+        let user = ticket.user.as_ref().map(|(user, _)| user.clone());
+        let endpoints = ticket.endpoints.clone();
+        let store = StoreConfig { endpoints, ca, certificate, key, user, password_file };
         let config = FleetConfig { fleet: ticket.fleet.clone(), exit: ticket.exit.clone(), store };
         Ok(Self { config, credentials })
-    }
-
-    fn names(&self) -> Vec<String> {
-        let names = self.credentials.iter().filter_map(|(path, _)| path.file_name()?.to_str());
-        names.map(str::to_owned).collect()
     }
 
     fn write(&self) -> anyhow::Result<()> {
@@ -249,18 +268,29 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
+    use super::super::files::write_config;
     use super::super::ticket::tests::a_ticket;
     use super::*;
 
-    #[test]
-    fn a_refused_join_leaves_no_secret_and_touches_no_file_that_was_there() {
+    /// An attempt that has written its files, in a new directory.
+    fn begun() -> (tempfile::TempDir, Attempt, Files) {
         let directory = tempfile::tempdir().unwrap();
         let files = Files::of(directory.path(), &a_ticket(), false).unwrap();
         let attempt = Attempt::of(directory.path(), &a_ticket()).unwrap();
         attempt.begin(&files).unwrap();
+        (directory, attempt, files)
+    }
+
+    fn found(directory: &tempfile::TempDir) -> Option<Attempt> {
+        Attempt::find(directory.path()).unwrap()
+    }
+
+    #[test]
+    fn a_refused_join_leaves_no_secret_and_touches_no_file_that_was_there() {
+        let (directory, attempt, _) = begun();
         assert!(directory.path().join("fleet/store.password").exists());
         assert!(!FleetConfig::path(directory.path()).exists(), "the ticket is not used");
-        attempt.undo(&files);
+        attempt.undo().unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 
         let own = directory.path().join("fleet/store.password");
@@ -269,17 +299,14 @@ mod tests {
         let refused = Files::of(directory.path(), &a_ticket(), false).map(|_| ()).unwrap_err().to_string();
         assert!(refused.contains("store.password exists"), "{refused}");
         // Nothing of this attempt is there.
-        attempt.undo(&files);
+        attempt.undo().unwrap();
         assert_eq!(std::fs::read_to_string(&own).unwrap(), "mine");
     }
 
     #[test]
     fn an_attempt_is_known_again_by_its_ticket_and_another_ticket_begins_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let first = Attempt::of(directory.path(), &a_ticket()).unwrap();
-        assert!(!first.is_again && Earlier::find(directory.path()).is_none());
-        let files = Files::of(directory.path(), &a_ticket(), true).unwrap();
-        first.begin(&files).unwrap();
+        let (directory, first, files) = begun();
+        assert!(!first.is_again);
         let again = Attempt::of(directory.path(), &a_ticket()).unwrap();
         assert!(again.is_again && again.host == first.host);
         let other = Ticket { secret: "y".to_owned(), ..a_ticket() };
@@ -291,15 +318,82 @@ mod tests {
         // A file that the attempt could not have written stays, whatever its own file says.
         let foreign = directory.path().join("fleet.key");
         std::fs::write(&foreign, "secret").unwrap();
-        first.keep(Some([&["../fleet.key".to_owned()][..], &files.names()].concat())).unwrap();
-        let earlier = Earlier::find(directory.path()).unwrap();
-        assert_eq!(earlier.config().as_ref(), Some(&files.config));
-        earlier.undo();
+        first.keep(Some([&["../fleet.key".to_owned()][..], &first.credentials].concat())).unwrap();
+        let earlier = found(&directory).unwrap();
+        assert_eq!(earlier.pending_config().unwrap().as_ref(), Some(&files.config));
+        earlier.undo().unwrap();
         assert!(foreign.exists() && Files::of(directory.path(), &other, false).is_ok());
         // The control: nothing of a successful attempt is undone.
         first.begin(&files).unwrap();
         first.finish().unwrap();
-        assert!(Earlier::find(directory.path()).is_none());
-        assert!(FleetConfig::read(directory.path()).is_ok() && !pending_path(directory.path()).exists());
+        assert!(found(&directory).is_none());
+        assert!(FleetConfig::read(directory.path()).is_ok() && !first.pending().exists());
+    }
+
+    #[test]
+    fn a_ticket_that_is_remembered_is_not_used_by_an_exit_of_another_fleet() {
+        let (directory, first, files) = begun();
+        let is_named = || Attempt::of(directory.path(), &a_ticket()).unwrap().is_named(&a_ticket());
+        assert!(!is_named().unwrap());
+        let renamed = |fleet: &str| FleetConfig { fleet: fleet.to_owned(), ..files.config.clone() };
+        // Even a fleet of the same name is another one, because the attempt's own file still has its other name.
+        for fleet in ["other", "home"] {
+            write_config(directory.path(), &renamed(fleet)).unwrap();
+            let refused = is_named().unwrap_err().to_string();
+            assert!(refused.contains("belongs to a fleet already; leave it"), "{fleet}: {refused}");
+        }
+        // The control: the fleet of the ticket, even after an operator has edited the file.
+        std::fs::remove_file(FleetConfig::path(directory.path())).unwrap();
+        first.finish().unwrap();
+        let mut edited = files.config.clone();
+        edited.store.endpoints.push("https://b:2379".to_owned());
+        write_config(directory.path(), &edited).unwrap();
+        assert!(is_named().unwrap());
+        write_config(directory.path(), &renamed("other")).unwrap();
+        assert!(is_named().is_err());
+    }
+
+    #[test]
+    fn no_fleet_is_begun_where_a_join_was_interrupted() {
+        let (directory, attempt, _) = begun();
+        let refused = check_not_joining(directory.path()).unwrap_err().to_string();
+        assert!(
+            refused.contains("join.json and ") && refused.contains("fleet.toml.joining to give"),
+            "{refused}"
+        );
+        // The controls: a join that is over.
+        attempt.finish().unwrap();
+        check_not_joining(directory.path()).unwrap();
+        check_not_joining(tempfile::tempdir().unwrap().path()).unwrap();
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_prove_nothing_and_nothing_is_removed() {
+        let password = "fleet/store.password";
+        // A directory cannot be read as a file, whoever reads it.
+        let replace = |path: PathBuf| {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::create_dir(path).unwrap();
+        };
+        let (directory, attempt, _) = begun();
+        replace(attempt.pending());
+        assert!(found(&directory).unwrap().pending_config().is_err());
+        let (directory, attempt, _) = begun();
+        std::fs::write(attempt.pending(), "damaged").unwrap();
+        assert!(found(&directory).unwrap().pending_config().is_err());
+
+        let (directory, attempt, _) = begun();
+        replace(file_of(directory.path()));
+        assert!(Attempt::find(directory.path()).is_err() && host_of_join(directory.path()).is_err());
+        assert!(check_not_joining(directory.path()).is_err() && attempt.undo().is_err());
+        assert!(directory.path().join(password).exists() && attempt.pending().exists());
+
+        // What could not be removed is removed by the next command.
+        let (directory, attempt, _) = begun();
+        replace(attempt.pending());
+        assert!(attempt.undo().is_err() && directory.path().join(password).exists());
+        std::fs::remove_dir(attempt.pending()).unwrap();
+        found(&directory).unwrap().undo().unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

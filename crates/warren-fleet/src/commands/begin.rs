@@ -12,9 +12,10 @@ use warren_fleet_link::{ExitId, Pools};
 use warren_host::durable_file::remove_abandoned;
 use warren_session::clients::ClientRegistry;
 
+use super::attempt::check_not_joining;
 use super::files::write_config;
 use super::print;
-use crate::config::{FleetConfig, StoreConfig};
+use crate::config::{FleetConfig, StoreConfig, is_there};
 use crate::exits::Member;
 use crate::keys::{Key, Keys, is_fleet_name};
 use crate::link::{pools_text, rows_of};
@@ -22,7 +23,7 @@ use crate::meta::{FORMAT, Meta};
 use crate::planted::reached;
 use crate::recovery;
 use crate::run::{Directories, random_name};
-use crate::store::{apply, in_words, pairs_of, read_all};
+use crate::store::{apply, in_words, read_all};
 
 /// `warren fleet init`.
 #[derive(Args, Clone, Debug)]
@@ -95,19 +96,28 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let config = FleetConfig { fleet: arguments.fleet.clone(), exit, store: arguments.store.config()? };
     let path = FleetConfig::path(directories.config);
     // An earlier `init` may have been killed after it wrote this.
-    let is_written = path.exists();
+    let is_written = is_there(&path)?;
     if FleetConfig::read(directories.config).ok().as_ref() != Some(&config) {
-        FleetConfig::free_path(directories.config)?;
+        FleetConfig::check_free(directories.config)?;
     }
+    check_not_joining(directories.config)?;
     remove_abandoned(directories.config);
     config.store.check()?;
     let (pools, registry) = own_clients(&directories, arguments)?;
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
-    if is_written && !is_incomplete(&mut client, &keys, &config.exit).await? {
-        FleetConfig::free_path(directories.config)?;
+    let beginning = Beginning::new(&keys, &config, pools)?;
+    // A store that has lost a fleet gets it back with `warren fleet recover`.
+    let has_begun =
+        (!is_written && beginning.begin(&mut client).await?) || beginning.begin_again(&mut client).await?;
+    if !has_begun {
+        FleetConfig::check_free(directories.config)?;
+        bail!(
+            "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
+             name another one with --fleet",
+            config.fleet
+        );
     }
-    begin(&mut client, &keys, &config, pools).await?;
     reached("fleet begun");
     let begun = match upload(&mut client, &keys, &registry).await {
         Ok(count) => {
@@ -128,12 +138,6 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
         path.display(),
         config.exit,
     ))
-}
-
-/// Whether this exit has begun to set the fleet up, and has not finished.
-async fn is_incomplete(client: &mut Client, keys: &Keys, exit: &ExitId) -> anyhow::Result<bool> {
-    let answer = in_words(client.get(keys.beginning(), None).await)?;
-    Ok(pairs_of(&answer).iter().any(|pair| pair.value.as_deref() == Some(exit.as_str().as_bytes())))
 }
 
 /// The pools and clients to begin with.
@@ -193,42 +197,52 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
     Ok((!given.is_empty()).then_some(pools))
 }
 
-/// Writes the fleet's agreement and makes this exit its first member, unless there is a fleet already.
-///
-/// If an earlier `init` of this exit failed halfway, what it stored is deleted first, because the exit's clients may have changed since.
-async fn begin(client: &mut Client, keys: &Keys, config: &FleetConfig, pools: Pools) -> anyhow::Result<()> {
-    let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
-    let (name, own) = (keys.name(&Key::Meta), keys.name(&Key::Member(config.exit.clone())));
-    let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
-    let beginning = keys.beginning();
-    let puts = [
-        TxnOp::put(name, serde_json::to_vec(&meta)?, None),
-        TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
-        TxnOp::put(beginning.as_str(), config.exit.as_str(), None),
-    ];
-    let answer = in_words(client.txn(Txn::new().when([absent]).and_then(puts.clone())).await).context(
+/// The first rows of a fleet: its agreement, and this exit as its first member.
+struct Beginning<'a> {
+    keys: &'a Keys,
+    exit: &'a ExitId,
+    puts: [TxnOp; 3],
+}
+
+impl<'a> Beginning<'a> {
+    fn new(keys: &'a Keys, config: &'a FleetConfig, pools: Pools) -> anyhow::Result<Self> {
+        let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
+        let own = keys.name(&Key::Member(config.exit.clone()));
+        let puts = [
+            TxnOp::put(keys.name(&Key::Meta), serde_json::to_vec(&meta)?, None),
+            TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
+            TxnOp::put(keys.beginning(), config.exit.as_str(), None),
+        ];
+        Ok(Self { keys, exit: &config.exit, puts })
+    }
+
+    /// Begins the fleet. Returns `false` if the store has it already.
+    async fn begin(&self, client: &mut Client) -> anyhow::Result<bool> {
+        let absent = Compare::version(self.keys.name(&Key::Meta), CompareOp::Equal, 0);
+        succeeds(client, Txn::new().when([absent]).and_then(self.puts.clone())).await
+    }
+
+    /// Begins the fleet again, if an earlier `init` of this exit has begun it and no link has used it since. What the store has of
+    /// the fleet is deleted first, because the exit's clients may have changed meanwhile. Returns `false` otherwise.
+    async fn begin_again(&self, client: &mut Client) -> anyhow::Result<bool> {
+        let is_incomplete = [
+            Compare::value(self.keys.beginning(), CompareOp::Equal, self.exit.as_str()),
+            // Each link writes its position with its first heartbeat.
+            Compare::version(self.keys.positions(), CompareOp::Equal, 0).with_prefix(),
+        ];
+        let all = Some(DeleteOptions::new().with_prefix());
+        let deletes = self.keys.of_registry().map(|kind| TxnOp::delete(kind, all.clone()));
+        let anew: Vec<TxnOp> = deletes.into_iter().chain(self.puts.clone()).collect();
+        succeeds(client, Txn::new().when(is_incomplete).and_then(anew)).await
+    }
+}
+
+/// Whether a transaction's condition holds, so that the store has carried it out.
+async fn succeeds(client: &mut Client, transaction: Txn) -> anyhow::Result<bool> {
+    let answer = in_words(client.txn(transaction).await).context(
         "cannot write to the store; check that it answers, and that its user has rights to the fleet's keys",
     )?;
-    if answer.succeeded() {
-        return Ok(());
-    }
-    let is_incomplete = [
-        Compare::value(beginning, CompareOp::Equal, config.exit.as_str()),
-        // Each link writes its position with its first heartbeat.
-        Compare::version(keys.positions(), CompareOp::Equal, 0).with_prefix(),
-    ];
-    let deletes =
-        keys.of_registry().map(|kind| TxnOp::delete(kind, Some(DeleteOptions::new().with_prefix())));
-    let anew: Vec<TxnOp> = deletes.into_iter().chain(puts).collect();
-    let answer = in_words(client.txn(Txn::new().when(is_incomplete).and_then(anew)).await)?;
-    if !answer.succeeded() {
-        bail!(
-            "the store has a fleet {:?} already; join it with a ticket from one of its exits (`warren fleet ticket NAME`), or \
-             name another one with --fleet",
-            config.fleet
-        );
-    }
-    Ok(())
+    Ok(answer.succeeded())
 }
 
 /// Stores all clients, invitations and removed keys. Returns the number of clients.

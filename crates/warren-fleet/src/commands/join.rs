@@ -16,10 +16,10 @@ use serde::Serialize;
 use tokio::time::timeout;
 use warren_fleet_link::{ExitId, Pools};
 
-use super::attempt::{Attempt, Earlier, Files};
+use super::attempt::{Attempt, Files};
 use super::ticket::{Ticket, seconds};
 use super::{print, print_json, read_meta};
-use crate::config::FleetConfig;
+use crate::config::{FleetConfig, is_absent};
 use crate::exits::Member;
 use crate::keys::{Key, Keys};
 use crate::link::pools_text;
@@ -59,15 +59,15 @@ const TRIES: usize = 3;
 pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments) -> anyhow::Result<()> {
     let ticket = Ticket::parse(&text_of(&arguments.ticket)?)?;
     let attempt = Attempt::of(directories.config, &ticket)?;
+    let is_named = attempt.is_named(&ticket)?;
     if !attempt.is_again {
-        FleetConfig::free_path(directories.config)?;
         if ticket.expires <= seconds(SystemTime::now()) {
             bail!("this ticket has expired; get another one with `warren fleet ticket {}`", ticket.exit);
         }
         settle_earlier(directories.config).await?;
     }
     let files = Files::of(directories.config, &ticket, attempt.is_again)?;
-    let meta = take_place(directories.config, &ticket, &attempt, &files).await?;
+    let meta = take_place(&ticket, &attempt, &files, is_named).await?;
     let config = files.config;
     if arguments.json {
         return print_json(&Joined { fleet: &config.fleet, exit: &config.exit, pools: &meta.pools });
@@ -83,47 +83,44 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Writes the files and uses the ticket. If the ticket is refused, removes the files again.
+/// Writes the files, unless `fleet.toml` has its name already, and uses the ticket. If the ticket is refused, removes the files
+/// again.
 async fn take_place(
-    directory: &Path,
     ticket: &Ticket,
     attempt: &Attempt,
     files: &Files,
+    is_named: bool,
 ) -> anyhow::Result<Meta> {
-    // An operator may have changed it since.
-    let is_written = FleetConfig::path(directory).exists();
+    let refused = |error| {
+        if !is_named && let Err(left) = attempt.undo() {
+            tracing::warn!("not all files of this attempt are removed: {left:#}");
+        }
+        error
+    };
+    let unknown = |error: anyhow::Error| {
+        error.context(
+            "it is not known whether the store has accepted the ticket; run this again with the same one",
+        )
+    };
     let Ticket { endpoints, ca, identity, user, .. } = ticket.clone();
     let options = StoreOptions { endpoints, ca, identity, user };
-    let looked = look(&options, ticket).await;
-    // Checked before the ticket is used: without the files the exit could not reach the store.
-    let (meta, used) = match looked {
-        Err(Looked::Void(error)) => (None, Used::Refused(error)),
+    let (client, meta) = match look(&options, ticket).await {
+        Ok(looked) => looked,
+        Err(Looked::Void(error)) => return Err(refused(error)),
         Err(Looked::Failed(error)) => return Err(error),
-        Ok((client, meta)) => {
-            let written = if is_written { Ok(()) } else { attempt.begin(files) };
-            let used = match written {
-                Ok(()) => use_up(&options, client, ticket, &attempt.host).await,
-                Err(error) if attempt.is_again => Used::Unknown(error),
-                Err(error) => Used::Refused(error),
-            };
-            (Some(meta), used)
-        }
     };
-    match used {
+    // Before the ticket is used: without the files the exit could not reach the store.
+    if !is_named && let Err(error) = attempt.begin(files) {
+        return Err(if attempt.is_again { unknown(error) } else { refused(error) });
+    }
+    match use_up(&options, client, ticket, &attempt.host).await {
         Used::ByThisHost => {
             reached("ticket used");
             attempt.finish()?;
-            meta.context("the store says nothing of the fleet")
+            Ok(meta)
         }
-        Used::Refused(error) => {
-            if !is_written {
-                attempt.undo(files);
-            }
-            Err(error)
-        }
-        Used::Unknown(error) => Err(error.context(
-            "it is not known whether the store has accepted the ticket; run this again with the same one",
-        )),
+        Used::Refused(error) => Err(refused(error)),
+        Used::Unknown(error) => Err(unknown(error)),
     }
 }
 
@@ -132,11 +129,18 @@ async fn take_place(
 /// # Errors
 /// If that attempt has made this host an exit, or the store does not say whether it has.
 async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
-    let Some(earlier) = Earlier::find(directory) else { return Ok(()) };
-    let Some(config) = earlier.config() else {
+    let Some(earlier) = Attempt::find(directory)? else { return Ok(()) };
+    let config = earlier.pending_config().with_context(|| {
+        let pending = earlier.pending();
+        format!(
+            "an earlier `warren fleet join` with another ticket was ended, and {} cannot be used; correct it, or delete it to give \
+             that one up",
+            pending.display()
+        )
+    })?;
+    let Some(config) = config else {
         // The earlier attempt has not used its ticket yet.
-        earlier.undo();
-        return Ok(());
+        return earlier.undo();
     };
     let has_joined = has_joined(&config, &earlier).await.with_context(|| {
         format!(
@@ -148,8 +152,7 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
         )
     })?;
     if !has_joined {
-        earlier.undo();
-        return Ok(());
+        return earlier.undo();
     }
     earlier.finish()?;
     bail!(
@@ -162,9 +165,12 @@ async fn settle_earlier(directory: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether the store says that this host has used the ticket of an earlier attempt.
-async fn has_joined(config: &FleetConfig, earlier: &Earlier) -> anyhow::Result<bool> {
-    // Without the credentials, no host can have become this exit.
-    let Ok(options) = config.store.options() else { return Ok(false) };
+async fn has_joined(config: &FleetConfig, earlier: &Attempt) -> anyhow::Result<bool> {
+    let options = match config.store.options() {
+        // Without the credentials, no host can have become this exit.
+        Err(error) if error.downcast_ref().is_some_and(is_absent) => return Ok(false),
+        options => options?,
+    };
     let granted = async {
         let mut client = options.connect_any().await?;
         users::granted(&mut client, &config.keys(), &config.exit).await
@@ -309,5 +315,39 @@ mod tests {
         let text = text_of(&format!("@{}", path.display())).unwrap();
         assert_eq!(Ticket::parse(&text).unwrap(), a_ticket());
         assert!(text_of("@/nonexistent").unwrap_err().to_string().contains("/nonexistent"));
+    }
+
+    #[tokio::test]
+    async fn an_earlier_attempt_of_which_a_file_cannot_be_read_keeps_its_credentials() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::of(directory.path(), &a_ticket(), false).unwrap();
+        let attempt = Attempt::of(directory.path(), &a_ticket()).unwrap();
+        attempt.begin(&files).unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let settled = async || settle_earlier(directory.path()).await.map_err(|error| format!("{error:#}"));
+
+        // A directory cannot be read as a file, whoever reads it.
+        let password = std::fs::read(path("fleet/store.password")).unwrap();
+        std::fs::remove_file(path("fleet/store.password")).unwrap();
+        std::fs::create_dir(path("fleet/store.password")).unwrap();
+        let refused = settled().await.unwrap_err();
+        assert!(
+            refused.contains("it is not known") && refused.contains("store.password cannot be read"),
+            "{refused}"
+        );
+        std::fs::remove_dir(path("fleet/store.password")).unwrap();
+        std::fs::write(path("fleet/store.password"), password).unwrap();
+
+        let pending = std::fs::read(attempt.pending()).unwrap();
+        std::fs::write(attempt.pending(), "damaged").unwrap();
+        let refused = settled().await.unwrap_err();
+        assert!(refused.contains("fleet.toml.joining cannot be used; correct it"), "{refused}");
+        assert!(path("fleet/store-ca.pem").exists() && path("fleet/store.password").exists());
+
+        // The control: without its credentials, no host can have joined.
+        std::fs::write(attempt.pending(), pending).unwrap();
+        std::fs::remove_file(path("fleet/store.password")).unwrap();
+        settled().await.unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

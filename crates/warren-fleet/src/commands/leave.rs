@@ -35,6 +35,7 @@ pub(crate) struct LeaveArguments {
 /// If no copy of the clients can be read, or the file cannot be written.
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
     let config = FleetConfig::read(directories.config)?;
+    let own_host = host_of_join(directories.config)?;
     let state = StateDirectory::new(directories.state);
     let snapshot = state.load()?;
     let own_fleet = snapshot.as_ref().map(|snapshot| snapshot.meta.id.as_str());
@@ -57,14 +58,12 @@ pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArgumen
         format!("{} cannot be written; name another file with --clients", arguments.clients.display())
     })?;
     let note = match fleet {
-        Some(fleet) => {
-            take_out(fleet, &config, host_of_join(directories.config)).await.with_context(|| {
-                format!(
-                    "the clients are in {}, and nothing on this host was changed",
-                    arguments.clients.display()
-                )
-            })?
-        }
+        Some(fleet) => take_out(fleet, &config, own_host).await.with_context(|| {
+            format!(
+                "the clients are in {}, and nothing on this host was changed",
+                arguments.clients.display()
+            )
+        })?,
         None => format!(" Run `warren fleet remove {}` at another exit.", config.exit),
     };
     state.clear()?;

@@ -593,6 +593,19 @@ fn a_transaction_that_was_given_up_comes_as_a_change() {
     assert_eq!(world.client(0, 1), Some(client(1, 1, 1)));
 }
 
+/// Writes the records that are due. Returns them, and what the exit is told.
+fn write(sessions: &mut Sessions, now: Instant) -> (SessionBatch, Vec<FleetMessage>) {
+    let (batch, lost) = sessions.batch(&exit(0), &Keys::new("home"), now);
+    sessions.stored(&batch, now);
+    (batch, lost)
+}
+
+/// The number that a client's record in a batch has.
+fn claim_in(batch: &SessionBatch, key: PublicKey) -> Option<u64> {
+    let written = batch.operations.get(&Keys::new("home").name(&Key::Session(key)))?.as_deref()?;
+    Some(serde_json::from_slice::<crate::keys::SessionRecord>(written).unwrap().claim)
+}
+
 #[test]
 fn sessions_that_waited_for_the_store_yield_to_newer_records() {
     a_waiting_session_yields();
@@ -626,12 +639,11 @@ fn of_two_sessions_of_one_process_the_later_one_has_the_record_whenever_the_stor
 
 fn the_later_session_has_the_record() {
     let (me, other) = (exit(0), exit(1));
-    let (keys, start) = (Keys::new("home"), Instant::now());
+    let start = Instant::now();
     let record = |claim| Some(crate::keys::SessionRecord::new(&other, &[1], claim));
     let mut sessions = Sessions::default();
     let writes = |sessions: &mut Sessions| {
-        let (batch, lost) = sessions.batch(&me, &keys, start);
-        sessions.stored(&batch, start);
+        let (batch, lost) = write(sessions, start);
         (batch.operations.len(), lost.len())
     };
 
@@ -661,10 +673,6 @@ fn changes_are_written_again() {
     let me = exit(0);
     let (keys, start) = (Keys::new("home"), Instant::now());
     let mut sessions = Sessions::default();
-    let record = |batch: &SessionBatch, key| {
-        let written = batch.operations.get(&keys.name(&Key::Session(key)))?.clone()?;
-        serde_json::from_slice::<crate::keys::SessionRecord>(&written).ok()
-    };
     sessions.open(key(1), (vec![1], 1), start);
     sessions.open(key(2), (vec![1], 1), start);
     let (first, _) = sessions.batch(&me, &keys, start);
@@ -674,8 +682,8 @@ fn changes_are_written_again() {
     sessions.stored(&first, start);
 
     let (second, _) = sessions.batch(&me, &keys, start);
-    assert_eq!(record(&second, key(1)).map(|record| record.claim), Some(3));
-    assert_eq!(record(&second, key(2)), None, "the control: this one has not changed");
+    assert_eq!(claim_in(&second, key(1)), Some(3));
+    assert_eq!(claim_in(&second, key(2)), None, "the control: this one has not changed");
     // A session of the same process that has replaced the one that is over.
     sessions.close(key(1), vec![1]);
     sessions.open(key(1), (vec![1], 3), start);
@@ -686,7 +694,7 @@ fn changes_are_written_again() {
     sessions.send_all_again();
     sessions.stored(&third, start);
     let (fourth, _) = sessions.batch(&me, &keys, start);
-    assert!(record(&fourth, key(1)).is_some() && record(&fourth, key(2)).is_some());
+    assert_eq!([1, 2].map(|number| claim_in(&fourth, key(number))), [Some(3), Some(1)]);
     sessions.stored(&fourth, start);
     assert!(!sessions.has_unsent());
 }
@@ -698,14 +706,8 @@ fn a_client_whose_session_changes_all_the_time_costs_the_store_few_writes_and_it
 }
 
 fn a_restless_client_is_paced() {
-    let me = exit(0);
-    let (keys, start) = (Keys::new("home"), Instant::now());
+    let start = Instant::now();
     let mut sessions = Sessions::default();
-    let writes = |sessions: &mut Sessions, now| {
-        let (batch, _) = sessions.batch(&me, &keys, now);
-        sessions.stored(&batch, now);
-        batch.operations.into_values().collect::<Vec<_>>()
-    };
     let mut written = 0;
     // Twenty batches a second, for nine seconds.
     for turn in 0..180 {
@@ -716,14 +718,12 @@ fn a_restless_client_is_paced() {
             sessions.open(key(2), (vec![2], turn + 1), now);
         }
         let is_other = turn % 40 == 39;
-        let count = writes(&mut sessions, now).len();
+        let count = write(&mut sessions, now).0.operations.len();
         assert!(!is_other || count > 0, "turn {turn}");
         written += count - usize::from(is_other);
     }
     assert_eq!(written, 8);
-    let last = writes(&mut sessions, start + Duration::from_secs(11));
-    let record =
-        last.first().and_then(Option::as_deref).map(serde_json::from_slice::<crate::keys::SessionRecord>);
-    assert_eq!(record.and_then(Result::ok).map(|record| record.claim), Some(180));
+    let (last, _) = write(&mut sessions, start + Duration::from_secs(11));
+    assert_eq!(claim_in(&last, key(1)), Some(180));
     assert!(!sessions.has_unsent());
 }

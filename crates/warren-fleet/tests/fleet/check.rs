@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use warren_fleet_link::Outcome;
 use warren_session::PublicKey;
-use warren_session::clients::{Client, RowChange};
+use warren_session::clients::{Client, RowChange, RowId};
 
 use super::history::{Epoch, Run};
 use super::store_log::Writes;
-use super::support::exit::id;
 use super::workload::{Done, What};
 
 /// The time within which every exit has to know of a removal.
@@ -334,7 +333,7 @@ fn check_order(done: &[Done], state: &State) -> Result<(), String> {
 
 /// Every exit has what the store has.
 fn check_exits(run: &Run, state: &State) -> Result<(), String> {
-    let rows: BTreeMap<String, RowChange> = state.rows.values().map(|row| (id(row), row.clone())).collect();
+    let rows: BTreeMap<RowId, RowChange> = state.rows.values().map(|row| (row.id(), row.clone())).collect();
     let fleet = run.fleet.read().unwrap();
     for exit in &fleet.exits {
         exit.seen(|seen| {

@@ -6,10 +6,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use warren_fleet_link::{Outcome, StoreLink};
-use warren_session::clients::RowChange;
+use warren_session::clients::{RowChange, RowId};
 
 use super::support::etcd::Store;
-use super::support::exit::{Exit, id, key};
+use super::support::exit::{Exit, key};
 use super::support::{fleet_fails, my_turn, wait_for};
 use super::{Fleet, client, invitation, number_key, three_exits, three_exits_one_behind_a_way};
 
@@ -169,11 +169,11 @@ fn check_race(fleet: &Fleet, tokens: u16) {
     let mut enrolled = std::collections::BTreeSet::new();
     for token in 0..tokens {
         let open = RowChange::from(invitation("raced", token, None));
-        let Some(RowChange::Invitation { invitation: Some(used), .. }) = rows.get(&id(&open)) else {
+        let Some(RowChange::Invitation { invitation: Some(used), .. }) = rows.get(&open.id()) else {
             panic!()
         };
         let key = used.used_by.expect("each token is used");
-        assert!(rows.contains_key(&id(&RowChange::Client { key, client: None })), "token {token}");
+        assert!(rows.contains_key(&RowId::Client(key)), "token {token}");
         assert!(enrolled.insert(key), "token {token}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::commands::Secure;
 use crate::support::etcd::Store;
-use crate::support::exit::key;
+use crate::support::exit::{Exit, key};
 use crate::support::{fleet_dies, fleet_fails, fleet_ok, my_turn, wait_for};
 use crate::three_exits;
 
@@ -79,6 +79,60 @@ fn a_join_that_was_killed_before_it_used_a_ticket_that_has_ended_is_no_obstacle_
         assert_eq!(names(&at(exit).join("config")), ["fleet", "fleet.toml"], "{step}");
         assert!(fleet_ok(&at(exit), &["status"]).contains(&name), "{step}: it reaches the store");
     }
+}
+
+#[test]
+fn a_ticket_whose_user_the_store_no_longer_knows_undoes_what_its_killed_join_has_begun() {
+    let fleet = Secure::start();
+    let at = fleet.directory.path().join("b");
+    let ticket = fleet.ticket("b");
+    let join = ["join", ticket.trim()];
+    fleet_dies(&at, "configuration pending", &join);
+    fleet.end_tickets();
+    wait_for("the user ends with its ticket", Duration::from_secs(30), || (!fleet.opens("b")).then_some(()));
+
+    // Undoing is killed as well.
+    fleet_dies(&at, "credentials removed", &join);
+    assert_eq!(names(&at.join("config/fleet")), ["join.json"]);
+
+    let refused = fleet_fails(&at, &join);
+    assert!(refused.contains("does not know this ticket's user any more"), "{refused}");
+    assert_eq!(names(&at.join("config")), Vec::<String>::new());
+}
+
+#[test]
+fn a_join_that_was_interrupted_and_another_fleet_keep_out_of_each_others_way() {
+    let fleet = three_exits();
+    let (a, d) = (fleet.exits[0].directory.clone(), fleet.directory.path().join("d"));
+    let ticket = fleet_ok(&a, &["ticket", "d"]);
+    let join = ["join", ticket.trim()];
+    fleet_dies(&d, "configuration pending", &join);
+    let begun = ["fleet", "fleet.toml.joining"];
+
+    // Another fleet is not begun.
+    let clients = d.join("clients.toml");
+    std::fs::write(&clients, "client = []\n").unwrap();
+    let (urls, clients) = (fleet.store.urls(), clients.display().to_string());
+    let init = ["init", "--fleet", "other", "--exit", "d", "--pool", "10.0.0.0/16"];
+    let init = [&init[..], &["--clients", &clients, "--store", &urls]].concat();
+    let refused = fleet_fails(&d, &init);
+    assert!(refused.contains("was interrupted") && refused.contains("join.json"), "{refused}");
+    assert_eq!(names(&d.join("config")), begun);
+    assert_eq!(fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/other/", "--keys-only"]).trim(), "");
+
+    // An operator has set up another fleet by hand, and the ticket is not used for this one.
+    let other = std::fs::read_to_string(d.join("config/fleet.toml.joining")).unwrap();
+    let other = other.replace("fleet = \"fleet\"", "fleet = \"other\"");
+    std::fs::write(d.join("config/fleet.toml"), &other).unwrap();
+    let refused = fleet_fails(&d, &join);
+    assert!(refused.contains("belongs to a fleet already; leave it with"), "{refused}");
+    assert_eq!(std::fs::read_to_string(d.join("config/fleet.toml")).unwrap(), other);
+    let status = fleet_ok(&a, &["status"]);
+    assert!(status.contains("d     has a ticket, and has not joined"), "{status}");
+
+    // The control: without it, the ticket is still good.
+    std::fs::remove_file(d.join("config/fleet.toml")).unwrap();
+    assert!(fleet_ok(&d, &join).contains("This exit is d "));
 }
 
 #[test]
@@ -165,7 +219,21 @@ fn a_killed_init_is_finished_by_the_same_command() {
         // The control: a fleet that exists is not begun again.
         assert!(fleet_fails(&at, &words).contains("belongs to a fleet already"), "{step}");
     }
-    drop(store);
+
+    // A link has used the fleet before the command could end.
+    let at = directory.path().join("a");
+    std::fs::create_dir_all(&at).unwrap();
+    let clients = at.join("clients.toml").display().to_string();
+    std::fs::write(&clients, "client = []\n").unwrap();
+    let init = ["init", "--exit", "a", "--clients", &clients, "--pool", "10.0.0.0/16", "--store", &urls];
+    fleet_dies(&at, "configuration written", &init);
+    let exit = Exit::start(&at, "a").ready();
+    wait_for("it is linked", Duration::from_secs(5), || {
+        fleet_ok(&at, &["status"]).contains("serving").then_some(())
+    });
+    let refused = fleet_fails(&at, &init);
+    assert!(refused.contains("belongs to a fleet already"), "{refused}");
+    drop((exit, store));
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use warren_fleet_link::Outcome;
 use warren_session::PublicKey;
-use warren_session::clients::RowChange;
+use warren_session::clients::{RowChange, RowId};
 
 use super::history::Run;
-use super::support::exit::{Exit, Seen, id};
+use super::support::exit::{Exit, Seen};
 use super::{client, invitation, number_key, removal};
 
 /// Tokens that all exits want at a time.
@@ -105,8 +105,7 @@ impl Workload {
             // Somebody else may remove the same one.
             let at = dice.roll(enrolled.len());
             let (name, key) = enrolled[at].clone();
-            let client = RowChange::Client { key, client: None };
-            if !seen.rows.contains_key(&id(&client)) {
+            if !seen.rows.contains_key(&RowId::Client(key)) {
                 if seen.gone.contains_key(&key) {
                     enrolled.swap_remove(at);
                 }
@@ -119,7 +118,7 @@ impl Workload {
         for _ in 0..10 {
             let token = u16::try_from(first + dice.roll(WANTED)).unwrap();
             let open = RowChange::from(invitation("history", token, None));
-            if usize::from(token) < invited && seen.rows.get(&id(&open)) == Some(&open) {
+            if usize::from(token) < invited && seen.rows.get(&open.id()) == Some(&open) {
                 return Some(self.enrol(token, dice));
             }
         }

@@ -15,7 +15,7 @@ use warren_fleet_link::{
     StoreLink, read_frame, write_frame,
 };
 use warren_session::PublicKey;
-use warren_session::clients::{Client, RowChange};
+use warren_session::clients::{Client, RowChange, RowId};
 
 use super::proxy::Ways;
 use super::{directories, fleet_ok, wait_for, warren_fleet};
@@ -33,7 +33,7 @@ pub(crate) struct Exit {
 /// What the exit was told.
 #[derive(Default)]
 pub(crate) struct Seen {
-    pub(crate) rows: BTreeMap<String, RowChange>,
+    pub(crate) rows: BTreeMap<RowId, RowChange>,
     pub(crate) revision: i64,
     pub(crate) wholes: usize,
     pub(crate) store: Option<StoreLink>,
@@ -49,7 +49,7 @@ pub(crate) struct Seen {
     pub(crate) order: Vec<FleetMessage>,
     answers: HashMap<u64, Sender<(Outcome, Instant)>>,
     proposed: HashMap<u64, Vec<RowChange>>,
-    parts: BTreeMap<String, RowChange>,
+    parts: BTreeMap<RowId, RowChange>,
 }
 
 pub(crate) fn key(byte: u8) -> PublicKey {
@@ -70,20 +70,11 @@ pub(crate) fn pools() -> Pools {
     Pools { ipv4: Some("10.0.0.0/16".parse().unwrap()), ipv6: None }
 }
 
-/// The text that names a row.
-pub(crate) fn id(row: &RowChange) -> String {
-    match row {
-        RowChange::Client { key, .. } => format!("client {key}"),
-        RowChange::Invitation { token, .. } => format!("invitation {}", token.label()),
-        RowChange::Removed { key, .. } => format!("removed {key}"),
-    }
-}
-
-fn put(rows: &mut BTreeMap<String, RowChange>, row: RowChange) {
+fn put(rows: &mut BTreeMap<RowId, RowChange>, row: RowChange) {
     if row.is_set() {
-        rows.insert(id(&row), row);
+        rows.insert(row.id(), row);
     } else {
-        rows.remove(&id(&row));
+        rows.remove(&row.id());
     }
 }
 
@@ -96,7 +87,7 @@ impl Seen {
     }
 
     /// Takes a whole copy.
-    fn replace(&mut self, rows: BTreeMap<String, RowChange>) {
+    fn replace(&mut self, rows: BTreeMap<RowId, RowChange>) {
         let gone = self.rows.iter().filter(|(id, _)| !rows.contains_key(*id));
         let keys: Vec<_> = gone
             .filter_map(|(_, row)| match row {
@@ -276,8 +267,7 @@ impl Exit {
     }
 
     pub(crate) fn client(&self, key: PublicKey) -> Option<Client> {
-        let name = id(&RowChange::Client { key, client: None });
-        self.seen(|seen| match seen.rows.get(&name) {
+        self.seen(|seen| match seen.rows.get(&RowId::Client(key)) {
             Some(RowChange::Client { client, .. }) => client.clone(),
             _ => None,
         })

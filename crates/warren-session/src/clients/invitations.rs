@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use super::Invitation;
 use crate::PublicKey;
-use crate::compact::{compact, compact_set};
+use crate::compact::compact;
 use crate::invite::TokenDigest;
 
 /// Invitations by token. Neither a look-up nor a change visits all of them.
@@ -51,9 +51,9 @@ impl Invitations {
     /// As [`super::table::ClientTable::compact`].
     pub(super) fn compact(&mut self) {
         compact(&mut self.by_token);
-        compact_set(&mut self.unused);
-        compact_set(&mut self.used);
-        compact_set(&mut self.by_expiry);
+        compact(&mut self.unused);
+        compact(&mut self.used);
+        compact(&mut self.by_expiry);
     }
 
     pub(super) fn get(&self, token: &TokenDigest) -> Option<&Invitation> {

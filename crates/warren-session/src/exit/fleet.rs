@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::fleet_rules::{STAYS_TIME, Stay};
 use super::session::Nonce;
 use super::{AdminError, Deadline, EndReason, ExitAction, ExitSessions, SessionId, StoreRequestId};
 use crate::PublicKey;
@@ -206,7 +205,7 @@ impl ExitSessions {
             && claim > 0
             && session.process.claim > claim
             && !planted_moves::is_planted(planted_moves::Bug::NewerSessionLeft)
-            && self.may_stay(now, key)
+            && self.fleet.may_stay(&mut self.deadlines, now, key)
         {
             // The client has come back or stayed, and the message about the other session is late.
             return self.actions.push_back(ExitAction::Stays { session: id, key });
@@ -232,26 +231,15 @@ impl ExitSessions {
         let key = session.key;
         // The store has the session unless it is leaving, so it need not be told again.
         let is_leaving = self.fleet.leaving.contains_key(&id);
-        if is_leaving && !self.may_stay(now, key) {
+        if is_leaving && !self.fleet.may_stay(&mut self.deadlines, now, key) {
             return;
         }
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.process.claim = claim;
-        }
+        session.process.claim = claim;
         if let Some(until) = self.fleet.leaving.remove(&id) {
             self.deadlines.remove(until, Deadline::Leaving(id));
             // The store says that the client is elsewhere.
             self.actions.push_back(ExitAction::Stays { session: id, key });
         }
-    }
-
-    /// Whether a client may keep its session once more. The store must be told of each time.
-    fn may_stay(&mut self, now: Instant, key: PublicKey) -> bool {
-        let stay = self.fleet.stay(key);
-        if stay == Stay::First {
-            self.deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
-        }
-        stay != Stay::TooMany
     }
 
     /// How often clients could not keep a session, because they had kept sessions too often shortly before. Such a session ends when its time

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::SessionId;
+use super::{Deadline, Deadlines, SessionId};
 use crate::PublicKey;
 
 /// The state that only an exit of a fleet has.
@@ -20,37 +20,26 @@ pub(super) struct FleetRules {
 }
 
 /// How long a client's stays count.
-pub(super) const STAYS_TIME: Duration = Duration::from_secs(30);
+const STAYS_TIME: Duration = Duration::from_secs(30);
 
 /// How often a client may stay within [`STAYS_TIME`]. Each stay costs the store a write. A client whose moves all fail stays at
 /// most once every five seconds.
-pub(super) const MAX_STAYS: u32 = 8;
-
-/// Whether a client may stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stay {
-    /// The client may stay. Its stays count from now on: [`FleetRules::forget_stays`] is due after [`STAYS_TIME`].
-    First,
-    /// The client may stay.
-    Another,
-    /// The client has stayed too often.
-    TooMany,
-}
+const MAX_STAYS: u32 = 8;
 
 impl FleetRules {
-    /// Counts that a client stays.
-    pub(super) fn stay(&mut self, key: PublicKey) -> Stay {
+    /// Whether a client may keep its session once more. Counts it, because the store must be told of each time.
+    pub(super) fn may_stay(&mut self, deadlines: &mut Deadlines, now: Instant, key: PublicKey) -> bool {
         let count = self.stays.entry(key).or_default();
-        *count += 1;
-        match *count {
-            1 => Stay::First,
-            2..=MAX_STAYS => Stay::Another,
-            _ => {
-                *count = MAX_STAYS;
-                self.stays_refused += 1;
-                Stay::TooMany
-            }
+        if *count == MAX_STAYS {
+            self.stays_refused += 1;
+            return false;
         }
+        *count += 1;
+        if *count == 1 {
+            // From now on, its stays count.
+            deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
+        }
+        true
     }
 
     /// Forgets the client's stays.

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::PoolError;
 use crate::PublicKey;
-use crate::compact::{compact, compact_set};
+use crate::compact::compact;
 use crate::message::is_unicast;
 
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
@@ -62,8 +62,8 @@ impl Range {
 
     pub(super) fn compact(&mut self) {
         compact(&mut self.taken);
-        compact_set(&mut self.given_back);
-        compact_set(&mut self.away);
+        compact(&mut self.given_back);
+        compact(&mut self.away);
     }
 
     pub(super) fn network(&self) -> IpNet {

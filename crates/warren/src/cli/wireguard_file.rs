@@ -120,5 +120,4 @@ pub(crate) const INTERFACE: [&str; 12] = [
     "SaveConfig",
 ];
 /// The settings of `[Peer]`.
-pub(crate) const PEER: [&str; 5] =
-    ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
+const PEER: [&str; 5] = ["PublicKey", "PresharedKey", "AllowedIPs", "Endpoint", "PersistentKeepalive"];
