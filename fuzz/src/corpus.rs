@@ -1,37 +1,50 @@
 //! Gives a target the files of its corpus and small changes of them. The changes are the same in each run.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// Number of changes of each file.
 const CHANGES: u64 = 64;
 
-/// Runs a target with each file of `fuzz/corpus/NAME`, and with changes of it.
+/// Runs a target with each file of `fuzz/corpus/NAME`, and with changes of it, on all cores.
 ///
 /// # Panics
 /// If the target panics, and then prints the input. Also if there is no corpus.
-pub fn replay(name: &str, run: impl Fn(&[u8])) {
+pub fn replay(name: &str, run: impl Fn(&[u8]) + Sync) {
     // The manifest is that of the crate whose tests include this file, below `crates/`.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
-    let mut files: Vec<_> = fs::read_dir(&folder)
+    let files: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.expect("a corpus can be listed").path())
         .collect();
-    // `read_dir` has no order of its own.
-    files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
-    for file in files {
-        let input = fs::read(&file).expect("a corpus can be read");
-        let telling = Telling { file: &file, input: &input };
-        run(&input);
-        // The target did not panic, so there is nothing to print.
-        std::mem::forget(telling);
-        for seed in 1..=CHANGES {
-            let input = changed(&input, seed);
-            let telling = Telling { file: &file, input: &input };
-            run(&input);
-            std::mem::forget(telling);
+    let next = AtomicUsize::new(0);
+    let take_files = || {
+        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            replay_file(file, &run);
         }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(take_files);
+        }
+    });
+}
+
+fn replay_file(file: &Path, run: impl Fn(&[u8])) {
+    let input = fs::read(file).expect("a corpus can be read");
+    let telling = Telling { file, input: &input };
+    run(&input);
+    // The target did not panic, so there is nothing to print.
+    std::mem::forget(telling);
+    for seed in 1..=CHANGES {
+        let input = changed(&input, seed);
+        let telling = Telling { file, input: &input };
+        run(&input);
+        std::mem::forget(telling);
     }
 }
 

@@ -14,6 +14,7 @@ mod keeper;
 mod method;
 mod nameservers;
 mod record;
+mod replace;
 mod resolv_conf;
 mod servers;
 mod split;

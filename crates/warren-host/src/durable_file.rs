@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -53,15 +53,14 @@ pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory_of(path)
 }
 
-/// Makes a symbolic link at `path`, in place of any file or link there. Until it is complete, the link has the name `unfinished`.
+/// Writes a complete file under its temporary name, from which the caller renames it. A file there is replaced.
 ///
 /// # Errors
-/// If the link cannot be made or renamed. Then `path` is unchanged.
-pub fn link(target: &Path, path: &Path, unfinished: &Path) -> io::Result<()> {
-    // A killed process may have left it.
-    remove(unfinished)?;
-    symlink(target, unfinished)?;
-    rename(unfinished, path).inspect_err(|_| drop(fs::remove_file(unfinished)))
+/// If the file cannot be written.
+pub(crate) fn prepare(unfinished: &Path, content: &[u8], mode: u32, owner: Owner) -> io::Result<()> {
+    let file = complete(directory_of(unfinished), Unfinished::At(unfinished), content, mode, Some(owner))?;
+    file.keep().map_err(|error| error.error)?;
+    sync_directory_of(unfinished)
 }
 
 /// Renames a file durably within its directory. A file that has the new name already is replaced.
@@ -211,6 +210,8 @@ const RANDOM: (&str, &str) = (".warren-", ".tmp");
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     fn mode_of(path: &Path) -> u32 {

@@ -23,12 +23,13 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::lock_file::open_lock_file;
+use crate::{durable_file::Owner, lock_file::open_lock_file};
 
 use super::{
     DnsError,
     nameservers::{self, DNS_PORT, nameserver_lines},
-    resolv_conf::{self, Stamp, Standing},
+    replace,
+    resolv_conf::{self, Content, Stamp, Standing},
     state,
 };
 
@@ -85,7 +86,9 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
             Err(error) => return Err(failed(error)),
         };
-        Ok(Self { file: file.to_owned(), path, contents, _lock: lock })
+        let mut record = Self { file: file.to_owned(), path, contents, _lock: lock };
+        record.settle()?;
+        Ok(record)
     }
 
     /// Adds a layer with `servers` to the file on behalf of `owner`, above all other layers. If it `is_split`, the original's
@@ -103,18 +106,18 @@ impl Record {
             });
         }
         if self.contents.layers.is_empty() {
-            self.contents.originals = vec![standing];
+            self.contents.originals = vec![standing.clone()];
         } else {
-            self.take_notice(standing);
+            self.take_notice(&standing);
         }
         let before = self.contents.layers.clone();
         self.contents.layers.retain(|layer| layer.owner != owner);
         let layer = Layer { owner: owner.to_owned(), servers: servers.to_owned(), is_split };
         self.contents.layers.push(layer);
-        let Err(error) = self.write() else { return Ok(()) };
-        if let Some(original) = self.contents.originals.last().filter(|_| before.is_empty()) {
+        let Err(error) = self.write(standing) else { return Ok(()) };
+        if before.is_empty() {
             // A file that could not be written may well be unchanged, so a failure here is ignored.
-            drop(original.put(&self.file));
+            drop(self.restore());
         }
         self.contents.layers = before;
         self.keep()?;
@@ -126,22 +129,19 @@ impl Record {
         if !self.has(owner) {
             return Ok(false);
         }
-        let standing = Standing::at(&self.file)?;
-        let found = self.take_notice(standing);
+        let (standing, found) = self.look()?;
         let was_on_top = self.contents.layers.last().is_some_and(|layer| layer.owner == owner);
-        self.contents.layers.retain(|layer| layer.owner != owner);
-        if !self.contents.layers.is_empty() {
-            match was_on_top || found != Found::Ours {
-                true => self.write()?,
-                false => self.keep()?,
-            }
+        if self.contents.layers.iter().all(|layer| layer.owner == owner) {
+            self.restore()?;
+            self.contents.layers.clear();
+            self.keep()?;
             return Ok(true);
         }
-        // If another program wrote the file in the meantime, its text stays: it is already the original.
-        if let Some(original) = self.contents.originals.last().filter(|_| found != Found::Foreign) {
-            original.put(&self.file)?;
+        self.contents.layers.retain(|layer| layer.owner != owner);
+        match was_on_top || found != Found::Ours {
+            true => self.write(standing)?,
+            false => self.keep()?,
         }
-        self.keep()?;
         Ok(true)
     }
 
@@ -150,21 +150,11 @@ impl Record {
         if self.contents.layers.is_empty() {
             return Ok(Found::Ours);
         }
-        let standing = Standing::at(&self.file)?;
-        let before = self.contents.originals.len();
-        match self.take_notice(standing) {
-            found @ (Found::Foreign | Found::Garbled) => {
-                self.write()?;
-                Ok(found)
-            }
-            Found::Ours => {
-                if self.contents.originals.len() != before {
-                    self.contents.written = resolv_conf::stamp(&self.file);
-                    self.keep()?;
-                }
-                Ok(Found::Ours)
-            }
+        let (standing, found) = self.look()?;
+        if found != Found::Ours {
+            self.write(standing)?;
         }
+        Ok(found)
     }
 
     /// The record's name in the state directory.
@@ -215,9 +205,21 @@ impl Record {
         Some(wanted)
     }
 
+    /// Reads the file, and compares it with the record.
+    fn look(&mut self) -> Result<(Standing, Found), DnsError> {
+        let standing = Standing::at(&self.file)?;
+        let before = self.contents.originals.len();
+        let found = self.take_notice(&standing);
+        if found == Found::Ours && self.contents.originals.len() != before {
+            self.contents.written = resolv_conf::stamp(&self.file);
+            self.keep()?;
+        }
+        Ok((standing, found))
+    }
+
     /// Compares the file with the record, and updates the originals.
-    fn take_notice(&mut self, standing: Standing) -> Found {
-        let is_marked = marker(&standing).is_some_and(|record| record == self.path);
+    fn take_notice(&mut self, standing: &Standing) -> Found {
+        let is_marked = self.is_ours(standing);
         let wanted = if is_marked { self.wanted() } else { None };
         let originals = &mut self.contents.originals;
         if is_marked {
@@ -238,24 +240,84 @@ impl Record {
         if is_empty && self.contents.written.is_none() {
             return Found::Garbled;
         }
+        self.add_original(standing.clone());
+        Found::Foreign
+    }
+
+    /// Makes `standing` the newest original.
+    fn add_original(&mut self, standing: Standing) {
+        let originals = &mut self.contents.originals;
         // A network that the host comes back to counts as the newest.
         originals.retain(|original| *original != standing);
         originals.push(standing);
         if originals.len() > MOST_ORIGINALS {
             originals.remove(0);
         }
-        Found::Foreign
     }
 
-    /// Writes the topmost layer's resolvers into the file; the record notes this first.
-    fn write(&mut self) -> Result<(), DnsError> {
-        let Some(wanted) = self.wanted() else { return Ok(()) };
-        // If this process is killed during the write, the next check has no stamp to compare, and treats the file as untouched.
-        self.contents.written = None;
-        self.keep()?;
-        resolv_conf::write(&self.file, &wanted)?;
-        self.contents.written = resolv_conf::stamp(&self.file);
-        self.keep()
+    /// Whether the text bears the marker of this record.
+    fn is_ours(&self, standing: &Standing) -> bool {
+        marker(standing).is_some_and(|record| record == self.path)
+    }
+
+    /// Writes the topmost layer's resolvers into the file in place of `standing`, which the originals contain by now. If another
+    /// program is faster, its text becomes the newest original, and is replaced instead.
+    fn write(&mut self, mut standing: Standing) -> Result<(), DnsError> {
+        for _ in 0..MOST_TRIES {
+            let Some(wanted) = self.wanted() else { return Ok(()) };
+            // The record is on the disk before the file changes. If this process is killed during the write, the next check has no
+            // stamp to compare, and treats the file as untouched.
+            self.contents.written = None;
+            self.keep()?;
+            if replace::replace(&self.file, &standing, &with_text(&standing, wanted))? {
+                self.contents.written = resolv_conf::stamp(&self.file);
+                return self.keep();
+            }
+            standing = Standing::at(&self.file)?;
+            self.take_notice(&standing);
+        }
+        Err(self.contended())
+    }
+
+    /// Puts the newest original back in place of Warren's text. A text that another program has written meanwhile stays.
+    fn restore(&mut self) -> Result<(), DnsError> {
+        for _ in 0..MOST_TRIES {
+            let (standing, found) = self.look()?;
+            let Some(original) = self.contents.originals.last() else { return Ok(()) };
+            if found == Found::Foreign || replace::replace(&self.file, &standing, original)? {
+                return Ok(());
+            }
+        }
+        Err(self.contended())
+    }
+
+    fn contended(&self) -> DnsError {
+        DnsError::of_write(&self.file, io::Error::other("another program writes it again and again"))
+    }
+
+    /// Finishes what a process was doing with two objects when it was killed.
+    fn settle(&mut self) -> Result<(), DnsError> {
+        if self.contents.layers.is_empty() {
+            return Ok(());
+        }
+        let left = replace::left_behind(&self.file)?;
+        if left == Standing::Missing {
+            return Ok(());
+        }
+        let standing = Standing::at(&self.file)?;
+        // An empty file is one of Warren's that was not complete.
+        let is_theirs = !self.is_ours(&left) && left.text() != Some("");
+        if is_theirs && self.is_ours(&standing) {
+            // Killed after Warren's text had taken its place, or before it takes the place of Warren's text.
+            if !self.contents.originals.contains(&left) {
+                self.add_original(left);
+                self.keep()?;
+            }
+        } else if is_theirs && self.contents.originals.contains(&standing) {
+            // Killed after an original had taken its place. Another program wrote it later than the original.
+            return replace::put_back(&self.file, &standing, &left);
+        }
+        replace::forget(&self.file)
     }
 
     /// Writes the record, or removes it once it is empty.
@@ -277,6 +339,21 @@ pub(super) fn text(owner: &str, servers: &[IpAddr], record: &Path) -> String {
          {MARKER}{}\n{servers}",
         record.display()
     )
+}
+
+/// A file with this text, and with the mode and owner of the file that stands there.
+fn with_text(standing: &Standing, text: String) -> Standing {
+    let content = Content::Text(text);
+    match standing {
+        Standing::File { mode, user, group, .. } => {
+            Standing::File { content, mode: *mode, user: *user, group: *group }
+        }
+        Standing::Link { .. } | Standing::Missing => {
+            let Owner { user, group } = Owner::own();
+            // Programs of every user read this file.
+            Standing::File { content, mode: 0o644, user, group }
+        }
+    }
 }
 
 /// The record that the marker in one of Warren's texts names.
@@ -323,6 +400,8 @@ const PREFIX: &str = "resolv.conf.";
 const LOCK: &str = "lock";
 /// Enough for a laptop that roams for days; older originals are forgotten.
 const MOST_ORIGINALS: usize = 16;
+/// Each try takes milliseconds. A program that wins so often in a row never stops writing.
+const MOST_TRIES: usize = 10;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,10 @@
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 use proptest::prelude::*;
 
@@ -156,6 +162,151 @@ fn link_comes_back_as_a_link() {
 }
 
 #[test]
+fn text_that_another_program_writes_between_the_look_and_the_write_is_what_comes_back() {
+    for newest in newest_objects() {
+        let host = Host::with("nameserver 192.0.2.1\n");
+        host.record().add("home", &servers(1), false).unwrap();
+        host.write("# the network is down\n");
+        let mut record = host.record();
+        let (standing, found) = record.look().unwrap();
+        assert_eq!(found, Found::Foreign);
+
+        host.put(&newest);
+        record.write(standing).unwrap();
+
+        assert_eq!(host.asked(), servers(1));
+        drop(record);
+        host.record().remove("home").unwrap();
+        assert_eq!(host.standing(), newest);
+
+        // Control: a write that takes whatever is there now for what the look found loses it.
+        host.write("nameserver 192.0.2.1\n");
+        host.record().add("home", &servers(1), false).unwrap();
+        host.write("# the network is down\n");
+        let mut record = host.record();
+        record.look().unwrap();
+        host.put(&newest);
+        record.write(host.standing()).unwrap();
+        drop(record);
+        host.record().remove("home").unwrap();
+        assert_eq!(host.text(), "# the network is down\n");
+    }
+}
+
+#[test]
+fn text_that_another_program_writes_before_the_first_write_is_what_comes_back() {
+    for newest in newest_objects() {
+        let host = Host::with("nameserver 192.0.2.1\n");
+        let standing = host.standing();
+        let mut record = host.record();
+        let layer = Layer { owner: "home".to_owned(), servers: servers(1), is_split: false };
+        record.contents = Contents { originals: vec![standing.clone()], layers: vec![layer], written: None };
+
+        host.put(&newest);
+        record.write(standing).unwrap();
+
+        assert_eq!(host.asked(), servers(1));
+        assert!(record.remove("home").unwrap());
+        assert_eq!(host.standing(), newest);
+    }
+}
+
+/// Each state is what a kill between two system calls leaves on the disk.
+#[test]
+fn another_programs_object_comes_back_after_a_kill_between_two_steps() {
+    let newer = file("nameserver 192.0.2.99\n");
+    for original in [link("original"), Standing::Missing] {
+        // What is at the path, what is beside it, and what has to come back. `None` stands for Warren's text.
+        let states = [
+            ("before Warren's text takes the link's place", Some(&original), None, &original),
+            ("after that", None, Some(&original), &original),
+            ("after it took the place of a newer text", None, Some(&newer), &newer),
+            ("after that, and the newer text is back", Some(&newer), None, &newer),
+            ("before the original takes the place of Warren's text", None, Some(&original), &original),
+            ("after the original took the place of a newer text", Some(&original), Some(&newer), &newer),
+        ];
+        for (moment, at_path, at_side, returns) in states {
+            let host = Host::with("");
+            host.put(&original);
+            host.record().add("home", &servers(1), false).unwrap();
+            let ours = host.standing();
+            let mut record = host.record();
+            record.contents.written = None;
+            record.keep().unwrap();
+            drop(record);
+            host.put_at(&replace::beside(&host.file), at_side.unwrap_or(&ours));
+            host.put(at_path.unwrap_or(&ours));
+
+            host.record().remove("home").unwrap();
+
+            assert_eq!(&host.standing(), returns, "{original:?}: killed {moment}");
+            assert_eq!(replace::left_behind(&host.file).unwrap(), Standing::Missing, "{moment}");
+            assert!(!host.has_record());
+        }
+    }
+}
+
+#[test]
+fn incomplete_file_of_a_killed_process_is_no_original() {
+    let host = Host::with("");
+    host.put(&link("original"));
+    host.record().add("home", &servers(1), false).unwrap();
+    host.put_at(&replace::beside(&host.file), &file(""));
+
+    host.record().remove("home").unwrap();
+
+    assert_eq!(host.standing(), link("original"));
+    assert_eq!(replace::left_behind(&host.file).unwrap(), Standing::Missing);
+}
+
+/// Not a test of its own: the process that the next test kills.
+#[test]
+fn process_that_adds_and_removes_a_layer() {
+    let Ok(directory) = std::env::var("WARREN_TEST_RESOLV_CONF") else { return };
+    let (file, state) = (Path::new(&directory).join("resolv.conf"), Path::new(&directory).join("state"));
+    loop {
+        Record::open(&state, &file).unwrap().add("home", &servers(1), false).unwrap();
+        Record::open(&state, &file).unwrap().repair().unwrap();
+        Record::open(&state, &file).unwrap().remove("home").unwrap();
+    }
+}
+
+#[test]
+fn last_object_of_another_program_comes_back_after_a_kill_at_any_moment() {
+    let mut found = 0;
+    for moment in 0..60_u32 {
+        let host = Host::with("");
+        host.put(&link("0"));
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "dns::record::tests::process_that_adds_and_removes_a_layer"])
+            .env("WARREN_TEST_RESOLV_CONF", host.directory.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        while !host.has_record() && begin.elapsed().as_secs() < 20 {
+            thread::yield_now();
+        }
+        let writes = 1 + moment % 4;
+        let objects: Vec<Standing> =
+            (1..=writes).map(|number| newest_objects()[(number + moment) as usize % 3].clone()).collect();
+        for object in &objects {
+            host.put(object);
+            thread::sleep(Duration::from_micros(u64::from(moment) * 613 % 9_000));
+        }
+        process.kill().unwrap();
+        process.wait().unwrap();
+        found += usize::from(host.record().has("home"));
+
+        host.record().remove("home").unwrap();
+
+        assert_eq!(Some(&host.standing()), objects.last(), "moment {moment}");
+        assert_eq!(host.record().contents, Contents::default());
+    }
+    assert!(found > 0, "no kill left anything to put back");
+}
+
+#[test]
 fn what_is_neither_file_nor_link_is_refused() {
     let host = Host::with("");
     fs::remove_file(&host.file).unwrap();
@@ -221,9 +372,26 @@ impl Host {
 
     /// Replaces the file with a new one of the same name, as another program would.
     fn write(&self, text: &str) {
+        self.put(&file(text));
+    }
+
+    /// Puts an object there in one step, as another program would.
+    fn put(&self, standing: &Standing) {
+        self.put_at(&self.file, standing);
+    }
+
+    fn put_at(&self, path: &Path, standing: &Standing) {
         let new = self.directory.path().join("new");
-        fs::write(&new, text).unwrap();
-        fs::rename(new, &self.file).unwrap();
+        match standing {
+            Standing::Missing => return state::remove(path).unwrap(),
+            Standing::Link { target } => symlink(target, &new).unwrap(),
+            Standing::File { content, .. } => fs::write(&new, content.bytes()).unwrap(),
+        }
+        fs::rename(new, path).unwrap();
+    }
+
+    fn standing(&self) -> Standing {
+        Standing::at(&self.file).unwrap()
     }
 
     fn text(&self) -> String {
@@ -238,6 +406,20 @@ impl Host {
         let names = fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().file_name());
         names.into_iter().any(|name| name.to_string_lossy().starts_with(PREFIX))
     }
+}
+
+/// Objects that another program may put there.
+fn newest_objects() -> [Standing; 3] {
+    [file("nameserver 192.0.2.99\n"), link("../run/manager/resolv.conf"), file("search lan\n")]
+}
+
+fn link(target: &str) -> Standing {
+    Standing::Link { target: target.into() }
+}
+
+fn file(text: &str) -> Standing {
+    let Owner { user, group } = Owner::own();
+    Standing::File { content: text.to_owned().into_bytes().into(), mode: 0o644, user, group }
 }
 
 fn servers(last: u8) -> Vec<IpAddr> {
