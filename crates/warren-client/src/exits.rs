@@ -345,8 +345,18 @@ impl Exits {
 impl Entry {
     /// An exit of the profile.
     fn new(exit: RemoteExit, rank: usize) -> Self {
-        let addresses = Addresses::default();
-        Self { exit, addresses, refused: None, member: None, is_listed: true, rank, is_gone: false }
+        let mut entry = Self {
+            exit,
+            addresses: Addresses::default(),
+            refused: None,
+            member: None,
+            is_listed: true,
+            rank,
+            is_gone: false,
+        };
+        // So that the first race does not wait for a look-up of an address.
+        entry.addresses.known.extend(entry.literal());
+        entry
     }
 
     /// The exit's address, if its endpoint is not a name.

@@ -1,5 +1,7 @@
 //! The `[transport]` section, which clients and exits share.
 
+use std::sync::OnceLock;
+
 use warren_quic::settings::{
     Congestion, Driver, ReceiveBatches, TransmitCaps, TransportSettings, WorkerPlace,
 };
@@ -146,8 +148,10 @@ impl Transport {
 
     /// How many workers carry a daemon's traffic.
     pub fn workers(&self) -> u8 {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.workers.unwrap_or_else(|| automatic_workers(cores()))
+        // Counted once, because the standard library reads the cgroup's files each time.
+        static CORES: OnceLock<usize> = OnceLock::new();
+        let cores = || CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+        self.workers.unwrap_or_else(|| automatic_workers(*cores()))
     }
 
     /// Applies the settings that differ from `before` to a running daemon. A change by `warren set` stays if the file

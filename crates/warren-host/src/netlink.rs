@@ -8,10 +8,11 @@ use std::{future::ready, io, net::IpAddr};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use rtnetlink::{
-    Handle, IpVersion, LinkUnspec,
+    Handle, IpVersion, LinkGetRequest, LinkUnspec,
     packet_route::{
+        AddressFamily,
         address::{AddressAttribute, AddressFlags, AddressMessage},
-        link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage},
+        link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage},
         route::{RouteFlags, RouteMessage},
         rule::{RuleAttribute, RuleMessage},
     },
@@ -68,7 +69,7 @@ impl Netlink {
 
     /// The device called `name`, if there is one.
     pub(crate) async fn link(&self, name: &DeviceName) -> io::Result<Option<Link>> {
-        let request = self.handle.link().get().match_name(name.as_str()).execute();
+        let request = self.look_at_links().match_name(name.as_str()).execute();
         let message = match first(request).await {
             // The kernel's answer for a missing device.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
@@ -96,9 +97,18 @@ impl Netlink {
         Ok(Some(link))
     }
 
+    /// Asks for devices without their counters, which are most of the kernel's answer.
+    fn look_at_links(&self) -> LinkGetRequest {
+        self.handle.link().get().set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats])
+    }
+
+    async fn links(&self) -> io::Result<Vec<LinkMessage>> {
+        self.look_at_links().execute().try_collect().await.map_err(errno)
+    }
+
     /// The name of the device with an index, if there is one.
     pub(crate) async fn name(&self, index: u32) -> io::Result<Option<DeviceName>> {
-        let message = match first(self.handle.link().get().match_index(index).execute()).await {
+        let message = match first(self.look_at_links().match_index(index).execute()).await {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => None,
             found => found?,
         };
@@ -148,7 +158,7 @@ impl Netlink {
 
     /// The networks that this host is directly connected to, other than by a Warren tunnel.
     pub(crate) async fn networks(&self) -> io::Result<Vec<IpNet>> {
-        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let links = self.links().await?;
         let ours = LinkAttribute::Group(DEVICE_GROUP);
         let tunnels: Vec<u32> = links
             .iter()
@@ -172,7 +182,7 @@ impl Netlink {
     /// Lists the networks of containers and virtual machines on this host. Reads routes only if some device may lead to such a
     /// network.
     pub(crate) async fn guest_networks(&self) -> io::Result<Vec<GuestNetwork>> {
-        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let links = self.links().await?;
         let links: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
         if !links.iter().any(SeenLink::may_hold_guests) {
             return Ok(Vec::new());
@@ -197,7 +207,7 @@ impl Netlink {
     /// The devices other than Warren's tunnels and the loopback device, with their addresses except the link-local
     /// ones.
     pub(crate) async fn outside_links(&self) -> io::Result<Vec<OutsideLink>> {
-        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let links = self.links().await?;
         let addresses = self.handle.address().get().execute();
         let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
         let ours = LinkAttribute::Group(DEVICE_GROUP);
@@ -231,7 +241,7 @@ impl Netlink {
     /// The networks and devices around an exit whose own device is `tun`. Routes are processed as they arrive: a
     /// router may have a million.
     pub(crate) async fn observe(&self, tun: &DeviceName) -> io::Result<Observer> {
-        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let links = self.links().await?;
         let mut observer = Observer::new(&links, tun);
         let addresses = self.handle.address().get().execute();
         let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
@@ -251,7 +261,7 @@ impl Netlink {
 
     /// Lists this host's addresses and the gateways of its routes.
     pub(crate) async fn own_addresses(&self) -> io::Result<OwnAddresses> {
-        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let links = self.links().await?;
         let ours = LinkAttribute::Group(DEVICE_GROUP);
         let tunnels = links.iter().filter(|link| link.attributes.contains(&ours));
         let tunnels: Vec<u32> = tunnels.map(|link| link.header.index).collect();

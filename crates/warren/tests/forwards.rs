@@ -417,11 +417,12 @@ fn the_kill_switch_holds_with_forwards() {
         let add = |ports: &str| exit.warren.run(&format!("exit client forward add {name} {ports}")).ok();
         add("tcp/8443 --to 443");
         add("udp/5000");
+        // Before the client, whose carrier must not use one of the ports by which attempts are recognized.
+        let leaks = LeakCounter::start(&net);
         client.up();
         all_reached(&net);
         let held = Visit::hold(&net.internet.host, at_exit(0, FORWARDED));
         let held_udp = Visit::hold_udp(&net.internet.host, at_exit(1, UDP));
-        let leaks = LeakCounter::start(&net);
         let outside = "ip daddr 203.0.113.0/24 counter; ip6 daddr 2001:db8:3::/48 counter;";
         let hook = "type filter hook ingress device to-client priority -600;";
         net.router.sh(&format!("nft 'table netdev answers {{ chain seen {{ {hook} {outside} }}; }}'")).ok();

@@ -1,8 +1,14 @@
 //! An nft process that owns tables.
 
-use std::{fs::File, io, process::Stdio};
+use std::{
+    fs::File,
+    io,
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    process::Stdio,
+};
 
 use rustix::{
+    fs::{MemfdFlags, memfd_create},
     io::{FdFlags, fcntl_setfd},
     process::{Pid, PidfdFlags, pidfd_open},
 };
@@ -27,6 +33,8 @@ pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
     output: BufReader<pipe::Receiver>,
+    /// A file in memory that the process includes. It reads its input one byte at a time, and a file as a whole.
+    ruleset: File,
     /// Whether the process keeps a lock open. A process that undoes the changes of a killed one waits for
     /// that lock.
     is_locked: bool,
@@ -36,8 +44,9 @@ impl Process {
     /// Starts the process. It keeps `lock` open until it ends.
     pub(super) fn start(lock: Option<File>) -> Result<Self, NftError> {
         let (reader, writer) = io::pipe()?;
-        // Standard output is needed for answers, so the process inherits the lock under its own descriptor number. No
-        // other program can inherit the lock by mistake: the runtime has one thread, and nothing here waits.
+        // Standard output is needed for answers, so the process inherits the lock and the ruleset under their own descriptor
+        // numbers. No other program can inherit them by mistake: the runtime has one thread, and nothing here waits.
+        let ruleset = File::from(memfd_create("ruleset", MemfdFlags::empty()).map_err(io::Error::from)?);
         lock.as_ref().map(|lock| fcntl_setfd(lock, FdFlags::empty())).transpose().map_err(io::Error::from)?;
         let mut child = spawn(|command| {
             command
@@ -51,9 +60,10 @@ impl Process {
                 .process_group(0);
             Ok(())
         })?;
+        fcntl_setfd(&ruleset, FdFlags::CLOEXEC).map_err(io::Error::from)?;
         let input = child.stdin.take().ok_or(NftError::Gone)?;
         let output = BufReader::new(pipe::Receiver::from_owned_fd(reader.into())?);
-        Ok(Self { child, input, output, is_locked: lock.is_some() })
+        Ok(Self { child, input, output, ruleset, is_locked: lock.is_some() })
     }
 
     /// Whether the process keeps a lock open.
@@ -84,7 +94,9 @@ impl Process {
 
     /// Loads a ruleset atomically.
     pub(super) async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
-        self.command(&one_line(ruleset)).await.map(drop)
+        self.ruleset.set_len(0)?;
+        self.ruleset.write_all_at(ruleset.as_bytes(), 0)?;
+        self.command(&format!("include \"/proc/self/fd/{}\"", self.ruleset.as_raw_fd())).await.map(drop)
     }
 
     /// Carries out a command of one line and returns the output. An empty command shows whether nft answers.
@@ -123,28 +135,6 @@ impl Process {
     }
 }
 
-/// Puts the ruleset on one line, because an interactive nft takes each line as a separate command.
-fn one_line(ruleset: &str) -> String {
-    let mut line = String::with_capacity(ruleset.len());
-    for statement in ruleset.lines().map(str::trim).filter(|statement| !statement.is_empty()) {
-        line.push_str(statement);
-        line.push_str(if statement.ends_with(['{', ';']) { " " } else { "; " });
-    }
-    line
-}
-
 /// A command that only prints. Its output marks the end of the previous command's answer.
 const SENTINEL: &str = "describe meta mark";
 const SENTINEL_ANSWER: &str = "meta expression, datatype mark";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ruleset_on_one_line_keeps_its_statements_apart() {
-        let text = "table inet x {\n\tflags owner;\n\tchain a {\n\t\tcounter drop\n\t}\n}\n";
-
-        assert_eq!(one_line(text), "table inet x { flags owner; chain a { counter drop; }; }; ");
-    }
-}
