@@ -95,7 +95,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let socket = self.socket.take().filter(|socket| socket.attach_filter(DEAF).is_ok());
+        let socket = self.socket.take();
+        // Without the filter, the socket only queues packets in vain until it is lent again.
+        drop(socket.as_ref().map(|socket| socket.attach_filter(DEAF)));
         let mut sockets = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = sockets.get_mut(self.place) {
             own.socket = socket;

@@ -106,6 +106,7 @@ impl FleetFile {
             kept.answered.unwrap_or_default().saturating_sub(self.written.answered.unwrap_or_default());
         let is_same = kept.unsent == self.written.unsent
             && kept.store == self.written.store
+            && kept.is_store_known == self.written.is_store_known
             && kept.revision == self.written.revision;
         if is_same && waited < self.lag.as_secs() {
             return Ok(());

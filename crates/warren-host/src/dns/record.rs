@@ -309,7 +309,7 @@ impl Record {
         let is_theirs = !self.is_ours(&left) && left.text() != Some("");
         if is_theirs && self.is_ours(&standing) {
             // Killed after Warren's text had taken its place, or before it takes the place of Warren's text.
-            if !self.contents.originals.contains(&left) {
+            if self.contents.originals.last() != Some(&left) {
                 self.add_original(left);
                 self.keep()?;
             }

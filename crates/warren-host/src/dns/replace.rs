@@ -1,4 +1,4 @@
-//! Replaces the file from which programs read the resolvers, without losing what another program puts there at the same moment.
+//! Replaces the file from which programs read the resolvers, without losing a file that another program puts there at the same moment.
 //!
 //! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a
 //! file that is mounted over another one, as in containers. It is opened once, compared with what the caller saw, and
@@ -84,11 +84,15 @@ fn overwrite(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
 }
 
 /// Overwrites a file's content from its start, and then cuts off the rest of the old content. So a concurrent
-/// reader sees the new first lines, and after a power cut the file still begins with them.
+/// reader sees the new first lines, and after a power cut the file still begins with them. Empty lines replace the
+/// rest first: after a kill in between, no old line is left.
 fn write_over(mut file: &File, new: &Standing) -> io::Result<()> {
     let Standing::File { content, mode, user, group } = new else { return Ok(()) };
     file.rewind()?;
-    file.write_all(content.bytes())?;
+    let rest = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut padded = content.bytes().to_vec();
+    padded.resize(rest.max(padded.len()), b'\n');
+    file.write_all(&padded)?;
     file.set_len(u64::try_from(content.bytes().len()).map_err(io::Error::other)?)?;
     Owner { user: *user, group: *group }.give(file)?;
     // Set after the owner, because chown(2) can clear bits of the mode.

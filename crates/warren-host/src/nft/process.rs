@@ -94,9 +94,19 @@ impl Process {
 
     /// Loads a ruleset atomically.
     pub(super) async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
+        self.read(ruleset).await.map(drop)
+    }
+
+    /// Whether this nft answers, and reads what it is given.
+    pub(super) async fn reads_rulesets(&mut self) -> bool {
+        self.read("describe meta mark\n").await.is_ok_and(|answer| answer.contains("mark"))
+    }
+
+    /// Makes nft read these lines. Returns the output.
+    async fn read(&mut self, lines: &str) -> Result<String, NftError> {
         self.ruleset.set_len(0)?;
-        self.ruleset.write_all_at(ruleset.as_bytes(), 0)?;
-        self.command(&format!("include \"/proc/self/fd/{}\"", self.ruleset.as_raw_fd())).await.map(drop)
+        self.ruleset.write_all_at(lines.as_bytes(), 0)?;
+        self.command(&format!("include \"/proc/self/fd/{}\"", self.ruleset.as_raw_fd())).await
     }
 
     /// Carries out a command of one line and returns the output. An empty command shows whether nft answers.

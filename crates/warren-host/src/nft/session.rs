@@ -33,8 +33,8 @@ impl Session {
             return;
         }
         let Ok(mut process) = Process::start(lock) else { return };
-        // An nft that was built without this mode ends at once.
-        if process.command("").await.is_ok() {
+        // An nft that was built without this mode ends at once. On some hosts it may not read the descriptor.
+        if process.reads_rulesets().await {
             self.keep(&mut ready, process);
         }
     }
