@@ -5,9 +5,9 @@
 //! own queue, where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow, and
 //! so do queues at much lower rates than before. CUBIC (RFC 9438) then competes for a fair share, and losses count while the
 //! queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards, the window grows
-//! slowly for a while, so that a rival that has lost packets gets its share again. Whatever the queue, losses also count if the path loses
-//! far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can
-//! be learnt from such a queue, so CUBIC answers the marks.
+//! slowly for a while, so that a rival that has lost packets gets its share again. Whatever the queue, losses also count if the
+//! path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can be learnt from
+//! such a queue, so CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -262,7 +262,7 @@ impl Adaptive {
         MIN_QUEUE.max(self.base() / QUEUE_SHARE).max(self.jitter)
     }
 
-    /// The queueing delay of a round-trip time. There is none that is known before the base is.
+    /// The queueing delay of a round-trip time; none while the base is not known.
     fn queue_of(&self, rtt: Duration) -> Duration {
         self.base.get().map_or(Duration::ZERO, |base| rtt.saturating_sub(base))
     }
@@ -326,7 +326,7 @@ impl Adaptive {
         }
     }
 
-    /// Ends slow start at a queue, with what the path carries. The queue shows a round trip late, so the window is too large by then.
+    /// Ends slow start at a queue, with what the path carries. The queue shows a round trip late, and the window has doubled since.
     fn end_slow_start(&mut self, now: Instant) {
         self.cut_short = Some(now);
         self.overshot_rounds = OVERSHOT_ROUNDS;

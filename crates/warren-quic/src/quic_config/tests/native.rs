@@ -50,6 +50,7 @@ impl Native {
     }
 
     /// How many packets it sends now.
+    #[expect(clippy::cast_possible_truncation, reason = "a window of packets is small")]
     pub(super) fn wants(&self) -> usize {
         let room = (self.window - self.in_flight.len() as f64).max(0.0) as usize;
         if room >= AT_ONCE || self.in_flight.len() < AT_ONCE { room } else { 0 }
