@@ -7,6 +7,7 @@ mod fast_path;
 mod handshake_probe;
 mod idle;
 mod kept;
+mod native;
 mod parameters;
 mod path_mtu;
 mod repair;

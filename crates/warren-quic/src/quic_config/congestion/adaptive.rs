@@ -2,10 +2,12 @@
 //!
 //! Random loss is the inner flows' business and never shrinks the window. A queue at the bottleneck does: when the round-trip
 //! time of whole rounds rises, the window shrinks to what the path holds without a queue. Packets then wait in the tunnel's
-//! own queue, where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow.
-//! CUBIC (RFC 9438) then competes for a fair share, and losses count while the queue is full. Whatever the queue, losses also
-//! count if the path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can
-//! be learnt from such a queue, so CUBIC answers the marks.
+//! own queue, where flows are kept apart. A queue that stays although this connection feeds it less belongs to another flow, and
+//! so do queues at much lower rates than before. CUBIC (RFC 9438) then competes for a fair share, and losses count while the
+//! queue is full. CUBIC also answers losses that come only while the queue is near its longest. Afterwards, the window grows
+//! slowly for a while, so that a rival that has lost packets gets its share again. Whatever the queue, losses also count if the
+//! path loses far more than usual. A bottleneck that marks packets (ECN) keeps its own queue short. Nothing can be learnt from
+//! such a queue, so CUBIC answers the marks.
 
 use std::{
     any::Any,
@@ -19,11 +21,15 @@ use noq_proto::{
 };
 
 mod base_rtt;
+mod full_queue;
+mod rivals;
 mod rounds;
 mod usual_loss;
 
 use self::{
     base_rtt::BaseRtt,
+    full_queue::FullQueue,
+    rivals::Rivals,
     rounds::{Round, Rounds, loss_share},
     usual_loss::UsualLoss,
 };
@@ -31,6 +37,8 @@ use crate::stats::ControllerState;
 
 /// Queueing delay that is always tolerated: more than the peer's acknowledgement delay (5 ms) and the jitter of timers.
 const MIN_QUEUE: Duration = Duration::from_millis(7);
+/// A shorter queueing delay is noise of the timers, and no queue.
+const LEAST_QUEUE: Duration = Duration::from_millis(1);
 /// On a long path, a queueing delay of an eighth of the round-trip time is tolerated.
 const QUEUE_SHARE: u32 = 8;
 
@@ -44,6 +52,9 @@ const CUT: f64 = 0.85;
 /// Growth per round as a share of the window: a 32nd at first, an eighth at most.
 const FIRST_GROWTH_SHARE: u64 = 32;
 const GROWTH_SHARE: u64 = 8;
+/// The first growth while others recover, as a share of the window, and the share of itself by which it grows per round.
+const SLOW_GROWTH_SHARE: u64 = 512;
+const SLOW_ACCELERATION: u64 = 128;
 /// The window stops growing at this many times the bytes that a round delivers.
 const UNFILLED: u64 = 4;
 
@@ -62,19 +73,18 @@ const DRAIN_ROUNDS: u32 = 3;
 /// If all of the queue were this connection's, a smaller window would shorten the round-trip time by a known amount. The queue
 /// belongs to a rival flow if the round-trip time falls by less than this share of that amount.
 const OWN_SHARE: f64 = 0.7;
-/// How long CUBIC competes before the controller checks again whose queue it is. Each check that finds the rival again doubles
-/// this time.
-const FIRST_COMPETITION: Duration = Duration::from_secs(5);
-const LONGEST_COMPETITION: Duration = Duration::from_secs(40);
-/// A competition that begins this soon after the last one is with the same rival, and lasts twice as long.
-const RIVAL_MEMORY: Duration = Duration::from_secs(10);
 /// Share of its window that CUBIC keeps after a loss (RFC 9438 section 4.6).
 const CUBIC_CUT: f64 = 0.7;
 
-/// A loss is congestion only if the queue is at least this share of its recent maximum, because only full queues drop.
-const FULL_SHARE: f64 = 0.7;
-/// If a queue overflows a second time within this many rounds, it is full.
-const OVERFLOW_ROUNDS: u32 = 8;
+/// Slow start keeps at most this share of its window. Its packets in flight left when the window was smaller.
+const SLOW_START_LEFT: f64 = 0.7;
+/// The last few acknowledgements show a queue if they came over this share of the round-trip time at least.
+const RECENT_SHARE: u32 = 8;
+/// Rounds that end after slow start, whose packets had left before.
+const OVERSHOT_ROUNDS: u32 = 2;
+/// If a rival's queue has cut slow start short no longer than this ago, and no more than so many round trips, CUBIC continues it.
+const NEWCOMER: Duration = Duration::from_secs(1);
+const NEWCOMER_ROUNDS: u32 = 8;
 
 /// The controller of one path. It counts bytes of UDP payload.
 #[derive(Debug)]
@@ -85,20 +95,19 @@ pub(super) struct Adaptive {
     phase: Phase,
     rounds: Rounds,
     base: BaseRtt,
-    /// Largest queueing delay of recent rounds.
-    full_queue: Duration,
+    full_queue: FullQueue,
     /// Delay that looked like a queue but was not one, because the path's delay fluctuates.
     jitter: Duration,
     usual_loss: UsualLoss,
     /// Rounds in a row that lost much more than usual.
     lossy_rounds: u32,
-    /// Rounds left in which one more overflow means that a queue is full.
-    overflow_rounds: u32,
-    competition: Duration,
-    /// Whether a queue ended slow start, and its owner is not known yet.
-    is_cut_short: bool,
-    /// When the last competition ended, or will end.
-    last_competition: Option<Instant>,
+    /// The window at which there was a queue or an overflow last.
+    limit: u64,
+    rivals: Rivals,
+    /// When a queue ended slow start, while its owner is not known.
+    cut_short: Option<Instant>,
+    /// Rounds left whose packets slow start has sent. They say nothing about the window that followed it.
+    overshot_rounds: u32,
     /// When the window was last cut. Losses of packets that left earlier belong to that cut.
     last_cut: Option<Instant>,
 }
@@ -215,14 +224,14 @@ impl Adaptive {
             phase: Phase::SlowStart,
             rounds: Rounds::default(),
             base: BaseRtt::default(),
-            full_queue: Duration::ZERO,
+            full_queue: FullQueue::default(),
             jitter: Duration::ZERO,
             usual_loss: UsualLoss::default(),
             lossy_rounds: 0,
-            overflow_rounds: 0,
-            competition: FIRST_COMPETITION,
-            is_cut_short: false,
-            last_competition: None,
+            limit: 0,
+            rivals: Rivals::default(),
+            cut_short: None,
+            overshot_rounds: 0,
             last_cut: None,
         }
     }
@@ -253,9 +262,14 @@ impl Adaptive {
         MIN_QUEUE.max(self.base() / QUEUE_SHARE).max(self.jitter)
     }
 
+    /// The queueing delay of a round-trip time; none while the base is not known.
+    fn queue_of(&self, rtt: Duration) -> Duration {
+        self.base.get().map_or(Duration::ZERO, |base| rtt.saturating_sub(base))
+    }
+
     /// The queueing delay that the last acknowledgement showed.
     fn latest_queue(&self) -> Duration {
-        self.rounds.latest_rtt().saturating_sub(self.base())
+        self.queue_of(self.rounds.latest_rtt())
     }
 
     /// The bytes that the path holds with half of the allowed queue. Half a queue keeps the bottleneck from idling.
@@ -263,8 +277,15 @@ impl Adaptive {
         self.rounds.carried_in(self.base() + self.allowed_queue() / 2).max(self.least())
     }
 
-    fn first_step(&self) -> u64 {
-        (self.window / FIRST_GROWTH_SHARE).max(self.mtu)
+    /// Whether the queue may have been full just now. A short queue may be full before it is long.
+    fn may_be_full(&self) -> bool {
+        let queue = self.queue_of(self.rounds.longer_rtt());
+        self.full_queue.is_near(queue) && queue > LEAST_QUEUE
+    }
+
+    fn first_step(&self, now: Instant) -> u64 {
+        let share = if self.rivals.may_recover(now) { SLOW_GROWTH_SHARE } else { FIRST_GROWTH_SHARE };
+        (self.window / share).max(self.mtu)
     }
 
     fn least(&self) -> u64 {
@@ -274,7 +295,7 @@ impl Adaptive {
     fn bound(&mut self, now: Instant, window: u64) {
         self.window = window;
         self.last_cut = Some(now);
-        self.phase = Phase::Bounded { step: self.first_step(), queue: None };
+        self.phase = Phase::Bounded { step: self.first_step(now), queue: None };
     }
 
     fn on_round(&mut self, now: Instant, round: Round) {
@@ -282,65 +303,93 @@ impl Adaptive {
         let queue = round.least_rtt.saturating_sub(self.base());
         // If no packet was held back, a longer round trip is jitter or somebody else's queue.
         let has_queue = round.was_limited && queue > self.allowed_queue();
-        // Forgotten within some 64 rounds, because the path may have changed.
-        self.full_queue = queue.max(self.full_queue - self.full_queue / 64);
-        let excess = self.judge_loss(&round, has_queue);
-        let filled_path = self.filled_path();
-        // A window that is never filled says nothing about the path.
-        let most = UNFILLED.saturating_mul(round.bytes).max(filled_path);
-        let used = self.used(&round);
-        let base = self.base();
-        self.jitter = self.jitter.mul_f64(JITTER_LEFT);
-        let first_step = self.first_step();
-        if has_queue && matches!(self.phase, Phase::SlowStart) {
-            // The window is cut below, as in every round with a queue.
-            self.is_cut_short = true;
-            let window = self.window;
-            self.bound(now, window);
+        if self.overshot_rounds > 0 {
+            self.overshot_rounds -= 1;
+            return;
         }
+        self.full_queue.end_round();
+        let excess = self.judge_loss(&round, has_queue);
+        self.jitter = self.jitter.mul_f64(JITTER_LEFT);
         match &mut self.phase {
             Phase::SlowStart | Phase::Bounded { .. } if !has_queue && excess.is_some() => {
                 self.drain(excess.unwrap_or_default());
             }
+            Phase::SlowStart if has_queue => self.end_slow_start(now),
             Phase::SlowStart => {
                 // The window grows in `on_ack`. Here it only loses the part that was never filled, down to the initial window.
-                self.window = self.window.min(most).max(self.initial_window.min(self.window));
+                self.window = self.window.min(self.most(&round)).max(self.initial_window.min(self.window));
             }
-            Phase::Bounded { step, queue: seen } if has_queue => {
-                *step = first_step;
-                let (window, rtt) = (used, round.least_rtt);
-                let now_seen = seen.unwrap_or(Queue { rounds: 0, window, rtt, last_window: window });
-                if now_seen.rounds < ROUNDS_BEFORE_VERDICT {
-                    // The first window and round-trip time stay: the verdict compares with them.
-                    *seen = Some(Queue { rounds: now_seen.rounds + 1, last_window: window, ..now_seen });
-                    self.cut(now, &round);
-                } else if now_seen.is_rivals(rtt, base) {
-                    self.compete(now, now_seen.window, Cause::Rival);
-                } else {
-                    self.is_cut_short = false;
-                    *seen = None;
-                    self.cut(now, &round);
-                }
-            }
-            Phase::Bounded { step, queue } => {
-                *queue = None;
-                if round.was_limited && self.window < most {
-                    // On a path without delay, the window must hold more than a round delivers. Otherwise it cuts batches
-                    // short.
-                    self.window = (self.window + *step).max(filled_path);
-                    *step = (*step * 2).min(self.window / GROWTH_SHARE).max(first_step);
-                }
-            }
+            Phase::Bounded { .. } if has_queue => self.answer_queue(now, &round),
+            Phase::Bounded { .. } => self.grow(now, &round),
             Phase::Draining { .. } => self.judge_drain(now, &round),
             Phase::Competing { .. } => self.judge_competition(now, queue),
         }
+    }
+
+    /// Ends slow start at a queue, with what the path carries. The queue shows a round trip late, and the window has doubled since.
+    fn end_slow_start(&mut self, now: Instant) {
+        self.cut_short = Some(now);
+        self.overshot_rounds = OVERSHOT_ROUNDS;
+        let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);
+        let most = scaled(self.window, SLOW_START_LEFT);
+        self.bound(now, carried.map_or(most, |carried| carried.min(most)).max(self.least()));
+        self.limit = self.window;
+    }
+
+    /// Shrinks the window at a queue, or competes if the queue is a rival's.
+    fn answer_queue(&mut self, now: Instant, round: &Round) {
+        let (used, rtt, base, first_step) =
+            (self.used(round), round.least_rtt, self.base(), self.first_step(now));
+        let Phase::Bounded { step, queue: seen } = &mut self.phase else { return };
+        // A round that left most of the window unused says little about the path.
+        let is_filled = round.in_flight >= self.window / 2;
+        if seen.is_none()
+            && is_filled
+            && let Some(share) = self.rivals.on_queue(self.rounds.rate())
+        {
+            let window = used.max(bytes_in(share, rtt));
+            return self.compete(now, window, Cause::Rival);
+        }
+        *step = first_step;
+        let now_seen = seen.unwrap_or(Queue { rounds: 0, window: used, rtt, last_window: used });
+        if now_seen.rounds < ROUNDS_BEFORE_VERDICT {
+            // The first window and round-trip time stay: the verdict compares with them.
+            *seen = Some(Queue { rounds: now_seen.rounds + 1, last_window: used, ..now_seen });
+            self.cut(now, round);
+        } else if now_seen.is_rivals(rtt, base) {
+            self.compete(now, now_seen.window, Cause::Rival);
+        } else {
+            self.cut_short = None;
+            *seen = None;
+            self.cut(now, round);
+        }
+    }
+
+    /// Grows the window after a round without a queue.
+    fn grow(&mut self, now: Instant, round: &Round) {
+        let (most, filled_path, first_step) = (self.most(round), self.filled_path(), self.first_step(now));
+        let may_recover = self.rivals.may_recover(now);
+        let Phase::Bounded { step, queue } = &mut self.phase else { return };
+        *queue = None;
+        if !round.was_limited || self.window >= most {
+            return;
+        }
+        // The window fills the path at least, unless that overflows its queue.
+        let least = if may_recover { filled_path.min(scaled(self.limit, CUT)) } else { filled_path };
+        self.window = (self.window + *step).max(least);
+        let next = if may_recover { *step + *step / SLOW_ACCELERATION } else { *step * 2 };
+        *step = next.min(self.window / GROWTH_SHARE).max(first_step);
+    }
+
+    /// A larger window would never be filled, and so would say nothing about the path.
+    fn most(&self, round: &Round) -> u64 {
+        UNFILLED.saturating_mul(round.bytes).max(self.filled_path())
     }
 
     /// Returns the share of lost packets, if it is much higher than usual for the second round in a row.
     fn judge_loss(&mut self, round: &Round, has_queue: bool) -> Option<f64> {
         let exceeds = self.usual_loss.is_exceeded(round);
         self.lossy_rounds = if exceeds { self.lossy_rounds + 1 } else { 0 };
-        self.overflow_rounds = self.overflow_rounds.saturating_sub(1);
         // Losses from a full queue or a policer are not part of the path's usual loss.
         if !has_queue && !exceeds {
             self.usual_loss.add(round);
@@ -354,13 +403,15 @@ impl Adaptive {
         self.window = cubic.window();
         delays.add(queue);
         let is_judged = delays.rounds == ROUNDS_OF_RIVAL;
-        if is_judged && *cause == Cause::Rival && delays.wander() {
+        if is_judged && *cause != Cause::Mark && delays.wander() {
             self.jitter = delays.longest.min(base);
+            self.rivals.were_none();
             let window = self.window.max(*before);
             self.bound(now, window);
         } else if now >= *until {
             // Time to check again. If the rival is still there, the next rounds find its queue again.
             let window = self.window;
+            self.limit = window;
             self.bound(now, window);
         } else if is_judged {
             // The next rounds are judged by themselves.
@@ -400,6 +451,7 @@ impl Adaptive {
     /// causes.
     fn cut(&mut self, now: Instant, round: &Round) {
         let used = self.used(round);
+        self.limit = used;
         let mut least = scaled(used, CUT);
         // A round that left most of the window unused says little about the path.
         if round.in_flight < self.window / 2 {
@@ -415,10 +467,11 @@ impl Adaptive {
         self.phase = Phase::Draining { loss, left: DRAIN_ROUNDS, before, delivered: 0, lost: 0 };
     }
 
-    /// Hands control to CUBIC, which continues from `window`. CUBIC begins with a slow start if the rival's queue cut this
-    /// connection's slow start short. Otherwise, a made-up loss ends CUBIC's slow start at once.
+    /// Hands control to CUBIC, which continues from `window`. CUBIC begins with a slow start if the rival's queue has just cut
+    /// this connection's slow start short. Otherwise, a made-up loss ends CUBIC's slow start at once.
     fn compete(&mut self, now: Instant, window: u64, cause: Cause) {
-        let is_newcomer = std::mem::take(&mut self.is_cut_short);
+        let recently = NEWCOMER.max(NEWCOMER_ROUNDS * self.rounds.latest_rtt());
+        let is_newcomer = self.cut_short.take().is_some_and(|cut| now < cut + recently);
         let mut config = CubicConfig::default();
         // The made-up loss below cuts the larger window to `window`.
         config.initial_window(if is_newcomer { window } else { scaled(window, 1.0 / CUBIC_CUT) });
@@ -428,19 +481,14 @@ impl Adaptive {
             cubic.on_congestion_event(now, now, false, false, 0, 0);
         }
         self.window = cubic.window();
-        self.competition = match self.last_competition {
-            Some(last) if now < last + RIVAL_MEMORY => (self.competition * 2).min(LONGEST_COMPETITION),
-            _ => FIRST_COMPETITION,
-        };
-        let until = now + self.competition;
-        self.last_competition = Some(until);
+        let until = self.rivals.compete(now);
         self.phase = Phase::Competing { cubic, cause, until, before: window, delays: Delays::default() };
     }
 
     /// Answers a loss or a mark that is congestion as CUBIC does, and lets CUBIC go on.
     fn give_way(&mut self, now: Instant, cause: Cause) {
-        self.last_cut = Some(now);
-        self.is_cut_short = false;
+        (self.last_cut, self.limit) = (Some(now), self.window);
+        self.cut_short = None;
         let window = scaled(self.window, CUBIC_CUT).max(self.least());
         self.compete(now, window, cause);
     }
@@ -448,9 +496,11 @@ impl Adaptive {
     /// Starts anew after silence from the path, because what was known about it may be wrong.
     fn start_again(&mut self, now: Instant) {
         self.window = self.initial_window.min(self.window / 2).max(self.least());
-        self.rounds.forget_rates();
+        self.rounds.forget_path();
         self.base = BaseRtt::default();
-        self.full_queue = Duration::ZERO;
+        self.full_queue = FullQueue::default();
+        self.rivals = Rivals::default();
+        (self.limit, self.overshot_rounds, self.cut_short) = (0, 0, None);
         self.phase = Phase::SlowStart;
         self.last_cut = Some(now);
     }
@@ -462,6 +512,12 @@ impl Adaptive {
 )]
 fn scaled(window: u64, factor: f64) -> u64 {
     (window as f64 * factor) as u64
+}
+
+/// The bytes of a time at a rate in bytes per second.
+#[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
+fn bytes_in(rate: f64, time: Duration) -> u64 {
+    (rate * time.as_secs_f64()) as u64
 }
 
 impl Controller for Adaptive {
@@ -483,6 +539,7 @@ impl Controller for Adaptive {
         rtt: &RttEstimator,
     ) {
         self.rounds.on_ack(sent, bytes);
+        self.full_queue.on_ack();
         if !app_limited {
             self.rounds.on_limited();
         }
@@ -499,13 +556,27 @@ impl Controller for Adaptive {
             cubic.on_end_acks(now, in_flight, app_limited, largest);
             self.window = cubic.window();
         }
-        if let Some(round) = self.rounds.on_end_acks(now, in_flight, largest) {
+        let round = self.rounds.on_end_acks(now, in_flight, largest);
+        let is_starting = matches!(self.phase, Phase::SlowStart);
+        if is_starting && !self.rounds.latest_rtt().is_zero() {
+            self.base.add(now, self.rounds.latest_rtt());
+        }
+        if let Some(rtt) = self.rounds.recent_rtt(self.base() / RECENT_SHARE) {
+            let queue = self.queue_of(rtt);
+            self.full_queue.note(queue);
+            if is_starting && self.rounds.is_limited() && queue > self.allowed_queue() {
+                self.end_slow_start(now);
+            }
+        }
+        self.full_queue.count(self.may_be_full());
+        if let Some(round) = round {
             self.on_round(now, round);
         }
     }
 
     fn on_packet_lost(&mut self, _: u16, number: u64, _: Instant) {
         self.rounds.on_packet_lost(number);
+        self.full_queue.on_packet_lost();
     }
 
     fn on_congestion_event(
@@ -521,13 +592,14 @@ impl Controller for Adaptive {
         if is_persistent_congestion {
             return self.start_again(now);
         }
-        let (queue, allowed) = (self.latest_queue(), self.allowed_queue());
-        let is_long = queue > allowed;
-        let is_near_full = queue >= self.full_queue.mul_f64(FULL_SHARE);
+        self.full_queue.count(self.may_be_full());
+        let queue = self.latest_queue();
+        let is_long = queue > self.allowed_queue();
+        let is_near_full = self.full_queue.is_near(queue);
         let (delivered, lost) = self.rounds.so_far();
         let is_unusual = self.usual_loss.is_unusual(delivered, lost);
-        // A short queue may be full before it is long.
-        let is_filled = is_unusual && is_near_full && queue > allowed / 2;
+        let overflows =
+            self.may_be_full() && (is_unusual || self.full_queue.overflows(self.usual_loss.burst()));
         // A packet that left before the last cut belongs to the event that caused that cut.
         let is_recent = self.last_cut.is_none_or(|cut| sent > cut);
         match &mut self.phase {
@@ -541,19 +613,17 @@ impl Controller for Adaptive {
                     self.give_way(now, Cause::Mark);
                 }
             }
-            Phase::SlowStart if is_long => {
-                self.is_cut_short = true;
-                let window = scaled(self.window, CUBIC_CUT).max(self.least());
-                self.bound(now, window);
-            }
-            // After the window has shrunk, a second burst of random loss is unlikely within so few rounds. So the first one only
-            // cuts the window.
-            Phase::Bounded { .. } if is_filled && is_recent && self.overflow_rounds == 0 => {
-                self.last_cut = Some(now);
-                self.overflow_rounds = OVERFLOW_ROUNDS;
+            Phase::SlowStart if is_long => self.end_slow_start(now),
+            Phase::Bounded { .. } if overflows && is_recent => {
+                // After the window has shrunk, a second overflow by chance is unlikely within so few rounds. So the first one
+                // only cuts the window.
+                if self.full_queue.answered() {
+                    return self.give_way(now, Cause::Overflow);
+                }
+                (self.last_cut, self.limit) = (Some(now), self.window);
+                self.rivals.let_recover(now);
                 self.window = scaled(self.window, CUT).max(self.least());
             }
-            Phase::Bounded { .. } if is_filled && is_recent => self.give_way(now, Cause::Overflow),
             Phase::SlowStart | Phase::Bounded { .. } | Phase::Draining { .. } | Phase::Competing { .. } => {}
         }
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use noq_proto::PathId;
 
-use super::world::{Bottleneck, CLIENT, EXIT, World, settings};
+use super::native::{self, Native};
+use super::world::{Bottleneck, CLIENT, Configs, EXIT, World, settings};
 use crate::settings::{Congestion, TransportSettings};
 
 /// Bytes a second of the link: 40 Mbit/s.
@@ -180,4 +181,71 @@ fn what_is_offered_below_the_rate_is_carried_whatever_is_lost() {
         let share = carried as f64 / 64_000.0;
         assert!(share > 0.98 * (1.0 - loss as f64 / 1_000.0), "{share:.3} at {loss} per mille");
     }
+}
+
+fn connected_over(congestion: Congestion, delay: u64) -> World {
+    let settings = TransportSettings { congestion: congestion.into(), ..settings() };
+    let mut world = World::beginning(&settings, Configs::new(&settings));
+    world.delay = Duration::from_millis(delay);
+    world.run(Duration::from_secs(1), Some(&[100]));
+    world
+}
+
+/// A client that always has more to send, for links of up to 300 Mbit/s.
+fn pour(world: &mut World, time: Duration) {
+    let end = world.now + time;
+    while world.now < end {
+        for _ in 0..6 {
+            world.speak(CLIENT, &OFFERED);
+        }
+        world.run(Duration::from_micros(200), None);
+    }
+}
+
+/// The shares of the tunnel and of a native flow on a link of 200 Mbit/s and 30 ms. The native flow begins 60 ms later.
+fn shares(congestion: Congestion, queue: u64) -> (f64, f64) {
+    const RATE: u32 = 25_000_000;
+    let mut world = connected_over(congestion, 15);
+    world.bottleneck = Some(Bottleneck { rate: RATE, queue: Duration::from_millis(queue) });
+    pour(&mut world, Duration::from_millis(60));
+    world.native = Some(Native::new(world.now));
+    pour(&mut world, Duration::from_secs(8));
+    let so_far = |world: &mut World| (delivered(world), world.native.as_ref().unwrap().delivered);
+    let before = so_far(&mut world);
+    pour(&mut world, Duration::from_secs(20));
+    let after = so_far(&mut world);
+    let share = |bytes: u64| bytes as f64 / f64::from(RATE) / 20.0;
+    (share(after.0 - before.0), share((after.1 - before.1) * native::PACKET as u64))
+}
+
+#[test]
+fn a_native_flow_and_the_tunnel_each_have_their_share() {
+    for queue in [10, 30, 100] {
+        let (tunnel, native) = shares(Congestion::Adaptive, queue);
+        assert!(tunnel > 0.28 && native > 0.28, "{tunnel:.2} and {native:.2} at {queue} ms");
+    }
+    // The control: a controller that ignores the losses of a short queue.
+    let (tunnel, native) = shares(Congestion::Bbr3, 10);
+    assert!(native < 0.28, "{native:.2} beside BBR, which had {tunnel:.2}");
+}
+
+#[test]
+fn packets_wait_for_a_short_time_on_a_slow_link_with_a_long_queue() {
+    // 50 Mbit/s, 20 ms. The median, the longest of 99 in 100, and the longest, in milliseconds.
+    let waits = |congestion| {
+        let mut world = connected_over(congestion, 10);
+        world.bottleneck = Some(Bottleneck { rate: 6_250_000, queue: Duration::from_millis(200) });
+        let mut waits: Vec<f64> = (0..10_000)
+            .map(|_| {
+                pour(&mut world, Duration::from_millis(1));
+                world.wait(CLIENT).as_secs_f64() * 1e3
+            })
+            .collect();
+        waits.sort_by(f64::total_cmp);
+        [waits[5_000], waits[9_900], waits[9_999]]
+    };
+    let [median, p99, longest] = waits(Congestion::Adaptive);
+    assert!(median < 10.0 && p99 < 40.0 && longest < 100.0, "{median:.1}, {p99:.1}, {longest:.1} ms");
+    let [median, ..] = waits(Congestion::Cubic);
+    assert!(median > 100.0, "CUBIC had {median:.1} ms");
 }

@@ -15,7 +15,10 @@ use noq_proto::{
     MtuDiscoveryConfig, PathId, ServerConfig, Transmit,
 };
 
-use super::*;
+use super::{
+    native::{self, Native},
+    *,
+};
 use crate::{key::PrivateKey, tls};
 
 pub(super) const CLIENT: usize = 0;
@@ -80,6 +83,8 @@ pub(super) struct World {
     /// Batches that the client sent, each with one system call.
     pub(super) batches: u64,
     pub(super) sent_by_client: u64,
+    /// A flow outside the tunnel, which shares the bottleneck with the client's packets.
+    pub(super) native: Option<Native>,
 }
 
 /// A link with a drop-tail queue.
@@ -244,6 +249,7 @@ impl World {
             marked: 0,
             batches: 0,
             sent_by_client: 0,
+            native: None,
         }
     }
 
@@ -328,13 +334,15 @@ impl World {
             }
             self.transmit(side);
         }
+        self.transmit_native();
         let timed = usize::from(self.is_deaf)..;
         let sides = self.sides[timed.clone()].iter();
         let timers = sides.filter_map(|side| side.connection.as_ref()?.1.poll_timeout());
         let arrival = self.wire.peek().map(|Reverse(datagram)| datagram.arrival);
+        let native = self.native.as_ref().and_then(Native::due);
         let speak = sizes.map(|_| self.now + GAP);
         // Timers may lie in the past by as much as the library likes.
-        let next = timers.chain(arrival).chain(speak).chain([end]).min().unwrap().max(self.now);
+        let next = timers.chain(arrival).chain(native).chain(speak).chain([end]).min().unwrap().max(self.now);
         self.now = if next == self.now { next + Duration::from_micros(10) } else { next };
         for side in &mut self.sides[timed] {
             if let Some((_, quic)) = &mut side.connection
@@ -347,6 +355,16 @@ impl World {
             let Reverse(datagram) = self.wire.pop().unwrap();
             self.deliver(&datagram);
         }
+    }
+
+    fn transmit_native(&mut self) {
+        let Some(mut native) = self.native.take() else { return };
+        native.hear(self.now);
+        for _ in 0..native.wants() {
+            let passed = if self.loses() { None } else { self.pass_bottleneck(CLIENT, native::PACKET) };
+            native.sent(self.now, passed.map(|(_, leaves)| leaves + 2 * self.delay));
+        }
+        self.native = Some(native);
     }
 
     fn transmit(&mut self, from: usize) {
@@ -473,6 +491,11 @@ impl World {
             self.burst_left = self.loss_burst - 1;
         }
         begins
+    }
+
+    /// How long a packet that a side sends now waits at the bottleneck.
+    pub(super) fn wait(&self, from: usize) -> Duration {
+        self.free[from].saturating_duration_since(self.now)
     }
 
     /// A number below `bound`, by xorshift.

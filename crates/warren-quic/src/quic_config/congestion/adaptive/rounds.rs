@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// Rounds whose delivery rates are remembered. The largest counts, because a round may end early in a burst.
 const RATES: usize = 4;
 
+/// The number of ACK frames whose round-trip times show a queue (RFC 9406 section 4.2 asks for as many).
+const RECENT: usize = 8;
+
 /// The measurements of one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
@@ -35,6 +38,15 @@ pub(super) fn loss_share(lost: u64, delivered: u64) -> f64 {
     lost as f64 / (lost + delivered).max(1) as f64
 }
 
+/// An ACK frame.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    arrived: Instant,
+    rtt: Duration,
+    /// The bytes that had been acknowledged by then.
+    bytes: u64,
+}
+
 /// Divides acknowledgements into rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds {
@@ -47,6 +59,12 @@ pub(super) struct Rounds {
     /// When the newest packet that the present ACK frame acknowledges was sent.
     newest: Option<Instant>,
     latest_rtt: Duration,
+    /// The last frames with a round-trip time, the newest first.
+    recent: [Option<Frame>; RECENT],
+    /// The bytes that were acknowledged since the connection began.
+    total: u64,
+    /// Whether packets were held back in the round before.
+    was_limited: bool,
     round: Round,
     /// The rates of the last rounds, in bytes per second.
     rates: [f64; RATES],
@@ -62,6 +80,9 @@ impl Default for Rounds {
             bytes: 0,
             newest: None,
             latest_rtt: Duration::ZERO,
+            recent: [None; RECENT],
+            total: 0,
+            was_limited: false,
             round: Round { least_rtt: Duration::MAX, ..Round::default() },
             rates: [0.0; RATES],
         }
@@ -78,6 +99,7 @@ impl Rounds {
         // section 5.1).
         self.newest = self.newest.max(Some(sent));
         self.bytes += bytes;
+        self.total += bytes;
         self.round.delivered += 1;
     }
 
@@ -88,6 +110,10 @@ impl Rounds {
     }
 
     pub(super) fn on_limited(&mut self) {
+        if !self.was_limited && !self.round.was_limited {
+            // The rate of sparse packets says nothing about the path.
+            self.recent = [None; RECENT];
+        }
         self.round.was_limited = true;
     }
 
@@ -106,12 +132,15 @@ impl Rounds {
         if let Some(newest) = self.newest.take() {
             self.latest_rtt = now.saturating_duration_since(newest);
             self.round.least_rtt = self.round.least_rtt.min(self.latest_rtt);
+            self.recent.rotate_right(1);
+            self.recent[0] = Some(Frame { arrived: now, rtt: self.latest_rtt, bytes: self.total });
         }
         self.round.in_flight = self.round.in_flight.max(in_flight);
         if self.ends_with.is_some_and(|last| largest.is_none_or(|largest| largest < last)) {
             return None;
         }
         self.ends_with = Some(self.last_sent);
+        self.was_limited = self.round.was_limited;
         let bytes = std::mem::take(&mut self.bytes);
         let mut round = std::mem::replace(
             &mut self.round,
@@ -140,6 +169,30 @@ impl Rounds {
         self.latest_rtt
     }
 
+    /// The longer round-trip time of the last two acknowledgements. The end of a burst may be lost to a queue that is empty again when
+    /// the next packet shows the loss.
+    pub(super) fn longer_rtt(&self) -> Duration {
+        self.recent.iter().take(2).flatten().map(|frame| frame.rtt).max().unwrap_or_default()
+    }
+
+    /// The smallest round-trip time of the last few acknowledgements, if they came over at least this time. A burst of them shows one
+    /// moment only.
+    pub(super) fn recent_rtt(&self, time: Duration) -> Option<Duration> {
+        let (last, first) = (self.recent[0]?, self.recent[RECENT - 1]?);
+        let is_long = last.arrived.saturating_duration_since(first.arrived) >= time;
+        self.recent.iter().flatten().map(|frame| frame.rtt).min().filter(|_| is_long)
+    }
+
+    /// Returns how many bytes the path carries in this time, at the rate of the last few acknowledgements; `None` before there are
+    /// enough.
+    pub(super) fn carried_lately_in(&self, time: Duration) -> Option<u64> {
+        let (last, first) = (self.recent[0]?, self.recent[RECENT - 1]?);
+        let seconds = last.arrived.saturating_duration_since(first.arrived).as_secs_f64();
+        let bytes = (last.bytes - first.bytes) as f64 * time.as_secs_f64();
+        #[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
+        (seconds > 0.0).then(|| (bytes / seconds) as u64)
+    }
+
     /// Returns how many bytes the path carries in this time, at the rate of the fastest of the last rounds.
     pub(super) fn carried_in(&self, time: Duration) -> u64 {
         let rate = self.rates.iter().copied().fold(0.0, f64::max);
@@ -148,8 +201,15 @@ impl Rounds {
         bytes
     }
 
-    /// Forgets the rates of past rounds.
-    pub(super) fn forget_rates(&mut self) {
+    /// The rate of the last round, in bytes per second.
+    pub(super) fn rate(&self) -> f64 {
+        self.rates[0]
+    }
+
+    /// Forgets what past rounds showed of the path.
+    pub(super) fn forget_path(&mut self) {
         self.rates = [0.0; RATES];
+        self.recent = [None; RECENT];
+        self.latest_rtt = Duration::ZERO;
     }
 }

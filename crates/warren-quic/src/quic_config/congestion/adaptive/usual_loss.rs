@@ -53,7 +53,7 @@ impl UsualLoss {
     }
 
     /// The usual number of packets lost in a row.
-    fn burst(&self) -> f64 {
+    pub(super) fn burst(&self) -> f64 {
         if self.bursts > 0.0 { (self.loss / self.bursts).clamp(1.0, LONGEST_BURST) } else { 1.0 }
     }
 }
