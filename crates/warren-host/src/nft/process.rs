@@ -99,7 +99,7 @@ impl Process {
 
     /// Whether this nft answers, and reads what it is given.
     pub(super) async fn reads_rulesets(&mut self) -> bool {
-        self.read("describe meta mark\n").await.is_ok_and(|answer| answer.contains("mark"))
+        self.read("describe meta length\n").await.is_ok_and(|answer| answer.contains("meta expression"))
     }
 
     /// Makes nft read these lines. Returns the output.
