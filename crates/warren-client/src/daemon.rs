@@ -1,9 +1,10 @@
 //! The client daemon: one loop that carries events between the sessions' state machines, the worker threads and the host.
 //!
-//! [`Daemon`] has the loop, here. Its state belongs to types of which none holds another, and which borrow from each other only what a method needs: [`Sessions`], [`ExitNews`],
-//! [`HostUpkeep`], [`Health`], [`OnDemand`] and [`ExecRequests`]. Three files handle events that concern several of them:
-//! `requests.rs` answers users, `session_events.rs` follows sessions and workers, and `host_events.rs` follows this host and its
-//! network. Each of them calls only the ones after it.
+//! [`Daemon`] has the loop, here. Its state is split into types, and none of them contains another. A method borrows what it
+//! needs from the others. The types are [`Sessions`], [`ExitNews`], [`HostUpkeep`], [`Health`], [`OnDemand`] and
+//! [`ExecRequests`]. Three files handle events that concern several of them: `requests.rs` answers users, `session_events.rs`
+//! follows sessions and workers, and `host_events.rs` follows this host and its network. Each of them calls only the ones after
+//! it.
 
 mod connections;
 mod exec_requests;

@@ -354,7 +354,7 @@ impl Entry {
             rank,
             is_gone: false,
         };
-        // So that the first race does not wait for a look-up of an address.
+        // An address needs no look-up, so the first race can begin at once.
         entry.addresses.known.extend(entry.literal());
         entry
     }

@@ -27,7 +27,7 @@ impl<'a> Answer<'a> {
             name.eq_ignore_ascii_case("location").then(|| value.trim())
         });
         let status = status.split_whitespace().nth(1).unwrap_or_default();
-        // Other codes of this class are no redirects, or name no page for this host (RFC 9110 section 15.4).
+        // Other 3xx codes are not redirects (304), or do not send this host to one page (300). See RFC 9110 section 15.4.
         let redirects = matches!(status, "301" | "302" | "303" | "307" | "308");
         Some(Self { status, location: location.filter(|_| redirects), body })
     }

@@ -30,8 +30,9 @@ const SOCKETS: usize = 4;
 /// of the host's ICMP packets.
 const DEAF: &[SockFilter] = &[SockFilter::new(0x06, 0, 0, 0)];
 
-/// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones. Each request names its device and source
-/// address, so a socket serves any of them: binding it again would need rights, and connecting it again would leave it deaf.
+/// Raw sockets for echo requests. They are made before the sandbox, which forbids new ones. Each request names its device and
+/// source address, so any socket can send any request of its address family. The sockets are never bound or connected: a second
+/// bind would need rights, and after a second connect the socket would receive nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EchoSockets(Arc<Mutex<Vec<EchoSocket>>>);
 
@@ -96,7 +97,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let socket = self.socket.take();
-        // Without the filter, the socket only queues packets in vain until it is lent again.
+        // If the filter cannot be attached, the socket merely queues packets until it is lent again.
         drop(socket.as_ref().map(|socket| socket.attach_filter(DEAF)));
         let mut sockets = self.owner.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = sockets.get_mut(self.place) {
@@ -177,8 +178,8 @@ impl Probe {
         Domain::for_address(SocketAddr::new(self.gateway, 0))
     }
 
-    /// Sends an echo request through a device, because the probe is to show that the tunnel carries packets, wherever the routes lead
-    /// (ip(7), ipv6(7): IP_PKTINFO, IPV6_PKTINFO).
+    /// Sends an echo request through a given device. The probe must test the tunnel, no matter where the routes lead (ip(7),
+    /// ipv6(7): IP_PKTINFO, IPV6_PKTINFO).
     fn send(self, socket: &UdpSocket, device: u32, identifier: Identifier) -> io::Result<usize> {
         let (echo, socket) = (self.echo(identifier), socket.as_raw_fd());
         let (echo, flags) = ([IoSlice::new(&echo)], MsgFlags::MSG_DONTWAIT);

@@ -82,7 +82,7 @@ struct AroundTheStore {
 pub(crate) struct StoreAddresses {
     /// Those that are known.
     pub(crate) known: Vec<IpAddr>,
-    /// Whether those of all members were known once. Until then, any network may contain one.
+    /// Whether the addresses of all members were known at some time. Until then, any network may contain a member.
     pub(crate) were_all_known: bool,
 }
 

@@ -53,7 +53,7 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
-    /// Checks that the exit may become one of a fleet.
+    /// Checks that the exit does not belong to a fleet yet.
     ///
     /// # Errors
     /// If there is a `fleet.toml` already, or it is not known whether there is one.

@@ -53,7 +53,7 @@ pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory_of(path)
 }
 
-/// Writes a complete file under its temporary name, from which the caller renames it. A file there is replaced.
+/// Writes a complete file under a temporary name, and replaces any file of that name. The caller renames it.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -417,7 +417,7 @@ fn the_kill_switch_holds_with_forwards() {
         let add = |ports: &str| exit.warren.run(&format!("exit client forward add {name} {ports}")).ok();
         add("tcp/8443 --to 443");
         add("udp/5000");
-        // Before the client, whose carrier must not use one of the ports by which attempts are recognized.
+        // Starts before the client. Otherwise the client's carrier could take a port by which the counter recognizes attempts.
         let leaks = LeakCounter::start(&net);
         client.up();
         all_reached(&net);

@@ -104,7 +104,7 @@ impl Sessions {
     pub(super) fn begin(&mut self, now: Instant) {
         self.connections.forget_way();
         self.forget_proof();
-        // It may be another exit's.
+        // The next session may be with another exit.
         self.proof = UpProof::default();
         self.pair.begin(now);
     }

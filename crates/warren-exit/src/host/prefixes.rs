@@ -15,7 +15,7 @@ use crate::fleet::StoreAddresses;
 /// no such addresses: its operator may well have a resolver behind a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
-    /// The members of the fleet's store. Known once those of all members were.
+    /// The addresses of the fleet's store. `Unknown` until the names of all members have been looked up.
     store: Addresses,
     /// The resolvers that the host's files name. The store's name may have to be looked up there.
     resolvers: Addresses,
@@ -27,10 +27,11 @@ enum Addresses {
     /// The exit belongs to no fleet, or no client has a network.
     #[default]
     NotNeeded,
-    /// They were never known. Any network may contain one.
+    /// At least one has never been found out. Any network may contain it.
     Unknown,
     Known(Vec<IpAddr>),
-    /// The helper has found none, and these before. A program may be writing the file just now, so they stay until the next look.
+    /// The helper's last list was empty. These are the addresses before it. Another program may be rewriting the file, so they
+    /// count until the next look.
     Emptied(Vec<IpAddr>),
 }
 

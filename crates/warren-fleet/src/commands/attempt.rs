@@ -30,7 +30,7 @@ pub(super) struct Attempt {
     pub(super) host: String,
     /// The names of the credentials that it writes.
     credentials: Vec<String>,
-    /// Whether its file was there, from an earlier command.
+    /// Whether an earlier command with the same ticket has left the attempt's file.
     pub(super) is_again: bool,
 }
 
@@ -106,8 +106,8 @@ impl Attempt {
         FleetConfig::path(&self.directory).with_extension("toml.joining")
     }
 
-    /// The `fleet.toml` that it has written before it used its ticket, while this still has its other name. `None` if it has not
-    /// written it.
+    /// Reads the `fleet.toml` that this attempt wrote under a temporary name. `None` if it is not written yet, or has been
+    /// renamed.
     ///
     /// # Errors
     /// If the file cannot be read, or is wrong.
@@ -124,7 +124,7 @@ impl Attempt {
             return Ok(false);
         };
         let is_of_ticket = config.fleet == ticket.fleet && config.exit == ticket.exit;
-        // The file that the attempt has named has lost its other name.
+        // Once the attempt has renamed its file, the temporary name is gone.
         if !self.is_again || !is_of_ticket || is_there(&self.pending())? {
             FleetConfig::check_free(&self.directory)?;
         }
@@ -161,8 +161,8 @@ impl Attempt {
         Ok(())
     }
 
-    /// Undoes an attempt that has failed for good, unless it has not begun. Without `fleet.toml` the exit belongs to no fleet, and
-    /// the ticket still contains the secrets.
+    /// Undoes an attempt that has failed for good. Does nothing if the attempt has not begun. Without `fleet.toml` the exit
+    /// belongs to no fleet, and the ticket still contains the secrets.
     ///
     /// # Errors
     /// If a file cannot be read or removed. The attempt's own file is removed last, so the next command can continue.
@@ -231,7 +231,7 @@ impl Files {
     /// The files to write. `is_again`: an earlier attempt with this ticket may have left them.
     ///
     /// # Errors
-    /// If one of them exists, or it is not known whether it does.
+    /// If one of them exists, or cannot be examined.
     pub(super) fn of(directory: &Path, ticket: &Ticket, is_again: bool) -> anyhow::Result<Self> {
         let own = std::path::absolute(credentials_directory(directory))?;
         let credentials: Vec<(PathBuf, String)> = credentials_of(ticket)
@@ -336,7 +336,7 @@ mod tests {
         let is_named = || Attempt::of(directory.path(), &a_ticket()).unwrap().is_named(&a_ticket());
         assert!(!is_named().unwrap());
         let renamed = |fleet: &str| FleetConfig { fleet: fleet.to_owned(), ..files.config.clone() };
-        // Even a fleet of the same name is another one, because the attempt's own file still has its other name.
+        // This also holds for a fleet of the same name: the attempt's own file still has its temporary name.
         for fleet in ["other", "home"] {
             write_config(directory.path(), &renamed(fleet)).unwrap();
             let refused = is_named().unwrap_err().to_string();

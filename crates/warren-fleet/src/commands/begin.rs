@@ -107,7 +107,8 @@ pub(crate) async fn init(directories: Directories<'_>, arguments: &InitArguments
     let mut client = config.store.options()?.connect_any().await?;
     let keys = config.keys();
     let beginning = Beginning::new(&keys, &config, pools)?;
-    // A store that has lost a fleet gets it back with `warren fleet recover`.
+    // If `fleet.toml` is here but the store has no fleet, the store has lost it. `warren fleet recover` restores it, so do not
+    // begin a new one.
     let has_begun =
         (!is_written && beginning.begin(&mut client).await?) || beginning.begin_again(&mut client).await?;
     if !has_begun {
@@ -222,8 +223,8 @@ impl<'a> Beginning<'a> {
         succeeds(client, Txn::new().when([absent]).and_then(self.puts.clone())).await
     }
 
-    /// Begins the fleet again, if an earlier `init` of this exit has begun it and no link has used it since. What the store has of
-    /// the fleet is deleted first, because the exit's clients may have changed meanwhile. Returns `false` otherwise.
+    /// Begins the fleet again. Returns `false` unless an earlier `init` of this exit has begun it and no link has used it since.
+    /// Deletes the clients, invitations and removed keys in the store first, because this exit's may have changed meanwhile.
     async fn begin_again(&self, client: &mut Client) -> anyhow::Result<bool> {
         let is_incomplete = [
             Compare::value(self.keys.beginning(), CompareOp::Equal, self.exit.as_str()),
@@ -237,7 +238,7 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// Whether a transaction's condition holds, so that the store has carried it out.
+/// Runs a transaction. Returns whether its condition held, and so whether the store has carried it out.
 async fn succeeds(client: &mut Client, transaction: Txn) -> anyhow::Result<bool> {
     let answer = in_words(client.txn(transaction).await).context(
         "cannot write to the store; check that it answers, and that its user has rights to the fleet's keys",

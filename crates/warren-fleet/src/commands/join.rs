@@ -83,8 +83,8 @@ pub(crate) async fn join(directories: Directories<'_>, arguments: &JoinArguments
     ))
 }
 
-/// Writes the files, unless `fleet.toml` has its name already, and uses the ticket. If the ticket is refused, removes the files
-/// again.
+/// Writes the files and uses the ticket. If the ticket is refused, removes the files again. Neither touches the files if
+/// `fleet.toml` has its name already.
 async fn take_place(
     ticket: &Ticket,
     attempt: &Attempt,

@@ -260,8 +260,8 @@ impl Record {
         marker(standing).is_some_and(|record| record == self.path)
     }
 
-    /// Writes the topmost layer's resolvers into the file in place of `standing`, which the originals contain by now. If another
-    /// program is faster, its text becomes the newest original, and is replaced instead.
+    /// Writes the topmost layer's resolvers into the file in place of `standing`, which the caller has read and compared with the
+    /// record. If another program writes first, its text becomes the newest original, and Warren replaces that text.
     fn write(&mut self, mut standing: Standing) -> Result<(), DnsError> {
         for _ in 0..MOST_TRIES {
             let Some(wanted) = self.wanted() else { return Ok(()) };
@@ -295,7 +295,7 @@ impl Record {
         DnsError::of_write(&self.file, io::Error::other("another program writes it again and again"))
     }
 
-    /// Finishes what a process was doing with two objects when it was killed.
+    /// Finishes a replacement that a killed process left half done.
     fn settle(&mut self) -> Result<(), DnsError> {
         if self.contents.layers.is_empty() {
             return Ok(());
@@ -305,16 +305,17 @@ impl Record {
             return Ok(());
         }
         let standing = Standing::at(&self.file)?;
-        // An empty file is one of Warren's that was not complete.
+        // An empty file is Warren's: the process was killed before it wrote the text.
         let is_theirs = !self.is_ours(&left) && left.text() != Some("");
         if is_theirs && self.is_ours(&standing) {
-            // Killed after Warren's text had taken its place, or before it takes the place of Warren's text.
+            // Killed after Warren's text had replaced this object, or before this object, an original, could replace Warren's
+            // text.
             if self.contents.originals.last() != Some(&left) {
                 self.add_original(left);
                 self.keep()?;
             }
         } else if is_theirs && self.contents.originals.contains(&standing) {
-            // Killed after an original had taken its place. Another program wrote it later than the original.
+            // Killed after an original had replaced this object. Another program wrote this object later, so it goes back.
             return replace::put_back(&self.file, &standing, &left);
         }
         replace::forget(&self.file)

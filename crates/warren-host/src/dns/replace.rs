@@ -1,4 +1,6 @@
-//! Replaces the file from which programs read the resolvers, without losing a file that another program puts there at the same moment.
+//! Replaces the file from which programs read the resolvers. If another program replaces the file at the same moment, its file
+//! stays. There are two exceptions: a file system that lacks the flags of renameat2(2) ([`rename_over`], [`place_if_free`]), and
+//! a write in place between Warren's last look and its own write.
 //!
 //! A regular file is changed in place, so its inode, mode, owner and labels stay. This is also the only way to change a
 //! file that is mounted over another one, as in containers. It is opened once, compared with what the caller saw, and
@@ -27,9 +29,9 @@ use super::{
 };
 use crate::durable_file::{self, Owner, sync_directory_of};
 
-/// Puts `new` at `path`, durably, in place of `seen`. Returns whether it is there.
+/// Puts `new` at `path`, durably, in place of `seen`. Returns whether it has done so.
 ///
-/// `false` means that another program was faster. Then its object is at `path`, and neither `seen` nor `new`.
+/// `false` means that another program was faster. Then `path` is as that program left it, with its object or with none.
 pub(super) fn replace(path: &Path, seen: &Standing, new: &Standing) -> Result<bool, DnsError> {
     let replaced = match (seen, new) {
         (Standing::Missing, Standing::Missing) => Ok(true),
@@ -63,7 +65,7 @@ pub(super) fn put_back(path: &Path, seen: &Standing, left: &Standing) -> Result<
     done.and_then(|_| sync_directory_of(path)).map_err(|source| DnsError::of_write(path, source))
 }
 
-/// Overwrites a regular file that is still as it was `seen`.
+/// Overwrites a regular file if it is still `seen`. Returns whether `path` still leads to that file afterwards.
 fn overwrite(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
     let file = match OpenOptions::new().read(true).write(true).custom_flags(NO_FOLLOW).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound || is(&error, Errno::LOOP) => return Ok(false),
@@ -102,7 +104,7 @@ fn write_over(mut file: &File, new: &Standing) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the object at `path` if it is `seen`. It is moved first and looked at then.
+/// Removes the object at `path` if it is `seen`. Moves it aside first, and compares it there.
 fn take_away(path: &Path, seen: &Standing) -> io::Result<bool> {
     let beside = beside(path);
     durable_file::remove(&beside)?;
@@ -145,10 +147,10 @@ fn place_if_free(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Lets the object beside `path`, which is `new`, change places with the one at `path`, and removes that if it is `seen`.
+/// Exchanges `new`, which is beside `path`, with the object at `path`, and removes that object if it is `seen`.
 ///
-/// Anything else at `path` is newer than both, so it goes back. The object that comes out then must be `new`. If it is not,
-/// another program was faster again, and the same holds for its object.
+/// Otherwise another program has put the object there meanwhile. It is newer than both, so it goes back in a second exchange.
+/// That exchange must bring `new` out again. If it does not, another program was faster again, and its object goes back too.
 fn exchange(path: &Path, seen: &Standing, new: &Standing) -> io::Result<bool> {
     let beside = beside(path);
     let (mut expected, mut placed) = (seen.clone(), new.clone());

@@ -33,7 +33,7 @@ pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
     output: BufReader<pipe::Receiver>,
-    /// A file in memory that the process includes. It reads its input one byte at a time, and a file as a whole.
+    /// A file in memory that holds the ruleset. nft reads its standard input one byte at a time, but an included file as a whole.
     ruleset: File,
     /// Whether the process keeps a lock open. A process that undoes the changes of a killed one waits for
     /// that lock.
@@ -97,7 +97,7 @@ impl Process {
         self.read(ruleset).await.map(drop)
     }
 
-    /// Whether this nft answers, and reads what it is given.
+    /// Whether this nft answers and can read the file in memory.
     pub(super) async fn reads_rulesets(&mut self) -> bool {
         self.read("describe meta length\n").await.is_ok_and(|answer| answer.contains("meta expression"))
     }

@@ -33,7 +33,7 @@ impl Session {
             return;
         }
         let Ok(mut process) = Process::start(lock) else { return };
-        // An nft that was built without this mode ends at once. On some hosts it may not read the descriptor.
+        // An nft without interactive mode ends at once. On some hosts, nft is not allowed to open the descriptor.
         if process.reads_rulesets().await {
             self.keep(&mut ready, process);
         }

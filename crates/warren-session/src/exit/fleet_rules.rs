@@ -27,7 +27,7 @@ const STAYS_TIME: Duration = Duration::from_secs(30);
 const MAX_STAYS: u32 = 8;
 
 impl FleetRules {
-    /// Whether a client may keep its session once more. Counts it, because the store must be told of each time.
+    /// Whether a client may keep its session once more. Counts the stay, because each one costs the store a write.
     pub(super) fn may_stay(&mut self, deadlines: &mut Deadlines, now: Instant, key: PublicKey) -> bool {
         let count = self.stays.entry(key).or_default();
         if *count == MAX_STAYS {
@@ -36,7 +36,7 @@ impl FleetRules {
         }
         *count += 1;
         if *count == 1 {
-            // From now on, its stays count.
+            // The first stay starts the time after which all of them are forgotten.
             deadlines.add(now + STAYS_TIME, Deadline::Stays(key));
         }
         true

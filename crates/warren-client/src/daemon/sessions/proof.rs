@@ -15,7 +15,7 @@ const ASKED_FOR: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(in crate::daemon) struct UpProof {
     stage: Stage,
-    /// Whether the latest session in which the exit was asked got no answer. The next session then counts as up at once.
+    /// Whether the latest session in which the exit was asked got no answer. Then the next session does not wait for an echo.
     is_mute: bool,
 }
 
@@ -24,7 +24,7 @@ enum Stage {
     /// Nobody waits for an answer: no request was sent, a request was answered, or none can be sent.
     #[default]
     Over,
-    /// Requests are being sent. The session counts as up at `until`.
+    /// Requests are being sent. The session counts as up at `until`, unless nothing arrives from the exit by then.
     Asked { since: Instant, until: Instant },
     /// The session counts as up without a proof. Requests are sent for a while.
     Missing { since: Instant },
@@ -51,7 +51,7 @@ impl UpProof {
         self.stage = Stage::Asked { since: now, until: now + wait };
     }
 
-    /// Notes that a move has begun to send requests for this session, for whose answer nobody waits yet.
+    /// A move already sends requests for this session. From now on, this proof waits for their answer too.
     pub(super) fn inherits(&mut self, now: Instant) {
         if self.stage == Stage::Over {
             self.asks(now);
@@ -84,7 +84,8 @@ impl UpProof {
         }
     }
 
-    /// Takes the timer that is due. `is_silent`: the exit answers nothing at all, so the session does not count as up.
+    /// Handles the timer that is due. `is_silent`: nothing arrives from the exit. Then the wait goes on instead of ending as
+    /// "up".
     pub(super) fn take_due(&mut self, now: Instant, is_silent: bool) -> Due {
         if self.due().is_none_or(|due| now < due) {
             return Due::Nothing;
@@ -141,13 +142,14 @@ mod tests {
         let mut proof = UpProof::default();
         proof.inherits(start);
         assert_eq!((proof.take_due(at(2), true), proof.due()), (Due::Nothing, Some(at(4))));
-        // What is waited for already is not waited for anew.
+        // A wait that has begun is not restarted.
         proof.inherits(at(3));
         assert_eq!(proof.take_due(at(4), false), Due::Up { is_news: true });
         proof.inherits(at(5));
         assert_eq!(proof.due(), Some(at(30)));
 
-        // An exit that is known to be mute is not waited for, but not used while it is silent.
+        // The client does not wait for an echo of an exit known to be mute, but the session does not count as up while the exit
+        // is silent.
         proof.forget();
         proof.asks(at(40));
         assert_eq!((proof.take_due(at(40), true), proof.due()), (Due::Nothing, Some(at(42))));

@@ -179,7 +179,7 @@ fn text_that_another_program_writes_between_the_look_and_the_write_is_what_comes
         host.record().remove("home").unwrap();
         assert_eq!(host.standing(), newest);
 
-        // Control: a write that takes whatever is there now for what the look found loses it.
+        // Control: a write in place of the current object, instead of the one that `look` found, loses the newest text.
         host.write("nameserver 192.0.2.1\n");
         host.record().add("home", &servers(1), false).unwrap();
         host.write("# the network is down\n");

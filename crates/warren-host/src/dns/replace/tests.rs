@@ -63,7 +63,7 @@ fn object_that_another_program_puts_there_after_the_look_stays() {
                 assert_eq!(place.standing(), newer, "{case}");
                 assert!(place.has_nothing_beside(), "{case}");
 
-                // Control: a second look before the write, which takes the object for the one seen first, loses it.
+                // Control: if `seen` is read again just before the write, the newer object is lost.
                 assert!(replace(&place.path, &place.standing(), &new).unwrap(), "{case}");
                 assert_eq!(place.standing(), new, "{case}");
             }
@@ -84,7 +84,7 @@ fn file_that_is_written_in_place_after_the_look_stays() {
 #[test]
 fn newest_object_stays_if_another_program_is_faster_twice() {
     let place = Place::with(&link("newer"));
-    // As if this had taken the place of Warren's file before Warren put the newer link back.
+    // As if a newest file had replaced Warren's before Warren could put the newer link back.
     fs::write(beside(&place.path), "newest").unwrap();
 
     assert!(!exchange(&place.path, &link("seen"), &file("ours")).unwrap());
