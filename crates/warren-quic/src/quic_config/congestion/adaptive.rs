@@ -332,7 +332,10 @@ impl Adaptive {
         self.overshot_rounds = OVERSHOT_ROUNDS;
         let carried = self.rounds.carried_lately_in(self.base() + self.allowed_queue() / 2);
         let most = scaled(self.window, SLOW_START_LEFT);
-        self.bound(now, carried.map_or(most, |carried| carried.min(most)).max(self.least()));
+        // A path that has become longer shows a queue too, and its rate is no measure of a window that was never filled. If the queue
+        // is real, the next rounds shrink the window further.
+        let least = self.initial_window.min(self.window);
+        self.bound(now, carried.map_or(most, |carried| carried.min(most)).max(least));
         self.limit = self.window;
     }
 
