@@ -30,7 +30,7 @@ use self::{
     base_rtt::BaseRtt,
     full_queue::FullQueue,
     rivals::Rivals,
-    rounds::{Round, Rounds, loss_share},
+    rounds::{Round, Rounds, bytes_in, loss_share},
     usual_loss::UsualLoss,
 };
 use crate::stats::ControllerState;
@@ -515,12 +515,6 @@ impl Adaptive {
 )]
 fn scaled(window: u64, factor: f64) -> u64 {
     (window as f64 * factor) as u64
-}
-
-/// The bytes of a time at a rate in bytes per second.
-#[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
-fn bytes_in(rate: f64, time: Duration) -> u64 {
-    (rate * time.as_secs_f64()) as u64
 }
 
 impl Controller for Adaptive {

@@ -33,6 +33,12 @@ impl Round {
     }
 }
 
+/// The bytes of a time at a rate in bytes per second.
+#[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
+pub(super) fn bytes_in(rate: f64, time: Duration) -> u64 {
+    (rate * time.as_secs_f64()) as u64
+}
+
 /// Share of packets that were lost.
 pub(super) fn loss_share(lost: u64, delivered: u64) -> f64 {
     lost as f64 / (lost + delivered).max(1) as f64
@@ -188,17 +194,13 @@ impl Rounds {
     pub(super) fn carried_lately_in(&self, time: Duration) -> Option<u64> {
         let (last, first) = (self.recent[0]?, self.recent[RECENT - 1]?);
         let seconds = last.arrived.saturating_duration_since(first.arrived).as_secs_f64();
-        let bytes = (last.bytes - first.bytes) as f64 * time.as_secs_f64();
-        #[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
-        (seconds > 0.0).then(|| (bytes / seconds) as u64)
+        (seconds > 0.0).then(|| bytes_in((last.bytes - first.bytes) as f64 / seconds, time))
     }
 
     /// Returns how many bytes the path carries in this time, at the rate of the fastest of the last rounds.
     pub(super) fn carried_in(&self, time: Duration) -> u64 {
         let rate = self.rates.iter().copied().fold(0.0, f64::max);
-        #[expect(clippy::cast_possible_truncation, reason = "a float is cut to what fits")]
-        let bytes = (rate * time.as_secs_f64()) as u64;
-        bytes
+        bytes_in(rate, time)
     }
 
     /// The rate of the last round, in bytes per second.
