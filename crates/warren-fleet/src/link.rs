@@ -208,11 +208,18 @@ impl Link {
         (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);
         self.copy.forget_unseen(i64::MAX);
         self.out.extend(self.copy.whole());
-        self.out.extend(self.copy.roster().map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
-        // Sent either way, because a drain may have ended while the exit heard nothing.
-        self.out.push(FleetMessage::Drain { on: self.copy.drains() });
+        // A drain is sent even if it is over, because it may have ended while the exit heard nothing.
+        self.tell_roster_and_drain(None, None);
         self.exits.take_changed();
         self.tell_exits();
+    }
+
+    /// Tells the exit the roster and whether it is drained, if that is known and not what it was told before.
+    fn tell_roster_and_drain(&mut self, roster: Option<&[u8]>, drains: Option<bool>) {
+        let newer = self.copy.roster().filter(|newer| Some(*newer) != roster);
+        self.out.extend(newer.map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
+        let newer = self.copy.drains().filter(|newer| Some(*newer) != drains);
+        self.out.extend(newer.map(|on| FleetMessage::Drain { on }));
     }
 
     /// Sets the certificates of the store, and tells the exit.
@@ -348,11 +355,18 @@ impl Link {
         self.out.extend(answers);
     }
 
+    /// Applies the copy that an earlier process has left on the disk.
+    pub(crate) fn from_disk(&mut self, revision: i64, pairs: &[Pair]) {
+        self.whole(revision, pairs);
+        self.copy.is_from_disk();
+    }
+
     /// Applies everything that the store contains, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
         // The outcome of a transaction under way is in the data just read, or comes as an event.
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
+        let (roster, drains) = (self.copy.roster().map(<[u8]>::to_vec), self.copy.drains());
         let changes = self.copy.replace(revision, contents.rows, contents.others);
         self.sessions.replace(contents.sessions);
         self.sessions.send_all_again();
@@ -362,6 +376,7 @@ impl Link {
             Some(Exit { whole: Some(_), told, .. }) => {
                 *told = revision;
                 self.out.extend(copy::in_parts(revision, changes));
+                self.tell_roster_and_drain(roster.as_deref(), drains);
             }
             _ => self.send_whole_if_missing(),
         }
@@ -529,7 +544,7 @@ impl Link {
 
     /// Everything that the disk keeps.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
-        let mut pairs = self.copy.pairs(&self.keys);
+        let mut pairs = self.copy.pairs(&self.keys, &self.me);
         pairs.extend(self.exits.members().filter_map(|(exit, member)| {
             let value = serde_json::to_vec(member).ok()?;
             Some(Pair::new(self.keys.name(&Key::Member(exit.clone())), value, 0))

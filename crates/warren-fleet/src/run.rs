@@ -197,7 +197,7 @@ impl Runner {
         }
         let snapshot = state.load()?;
         if let Some(snapshot) = &snapshot {
-            link.whole(snapshot.revision, &snapshot.pairs);
+            link.from_disk(snapshot.revision, &snapshot.pairs);
         }
         let position = snapshot.as_ref().map(|snapshot| snapshot.position.clone());
         let known = snapshot.map(|snapshot| (snapshot.meta, snapshot.position.cluster));

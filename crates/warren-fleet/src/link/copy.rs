@@ -92,8 +92,8 @@ pub(crate) struct Others {
     written: i64,
     /// The revision of its own `po`.
     position: i64,
-    /// Whether an operator drains the exit.
-    drains: bool,
+    /// Whether an operator drains the exit. `None` until the store has said so.
+    drains: Option<bool>,
     roster: Option<Vec<u8>>,
 }
 
@@ -130,13 +130,16 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
             Some(Key::Drain(exit)) => {
-                contents.others.drains |= Some(&exit) == me;
+                if Some(&exit) == me {
+                    contents.others.drains = Some(true);
+                }
                 contents.drained.push(exit);
             }
             Some(Key::Roster) => contents.others.roster = pair.roster(),
             Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
         }
     }
+    contents.others.drains.get_or_insert(false);
     contents
 }
 
@@ -286,21 +289,28 @@ impl Copy {
         self.others.position = modified;
     }
 
-    pub(crate) fn drains(&self) -> bool {
+    pub(crate) fn drains(&self) -> Option<bool> {
         self.others.drains
     }
 
     pub(crate) fn drain(&mut self, on: bool) {
-        self.others.drains = on;
+        self.others.drains = Some(on);
+        self.changes += 1;
     }
 
-    /// The rows and the roster for the disk.
-    pub(crate) fn pairs(&self, keys: &Keys) -> Vec<Pair> {
+    /// Notes that the copy is from the disk. A drain may have begun since then, so the exit must not be told that there is none.
+    pub(crate) fn is_from_disk(&mut self) {
+        self.others.drains = self.others.drains.filter(|on| *on);
+    }
+
+    /// The rows, the roster and the exit's drain for the disk.
+    pub(crate) fn pairs(&self, keys: &Keys, me: &ExitId) -> Vec<Pair> {
         let rows = self.rows.iter().filter_map(|(id, row)| {
             let value = serde_json::to_vec(&row.content).ok()?;
             Some(Pair::new(keys.name(&Key::Row(id)), value, row.modified))
         });
         let roster = self.roster().map(|roster| Pair::new(keys.name(&Key::Roster), roster, 0));
-        rows.chain(roster).collect()
+        let drain = (self.drains() == Some(true)).then(|| Pair::new(keys.name(&Key::Drain(me.clone())), "", 0));
+        rows.chain(roster).chain(drain).collect()
     }
 }
