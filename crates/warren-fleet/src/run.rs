@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::meta::{Meta, Position};
 use crate::once::Once;
 use crate::snapshot::{Snapshot, StateDirectory};
-use crate::store::session::{self, FromStore, Setup, ToStore};
+use crate::store::session::{self, FromStore, Recorded, Setup, ToStore};
 use crate::users;
 
 /// How often this exit tells the other exits its state.
@@ -292,9 +292,9 @@ impl Runner {
             }
             FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, clock::now()),
             FromStore::NewLease => self.link.has_new_lease(),
-            FromStore::Sessions { batch, is_stored } => {
+            FromStore::Sessions { batch, outcome } => {
                 self.is_recording = false;
-                if is_stored {
+                if outcome == Recorded::Stored {
                     self.link.sessions_stored(&batch, now);
                 }
             }

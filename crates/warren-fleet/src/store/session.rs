@@ -59,14 +59,24 @@ pub(crate) enum FromStore {
     Events { revision: i64, pairs: Vec<Pair> },
     /// The exit has a new lease.
     NewLease,
-    /// Sessions were recorded, or not because of others' records.
-    Sessions { batch: SessionBatch, is_stored: bool },
+    /// Sessions were recorded, or not.
+    Sessions { batch: SessionBatch, outcome: Recorded },
     /// The changes with which the watch should begin are gone, so everything must be read again.
     Compacted,
     /// The store must not be used.
     Refused { reason: String },
     /// The connection has failed.
     Down { reason: String },
+}
+
+/// The outcome of writing sessions' records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    Stored,
+    /// A record is not as the link knew it.
+    Conflict,
+    /// The lease has ended. The next batch gets a new one.
+    LeaseEnded,
 }
 
 /// A message from the link, for a connection.
@@ -82,8 +92,10 @@ pub(crate) enum ToStore {
 /// The result of something that was sent.
 enum Done {
     Transaction { revision: i64 },
-    Sessions { batch: SessionBatch, is_stored: bool },
+    Sessions { batch: SessionBatch, lease: i64, outcome: Recorded },
     Heartbeat { revision: i64, held: bool },
+    /// A heartbeat could not be written, because this lease has ended.
+    LeaseEnded { lease: i64 },
     Probe,
 }
 
@@ -260,8 +272,13 @@ impl Connection {
                 let transaction = Transaction { expected, then, ..Transaction::default() };
                 self.start(async move {
                     let txn = as_txn(&transaction, Some((lease, &|_| true)));
-                    let (_, is_stored) = send(&mut client, txn).await?;
-                    Ok(Done::Sessions { batch, is_stored })
+                    let outcome = match send(&mut client, txn).await {
+                        Ok((_, true)) => Recorded::Stored,
+                        Ok((_, false)) => Recorded::Conflict,
+                        Err(error) if has_lease_ended(&error) => Recorded::LeaseEnded,
+                        Err(error) => return Err(error),
+                    };
+                    Ok(Done::Sessions { batch, lease, outcome })
                 });
             }
             ToStore::Heartbeat(transaction, leased) => {
@@ -271,8 +288,11 @@ impl Connection {
                 }
                 self.start(async move {
                     let txn = as_txn(&transaction, Some((lease, &|key| key == leased)));
-                    let (revision, held) = send(&mut client, txn).await?;
-                    Ok(Done::Heartbeat { revision, held })
+                    match send(&mut client, txn).await {
+                        Ok((revision, held)) => Ok(Done::Heartbeat { revision, held }),
+                        Err(error) if has_lease_ended(&error) => Ok(Done::LeaseEnded { lease }),
+                        Err(error) => Err(error),
+                    }
                 });
             }
             ToStore::EndLease(lease) => {
@@ -333,27 +353,31 @@ impl Connection {
     async fn ended(&mut self, ended: Result<(Id, anyhow::Result<Done>), JoinError>) -> Result<(), Ended> {
         let (id, done) = ended.context("a request to it was given up")?;
         self.since.remove(&id);
-        let done = match done {
-            Ok(done) => done,
-            Err(error) if format!("{error:#}").contains("requested lease not found") => {
-                self.lease.store(0, Ordering::Relaxed);
-                self.keeper = None;
-                return Ok(());
-            }
-            Err(error) => return Err(Ended::Failed(error)),
-        };
+        let done = done.map_err(Ended::Failed)?;
         self.answered = Instant::now();
         match done {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
             }
             Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
-            Done::Sessions { batch, is_stored } => {
-                tell(&self.report, FromStore::Sessions { batch, is_stored }).await?;
+            Done::Sessions { batch, lease, outcome } => {
+                if outcome == Recorded::LeaseEnded {
+                    self.forget_lease(lease);
+                }
+                // Always reported, because the link writes nothing else before that.
+                tell(&self.report, FromStore::Sessions { batch, outcome }).await?;
             }
+            Done::LeaseEnded { lease } => self.forget_lease(lease),
             Done::Probe => {}
         }
         Ok(())
+    }
+
+    /// Forgets a lease that has ended, unless there is a newer one.
+    fn forget_lease(&mut self, lease: i64) {
+        if self.lease.compare_exchange(lease, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.keeper = None;
+        }
     }
 
     fn has_written(&mut self, revision: i64) {
@@ -382,6 +406,10 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn has_lease_ended(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("requested lease not found")
 }
 
 async fn send(client: &mut Client, txn: etcd_client::Txn) -> anyhow::Result<(i64, bool)> {

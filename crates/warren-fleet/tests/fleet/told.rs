@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::support::exit::key;
-use super::support::fleet_ok;
+use warren_fleet_link::{ExitMessage, FleetMessage, StoreLink};
+
+use super::support::exit::{Exit, key};
 use super::support::proxy::{CUT, OPEN};
-use super::{client, three_exits, three_exits_one_behind_a_way};
-use warren_fleet_link::StoreLink;
+use super::support::{fleet_ok, wait_for};
+use super::{Fleet, client, number_key, three_exits, three_exits_one_behind_a_way};
 
 #[test]
 fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
@@ -27,10 +28,10 @@ fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
     fleet.exits[1].wait("the exit has the newer roster", |seen| {
         (seen.roster.as_deref() == Some(b"two")).then_some(())
     });
-    let told = |exit: &super::Exit| {
+    let told = |exit: &Exit| {
         exit.seen(|seen| {
             let drains = seen.order.iter().filter_map(|message| match message {
-                super::FleetMessage::Drain { on } => Some(*on),
+                FleetMessage::Drain { on } => Some(*on),
                 _ => None,
             });
             drains.collect::<Vec<_>>()
@@ -63,4 +64,44 @@ fn a_drain_and_a_roster_behind_a_compaction_reach_the_exit() {
     c.wait("it is drained", |seen| (seen.drain == Some(true)).then_some(()));
     c.wait("it has the roster", |seen| (seen.roster.as_deref() == Some(b"one")).then_some(()));
     assert!(c.log().contains("has compacted"), "the link went on where it was");
+}
+
+/// How many sessions have a record in the store.
+fn records(fleet: &Fleet) -> usize {
+    let keys = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/se/", "--keys-only"]);
+    keys.lines().filter(|line| !line.is_empty()).count()
+}
+
+/// Ends all leases, as the store does if it has not heard of an exit for ten seconds.
+fn end_leases(fleet: &Fleet) {
+    let leases = fleet.store.etcdctl_ok(&["lease", "list"]);
+    for lease in leases.lines().filter(|line| !line.contains("found")) {
+        fleet.store.etcdctl_ok(&["lease", "revoke", lease]);
+    }
+}
+
+#[test]
+fn an_exit_whose_lease_has_ended_records_its_sessions_again() {
+    let fleet = three_exits();
+    let [a, b, _] = &fleet.exits[..] else { panic!() };
+    let open = |number| {
+        a.say(ExitMessage::Opened { key: number_key(number), nonce: vec![1; 16], claim: 1 });
+    };
+    (0..5).for_each(open);
+    let recorded = |count, what: &str| {
+        wait_for(what, Duration::from_secs(8), || (records(&fleet) == count).then_some(()));
+    };
+    recorded(5, "all are recorded");
+    for round in 0..3 {
+        end_leases(&fleet);
+        recorded(5, "all are recorded again");
+        // The control: what comes later is recorded, and moves are noticed.
+        open(100 + round);
+        recorded(6, "a later session is recorded");
+        b.say(ExitMessage::Opened { key: number_key(100 + round), nonce: vec![2; 16], claim: 1 });
+        let elsewhere = a.wait("the session has moved", |seen| seen.elsewhere.pop());
+        assert_eq!((elsewhere.0, elsewhere.2.as_str()), (number_key(100 + round), "b"));
+        b.say(ExitMessage::Closed { key: number_key(100 + round), nonce: vec![2; 16] });
+        recorded(5, "the moved session is over");
+    }
 }
