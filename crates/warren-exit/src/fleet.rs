@@ -5,6 +5,7 @@
 //! machine go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs`
 //! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
 
+mod exits;
 mod file;
 mod link;
 mod requests;
@@ -30,6 +31,7 @@ use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest,
 use warren_session::message::ExitLoad;
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
+use self::exits::Exits;
 use self::file::{FleetFile, Kept};
 pub(crate) use self::link::{LinkEvent, LinkEvents};
 pub(crate) use self::requests::Verdict;
@@ -57,7 +59,7 @@ pub(crate) struct Fleet {
     revision: i64,
     requests: Requests,
     serving: Serving,
-    exits: Vec<FleetExit>,
+    exits: Exits,
     clock_offset_ms: i64,
     around: AroundTheStore,
     counts: Counts,
@@ -150,7 +152,7 @@ impl Fleet {
             follows: false,
             revision: kept.revision,
             requests: Requests::default(),
-            exits: Vec::new(),
+            exits: Exits::default(),
             clock_offset_ms: 0,
             around: AroundTheStore { addresses, ..AroundTheStore::default() },
             counts: Counts::default(),
@@ -200,6 +202,7 @@ impl Fleet {
         let reason = format!("there is no link to it: {why}");
         self.store = StoreLink::Away { silent: self.serving.silent(Instant::now()), reason };
         (self.whole, self.follows) = (None, false);
+        self.exits.lose();
         for id in self.requests.lose_all() {
             self.counts.unavailable += 1;
             sessions.stored(Instant::now(), id, Err(StoreRefusal::Unavailable));
@@ -312,10 +315,10 @@ impl Fleet {
                 tracing::debug!("a client has a newer session at {exit}");
                 sessions.elsewhere(now, key, &nonce, claim);
             }
-            FleetMessage::Exits { own_clock_offset_ms, exits } => {
+            FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
                 check_count(exits.len(), MAX_EXITS, "exits")?;
                 sessions.set_loads(exits.iter().filter(|exit| exit.is_alive).map(load_of).collect());
-                self.exits = exits;
+                self.exits.take(now, changed, exits);
                 self.look_at_clock(own_clock_offset_ms, sessions);
             }
             FleetMessage::Certificates { certificates } => {
@@ -363,6 +366,9 @@ impl Fleet {
                 tracing::error!("the fleet's store must not be used: {reason}");
             }
             StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+        }
+        if link != StoreLink::Reachable {
+            self.exits.lose();
         }
         self.store = link;
         if !was_reachable && self.is_reachable() {

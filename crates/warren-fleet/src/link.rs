@@ -248,7 +248,8 @@ impl Link {
 
     fn tell_exits(&mut self) {
         let own_clock_offset_ms = self.exits.own_clock_offset(&self.me);
-        self.out.push(FleetMessage::Exits { own_clock_offset_ms, exits: self.exits.list() });
+        let (changed, exits) = (self.copy.latest_change(), self.exits.list());
+        self.out.push(FleetMessage::Exits { own_clock_offset_ms, changed, exits });
     }
 
     fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
@@ -374,7 +375,10 @@ impl Link {
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(Exit { whole: Some(_), told, .. }) => {
-                *told = revision;
+                // The exit says nothing about what it is not told.
+                if !changes.is_empty() {
+                    *told = revision;
+                }
                 self.out.extend(copy::in_parts(revision, changes));
                 self.tell_roster_and_drain(roster.as_deref(), drains);
             }

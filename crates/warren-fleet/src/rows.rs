@@ -105,6 +105,11 @@ impl Rows {
         self.rows.iter().map(|(id, row)| (*id, row))
     }
 
+    /// The revision of the latest change of a row that is still there. A removed client leaves its removed key.
+    pub(crate) fn latest_change(&self) -> i64 {
+        self.rows.values().map(|row| row.modified).max().unwrap_or(0)
+    }
+
     /// Sets or deletes a row.
     pub(crate) fn put(&mut self, content: RowChange, modified: i64) {
         let id = content.id();

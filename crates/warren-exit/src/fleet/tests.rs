@@ -398,7 +398,7 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
     let mut exit = Member::start();
     exit.link(rows());
     for (offset, is_wrong) in [(60_000, false), (60_001, true), (-60_001, true), (0, false)] {
-        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, exits: Vec::new() }).unwrap();
+        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, changed: 0, exits: Vec::new() }).unwrap();
         assert_eq!(exit.fleet.is_clock_wrong(), is_wrong, "{offset}");
         assert_eq!(exit.fleet.status(0).is_clock_wrong, is_wrong);
     }

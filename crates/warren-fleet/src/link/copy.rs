@@ -82,6 +82,8 @@ pub(crate) struct Copy {
     is_filled: bool,
     has_revoked: bool,
     changes: u64,
+    /// The revision of the latest change of a row.
+    latest_change: i64,
     others: Others,
 }
 
@@ -161,6 +163,7 @@ impl Copy {
             is_filled: false,
             has_revoked: false,
             changes: 0,
+            latest_change: 0,
             others: Others::default(),
         }
     }
@@ -176,6 +179,10 @@ impl Copy {
     /// Counts changes of rows.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    pub(crate) fn latest_change(&self) -> i64 {
+        self.latest_change
     }
 
     pub(crate) fn revision(&self) -> i64 {
@@ -207,6 +214,7 @@ impl Copy {
         }
         self.unseen.note(revision, before);
         self.note_revoked(&changes);
+        self.latest_change = rows.latest_change();
         (self.rows, self.revision, self.is_filled) = (Arc::new(rows), revision, true);
         self.changes += 1;
         self.others = others;
@@ -225,6 +233,7 @@ impl Copy {
             let before = self.before(*id);
             Arc::make_mut(&mut self.rows).put(row.clone(), pair.modified);
             self.changes += 1;
+            self.latest_change = pair.modified;
             return Some((before, Some(row)));
         }
         let subject = if *key == Key::Prefixes { Subject::Prefixes } else { Subject::Forwards };

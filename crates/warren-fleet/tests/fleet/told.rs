@@ -1,6 +1,6 @@
 //! What an exit is told while its link starts again, loses its lease, or finds something in the store that it cannot read.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warren_fleet_link::{ExitMessage, FleetMessage, StoreLink};
 
@@ -104,4 +104,51 @@ fn an_exit_whose_lease_has_ended_records_its_sessions_again() {
         b.say(ExitMessage::Closed { key: number_key(100 + round), nonce: vec![2; 16] });
         recorded(5, "the moved session is over");
     }
+}
+
+#[test]
+fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is() {
+    let mut fleet = three_exits();
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    // Behind are live exits that have not applied the latest change, which the page, the status and the alert go by.
+    let behind = |exit: &Exit| {
+        exit.seen(|seen| {
+            let behind = seen.exits.iter().filter(|exit| exit.is_alive && exit.applied < seen.changed);
+            behind.map(|exit| exit.exit.to_string()).collect::<Vec<_>>()
+        })
+    };
+    let is_told = |exit: &Exit| exit.seen(|seen| seen.exits.len() == 3 && seen.changed > 0);
+    let nobody_is_behind = |fleet: &Fleet| {
+        let is_level = |exit: &Exit| is_told(exit) && behind(exit).is_empty();
+        wait_for("nobody is behind", Duration::from_secs(5), || {
+            fleet.exits.iter().all(is_level).then_some(())
+        });
+    };
+    nobody_is_behind(&fleet);
+    // Heartbeats go on, and the revisions of the store with them.
+    let revision = fleet.store.revision();
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(12) {
+        for exit in &fleet.exits {
+            assert_eq!(behind(exit), Vec::<String>::new(), "{:?} after the change", since.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(fleet.store.revision() > revision + 10, "no heartbeats");
+    // A link that starts again has read the store at a later revision than that of the latest change.
+    fleet.exits[1].stop_link("TERM");
+    fleet.exits[1].start_link();
+    std::thread::sleep(Duration::from_secs(3));
+    nobody_is_behind(&fleet);
+
+    // The control: an exit that applies nothing more, while its link goes on.
+    fleet.exits[2].hang(true);
+    fleet.exits[0].store(&[client("bert", key(2)).into()]);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(behind(&fleet.exits[0]), ["c"]);
+    fleet.exits[2].hang(false);
+    fleet.exits[0].store(&[client("carl", key(3)).into()]);
+    nobody_is_behind(&fleet);
+    let report = fleet_ok(&fleet.exits[0].directory, &["status"]);
+    assert_eq!(report.matches(" applied").count(), 3, "{report}");
 }

@@ -183,7 +183,8 @@ impl Shared {
         let exits = self.exits();
         for link in 0..self.links.len() {
             let own_clock_offset_ms = self.links[link].clock_offset_ms;
-            self.send(link, FleetMessage::Exits { own_clock_offset_ms, exits: exits.clone() });
+            let (changed, exits) = (self.revision, exits.clone());
+            self.send(link, FleetMessage::Exits { own_clock_offset_ms, changed, exits });
         }
     }
 
