@@ -433,6 +433,9 @@ impl Link {
             }
             Key::Session(client) => {
                 let record = pair.parse("session");
+                if record.is_none() && pair.value.is_some() {
+                    return self.sessions.cannot_read(client, pair.modified);
+                }
                 self.out.extend(self.sessions.record(&self.me, client, pair.modified, record));
             }
             Key::Heartbeat(exit) => {
@@ -494,6 +497,11 @@ impl Link {
 
     pub(crate) fn sessions_stored(&mut self, batch: &SessionBatch, now: Instant) {
         self.sessions.stored(batch, now);
+    }
+
+    /// Records that the store has refused a batch, because one of its records is not as this link knew it.
+    pub(crate) fn sessions_refused(&mut self, batch: &SessionBatch, now: Instant) {
+        self.sessions.refused(batch, now);
     }
 
     /// Records that the exit's records have a new lease, so that all of them are written again.

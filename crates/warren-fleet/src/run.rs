@@ -294,8 +294,11 @@ impl Runner {
             FromStore::NewLease => self.link.has_new_lease(),
             FromStore::Sessions { batch, outcome } => {
                 self.is_recording = false;
-                if outcome == Recorded::Stored {
-                    self.link.sessions_stored(&batch, now);
+                match outcome {
+                    Recorded::Stored => self.link.sessions_stored(&batch, now),
+                    Recorded::Conflict => self.link.sessions_refused(&batch, now),
+                    // All records follow with the new lease.
+                    Recorded::LeaseEnded => {}
                 }
             }
             FromStore::Compacted => {

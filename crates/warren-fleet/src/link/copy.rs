@@ -1,17 +1,23 @@
 //! The link's copy of the store, from a full reading, events, or the disk.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
-use warren_session::PublicKey;
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
 use crate::exits::{Heartbeat, Member};
-use crate::keys::{Key, Keys, SessionRecord};
+use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
+use crate::sessions::Records;
+
+/// The unreadable values that were logged: their keys and revisions. A full reading finds them again.
+static SAID: Mutex<BTreeMap<Vec<u8>, i64>> = Mutex::new(BTreeMap::new());
+
+/// Maximum number of keys in [`SAID`].
+const MOST_SAID: usize = 1000;
 
 /// A key of the store with its value, or `None` if it was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +45,18 @@ impl Pair {
         parsed.inspect_err(|error| self.warn(what, &error.to_string())).ok()
     }
 
+    /// Logs once that this value cannot be read, no matter how often it is read.
     fn warn(&self, what: &str, error: &str) {
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() >= MOST_SAID {
+            said.clear();
+        }
+        if said.insert(self.key.clone(), self.modified) == Some(self.modified) {
+            return;
+        }
         let key = String::from_utf8_lossy(&self.key).into_owned();
         tracing::warn!(
-            "the store's {what} at {key} cannot be read and is ignored: {error}; delete the key, or restore a backup"
+            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; delete the key, or restore a backup"
         );
     }
 
@@ -103,7 +117,7 @@ pub(crate) struct Others {
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) rows: Rows,
-    pub(crate) sessions: BTreeMap<PublicKey, (i64, SessionRecord)>,
+    pub(crate) sessions: Records,
     pub(crate) members: BTreeMap<ExitId, Member>,
     pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
     pub(crate) others: Others,
@@ -115,15 +129,14 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
     let mut contents = Contents::default();
     for pair in pairs {
         match keys.parse(&pair.key) {
-            Some(Key::Row(id)) => {
-                if let Some(row) = pair.row(id) {
-                    contents.rows.put(row, pair.modified);
-                }
-            }
+            Some(Key::Row(id)) => match pair.row(id) {
+                Some(row) => contents.rows.put(row, pair.modified),
+                None => contents.rows.cannot_read(id, pair.modified),
+            },
             Some(Key::Prefixes) => contents.rows.touch(Subject::Prefixes, pair.modified),
             Some(Key::Forwards) => contents.rows.touch(Subject::Forwards, pair.modified),
             Some(Key::Session(key)) => {
-                contents.sessions.extend(pair.parse("session").map(|record| (key, (pair.modified, record))));
+                contents.sessions.insert(key, (pair.modified, pair.parse("session")));
             }
             Some(Key::Heartbeat(exit)) => {
                 contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
@@ -204,7 +217,8 @@ impl Copy {
     }
 
     /// Replaces everything. Returns the changes, and records them as unseen.
-    pub(crate) fn replace(&mut self, revision: i64, rows: Rows, others: Others) -> Vec<RowChange> {
+    pub(crate) fn replace(&mut self, revision: i64, mut rows: Rows, others: Others) -> Vec<RowChange> {
+        rows.keep_unreadable(&self.rows);
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
         for subject in [Subject::Prefixes, Subject::Forwards] {
@@ -229,7 +243,10 @@ impl Copy {
     /// content.
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
-            let row = pair.row(*id)?;
+            let Some(row) = pair.row(*id) else {
+                Arc::make_mut(&mut self.rows).cannot_read(*id, pair.modified);
+                return None;
+            };
             let before = self.before(*id);
             Arc::make_mut(&mut self.rows).put(row.clone(), pair.modified);
             self.changes += 1;
@@ -319,7 +336,8 @@ impl Copy {
             Some(Pair::new(keys.name(&Key::Row(id)), value, row.modified))
         });
         let roster = self.roster().map(|roster| Pair::new(keys.name(&Key::Roster), roster, 0));
-        let drain = (self.drains() == Some(true)).then(|| Pair::new(keys.name(&Key::Drain(me.clone())), "", 0));
+        let drain =
+            (self.drains() == Some(true)).then(|| Pair::new(keys.name(&Key::Drain(me.clone())), "", 0));
         rows.chain(roster).chain(drain).collect()
     }
 }

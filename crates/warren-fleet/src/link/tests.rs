@@ -812,3 +812,79 @@ fn a_restless_client_is_paced() {
     assert_eq!(claim_in(&last, key(1)), Some(180));
     assert!(!sessions.has_unsent());
 }
+
+#[test]
+fn a_record_that_the_store_refuses_holds_up_no_other() {
+    let (me, keys, start) = (exit(0), Keys::new("home"), Instant::now());
+    let mut sessions = Sessions::default();
+    (0..200).for_each(|number| sessions.open(key(number), (vec![1], 1), start));
+    let refused = keys.name(&Key::Session(key(77)));
+    let mut recorded = BTreeSet::new();
+    let mut attempts = 0;
+    // Twenty batches a second, for two seconds.
+    for turn in 0..40 {
+        let now = start + Duration::from_millis(50 * turn);
+        let (batch, _) = sessions.batch(&me, &keys, now);
+        if batch.operations.contains_key(&refused) {
+            sessions.refused(&batch, now);
+            attempts += usize::from(batch.sessions.len() == 1);
+        } else {
+            recorded.extend(batch.operations.keys().cloned());
+            sessions.stored(&batch, now);
+        }
+    }
+    assert_eq!(recorded.len(), 199);
+    assert!((1..=3).contains(&attempts), "{attempts} attempts with it alone");
+    // Once the link knows what is there, the record is written at once.
+    let now = start + Duration::from_secs(5);
+    let (again, _) = sessions.batch(&me, &keys, now);
+    sessions.refused(&again, now);
+    assert!(sessions.batch(&me, &keys, now).0.sessions.is_empty(), "it waits");
+    sessions.cannot_read(key(77), 5);
+    let (batch, _) = sessions.batch(&me, &keys, now);
+    assert_eq!(batch.expected.get(&refused), Some(&Expected::Modified(5)));
+}
+
+#[test]
+fn a_row_that_cannot_be_read_is_kept_as_it_was_and_can_be_changed() {
+    let mut world = settled();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    world.propose(0, vec![client(2, 2, 2).into()]);
+    world.settle();
+    world.save(1);
+    for number in [1, 2] {
+        world.write(&Key::Row(RowId::Client(key(number))), Some(b"{".to_vec()));
+    }
+    world.settle();
+    // One link reads everything again, and one starts with the copy on its disk.
+    world.disconnect(0);
+    world.etcd.compacted = world.etcd.revision;
+    world.sides[0].seen = 0;
+    world.restart(1);
+    world.settle();
+    for index in [0, 1] {
+        assert_eq!(world.client(index, 1), Some(client(1, 1, 1)), "exit {index}");
+    }
+    // Either of them changes it. A third one removes the other client.
+    let disabled = Client { disabled: true, ..client(1, 1, 1) };
+    world.propose(1, vec![disabled.clone().into()]);
+    world.take(&Step::Remove { exit: 2, key: 2 });
+    world.settle();
+    for index in 0..EXITS {
+        assert_eq!(world.client(index, 1), Some(disabled.clone()), "exit {index}");
+        assert!(world.has(index, RowId::Removed(key(2))) && !world.has(index, RowId::Client(key(2))));
+    }
+    assert!(!world.etcd.pairs.contains_key(&Keys::new("home").name(&Key::Row(RowId::Client(key(2))))));
+}
+
+#[test]
+fn a_removed_key_that_cannot_be_read_stays_out() {
+    let mut world = settled();
+    world.write(&Key::Row(RowId::Removed(key(1))), Some(b"{".to_vec()));
+    world.settle();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    // The control: another key.
+    world.propose(1, vec![client(2, 2, 2).into()]);
+    world.settle();
+    assert_eq!((world.client(0, 1), world.client(0, 2)), (None, Some(client(2, 2, 2))));
+}

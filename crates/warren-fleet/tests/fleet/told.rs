@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use warren_fleet_link::{ExitMessage, FleetMessage, StoreLink};
+use warren_fleet_link::{ExitMessage, FleetMessage, Outcome, StoreLink};
+use warren_session::PublicKey;
+use warren_session::clients::Client;
 
 use super::support::exit::{Exit, key};
 use super::support::proxy::{CUT, OPEN};
 use super::support::{fleet_ok, wait_for};
-use super::{Fleet, client, number_key, three_exits, three_exits_one_behind_a_way};
+use super::{Fleet, client, number_key, removal, three_exits, three_exits_one_behind_a_way};
 
 #[test]
 fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
@@ -151,4 +153,60 @@ fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is
     nobody_is_behind(&fleet);
     let report = fleet_ok(&fleet.exits[0].directory, &["status"]);
     assert_eq!(report.matches(" applied").count(), 3, "{report}");
+}
+
+/// The name of a key in the store.
+fn name(kind: &str, key: PublicKey) -> String {
+    let text = key.to_string().replace('+', "-").replace('/', "_");
+    format!("/warren/fleet/{kind}/{}", text.trim_end_matches('='))
+}
+
+#[test]
+fn a_value_that_cannot_be_read_holds_up_nothing_else() {
+    let mut fleet = three_exits();
+    for number in [1, 2, 3] {
+        fleet.exits[0].store(&[client(&format!("client{number}"), key(number)).into()]);
+    }
+    for exit in &fleet.exits {
+        exit.wait("all are known", |seen| (seen.rows.len() == 3).then_some(()));
+    }
+    // The disk has them by then.
+    std::thread::sleep(Duration::from_millis(1_500));
+    let bad = number_key(500);
+    fleet.store.etcdctl_ok(&["put", &name("se", bad), r#"{"exit":"b","nonce":"AA==","claim":"x"}"#]);
+    fleet.store.etcdctl_ok(&["put", &name("cl", key(1)), "{"]);
+    fleet.store.etcdctl_ok(&["put", &name("cl", key(2)), "{"]);
+    // A link that starts now reads both in the store.
+    fleet.exits[1].stop_link("TERM");
+    fleet.exits[1].start_link();
+    let [a, b, c] = &fleet.exits[..] else { panic!() };
+
+    for exit in [a, b] {
+        exit.say(ExitMessage::Opened { key: bad, nonce: vec![1; 16], claim: 1 });
+    }
+    (0..10).for_each(|number| {
+        a.say(ExitMessage::Opened { key: number_key(number), nonce: vec![1; 16], claim: 1 });
+    });
+    wait_for("all sessions are recorded", Duration::from_secs(8), || {
+        let is_healed = fleet.store.etcdctl_ok(&["get", "--print-value-only", &name("se", bad)]).contains(r#""claim":1"#);
+        (records(&fleet) == 11 && is_healed).then_some(())
+    });
+
+    std::thread::sleep(Duration::from_secs(2));
+    for exit in [a, b, c] {
+        assert!(exit.client(key(1)).is_some() && exit.client(key(2)).is_some(), "a client is lost");
+    }
+    // Each exit can change the clients, and with them everybody else's.
+    let disabled = Client { disabled: true, ..b.client(key(1)).unwrap() };
+    let last_seen = Some(super::now());
+    let other = Client { last_seen, ..b.client(key(3)).unwrap() };
+    assert!(matches!(b.request(vec![disabled.clone().into(), other.into()]), Outcome::Stored { .. }));
+    assert!(matches!(c.request(removal("client2", key(2))), Outcome::Stored { .. }));
+    for exit in [a, b, c] {
+        wait_for("the changes are known", Duration::from_secs(5), || {
+            (exit.client(key(1)) == Some(disabled.clone()) && exit.client(key(2)).is_none()).then_some(())
+        });
+    }
+    let told = a.log().lines().filter(|line| line.contains("cannot be read")).count();
+    assert_eq!(told, 3, "each once: {}", a.log());
 }
