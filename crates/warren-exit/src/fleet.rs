@@ -285,14 +285,19 @@ impl Fleet {
     ) -> Result<Followed, String> {
         let mut followed = Followed::default();
         match message {
-            FleetMessage::Store(link) => self.take_store(now, link, sessions),
+            FleetMessage::Store(link) => self.take_store(link, sessions),
+            FleetMessage::Answered { ago } => {
+                if self.serving.heard(now, ago) {
+                    // The time of this answer must reach the disk, even if nothing else changes.
+                    self.copy_due.get_or_insert(now + self.file.lag());
+                }
+            }
             FleetMessage::Whole { revision, rows, is_last } => {
                 followed = self.take_whole(now, (revision, is_last), rows, sessions)?;
             }
             FleetMessage::Changes { revision, rows } => {
                 self.check_order(revision)?;
                 check_count(rows.len(), MAX_ROWS, "rows")?;
-                self.serving.heard(now);
                 followed = self.apply(now, rows, sessions);
                 self.act_by(revision, sessions);
             }
@@ -302,9 +307,6 @@ impl Fleet {
                 }
                 if let Outcome::Stored { revision } = outcome {
                     self.check_order(revision)?;
-                }
-                if outcome != Outcome::Unavailable {
-                    self.serving.heard(now);
                 }
                 followed = self.answer(now, id, outcome, sessions);
                 if let Outcome::Stored { revision } = outcome {
@@ -342,21 +344,14 @@ impl Fleet {
         Ok(followed)
     }
 
-    fn take_store(&mut self, now: Instant, mut link: StoreLink, sessions: &mut ExitSessions) {
+    fn take_store(&mut self, mut link: StoreLink, sessions: &mut ExitSessions) {
         if let StoreLink::Away { reason, .. } | StoreLink::Refused { reason } = &mut link {
             *reason = one_line(reason);
         }
         let was_reachable = self.is_reachable();
         let is_news = std::mem::discriminant(&self.store) != std::mem::discriminant(&link);
         match &link {
-            StoreLink::Reachable => {
-                self.serving.heard(now);
-                // The time of this answer must reach the disk, even if nothing else changes.
-                self.copy_due.get_or_insert(now + self.file.lag());
-                if is_news {
-                    tracing::info!("the fleet's store answers");
-                }
-            }
+            StoreLink::Reachable if is_news => tracing::info!("the fleet's store answers"),
             StoreLink::Away { reason, .. } if is_news => {
                 tracing::warn!(
                     "the fleet's store does not answer: {reason}; clients are served, and nobody is enrolled"
@@ -365,7 +360,7 @@ impl Fleet {
             StoreLink::Refused { reason } if is_news => {
                 tracing::error!("the fleet's store must not be used: {reason}");
             }
-            StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+            StoreLink::Reachable | StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
         }
         if link != StoreLink::Reachable {
             self.exits.lose();

@@ -267,8 +267,15 @@ pub enum FleetMessage {
         /// The exit of the newer session.
         exit: ExitId,
     },
-    /// Whether the store can be reached. Sent at the start, at each change, and every second while the store is away.
+    /// Whether the store can be reached. Sent at the start, at each change, and every second. For the first two seconds after a member
+    /// has failed, the store counts as reachable, because another member may answer.
     Store(StoreLink),
+    /// How long ago the store has answered `warren-fleet`. Sent every second once it has answered, also while it is away. The exit's
+    /// `max_staleness` counts from that answer.
+    Answered {
+        /// The time since the answer.
+        ago: Duration,
+    },
     /// All exits of the fleet. Sent at each change of any of them.
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
@@ -336,6 +343,7 @@ mod tests {
             FleetMessage::Whole { revision: 1, rows: rows.clone(), is_last: true },
             FleetMessage::Changes { revision: 2, rows },
             FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit },
+            FleetMessage::Answered { ago: Duration::from_millis(1_200) },
             FleetMessage::Exits { own_clock_offset_ms: 9, changed: 3, exits: vec![known] },
             FleetMessage::StoreAddresses {
                 addresses: vec!["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()],

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     exits: Exits,
     exit: Option<Exit>,
     store: Store,
+    /// When the store has answered.
+    answered: Option<Instant>,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
     /// The addresses of the store's members. `None` until one was found.
@@ -109,6 +111,7 @@ impl Link {
             sessions: Sessions::default(),
             exits: Exits::default(),
             exit: None,
+            answered: None,
             meta: None,
             certificates: Vec::new(),
             addresses: None,
@@ -192,7 +195,7 @@ impl Link {
             told: 0,
             is_news: true,
         });
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
         self.tell_certificates();
         // Sent before the clients, whose networks may contain these addresses.
         self.tell_addresses();
@@ -286,7 +289,7 @@ impl Link {
     pub(crate) fn store_up(&mut self, meta: Meta, revision: i64, now: Instant) {
         self.meta = Some(meta);
         self.store = Store::Up { live_from: revision };
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
         self.send_whole_if_missing();
     }
 
@@ -312,12 +315,26 @@ impl Link {
         self.store = Store::Refused(reason);
         let answers = self.requests.expire(None);
         self.out.extend(answers);
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
     }
 
     /// Tells the exit whether the store answers. Call this every second.
     pub(crate) fn report(&mut self, now: Instant) {
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
+    }
+
+    /// Records when the store has answered.
+    pub(crate) fn store_answered(&mut self, at: Option<Instant>) {
+        self.answered = at;
+    }
+
+    fn tell_store(&mut self, now: Instant) {
+        let link = self.store_link(now);
+        // An answer of a store that must not be used does not count.
+        if let (StoreLink::Reachable | StoreLink::Away { .. }, Some(at)) = (&link, self.answered) {
+            self.out.push(FleetMessage::Answered { ago: now.saturating_duration_since(at) });
+        }
+        self.out.push(FleetMessage::Store(link));
     }
 
     pub(crate) fn store_link(&self, now: Instant) -> StoreLink {
@@ -331,7 +348,8 @@ impl Link {
                 StoreLink::Reachable
             }
             Store::Down { since, reason } => {
-                StoreLink::Away { silent: now.duration_since(*since), reason: reason.clone() }
+                let since = self.answered.unwrap_or(*since);
+                StoreLink::Away { silent: now.saturating_duration_since(since), reason: reason.clone() }
             }
             Store::Refused(reason) => StoreLink::Refused { reason: reason.clone() },
         }

@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::meta::{Meta, Position};
 use crate::once::Once;
 use crate::snapshot::{Snapshot, StateDirectory};
-use crate::store::session::{self, FromStore, Recorded, Setup, ToStore};
+use crate::store::session::{self, FromStore, LastAnswer, Recorded, Setup, ToStore};
 use crate::users;
 
 /// How often this exit tells the other exits its state.
@@ -104,6 +104,7 @@ struct Runner {
     exit: Option<mpsc::Sender<warren_fleet_link::FleetMessage>>,
     store: StoreConnection,
     lease: Arc<AtomicI64>,
+    answered: Arc<LastAnswer>,
     /// Whether the store answers and may be used.
     is_used: Arc<AtomicBool>,
     /// The meta and cluster of the store that the link knows.
@@ -226,6 +227,7 @@ impl Runner {
             exit: None,
             store,
             lease,
+            answered: Arc::new(LastAnswer::new(now)),
             is_used: Arc::default(),
             known,
             position,
@@ -238,6 +240,7 @@ impl Runner {
     }
 
     fn exit_says(&mut self, message: FromExit) {
+        self.link.store_answered(self.answered.get());
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
             // The connection is about to end. Earlier messages of the exit no longer belong to a session.
@@ -282,6 +285,7 @@ impl Runner {
                     self.must_read_all();
                 }
                 self.known = Some((meta.clone(), cluster));
+                self.link.store_answered(self.answered.get());
                 self.link.store_up(meta, revision, now);
                 self.due.heartbeat = now;
             }
@@ -347,6 +351,7 @@ impl Runner {
             self.connect();
         }
         self.is_used.store(self.link.is_up(), Ordering::Relaxed);
+        self.link.store_answered(self.answered.get());
         self.link.expire(now);
         if now >= self.due.report {
             self.due.report = now + Duration::from_secs(1);
@@ -402,6 +407,7 @@ impl Runner {
             revision: self.is_live.then(|| self.link.revisions().0),
             rows,
             lease: Arc::clone(&self.lease),
+            answered: Arc::clone(&self.answered),
         };
         (self.store.commands, self.store.reports) = (Some(commands), Some(reports));
         tokio::spawn(session::run(setup, report, receiver));

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -15,7 +15,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use warren_fleet_link::ExitId;
 
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, apply, as_txn, find, in_words, read_all};
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, apply, as_txn, find, in_words, read_all, read_pages};
 use crate::exits::rejoin;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction, rows_of};
@@ -47,6 +47,33 @@ pub(crate) struct Setup {
     pub(crate) rows: Arc<Rows>,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
+    /// When the store has answered, on any connection.
+    pub(crate) answered: Arc<LastAnswer>,
+}
+
+/// The time of the store's latest answer.
+#[derive(Debug)]
+pub(crate) struct LastAnswer {
+    start: Instant,
+    /// Milliseconds after `start`, plus 1. 0 if the store has not answered.
+    after: AtomicU64,
+}
+
+impl LastAnswer {
+    pub(crate) fn new(start: Instant) -> Self {
+        Self { start, after: AtomicU64::new(0) }
+    }
+
+    /// Notes an answer that came just now.
+    fn now(&self) {
+        let after = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.after.store(after.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Option<Instant> {
+        let after = self.after.load(Ordering::Relaxed).checked_sub(1)?;
+        self.start.checked_add(Duration::from_millis(after))
+    }
 }
 
 /// A message from a connection, for the link.
@@ -91,11 +118,22 @@ pub(crate) enum ToStore {
 
 /// The result of something that was sent.
 enum Done {
-    Transaction { revision: i64 },
-    Sessions { batch: SessionBatch, lease: i64, outcome: Recorded },
-    Heartbeat { revision: i64, held: bool },
+    Transaction {
+        revision: i64,
+    },
+    Sessions {
+        batch: SessionBatch,
+        lease: i64,
+        outcome: Recorded,
+    },
+    Heartbeat {
+        revision: i64,
+        held: bool,
+    },
     /// A heartbeat could not be written, because this lease has ended.
-    LeaseEnded { lease: i64 },
+    LeaseEnded {
+        lease: i64,
+    },
     Probe,
 }
 
@@ -137,11 +175,12 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     }
     // Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
+    setup.answered.now();
     tell(report, FromStore::Up { meta, cluster: found.cluster, revision: found.revision }).await?;
     let revision = match setup.revision.filter(|_| !is_recovered) {
         Some(revision) => revision,
         None => {
-            let (revision, pairs) = read_all(&client, &setup.keys).await?;
+            let (revision, pairs) = read_pages(&client, &setup.keys, || setup.answered.now()).await?;
             tell(report, FromStore::Whole { revision, pairs }).await?;
             revision
         }
@@ -157,6 +196,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         running: JoinSet::new(),
         since: HashMap::new(),
         answered: Instant::now(),
+        last_answer: setup.answered,
         written: None,
         seen: 0,
     };
@@ -201,7 +241,9 @@ struct Connection {
     running: JoinSet<anyhow::Result<Done>>,
     /// When each request under way began.
     since: HashMap<Id, Instant>,
+    /// When the member has answered on this connection.
     answered: Instant,
+    last_answer: Arc<LastAnswer>,
     /// A revision that this link has written, and when that was answered.
     written: Option<(i64, Instant)>,
     /// The revision up to which the watch has come.
@@ -254,6 +296,7 @@ impl Connection {
         }
         if let Some(revision) = pairs.last().map(|last| last.modified) {
             self.seen = revision;
+            self.last_answer.now();
             tell(&self.report, FromStore::Events { revision, pairs }).await?;
         }
         Ok(())
@@ -342,7 +385,7 @@ impl Connection {
 
     /// Handles the remaining seconds of the lease, as the member has reported them.
     async fn kept(&mut self, seconds: i64) -> anyhow::Result<()> {
-        self.answered = Instant::now();
+        self.has_answered();
         if seconds == 0 {
             self.lease.store(0, Ordering::Relaxed);
             self.grant().await?;
@@ -354,7 +397,7 @@ impl Connection {
         let (id, done) = ended.context("a request to it was given up")?;
         self.since.remove(&id);
         let done = done.map_err(Ended::Failed)?;
-        self.answered = Instant::now();
+        self.has_answered();
         match done {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
@@ -371,6 +414,11 @@ impl Connection {
             Done::Probe => {}
         }
         Ok(())
+    }
+
+    fn has_answered(&mut self) {
+        self.answered = Instant::now();
+        self.last_answer.now();
     }
 
     /// Forgets a lease that has ended, unless there is a newer one.

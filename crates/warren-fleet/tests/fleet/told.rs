@@ -7,7 +7,7 @@ use warren_session::PublicKey;
 use warren_session::clients::Client;
 
 use super::support::exit::{Exit, key};
-use super::support::proxy::{CUT, OPEN};
+use super::support::proxy::{CUT, CUT_TO_EXIT, OPEN};
 use super::support::{fleet_ok, wait_for};
 use super::{Fleet, client, number_key, removal, three_exits, three_exits_one_behind_a_way};
 
@@ -27,9 +27,8 @@ fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
     fleet.exits[1].seen(|seen| (seen.wholes, seen.store) = (0, None));
     fleet.exits[1].seen(|seen| seen.order.clear());
     fleet.exits[1].start_link();
-    fleet.exits[1].wait("the exit has the newer roster", |seen| {
-        (seen.roster.as_deref() == Some(b"two")).then_some(())
-    });
+    fleet.exits[1]
+        .wait("the exit has the newer roster", |seen| (seen.roster.as_deref() == Some(b"two")).then_some(()));
     let told = |exit: &Exit| {
         exit.seen(|seen| {
             let drains = seen.order.iter().filter_map(|message| match message {
@@ -188,7 +187,8 @@ fn a_value_that_cannot_be_read_holds_up_nothing_else() {
         a.say(ExitMessage::Opened { key: number_key(number), nonce: vec![1; 16], claim: 1 });
     });
     wait_for("all sessions are recorded", Duration::from_secs(8), || {
-        let is_healed = fleet.store.etcdctl_ok(&["get", "--print-value-only", &name("se", bad)]).contains(r#""claim":1"#);
+        let is_healed =
+            fleet.store.etcdctl_ok(&["get", "--print-value-only", &name("se", bad)]).contains(r#""claim":1"#);
         (records(&fleet) == 11 && is_healed).then_some(())
     });
 
@@ -209,4 +209,33 @@ fn a_value_that_cannot_be_read_holds_up_nothing_else() {
     }
     let told = a.log().lines().filter(|line| line.contains("cannot be read")).count();
     assert_eq!(told, 3, "each once: {}", a.log());
+}
+
+#[test]
+fn an_exit_whose_link_is_cut_off_knows_when_the_store_has_answered_last() {
+    let (fleet, ways) = three_exits_one_behind_a_way();
+    let [a, _, c] = &fleet.exits[..] else { panic!() };
+    let answered = |exit: &Exit| exit.seen(|seen| seen.answered).unwrap();
+    for (round, cut) in [CUT, CUT_TO_EXIT, CUT].into_iter().enumerate() {
+        // At another moment between two answers in each round.
+        std::thread::sleep(Duration::from_millis(1_500 + 350 * u64::try_from(round).unwrap()));
+        ways.set(cut);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(7) {
+            let late = answered(c).saturating_duration_since(since);
+            assert!(late < Duration::from_millis(200), "an answer {late:?} after the cut");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let before = since.duration_since(answered(c));
+        println!("the last answer came {before:?} before the cut");
+        assert!(before < Duration::from_millis(1_500), "the last answer is unknown");
+        assert!(matches!(c.seen(|seen| seen.store.clone()), Some(StoreLink::Away { .. })));
+        // The control: an exit that is not cut off.
+        assert!(answered(a).elapsed() < Duration::from_millis(2_500));
+        ways.set(OPEN);
+        c.wait("the store has answered again", |seen| {
+            seen.answered.filter(|answered| *answered > since + Duration::from_secs(7))
+        });
+        c.wait("it is reachable", |seen| (seen.store == Some(StoreLink::Reachable)).then_some(()));
+    }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Seen {
     pub(crate) drain: Option<bool>,
     pub(crate) roster: Option<Vec<u8>>,
     pub(crate) store_addresses: Vec<std::net::IpAddr>,
+    /// When the store has answered, as the link says.
+    pub(crate) answered: Option<Instant>,
     /// Whether the exit says no more what it has applied.
     hangs: bool,
     /// When the exit has lost a client.
@@ -383,6 +385,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Elsewhere { key, nonce, exit, .. } => seen.elsewhere.push((key, nonce, exit)),
         FleetMessage::Store(store) => seen.store = Some(store),
+        FleetMessage::Answered { ago } => seen.answered = Instant::now().checked_sub(ago),
         FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
             (seen.own_clock_offset_ms, seen.changed, seen.exits) = (own_clock_offset_ms, changed, exits);
         }
