@@ -302,16 +302,7 @@ impl Fleet {
                 self.act_by(revision, sessions);
             }
             FleetMessage::Answer { id, outcome } => {
-                if !self.requests.is_asked(id) {
-                    return Err(format!("it answers request {id}, which is not open"));
-                }
-                if let Outcome::Stored { revision } = outcome {
-                    self.check_order(revision)?;
-                }
-                followed = self.answer(now, id, outcome, sessions);
-                if let Outcome::Stored { revision } = outcome {
-                    self.act_by(revision, sessions);
-                }
+                followed = self.take_answer(now, (id, outcome), sessions)?
             }
             FleetMessage::Elsewhere { key, nonce, claim, exit } => {
                 tracing::debug!("a client has a newer session at {exit}");
@@ -340,6 +331,25 @@ impl Fleet {
                 followed.roster = Some(bytes);
             }
             FleetMessage::Drain { on } => self.serving.ask_to_drain(on),
+        }
+        Ok(followed)
+    }
+
+    fn take_answer(
+        &mut self,
+        now: Instant,
+        (id, outcome): (u64, Outcome),
+        sessions: &mut ExitSessions,
+    ) -> Result<Followed, String> {
+        if !self.requests.is_asked(id) {
+            return Err(format!("it answers request {id}, which is not open"));
+        }
+        if let Outcome::Stored { revision } = outcome {
+            self.check_order(revision)?;
+        }
+        let followed = self.answer(now, id, outcome, sessions);
+        if let Outcome::Stored { revision } = outcome {
+            self.act_by(revision, sessions);
         }
         Ok(followed)
     }

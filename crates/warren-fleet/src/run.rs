@@ -20,6 +20,7 @@ use crate::exit_socket::{self, FromExit};
 use crate::link::Link;
 use crate::meta::{Meta, Position};
 use crate::once::Once;
+use crate::sessions::SessionBatch;
 use crate::snapshot::{Snapshot, StateDirectory};
 use crate::store::session::{self, FromStore, LastAnswer, Recorded, Setup, ToStore};
 use crate::users;
@@ -296,15 +297,7 @@ impl Runner {
             }
             FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, clock::now()),
             FromStore::NewLease => self.link.has_new_lease(),
-            FromStore::Sessions { batch, outcome } => {
-                self.is_recording = false;
-                match outcome {
-                    Recorded::Stored => self.link.sessions_stored(&batch, now),
-                    Recorded::Conflict => self.link.sessions_refused(&batch, now),
-                    // All records follow with the new lease.
-                    Recorded::LeaseEnded => {}
-                }
-            }
+            FromStore::Sessions { batch, outcome } => self.recorded(&batch, outcome, now),
             FromStore::Compacted => {
                 tracing::info!(
                     "the store has compacted changes that this link has not seen; reading everything again"
@@ -331,6 +324,16 @@ impl Runner {
                 self.due.save = now;
                 self.store.end(Some(REFUSED_PAUSE));
             }
+        }
+    }
+
+    fn recorded(&mut self, batch: &SessionBatch, outcome: Recorded, now: Instant) {
+        self.is_recording = false;
+        match outcome {
+            Recorded::Stored => self.link.sessions_stored(batch, now),
+            Recorded::Conflict => self.link.sessions_refused(batch, now),
+            // All records follow with the new lease.
+            Recorded::LeaseEnded => {}
         }
     }
 

@@ -302,6 +302,11 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
         "Days until a certificate around the store expires.",
         fleet.certificate_days.iter().map(|(name, days)| ([("certificate", name.clone())], *days)),
     )?;
+    write_exits(fleet, families)
+}
+
+/// The figures of all exits of the fleet.
+fn write_exits(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result {
     let live = fleet.exits.iter().filter(|exit| exit.state != "gone");
     families.gauges(
         "warren_fleet_behind_seconds",

@@ -56,7 +56,8 @@ impl Pair {
         }
         let key = String::from_utf8_lossy(&self.key).into_owned();
         tracing::warn!(
-            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; delete the key, or restore a backup"
+            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; delete the key, or \
+             restore a backup"
         );
     }
 

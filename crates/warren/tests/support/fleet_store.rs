@@ -190,9 +190,11 @@ impl Shared {
     }
 
     fn tell_store(&mut self) {
-        for link in 0..self.links.len() {
-            self.store(link).into_iter().for_each(|message| self.send(link, message));
-        }
+        (0..self.links.len()).for_each(|link| self.tell_store_to(link));
+    }
+
+    fn tell_store_to(&mut self, link: usize) {
+        self.store(link).into_iter().for_each(|message| self.send(link, message));
     }
 
     fn tell_exits(&self) {
@@ -304,7 +306,7 @@ impl Shared {
     fn welcome(&mut self, link: usize, to_exit: mpsc::UnboundedSender<FleetMessage>) {
         self.links[link].to_exit = Some(to_exit);
         self.links[link].connections += 1;
-        self.store(link).into_iter().for_each(|message| self.send(link, message));
+        self.tell_store_to(link);
         let rows: Vec<RowChange> = self.rows.values().cloned().collect();
         let revision = self.revision;
         let mut parts: Vec<Vec<RowChange>> = rows.chunks(100).map(<[_]>::to_vec).collect();
@@ -403,8 +405,7 @@ async fn serve(shared: &Arc<Mutex<Shared>>, link: usize, stream: UnixStream) {
             _ = beat.tick() => {
                 beats += 1;
                 if beats % 5 == 0 {
-                    let mut shared = shared.lock().unwrap();
-                    shared.store(link).into_iter().for_each(|message| shared.send(link, message));
+                    shared.lock().unwrap().tell_store_to(link);
                 }
             }
         }
