@@ -375,7 +375,7 @@ impl Link {
     }
 
     /// Applies the copy that an earlier process has left on the disk.
-    pub(crate) fn from_disk(&mut self, revision: i64, pairs: &[Pair]) {
+    pub(crate) fn resume(&mut self, revision: i64, pairs: &[Pair]) {
         self.whole(revision, pairs);
         self.copy.is_from_disk();
     }

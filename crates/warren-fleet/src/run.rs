@@ -199,7 +199,7 @@ impl Runner {
         }
         let snapshot = state.load()?;
         if let Some(snapshot) = &snapshot {
-            link.from_disk(snapshot.revision, &snapshot.pairs);
+            link.resume(snapshot.revision, &snapshot.pairs);
         }
         let position = snapshot.as_ref().map(|snapshot| snapshot.position.clone());
         let known = snapshot.map(|snapshot| (snapshot.meta, snapshot.position.cluster));

@@ -175,7 +175,7 @@ impl World {
         let process = format!("process{index}-{}", side.restarts);
         side.link = Link::new(Keys::new("home"), exit(index), process, now);
         if let Some((revision, pairs)) = &side.disk {
-            side.link.from_disk(*revision, pairs);
+            side.link.resume(*revision, pairs);
         }
         side.link.exit_said(hello(index), now).unwrap();
         (side.seen, side.is_up) = (0, false);
