@@ -5,6 +5,7 @@
 //! machine go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs`
 //! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
 
+mod exits;
 mod file;
 mod link;
 mod requests;
@@ -30,6 +31,7 @@ use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest,
 use warren_session::message::ExitLoad;
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
+use self::exits::Exits;
 use self::file::{FleetFile, Kept};
 pub(crate) use self::link::{LinkEvent, LinkEvents};
 pub(crate) use self::requests::Verdict;
@@ -57,7 +59,7 @@ pub(crate) struct Fleet {
     revision: i64,
     requests: Requests,
     serving: Serving,
-    exits: Vec<FleetExit>,
+    exits: Exits,
     clock_offset_ms: i64,
     around: AroundTheStore,
     counts: Counts,
@@ -150,7 +152,7 @@ impl Fleet {
             follows: false,
             revision: kept.revision,
             requests: Requests::default(),
-            exits: Vec::new(),
+            exits: Exits::default(),
             clock_offset_ms: 0,
             around: AroundTheStore { addresses, ..AroundTheStore::default() },
             counts: Counts::default(),
@@ -200,6 +202,7 @@ impl Fleet {
         let reason = format!("there is no link to it: {why}");
         self.store = StoreLink::Away { silent: self.serving.silent(Instant::now()), reason };
         (self.whole, self.follows) = (None, false);
+        self.exits.lose();
         for id in self.requests.lose_all() {
             self.counts.unavailable += 1;
             sessions.stored(Instant::now(), id, Err(StoreRefusal::Unavailable));
@@ -282,40 +285,33 @@ impl Fleet {
     ) -> Result<Followed, String> {
         let mut followed = Followed::default();
         match message {
-            FleetMessage::Store(link) => self.take_store(now, link, sessions),
+            FleetMessage::Store(link) => self.take_store(link, sessions),
+            FleetMessage::Answered { ago } => {
+                if self.serving.heard(now, ago) {
+                    // The time of this answer must reach the disk, even if nothing else changes.
+                    self.copy_due.get_or_insert(now + self.file.lag());
+                }
+            }
             FleetMessage::Whole { revision, rows, is_last } => {
                 followed = self.take_whole(now, (revision, is_last), rows, sessions)?;
             }
             FleetMessage::Changes { revision, rows } => {
                 self.check_order(revision)?;
                 check_count(rows.len(), MAX_ROWS, "rows")?;
-                self.serving.heard(now);
                 followed = self.apply(now, rows, sessions);
                 self.act_by(revision, sessions);
             }
             FleetMessage::Answer { id, outcome } => {
-                if !self.requests.is_asked(id) {
-                    return Err(format!("it answers request {id}, which is not open"));
-                }
-                if let Outcome::Stored { revision } = outcome {
-                    self.check_order(revision)?;
-                }
-                if outcome != Outcome::Unavailable {
-                    self.serving.heard(now);
-                }
-                followed = self.answer(now, id, outcome, sessions);
-                if let Outcome::Stored { revision } = outcome {
-                    self.act_by(revision, sessions);
-                }
+                followed = self.take_answer(now, (id, outcome), sessions)?
             }
             FleetMessage::Elsewhere { key, nonce, claim, exit } => {
                 tracing::debug!("a client has a newer session at {exit}");
                 sessions.elsewhere(now, key, &nonce, claim);
             }
-            FleetMessage::Exits { own_clock_offset_ms, exits } => {
+            FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
                 check_count(exits.len(), MAX_EXITS, "exits")?;
                 sessions.set_loads(exits.iter().filter(|exit| exit.is_alive).map(load_of).collect());
-                self.exits = exits;
+                self.exits.take(now, changed, exits);
                 self.look_at_clock(own_clock_offset_ms, sessions);
             }
             FleetMessage::Certificates { certificates } => {
@@ -339,21 +335,33 @@ impl Fleet {
         Ok(followed)
     }
 
-    fn take_store(&mut self, now: Instant, mut link: StoreLink, sessions: &mut ExitSessions) {
+    fn take_answer(
+        &mut self,
+        now: Instant,
+        (id, outcome): (u64, Outcome),
+        sessions: &mut ExitSessions,
+    ) -> Result<Followed, String> {
+        if !self.requests.is_asked(id) {
+            return Err(format!("it answers request {id}, which is not open"));
+        }
+        if let Outcome::Stored { revision } = outcome {
+            self.check_order(revision)?;
+        }
+        let followed = self.answer(now, id, outcome, sessions);
+        if let Outcome::Stored { revision } = outcome {
+            self.act_by(revision, sessions);
+        }
+        Ok(followed)
+    }
+
+    fn take_store(&mut self, mut link: StoreLink, sessions: &mut ExitSessions) {
         if let StoreLink::Away { reason, .. } | StoreLink::Refused { reason } = &mut link {
             *reason = one_line(reason);
         }
         let was_reachable = self.is_reachable();
         let is_news = std::mem::discriminant(&self.store) != std::mem::discriminant(&link);
         match &link {
-            StoreLink::Reachable => {
-                self.serving.heard(now);
-                // The time of this answer must reach the disk, even if nothing else changes.
-                self.copy_due.get_or_insert(now + self.file.lag());
-                if is_news {
-                    tracing::info!("the fleet's store answers");
-                }
-            }
+            StoreLink::Reachable if is_news => tracing::info!("the fleet's store answers"),
             StoreLink::Away { reason, .. } if is_news => {
                 tracing::warn!(
                     "the fleet's store does not answer: {reason}; clients are served, and nobody is enrolled"
@@ -362,7 +370,10 @@ impl Fleet {
             StoreLink::Refused { reason } if is_news => {
                 tracing::error!("the fleet's store must not be used: {reason}");
             }
-            StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+            StoreLink::Reachable | StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+        }
+        if link != StoreLink::Reachable {
+            self.exits.lose();
         }
         self.store = link;
         if !was_reachable && self.is_reachable() {

@@ -9,7 +9,7 @@ use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Each side refuses any other version, because both are of one release.
-pub const LINK_VERSION: u32 = 3;
+pub const LINK_VERSION: u32 = 4;
 
 /// Maximum number of rows of one message.
 pub const MAX_ROWS: usize = 1000;
@@ -267,12 +267,22 @@ pub enum FleetMessage {
         /// The exit of the newer session.
         exit: ExitId,
     },
-    /// Whether the store can be reached. Sent at the start, at each change, and every second while the store is away.
+    /// Whether the store can be reached. Sent at the start, at each change, and every second. For the first two seconds after a member
+    /// has failed, the store counts as reachable, because another member may answer.
     Store(StoreLink),
+    /// How long ago the store has answered `warren-fleet`. Sent every second once it has answered, also while it is away. The exit's
+    /// `max_staleness` counts from that answer.
+    Answered {
+        /// The time since the answer.
+        ago: Duration,
+    },
     /// All exits of the fleet. Sent at each change of any of them.
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
+        /// The revision of the latest change of a row. An exit that has applied less is behind. Later revisions are of heartbeats and
+        /// sessions.
+        changed: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,
     },
@@ -333,7 +343,8 @@ mod tests {
             FleetMessage::Whole { revision: 1, rows: rows.clone(), is_last: true },
             FleetMessage::Changes { revision: 2, rows },
             FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit },
-            FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
+            FleetMessage::Answered { ago: Duration::from_millis(1_200) },
+            FleetMessage::Exits { own_clock_offset_ms: 9, changed: 3, exits: vec![known] },
             FleetMessage::StoreAddresses {
                 addresses: vec!["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()],
                 is_whole: false,

@@ -29,6 +29,8 @@ mod many;
 #[path = "fleet/store_log.rs"]
 mod store_log;
 mod support;
+#[path = "fleet/told.rs"]
+mod told;
 #[path = "fleet/workload.rs"]
 mod workload;
 

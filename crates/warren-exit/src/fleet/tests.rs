@@ -64,6 +64,7 @@ impl Member {
     /// Connects, and the store has these clients.
     fn link(&mut self, rows: Vec<RowChange>) {
         self.connect();
+        self.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
         self.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
         self.hear(FleetMessage::Whole { revision: 1, rows, is_last: true }).unwrap();
         self.act();
@@ -323,6 +324,7 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
     assert_eq!(state(&exit), ExitState::Draining);
     // A link alone is not enough, and neither is a store before the exit has read its clients.
     exit.connect();
+    exit.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
     exit.fleet.serve(at(3), &mut exit.sessions);
     assert_eq!(state(&exit), ExitState::Draining);
@@ -336,6 +338,34 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
     exit.hear(FleetMessage::Drain { on: false }).unwrap();
     exit.fleet.serve(at(3), &mut exit.sessions);
     assert_eq!(state(&exit), ExitState::Serving);
+}
+
+#[test]
+fn the_time_without_the_store_counts_from_its_answer_whatever_the_link_says_meanwhile() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(60)));
+    exit.link(rows());
+    let now = Instant::now();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    // The link is cut off from the store, and counts it as reachable for a while.
+    for seconds in 1..=58 {
+        let store = match seconds {
+            ..=4 => StoreLink::Reachable,
+            _ => StoreLink::Away { silent: Duration::from_secs(seconds), reason: String::new() },
+        };
+        // An answer in between is that of a link that has started again, and knows an earlier one only.
+        let ago = Duration::from_secs(if seconds == 30 { 45 } else { seconds });
+        for message in [FleetMessage::Store(store), FleetMessage::Answered { ago }] {
+            exit.fleet.take(at(seconds), message, &mut exit.sessions).unwrap();
+        }
+        assert!(!exit.fleet.serve(at(seconds), &mut exit.sessions), "after {seconds} s");
+    }
+    assert!(exit.fleet.due().is_some_and(|due| due <= at(60)), "it looks again in time");
+    assert!(exit.fleet.serve(at(60), &mut exit.sessions));
+    // The control: a later answer.
+    exit.fleet
+        .take(at(70), FleetMessage::Answered { ago: Duration::from_secs(2) }, &mut exit.sessions)
+        .unwrap();
+    assert_eq!(exit.fleet.serving.silent(at(70)), Duration::from_secs(2));
 }
 
 #[test]
@@ -357,7 +387,8 @@ fn the_time_of_an_answer_gets_to_the_disk_although_nothing_changes() {
     exit.fleet.copy(&mut exit.store, &mut exit.sessions);
     exit.fleet.copy(&mut exit.store, &mut exit.sessions);
     assert_eq!(exit.fleet.copy_due, None);
-    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    exit.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
     let within = Instant::now() + exit.fleet.file.lag();
     assert!(exit.fleet.due().is_some_and(|due| due <= within));
 }
@@ -398,7 +429,8 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
     let mut exit = Member::start();
     exit.link(rows());
     for (offset, is_wrong) in [(60_000, false), (60_001, true), (-60_001, true), (0, false)] {
-        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, exits: Vec::new() }).unwrap();
+        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, changed: 0, exits: Vec::new() })
+            .unwrap();
         assert_eq!(exit.fleet.is_clock_wrong(), is_wrong, "{offset}");
         assert_eq!(exit.fleet.status(0).is_clock_wrong, is_wrong);
     }
