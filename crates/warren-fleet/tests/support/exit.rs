@@ -42,7 +42,7 @@ pub(crate) struct Seen {
     pub(crate) own_clock_offset_ms: i64,
     pub(crate) drain: Option<bool>,
     pub(crate) roster: Option<Vec<u8>>,
-    pub(crate) store_addresses: Vec<std::net::IpAddr>,
+    pub(crate) members: Vec<std::collections::BTreeSet<std::net::IpAddr>>,
     /// When the exit has lost a client.
     pub(crate) gone: HashMap<PublicKey, Instant>,
     /// Everything in order, for tests of the order.
@@ -375,7 +375,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
-        FleetMessage::StoreAddresses { addresses, .. } => seen.store_addresses = addresses,
+        FleetMessage::StoreAddresses { members } => seen.members = members.into_values().collect(),
         FleetMessage::Certificates { .. } => {}
     }
     None
