@@ -436,9 +436,9 @@ fn a_member_that_the_store_gets_later_is_unknown_until_its_name_was_looked_up() 
     member.link(Vec::new());
     let known = |member: &Member| member.fleet.store_addresses().all();
     let before: [(&str, &[&str]); 2] = [("a", &["192.0.2.1"]), ("b", &["192.0.2.2"])];
-    for change in
-        [&[("a", &["192.0.2.1"][..]), ("b", &["192.0.2.2"]), ("c", &[])][..], &[("a", &[]), ("c", &[])]]
-    {
+    let changes: [&[(&str, &[&str])]; 2] =
+        [&[("a", &["192.0.2.1"]), ("b", &["192.0.2.2"]), ("c", &[])], &[("a", &[]), ("c", &[])]];
+    for change in changes {
         member.hear(members(&before)).unwrap();
         assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.2"])));
         member.hear(members(change)).unwrap();

@@ -248,7 +248,8 @@ mod tests {
             why_withheld("203.0.113.0/24".parse().unwrap(), &host, &needed)
         };
         // A member's name was never looked up, so the network may contain that member.
-        for members in [&[][..], &[("a", &[])], &[("a", &["198.51.100.1"]), ("b", &[])]] {
+        let unknown: [&[(&str, &[&str])]; 3] = [&[], &[("a", &[])], &[("a", &["198.51.100.1"]), ("b", &[])]];
+        for members in unknown {
             let said = why(members).unwrap();
             assert!(said.contains("are not all known yet; look at `endpoints`"), "{said}");
         }
