@@ -15,6 +15,7 @@ mod socket;
 mod tests;
 mod view;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,7 +24,7 @@ use warren_config::{ClientStore, FleetSettings};
 use warren_daemon::output;
 use warren_fleet_link::{
     ExitMessage, FleetExit, FleetMessage, Load, MAX_ADDRESSES, MAX_EXITS, MAX_ROWS, Outcome,
-    StoreCertificate, StoreLink,
+    StoreCertificate, StoreLink, StoreMembers,
 };
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
@@ -81,26 +82,29 @@ struct AroundTheStore {
 
 /// The addresses of the store's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StoreAddresses {
-    /// Those that are known.
-    pub(crate) known: Vec<IpAddr>,
-    /// Whether the addresses of all members were known at some time. Until then, any network may contain a member.
-    pub(crate) were_all_known: bool,
-}
+pub(crate) struct StoreAddresses(StoreMembers);
 
 impl StoreAddresses {
-    /// Stores the addresses of the members whose names could be looked up. Until all names could be looked up, earlier addresses stay.
-    fn take(&mut self, addresses: Vec<IpAddr>, is_whole: bool) {
-        let before = std::mem::replace(&mut self.known, addresses);
-        if is_whole {
-            self.were_all_known = true;
-            return;
-        }
-        for address in before {
-            if self.known.len() < MAX_ADDRESSES && !self.known.contains(&address) {
-                self.known.push(address);
+    pub(crate) fn new(members: StoreMembers) -> Self {
+        Self(members)
+    }
+
+    /// The addresses of all members. `None` if no member is known, or if the address of one was never found out. Any network may
+    /// contain that member.
+    pub(crate) fn all(&self) -> Option<Vec<IpAddr>> {
+        let is_known = !self.0.is_empty() && self.0.values().all(|addresses| !addresses.is_empty());
+        is_known.then(|| self.0.values().flatten().copied().collect())
+    }
+
+    /// Takes the list of members. A member that has no address now keeps its earlier ones. A member that has left the list is
+    /// forgotten, so that its addresses do not stand for another member's.
+    fn take(&mut self, mut members: StoreMembers) {
+        for (endpoint, addresses) in &mut members {
+            if addresses.is_empty() {
+                *addresses = self.0.remove(endpoint).unwrap_or_default();
             }
         }
+        self.0 = members;
     }
 }
 
@@ -139,7 +143,7 @@ impl Fleet {
         sessions.keep_copy();
         sessions.resume(kept.unsent.clone());
         let age = kept.age(SystemTime::now());
-        let addresses = StoreAddresses { known: kept.store, were_all_known: kept.is_store_known };
+        let addresses = StoreAddresses::new(kept.members);
         Ok(Self {
             serving: Serving::new(settings.max_staleness, Instant::now(), age, kept.answered),
             settings,
@@ -231,7 +235,7 @@ impl Fleet {
         self.say(ExitMessage::Load { load, state }, sessions);
     }
 
-    /// The addresses of the store's members, as far as they are known.
+    /// The addresses of the store's members.
     pub(crate) fn store_addresses(&self) -> &StoreAddresses {
         &self.around.addresses
     }
@@ -319,9 +323,11 @@ impl Fleet {
                 check_names(&certificates)?;
                 self.around.certificates = certificates;
             }
-            FleetMessage::StoreAddresses { addresses, is_whole } => {
-                check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
-                self.around.addresses.take(addresses, is_whole);
+            FleetMessage::StoreAddresses { members } => {
+                check_count(members.len(), MAX_ADDRESSES, "members of the store")?;
+                let addresses = members.values().map(BTreeSet::len).sum();
+                check_count(addresses, MAX_ADDRESSES, "addresses of the store")?;
+                self.around.addresses.take(members);
                 // After a restart, the exit needs these addresses before the link tells it again. So they go into the copy.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
@@ -572,8 +578,7 @@ impl Fleet {
             answered: self.serving.answered(),
             revision: self.revision,
             unsent: sessions.unsent(),
-            store: self.around.addresses.known.clone(),
-            is_store_known: self.around.addresses.were_all_known,
+            members: self.around.addresses.0.clone(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The messages of both sides.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub const MAX_ROWS: usize = 1000;
 /// Maximum number of exits of a fleet.
 pub const MAX_EXITS: usize = 1000;
 
-/// Maximum number of addresses of the store's members.
+/// Maximum number of the store's members, and of the addresses of all members together.
 pub const MAX_ADDRESSES: usize = 100;
 
 /// Maximum size in bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
@@ -226,6 +227,10 @@ pub struct StoreCertificate {
     pub expires: i64,
 }
 
+/// The store's members by their endpoints in `fleet.toml`, each with its known addresses. A member without one has a name that
+/// could not be looked up yet.
+pub type StoreMembers = BTreeMap<String, BTreeSet<IpAddr>>;
+
 /// A message of `warren-fleet` to the exit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -286,13 +291,11 @@ pub enum FleetMessage {
         /// The exits, by name.
         exits: Vec<FleetExit>,
     },
-    /// The addresses of the store's members. Sent at the start and at each change. No network behind a client may take them from
-    /// the exit's host.
+    /// All members of the store with their addresses. Sent at the start, before any name is looked up, and at each change. No
+    /// network behind a client may take an address from the exit's host.
     StoreAddresses {
-        /// Up to [`MAX_ADDRESSES`], in order.
-        addresses: Vec<IpAddr>,
-        /// Whether all members' names have been looked up. If not, addresses that the exit knew before may still be theirs.
-        is_whole: bool,
+        /// Up to [`MAX_ADDRESSES`] members. A member without an address keeps those that the exit knows.
+        members: StoreMembers,
     },
     /// All certificates of the store and its users. Sent from time to time.
     Certificates {
@@ -346,8 +349,11 @@ mod tests {
             FleetMessage::Answered { ago: Duration::from_millis(1_200) },
             FleetMessage::Exits { own_clock_offset_ms: 9, changed: 3, exits: vec![known] },
             FleetMessage::StoreAddresses {
-                addresses: vec!["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()],
-                is_whole: false,
+                members: [
+                    ("https://a.example.net:2379".to_owned(), ["::1".parse().unwrap()].into()),
+                    ("https://nobody.invalid:2379".to_owned(), BTreeSet::new()),
+                ]
+                .into(),
             },
             FleetMessage::Certificates {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],

@@ -5,13 +5,12 @@ mod copy;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use warren_fleet_link::{
     ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreCertificate,
-    StoreLink,
+    StoreLink, StoreMembers,
 };
 use warren_session::clients::RowChange;
 
@@ -46,18 +45,9 @@ pub(crate) struct Link {
     answered: Option<Instant>,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
-    /// The addresses of the store's members. `None` until one was found.
-    addresses: Option<Found>,
+    /// The store's members with their addresses. Empty until [`Self::set_addresses`] is called.
+    addresses: StoreMembers,
     out: Vec<FleetMessage>,
-}
-
-/// The known addresses of the store's members.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// In order.
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Whether the addresses of all members are known.
-    pub(crate) is_whole: bool,
 }
 
 /// The exit that is connected.
@@ -114,7 +104,7 @@ impl Link {
             answered: None,
             meta: None,
             certificates: Vec::new(),
-            addresses: None,
+            addresses: StoreMembers::new(),
             out: Vec::new(),
             keys,
             me,
@@ -238,14 +228,14 @@ impl Link {
     }
 
     /// Sets the addresses of the store's members, and tells the exit.
-    pub(crate) fn set_addresses(&mut self, found: Found) {
-        self.addresses = Some(found);
+    pub(crate) fn set_addresses(&mut self, members: StoreMembers) {
+        self.addresses = members;
         self.tell_addresses();
     }
 
     fn tell_addresses(&mut self) {
-        if let Some(Found { addresses, is_whole }) = self.addresses.clone() {
-            self.out.push(FleetMessage::StoreAddresses { addresses, is_whole });
+        if !self.addresses.is_empty() {
+            self.out.push(FleetMessage::StoreAddresses { members: self.addresses.clone() });
         }
     }
 

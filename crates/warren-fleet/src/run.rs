@@ -194,9 +194,7 @@ impl Runner {
     fn new(config: FleetConfig, state: StateDirectory) -> anyhow::Result<Self> {
         let now = Instant::now();
         let mut link = Link::new(config.keys(), config.exit.clone(), random_name()?, now);
-        if let Some(found) = addresses::without_look_up(&config.store.endpoints) {
-            link.set_addresses(found);
-        }
+        link.set_addresses(addresses::without_look_up(&config.store.endpoints));
         let snapshot = state.load()?;
         if let Some(snapshot) = &snapshot {
             link.resume(snapshot.revision, &snapshot.pairs);

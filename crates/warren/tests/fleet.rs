@@ -156,18 +156,19 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
         [routes.contains("198.51.99.0/24"), routes.contains("198.51.98.0/24")]
     };
     // A member's name was never looked up, so any network may contain the member.
-    let some = vec!["203.0.113.7".parse().unwrap()];
     for (exit, link) in fleet.exits.iter_mut().zip(fleet.links) {
-        fleet.store.say(link, FleetMessage::StoreAddresses { addresses: some.clone(), is_whole: false });
+        fleet.store.say(link, members(&[("a", Some("203.0.113.7")), ("b", None)]));
         eventually(seconds(10), "the log says why no network is routed", || {
             exit.daemon().output().contains("store are not all known yet")
         });
         assert_eq!(has(exit), [false, false]);
-        fleet.store.say(link, FleetMessage::StoreAddresses { addresses: some.clone(), is_whole: true });
+        fleet.store.say(link, members(&[("a", Some("203.0.113.7"))]));
         eventually(seconds(10), "both networks are routed", || has(exit) == [true, true]);
     }
-    let addresses = vec!["2001:db8::7".parse().unwrap(), "198.51.99.7".parse().unwrap()];
-    fleet.store.say(fleet.links[0], FleetMessage::StoreAddresses { addresses, is_whole: true });
+    // The same holds for a member that is added later, until its name is looked up.
+    fleet.store.say(fleet.links[0], members(&[("a", None), ("c", None)]));
+    eventually(seconds(10), "no network is routed", || has(&fleet.exits[0]) == [false, false]);
+    fleet.store.say(fleet.links[0], members(&[("a", Some("2001:db8::7")), ("c", Some("198.51.99.7"))]));
     eventually(seconds(10), "the way to the store is the host's own", || {
         has(&fleet.exits[0]) == [false, true]
     });
@@ -178,6 +179,14 @@ fn an_exit_of_a_fleet_routes_no_network_with_the_fleets_store_to_a_client() {
     fleet.exits[0].run();
     eventually(seconds(10), "the other network is routed", || has(&fleet.exits[0])[1]);
     assert_eq!(has(&fleet.exits[0]), [false, true]);
+}
+
+/// The message with these members of the store.
+fn members(members: &[(&str, Option<&str>)]) -> FleetMessage {
+    let member = |&(endpoint, address): &(&str, Option<&str>)| {
+        (endpoint.to_owned(), address.into_iter().map(|address| address.parse().unwrap()).collect())
+    };
+    FleetMessage::StoreAddresses { members: members.iter().map(member).collect() }
 }
 
 /// Needs Chromium and its driver.

@@ -440,29 +440,65 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
 fn where_the_store_is_outlasts_a_restart() {
     let mut member = Member::start();
     member.link(Vec::new());
-    let were_all_known = |member: &Member| member.fleet.store_addresses().were_all_known;
-    let some = vec!["192.0.2.7".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: some, is_whole: false }).unwrap();
-    assert!(!were_all_known(&member), "a name was never looked up");
-    let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: addresses.clone(), is_whole: true }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, addresses);
+    let known = |member: &Member| member.fleet.store_addresses().all();
+    member.hear(members(&[("a", &["192.0.2.1"]), ("b", &[])])).unwrap();
+    assert_eq!(known(&member), None, "a name was never looked up");
+    let both = addresses(&["192.0.2.1", "2001:db8::1"]);
+    member.hear(members(&[("a", &["192.0.2.1"]), ("b", &["2001:db8::1"])])).unwrap();
+    assert_eq!(known(&member), Some(both.clone()));
     member.fleet.copy(&mut member.store, &mut member.sessions);
     let mut member = member.restart();
-    assert_eq!(member.fleet.store_addresses().known, addresses);
-    assert!(were_all_known(&member));
+    assert_eq!(known(&member), Some(both));
     member.connect();
     // The link has restarted, and has found one member so far.
-    let found: Vec<IpAddr> = vec!["192.0.2.9".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: false }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, [found.clone(), addresses].concat());
-    assert!(were_all_known(&member), "they were known once");
-    // The control: all members are found.
-    member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: true }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, found);
-    let full: Vec<IpAddr> = (0..100).map(|last| IpAddr::from([192, 0, 2, last])).collect();
-    member.hear(FleetMessage::StoreAddresses { addresses: full.clone(), is_whole: false }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, full, "no more than a message may have");
-    let many = vec![IpAddr::from([192, 0, 2, 1]); MAX_ADDRESSES + 1];
-    assert!(member.hear(FleetMessage::StoreAddresses { addresses: many, is_whole: true }).is_err());
+    member.hear(members(&[("a", &["192.0.2.9"]), ("b", &[])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.9", "2001:db8::1"])), "they were known once");
+    let full: Vec<String> = (0..MAX_ADDRESSES).map(|last| format!("192.0.2.{last}")).collect();
+    let full: Vec<&str> = full.iter().map(String::as_str).collect();
+    member.hear(members(&[("a", &full)])).unwrap();
+    assert!(
+        member.hear(members(&[("a", &full), ("b", &["192.0.3.1"])])).is_err(),
+        "more than a message may have"
+    );
+}
+
+#[test]
+fn a_member_that_the_store_gets_later_is_unknown_until_its_name_was_looked_up() {
+    let mut member = Member::start();
+    member.link(Vec::new());
+    let known = |member: &Member| member.fleet.store_addresses().all();
+    let before: [(&str, &[&str]); 2] = [("a", &["192.0.2.1"]), ("b", &["192.0.2.2"])];
+    let changes: [&[(&str, &[&str])]; 2] =
+        [&[("a", &["192.0.2.1"]), ("b", &["192.0.2.2"]), ("c", &[])], &[("a", &[]), ("c", &[])]];
+    for change in changes {
+        member.hear(members(&before)).unwrap();
+        assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.2"])));
+        member.hear(members(change)).unwrap();
+        assert_eq!(known(&member), None, "{change:?}");
+        // A restart is no look-up.
+        member.fleet.copy(&mut member.store, &mut member.sessions);
+        member = member.restart();
+        member.connect();
+        assert_eq!(known(&member), None, "{change:?}");
+        member.hear(members(change)).unwrap();
+        assert_eq!(known(&member), None, "{change:?}");
+    }
+    member.hear(members(&[("a", &[]), ("c", &["192.0.2.3"])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.3"])), "the address of b is forgotten");
+    // The controls: the same members without an address now, and one member fewer.
+    member.hear(members(&[("a", &[]), ("c", &[])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.3"])));
+    member.hear(members(&[("a", &[])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.1"])));
+}
+
+/// The message with these members of the store.
+fn members(members: &[(&str, &[&str])]) -> FleetMessage {
+    let member =
+        |&(endpoint, known): &(&str, &[&str])| (endpoint.to_owned(), addresses(known).into_iter().collect());
+    FleetMessage::StoreAddresses { members: members.iter().map(member).collect() }
+}
+
+fn addresses(all: &[&str]) -> Vec<IpAddr> {
+    all.iter().map(|address| address.parse().unwrap()).collect()
 }

@@ -44,7 +44,7 @@ pub(crate) struct Seen {
     pub(crate) own_clock_offset_ms: i64,
     pub(crate) drain: Option<bool>,
     pub(crate) roster: Option<Vec<u8>>,
-    pub(crate) store_addresses: Vec<std::net::IpAddr>,
+    pub(crate) members: Vec<std::collections::BTreeSet<std::net::IpAddr>>,
     /// When the store has answered, as the link says.
     pub(crate) answered: Option<Instant>,
     /// Whether the exit says no more what it has applied.
@@ -391,7 +391,7 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
-        FleetMessage::StoreAddresses { addresses, .. } => seen.store_addresses = addresses,
+        FleetMessage::StoreAddresses { members } => seen.members = members.into_values().collect(),
         FleetMessage::Certificates { .. } => {}
     }
     None

@@ -357,7 +357,7 @@ fn asked_client(exit: &Exit, key: PublicKey) -> Client {
     let changes = &exit.unanswered.first().expect("a request").changes;
     let client = changes.iter().find_map(|change| match change {
         RowChange::Client { key: changed, client } if *changed == key => client.clone(),
-        _ => None,
+        RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
     });
     client.expect("a change of the client")
 }
