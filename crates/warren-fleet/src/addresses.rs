@@ -127,9 +127,8 @@ mod tests {
     #[test]
     fn a_member_whose_addresses_do_not_fit_counts_as_unknown() {
         let addresses = |count: usize| {
-            (0..count)
-                .map(|last| IpAddr::from(last.to_le_bytes()[..4].try_into().map(|it: [u8; 4]| it).unwrap()))
-                .collect::<BTreeSet<_>>()
+            let numbers = (0..=u32::MAX).take(count);
+            numbers.map(|number| IpAddr::from(number.to_be_bytes())).collect::<BTreeSet<_>>()
         };
         let members =
             |a, b| StoreMembers::from([("a".to_owned(), addresses(a)), ("b".to_owned(), addresses(b))]);
