@@ -13,22 +13,16 @@ use super::{Fleet, client, number_key, removal, three_exits, three_exits_one_beh
 
 #[test]
 fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
-    let mut fleet = three_exits();
+    let (mut fleet, ways) = three_exits_one_behind_a_way();
     let a = fleet.exits[0].directory.clone();
-    fleet_ok(&a, &["drain", "b"]);
+    fleet_ok(&a, &["drain", "c"]);
     fleet.store.etcdctl_ok(&["put", "/warren/fleet/ro", "one"]);
-    fleet.exits[1].wait("it is drained", |seen| {
+    fleet.exits[2].wait("it is drained", |seen| {
         (seen.drain == Some(true) && seen.roster.as_deref() == Some(b"one")).then_some(())
     });
     // The disk has them by then.
     std::thread::sleep(Duration::from_millis(1_500));
-    fleet.exits[1].stop_link("TERM");
-    fleet.store.etcdctl_ok(&["put", "/warren/fleet/ro", "two"]);
-    fleet.exits[1].seen(|seen| (seen.wholes, seen.store) = (0, None));
-    fleet.exits[1].seen(|seen| seen.order.clear());
-    fleet.exits[1].start_link();
-    fleet.exits[1]
-        .wait("the exit has the newer roster", |seen| (seen.roster.as_deref() == Some(b"two")).then_some(()));
+    fleet.exits[2].seen(|seen| seen.order.clear());
     let told = |exit: &Exit| {
         exit.seen(|seen| {
             let drains = seen.order.iter().filter_map(|message| match message {
@@ -38,17 +32,34 @@ fn a_drain_and_a_roster_that_came_while_the_link_was_down_reach_the_exit() {
             drains.collect::<Vec<_>>()
         })
     };
-    assert!(told(&fleet.exits[1]).iter().all(|on| *on), "the restart has ended the drain");
-
-    // A drain that ends, or begins, while the link is down.
-    for on in [false, true] {
-        fleet.exits[1].stop_link("KILL");
-        fleet_ok(&a, if on { &["drain", "b"] } else { &["drain", "b", "--end"] });
-        fleet.exits[1].start_link();
-        fleet.exits[1].wait("the exit knows of the drain", |seen| (seen.drain == Some(on)).then_some(()));
+    // Each time, the link gives its exit the copy on its disk before it reads the store. The drain lasts, ends, and begins again.
+    for (signal, roster, command) in [
+        ("TERM", "two", None),
+        ("KILL", "three", Some(&["drain", "c", "--end"][..])),
+        ("KILL", "four", Some(&["drain", "c"])),
+    ] {
+        fleet.exits[2].stop_link(signal);
+        if let Some(command) = command {
+            fleet_ok(&a, command);
+        }
+        fleet.store.etcdctl_ok(&["put", "/warren/fleet/ro", roster]);
+        ways.set(CUT);
+        fleet.exits[2].seen(|seen| seen.wholes = 0);
+        fleet.exits[2].start_link();
+        fleet.exits[2].wait("it has the copy on the disk", |seen| (seen.wholes > 0).then_some(()));
+        ways.set(OPEN);
+        let drains = command.is_none_or(|command| !command.contains(&"--end"));
+        fleet.exits[2].wait("the exit has the newer roster and knows of the drain", |seen| {
+            (seen.roster.as_deref() == Some(roster.as_bytes()) && seen.drain == Some(drains)).then_some(())
+        });
+        if command.is_none() {
+            assert!(told(&fleet.exits[2]).iter().all(|on| *on), "the restart has ended the drain");
+        }
+        // The disk has that by then.
+        std::thread::sleep(Duration::from_millis(1_500));
     }
     // The control: nobody drains this exit.
-    assert!(told(&fleet.exits[2]).iter().all(|on| !on));
+    assert!(told(&fleet.exits[1]).iter().all(|on| !on));
 }
 
 #[test]
