@@ -398,6 +398,7 @@ impl Runner {
             position: self.current_position(),
             revision: self.is_live.then(|| self.link.revisions().0),
             rows,
+            beside_rows: self.link.beside_rows(),
             lease: Arc::clone(&self.lease),
         };
         (self.store.commands, self.store.reports) = (Some(commands), Some(reports));
