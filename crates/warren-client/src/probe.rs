@@ -1,14 +1,19 @@
 //! Checks that traffic flows, by ICMP echo requests to the exit's inner address.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket as StdSocket};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::libc;
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, SockaddrIn6, sendmsg};
+use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, SockaddrStorage, recvmsg,
+    sendmsg, setsockopt,
+};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
 use warren_session::client::SessionGrant;
@@ -109,6 +114,12 @@ impl Drop for Lent {
 fn raw_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
+    // Received messages say through which device they came.
+    if domain == Domain::IPV4 {
+        setsockopt(&socket, Ipv4PacketInfo, &true)?;
+    } else {
+        setsockopt(&socket, Ipv6RecvPacketInfo, &true)?;
+    }
     Ok(socket)
 }
 
@@ -146,7 +157,8 @@ impl Probe {
         Ok(identifier)
     }
 
-    /// Sends echo requests with a given identifier through a device, with one of the sockets, until one is answered.
+    /// Sends echo requests with a given identifier through a device, with one of the sockets, until one is answered through the
+    /// same device.
     ///
     /// # Errors
     /// When there is no socket for the requests, or reading from it fails. That says nothing about the tunnel.
@@ -167,7 +179,7 @@ impl Probe {
                 // A request that cannot be sent now counts as not answered.
                 tracing::trace!("cannot send an echo request: {error}");
             }
-            if let Ok(answered) = tokio::time::timeout(wait, self.reply(&socket, identifier)).await {
+            if let Ok(answered) = tokio::time::timeout(wait, self.reply(&socket, device, identifier)).await {
                 return answered;
             }
             wait = (wait * 2).min(LONGEST_WAIT);
@@ -212,14 +224,20 @@ impl Probe {
         [ECHO_REQUEST_V4, 0, c0, c1, high, low, 0, 0]
     }
 
-    async fn reply(self, socket: &UdpSocket, identifier: Identifier) -> io::Result<()> {
+    async fn reply(self, socket: &UdpSocket, device: u32, identifier: Identifier) -> io::Result<()> {
         let mut buffer = [0; 1500];
         loop {
-            let (read, from) = socket.recv_from(&mut buffer).await?;
-            let message = buffer.get(..read).unwrap_or_default();
-            if from.ip() == self.gateway && self.is_reply(message, identifier) {
+            let received =
+                socket.async_io(Interest::READABLE, || receive(socket.as_raw_fd(), &mut buffer)).await?;
+            let message = buffer.get(..received.length).unwrap_or_default();
+            if received.from != Some(self.gateway) || !self.is_reply(message, identifier) {
+                continue;
+            }
+            if received.device == Some(device) {
                 return Ok(());
             }
+            // A host on the LAN can send the same, and its message proves nothing about the tunnel.
+            tracing::debug!("an echo reply of {} did not come through the tunnel; ignored", self.gateway);
         }
     }
 
@@ -233,6 +251,39 @@ impl Probe {
         let wanted = if self.gateway.is_ipv4() { ECHO_REPLY_V4 } else { ECHO_REPLY_V6 };
         matches!(message.get(header..), Some([kind, _, _, _, high, low, ..]) if *kind == wanted && [*high, *low] == identifier)
     }
+}
+
+/// A message that a raw socket has received.
+struct Received {
+    length: usize,
+    from: Option<IpAddr>,
+    /// The index of the device through which the message came.
+    device: Option<u32>,
+}
+
+fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut ancillary = nix::cmsg_space!(libc::in6_pktinfo);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let message = recvmsg::<SockaddrStorage>(
+        socket,
+        &mut parts,
+        Some(ancillary.as_mut_slice()),
+        MsgFlags::MSG_DONTWAIT,
+    )?;
+    let ipv4 = |from: &SockaddrStorage| from.as_sockaddr_in().map(|from| IpAddr::V4(from.ip()));
+    let ipv6 = |from: &SockaddrStorage| from.as_sockaddr_in6().map(|from| IpAddr::V6(from.ip()));
+    Ok(Received {
+        length: message.bytes,
+        from: message.address.as_ref().and_then(|from| ipv4(from).or_else(|| ipv6(from))),
+        device: message.cmsgs()?.find_map(|way| device_of(&way)),
+    })
+}
+
+fn device_of(message: &ControlMessageOwned) -> Option<u32> {
+    if let ControlMessageOwned::Ipv4PacketInfo(way) = message {
+        return u32::try_from(way.ipi_ifindex).ok();
+    }
+    if let ControlMessageOwned::Ipv6PacketInfo(way) = message { Some(way.ipi6_ifindex) } else { None }
 }
 
 #[cfg(test)]
@@ -260,6 +311,32 @@ mod tests {
         assert!(!probe.is_reply(&message, [7, 8]));
         assert!(!probe.is_reply(&[], [7, 8]));
         assert!(!probe.is_reply(&[0x4f], [7, 8]));
+    }
+
+    /// The kernel answers on the loopback device, as the exit does behind the tunnel's.
+    #[tokio::test]
+    async fn only_a_reply_through_the_probes_own_device_counts() {
+        let sockets = EchoSockets::make();
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: raw sockets need root");
+            return;
+        }
+        for address in ["127.0.0.1", "::1"] {
+            let probe = probe(address, address);
+            let lent = sockets.lend(probe.domain()).unwrap();
+            let socket = lent.socket().unwrap().try_clone().unwrap();
+            let device = rustix::net::netdevice::name_to_index(&socket, "lo").unwrap();
+            let socket = UdpSocket::from_std(StdSocket::from(socket)).unwrap();
+            probe.send(&socket, device, [1, 2]).unwrap();
+            let other = probe.reply(&socket, device + 1, [1, 2]);
+            let other = tokio::time::timeout(Duration::from_millis(300), other).await;
+            assert!(other.is_err(), "{address}: {other:?}");
+            // The control: the same reply, and the device through which it comes.
+            probe.send(&socket, device, [1, 2]).unwrap();
+            let own =
+                tokio::time::timeout(Duration::from_secs(5), probe.reply(&socket, device, [1, 2])).await;
+            own.unwrap().unwrap();
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! machine go to it and come back as answers (`requests.rs`). What must survive a restart is in a file (`file.rs`). `serving.rs`
 //! decides when the exit sends its clients away. `view.rs` describes the state of the fleet.
 
+mod exits;
 mod file;
 mod link;
 mod requests;
@@ -14,6 +15,7 @@ mod socket;
 mod tests;
 mod view;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,7 +24,7 @@ use warren_config::{ClientStore, FleetSettings};
 use warren_daemon::output;
 use warren_fleet_link::{
     ExitMessage, FleetExit, FleetMessage, Load, MAX_ADDRESSES, MAX_EXITS, MAX_ROWS, Outcome,
-    StoreCertificate, StoreLink,
+    StoreCertificate, StoreLink, StoreMembers,
 };
 use warren_session::PublicKey;
 use warren_session::clients::RowChange;
@@ -30,6 +32,7 @@ use warren_session::exit::{AdminError, ExitSessions, StoreRefusal, StoreRequest,
 use warren_session::message::ExitLoad;
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
+use self::exits::Exits;
 use self::file::{FleetFile, Kept};
 pub(crate) use self::link::{LinkEvent, LinkEvents};
 pub(crate) use self::requests::Verdict;
@@ -57,7 +60,7 @@ pub(crate) struct Fleet {
     revision: i64,
     requests: Requests,
     serving: Serving,
-    exits: Vec<FleetExit>,
+    exits: Exits,
     clock_offset_ms: i64,
     around: AroundTheStore,
     counts: Counts,
@@ -79,26 +82,29 @@ struct AroundTheStore {
 
 /// The addresses of the store's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StoreAddresses {
-    /// Those that are known.
-    pub(crate) known: Vec<IpAddr>,
-    /// Whether the addresses of all members were known at some time. Until then, any network may contain a member.
-    pub(crate) were_all_known: bool,
-}
+pub(crate) struct StoreAddresses(StoreMembers);
 
 impl StoreAddresses {
-    /// Stores the addresses of the members whose names could be looked up. Until all names could be looked up, earlier addresses stay.
-    fn take(&mut self, addresses: Vec<IpAddr>, is_whole: bool) {
-        let before = std::mem::replace(&mut self.known, addresses);
-        if is_whole {
-            self.were_all_known = true;
-            return;
-        }
-        for address in before {
-            if self.known.len() < MAX_ADDRESSES && !self.known.contains(&address) {
-                self.known.push(address);
+    pub(crate) fn new(members: StoreMembers) -> Self {
+        Self(members)
+    }
+
+    /// The addresses of all members. `None` if no member is known, or if the address of one was never found out. Any network may
+    /// contain that member.
+    pub(crate) fn all(&self) -> Option<Vec<IpAddr>> {
+        let is_known = !self.0.is_empty() && self.0.values().all(|addresses| !addresses.is_empty());
+        is_known.then(|| self.0.values().flatten().copied().collect())
+    }
+
+    /// Takes the list of members. A member that has no address now keeps its earlier ones. A member that has left the list is
+    /// forgotten, so that its addresses do not stand for another member's.
+    fn take(&mut self, mut members: StoreMembers) {
+        for (endpoint, addresses) in &mut members {
+            if addresses.is_empty() {
+                *addresses = self.0.remove(endpoint).unwrap_or_default();
             }
         }
+        self.0 = members;
     }
 }
 
@@ -137,7 +143,7 @@ impl Fleet {
         sessions.keep_copy();
         sessions.resume(kept.unsent.clone());
         let age = kept.age(SystemTime::now());
-        let addresses = StoreAddresses { known: kept.store, were_all_known: kept.is_store_known };
+        let addresses = StoreAddresses::new(kept.members);
         Ok(Self {
             serving: Serving::new(settings.max_staleness, Instant::now(), age, kept.answered),
             settings,
@@ -150,7 +156,7 @@ impl Fleet {
             follows: false,
             revision: kept.revision,
             requests: Requests::default(),
-            exits: Vec::new(),
+            exits: Exits::default(),
             clock_offset_ms: 0,
             around: AroundTheStore { addresses, ..AroundTheStore::default() },
             counts: Counts::default(),
@@ -200,6 +206,7 @@ impl Fleet {
         let reason = format!("there is no link to it: {why}");
         self.store = StoreLink::Away { silent: self.serving.silent(Instant::now()), reason };
         (self.whole, self.follows) = (None, false);
+        self.exits.lose();
         for id in self.requests.lose_all() {
             self.counts.unavailable += 1;
             sessions.stored(Instant::now(), id, Err(StoreRefusal::Unavailable));
@@ -228,7 +235,7 @@ impl Fleet {
         self.say(ExitMessage::Load { load, state }, sessions);
     }
 
-    /// The addresses of the store's members, as far as they are known.
+    /// The addresses of the store's members.
     pub(crate) fn store_addresses(&self) -> &StoreAddresses {
         &self.around.addresses
     }
@@ -282,40 +289,33 @@ impl Fleet {
     ) -> Result<Followed, String> {
         let mut followed = Followed::default();
         match message {
-            FleetMessage::Store(link) => self.take_store(now, link, sessions),
+            FleetMessage::Store(link) => self.take_store(link, sessions),
+            FleetMessage::Answered { ago } => {
+                if self.serving.heard(now, ago) {
+                    // The time of this answer must reach the disk, even if nothing else changes.
+                    self.copy_due.get_or_insert(now + self.file.lag());
+                }
+            }
             FleetMessage::Whole { revision, rows, is_last } => {
                 followed = self.take_whole(now, (revision, is_last), rows, sessions)?;
             }
             FleetMessage::Changes { revision, rows } => {
                 self.check_order(revision)?;
                 check_count(rows.len(), MAX_ROWS, "rows")?;
-                self.serving.heard(now);
                 followed = self.apply(now, rows, sessions);
                 self.act_by(revision, sessions);
             }
             FleetMessage::Answer { id, outcome } => {
-                if !self.requests.is_asked(id) {
-                    return Err(format!("it answers request {id}, which is not open"));
-                }
-                if let Outcome::Stored { revision } = outcome {
-                    self.check_order(revision)?;
-                }
-                if outcome != Outcome::Unavailable {
-                    self.serving.heard(now);
-                }
-                followed = self.answer(now, id, outcome, sessions);
-                if let Outcome::Stored { revision } = outcome {
-                    self.act_by(revision, sessions);
-                }
+                followed = self.take_answer(now, (id, outcome), sessions)?
             }
             FleetMessage::Elsewhere { key, nonce, claim, exit } => {
                 tracing::debug!("a client has a newer session at {exit}");
                 sessions.elsewhere(now, key, &nonce, claim);
             }
-            FleetMessage::Exits { own_clock_offset_ms, exits } => {
+            FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
                 check_count(exits.len(), MAX_EXITS, "exits")?;
                 sessions.set_loads(exits.iter().filter(|exit| exit.is_alive).map(load_of).collect());
-                self.exits = exits;
+                self.exits.take(now, changed, exits);
                 self.look_at_clock(own_clock_offset_ms, sessions);
             }
             FleetMessage::Certificates { certificates } => {
@@ -323,9 +323,11 @@ impl Fleet {
                 check_names(&certificates)?;
                 self.around.certificates = certificates;
             }
-            FleetMessage::StoreAddresses { addresses, is_whole } => {
-                check_count(addresses.len(), MAX_ADDRESSES, "addresses of the store")?;
-                self.around.addresses.take(addresses, is_whole);
+            FleetMessage::StoreAddresses { members } => {
+                check_count(members.len(), MAX_ADDRESSES, "members of the store")?;
+                let addresses = members.values().map(BTreeSet::len).sum();
+                check_count(addresses, MAX_ADDRESSES, "addresses of the store")?;
+                self.around.addresses.take(members);
                 // After a restart, the exit needs these addresses before the link tells it again. So they go into the copy.
                 self.copy_due.get_or_insert(now + COPY_WITHIN);
             }
@@ -339,21 +341,33 @@ impl Fleet {
         Ok(followed)
     }
 
-    fn take_store(&mut self, now: Instant, mut link: StoreLink, sessions: &mut ExitSessions) {
+    fn take_answer(
+        &mut self,
+        now: Instant,
+        (id, outcome): (u64, Outcome),
+        sessions: &mut ExitSessions,
+    ) -> Result<Followed, String> {
+        if !self.requests.is_asked(id) {
+            return Err(format!("it answers request {id}, which is not open"));
+        }
+        if let Outcome::Stored { revision } = outcome {
+            self.check_order(revision)?;
+        }
+        let followed = self.answer(now, id, outcome, sessions);
+        if let Outcome::Stored { revision } = outcome {
+            self.act_by(revision, sessions);
+        }
+        Ok(followed)
+    }
+
+    fn take_store(&mut self, mut link: StoreLink, sessions: &mut ExitSessions) {
         if let StoreLink::Away { reason, .. } | StoreLink::Refused { reason } = &mut link {
             *reason = one_line(reason);
         }
         let was_reachable = self.is_reachable();
         let is_news = std::mem::discriminant(&self.store) != std::mem::discriminant(&link);
         match &link {
-            StoreLink::Reachable => {
-                self.serving.heard(now);
-                // The time of this answer must reach the disk, even if nothing else changes.
-                self.copy_due.get_or_insert(now + self.file.lag());
-                if is_news {
-                    tracing::info!("the fleet's store answers");
-                }
-            }
+            StoreLink::Reachable if is_news => tracing::info!("the fleet's store answers"),
             StoreLink::Away { reason, .. } if is_news => {
                 tracing::warn!(
                     "the fleet's store does not answer: {reason}; clients are served, and nobody is enrolled"
@@ -362,7 +376,10 @@ impl Fleet {
             StoreLink::Refused { reason } if is_news => {
                 tracing::error!("the fleet's store must not be used: {reason}");
             }
-            StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+            StoreLink::Reachable | StoreLink::Away { .. } | StoreLink::Refused { .. } => {}
+        }
+        if link != StoreLink::Reachable {
+            self.exits.lose();
         }
         self.store = link;
         if !was_reachable && self.is_reachable() {
@@ -561,8 +578,7 @@ impl Fleet {
             answered: self.serving.answered(),
             revision: self.revision,
             unsent: sessions.unsent(),
-            store: self.around.addresses.known.clone(),
-            is_store_known: self.around.addresses.were_all_known,
+            members: self.around.addresses.0.clone(),
         }
     }
 

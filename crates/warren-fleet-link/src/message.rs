@@ -1,5 +1,6 @@
 //! The messages of both sides.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use warren_session::clients::{RowChange, is_valid_name};
 use warren_session::{PublicKey, stored_key};
 
 /// Version of these messages. Each side refuses any other version, because both are of one release.
-pub const LINK_VERSION: u32 = 3;
+pub const LINK_VERSION: u32 = 4;
 
 /// Maximum number of rows of one message.
 pub const MAX_ROWS: usize = 1000;
@@ -17,7 +18,7 @@ pub const MAX_ROWS: usize = 1000;
 /// Maximum number of exits of a fleet.
 pub const MAX_EXITS: usize = 1000;
 
-/// Maximum number of addresses of the store's members.
+/// Maximum number of the store's members, and of the addresses of all members together.
 pub const MAX_ADDRESSES: usize = 100;
 
 /// Maximum size in bytes of a row, a session or an exit in the store. [`MAX_ROWS`] of them fit into a frame.
@@ -226,6 +227,10 @@ pub struct StoreCertificate {
     pub expires: i64,
 }
 
+/// The store's members by their endpoints in `fleet.toml`, each with its known addresses. A member without one has a name that
+/// could not be looked up yet.
+pub type StoreMembers = BTreeMap<String, BTreeSet<IpAddr>>;
+
 /// A message of `warren-fleet` to the exit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -267,22 +272,30 @@ pub enum FleetMessage {
         /// The exit of the newer session.
         exit: ExitId,
     },
-    /// Whether the store can be reached. Sent at the start, at each change, and every second while the store is away.
+    /// Whether the store can be reached. Sent at the start, at each change, and every second. For the first two seconds after a member
+    /// has failed, the store counts as reachable, because another member may answer.
     Store(StoreLink),
+    /// How long ago the store has answered `warren-fleet`. Sent every second once it has answered, also while it is away. The exit's
+    /// `max_staleness` counts from that answer.
+    Answered {
+        /// The time since the answer.
+        ago: Duration,
+    },
     /// All exits of the fleet. Sent at each change of any of them.
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
+        /// The revision of the latest change of a row. An exit that has applied less is behind. Later revisions are of heartbeats and
+        /// sessions.
+        changed: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,
     },
-    /// The addresses of the store's members. Sent at the start and at each change. No network behind a client may take them from
-    /// the exit's host.
+    /// All members of the store with their addresses. Sent at the start, before any name is looked up, and at each change. No
+    /// network behind a client may take an address from the exit's host.
     StoreAddresses {
-        /// Up to [`MAX_ADDRESSES`], in order.
-        addresses: Vec<IpAddr>,
-        /// Whether all members' names have been looked up. If not, addresses that the exit knew before may still be theirs.
-        is_whole: bool,
+        /// Up to [`MAX_ADDRESSES`] members. A member without an address keeps those that the exit knows.
+        members: StoreMembers,
     },
     /// All certificates of the store and its users. Sent from time to time.
     Certificates {
@@ -333,10 +346,14 @@ mod tests {
             FleetMessage::Whole { revision: 1, rows: rows.clone(), is_last: true },
             FleetMessage::Changes { revision: 2, rows },
             FleetMessage::Elsewhere { key: known.key, nonce: vec![1; 16], claim: 2, exit },
-            FleetMessage::Exits { own_clock_offset_ms: 9, exits: vec![known] },
+            FleetMessage::Answered { ago: Duration::from_millis(1_200) },
+            FleetMessage::Exits { own_clock_offset_ms: 9, changed: 3, exits: vec![known] },
             FleetMessage::StoreAddresses {
-                addresses: vec!["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()],
-                is_whole: false,
+                members: [
+                    ("https://a.example.net:2379".to_owned(), ["::1".parse().unwrap()].into()),
+                    ("https://nobody.invalid:2379".to_owned(), BTreeSet::new()),
+                ]
+                .into(),
             },
             FleetMessage::Certificates {
                 certificates: vec![StoreCertificate { name: "ca".to_owned(), expires: 9 }],

@@ -1,6 +1,6 @@
 //! The addresses of the store's members. The exit's host must reach them, so no network behind a client may contain one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -8,10 +8,9 @@ use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use warren_fleet_link::MAX_ADDRESSES;
+use warren_fleet_link::{MAX_ADDRESSES, StoreMembers};
 
 use crate::certificates::address_of;
-use crate::link::Found;
 
 /// The interval between look-ups once every member's address is known, and the interval until then.
 const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
@@ -19,28 +18,15 @@ const EVERY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_sec
 /// How long a look-up may take.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// The known addresses of each member. A member whose name cannot be looked up now keeps its addresses.
-#[derive(Default)]
-struct Known(BTreeMap<String, BTreeSet<IpAddr>>);
-
-impl Known {
-    fn found(&self, endpoints: &[String]) -> Found {
-        let all: BTreeSet<IpAddr> = self.0.values().flatten().copied().take(MAX_ADDRESSES).collect();
-        let is_whole = endpoints.iter().all(|endpoint| self.0.contains_key(endpoint));
-        Found { addresses: all.into_iter().collect(), is_whole }
-    }
+/// The members with the addresses that their endpoints contain. Members with names have no address yet.
+pub(crate) fn without_look_up(endpoints: &[String]) -> StoreMembers {
+    endpoints.iter().map(|endpoint| (endpoint.clone(), literal(endpoint).into_iter().collect())).collect()
 }
 
-/// The addresses that the endpoints contain. `None` if all endpoints have names.
-pub(crate) fn without_look_up(endpoints: &[String]) -> Option<Found> {
-    let literal = |endpoint: &String| Some((endpoint.clone(), [literal(endpoint)?].into()));
-    let known = Known(endpoints.iter().filter_map(literal).collect());
-    (!known.0.is_empty()).then(|| known.found(endpoints))
-}
-
-/// Looks the members up periodically. Reports each member's addresses as soon as they are found, and at each change.
-pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Found>) {
-    let mut known = Known::default();
+/// Looks the members up periodically. Reports each member's addresses as soon as they are found, and at each change. A member
+/// whose name cannot be looked up now keeps its addresses.
+pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<StoreMembers>) {
+    let mut known = without_look_up(&endpoints);
     let mut told = None;
     loop {
         // All look-ups run at once, so a look-up without an answer delays no other.
@@ -53,20 +39,34 @@ pub(crate) async fn watch(endpoints: Vec<String>, report: mpsc::Sender<Found>) {
         }
         while let Some(looked) = looking.join_next().await {
             let Ok(Some((endpoint, addresses))) = looked else { continue };
-            if !addresses.is_empty() {
-                known.0.insert(endpoint, addresses);
+            if addresses.is_empty() {
+                continue;
             }
-            let found = known.found(&endpoints);
-            if !found.addresses.is_empty() && told.as_ref() != Some(&found) {
+            known.insert(endpoint, addresses);
+            let found = within_limits(known.clone());
+            if told.as_ref() != Some(&found) {
                 if report.send(found.clone()).await.is_err() {
                     return;
                 }
                 told = Some(found);
             }
         }
-        let is_whole = told.as_ref().is_some_and(|told| told.is_whole);
-        sleep(if is_whole { EVERY.0 } else { EVERY.1 }).await;
+        sleep(if are_all_known(&known) { EVERY.0 } else { EVERY.1 }).await;
     }
+}
+
+fn are_all_known(members: &StoreMembers) -> bool {
+    members.values().all(|addresses| !addresses.is_empty())
+}
+
+/// Drops addresses that do not fit into a message. A member that keeps none counts as unknown.
+fn within_limits(mut members: StoreMembers) -> StoreMembers {
+    let mut left = MAX_ADDRESSES;
+    for addresses in members.values_mut() {
+        *addresses = std::mem::take(addresses).into_iter().take(left).collect();
+        left -= addresses.len();
+    }
+    members
 }
 
 /// The address of an endpoint that has no name.
@@ -101,33 +101,59 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_are_told_as_they_are_found_and_all_of_them_in_the_end() {
-        let [two, v6, one] =
-            ["192.0.2.2", "2001:db8::1", "192.0.2.1"].map(|text| text.parse::<IpAddr>().unwrap());
-        let endpoints = ["https://192.0.2.2:2379", "https://[2001:db8::1]:2379", "https://192.0.2.1:2379"];
-        let endpoints = endpoints.map(str::to_owned).to_vec();
-        let all = Found { addresses: vec![one, two, v6], is_whole: true };
-        assert_eq!(without_look_up(&endpoints), Some(all.clone()));
-        assert_eq!(last_told(endpoints, true).await, all);
+        let members = [
+            ("https://192.0.2.2:2379", Some("192.0.2.2")),
+            ("https://[2001:db8::1]:2379", Some("2001:db8::1")),
+            ("https://192.0.2.1:2379", Some("192.0.2.1")),
+        ];
+        let (endpoints, members) = endpoints_of(&members);
+        assert_eq!(without_look_up(&endpoints), members);
+        assert_eq!(last_told(endpoints, 3).await, members);
     }
 
     #[tokio::test]
     async fn a_member_whose_name_nobody_knows_hides_no_other() {
-        let endpoints = ["https://192.0.2.2:2379", "https://nobody.invalid:2379", "https://192.0.2.1:2379"];
-        let endpoints = endpoints.map(str::to_owned).to_vec();
-        let known = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap()).to_vec();
-        let some = Found { addresses: known, is_whole: false };
-        assert_eq!(without_look_up(&endpoints), Some(some.clone()));
-        assert_eq!(last_told(endpoints, false).await, some);
-        assert_eq!(without_look_up(&["https://nobody.invalid:2379".to_owned()]), None);
+        let members = [
+            ("https://192.0.2.2:2379", Some("192.0.2.2")),
+            ("https://nobody.invalid:2379", None),
+            ("https://192.0.2.1:2379", Some("192.0.2.1")),
+        ];
+        let (endpoints, members) = endpoints_of(&members);
+        // The exit must hear of the member without an address, too.
+        assert_eq!(without_look_up(&endpoints), members);
+        assert_eq!(last_told(endpoints, 2).await, members);
     }
 
-    /// The report once two addresses, or all of them, are known.
-    async fn last_told(endpoints: Vec<String>, is_whole: bool) -> Found {
+    #[test]
+    fn a_member_whose_addresses_do_not_fit_counts_as_unknown() {
+        let addresses = |count: usize| {
+            let numbers = (0..=u32::MAX).take(count);
+            numbers.map(|number| IpAddr::from(number.to_be_bytes())).collect::<BTreeSet<_>>()
+        };
+        let members =
+            |a, b| StoreMembers::from([("a".to_owned(), addresses(a)), ("b".to_owned(), addresses(b))]);
+        let of_both = |members: StoreMembers| members.values().map(BTreeSet::len).collect::<Vec<_>>();
+        assert_eq!(of_both(within_limits(members(MAX_ADDRESSES + 1, 1))), [MAX_ADDRESSES, 0]);
+        assert_eq!(of_both(within_limits(members(MAX_ADDRESSES - 1, 1))), [MAX_ADDRESSES - 1, 1]);
+    }
+
+    fn endpoints_of(members: &[(&str, Option<&str>)]) -> (Vec<String>, StoreMembers) {
+        let member = |&(endpoint, address): &(&str, Option<&str>)| {
+            (endpoint.to_owned(), address.into_iter().map(|address| address.parse().unwrap()).collect())
+        };
+        (
+            members.iter().map(|(endpoint, _)| (*endpoint).to_owned()).collect(),
+            members.iter().map(member).collect(),
+        )
+    }
+
+    /// The report once the addresses of so many members are known.
+    async fn last_told(endpoints: Vec<String>, known: usize) -> StoreMembers {
         let (report, mut told) = mpsc::channel(1);
         let watching = tokio::spawn(watch(endpoints, report));
         let found = loop {
             let found = told.recv().await.unwrap();
-            if found.is_whole || !is_whole && found.addresses.len() == 2 {
+            if found.values().filter(|addresses| !addresses.is_empty()).count() == known {
                 break found;
             }
         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use warren_config::ConfigError;
-use warren_fleet_link::ExitId;
+use warren_fleet_link::{ExitId, MAX_ADDRESSES};
 
 use crate::keys::{Keys, is_fleet_name};
 use crate::store::StoreOptions;
@@ -130,6 +130,12 @@ impl StoreConfig {
                 "`endpoints` is empty; name the members of the store, such as \"https://a.example.net:2379\""
             );
         }
+        if self.endpoints.len() > MAX_ADDRESSES {
+            bail!(
+                "`endpoints` names {} members of the store; name up to {MAX_ADDRESSES}",
+                self.endpoints.len()
+            );
+        }
         for endpoint in &self.endpoints {
             let is_local = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"]
                 .iter()
@@ -206,6 +212,8 @@ mod tests {
             assert!(store(&[bad]).check().unwrap_err().to_string().contains(bad), "{bad}");
         }
         assert!(store(&[]).check().is_err());
+        store(&["https://a.example.net:2379"; MAX_ADDRESSES]).check().unwrap();
+        assert!(store(&["https://a.example.net:2379"; MAX_ADDRESSES + 1]).check().is_err());
     }
 
     #[test]

@@ -5,13 +5,12 @@ mod copy;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use warren_fleet_link::{
     ExitId, ExitMessage, ExitState, FleetMessage, LINK_VERSION, Load, Outcome, Pools, StoreCertificate,
-    StoreLink,
+    StoreLink, StoreMembers,
 };
 use warren_session::clients::RowChange;
 
@@ -43,20 +42,13 @@ pub(crate) struct Link {
     exits: Exits,
     exit: Option<Exit>,
     store: Store,
+    /// When the store has answered.
+    answered: Option<Instant>,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
-    /// The addresses of the store's members. `None` until one was found.
-    addresses: Option<Found>,
+    /// The store's members with their addresses. Empty until [`Self::set_addresses`] is called.
+    addresses: StoreMembers,
     out: Vec<FleetMessage>,
-}
-
-/// The known addresses of the store's members.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// In order.
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Whether the addresses of all members are known.
-    pub(crate) is_whole: bool,
 }
 
 /// The exit that is connected.
@@ -110,9 +102,10 @@ impl Link {
             sessions: Sessions::default(),
             exits: Exits::default(),
             exit: None,
+            answered: None,
             meta: None,
             certificates: Vec::new(),
-            addresses: None,
+            addresses: StoreMembers::new(),
             out: Vec::new(),
             keys,
             me,
@@ -193,7 +186,7 @@ impl Link {
             told: 0,
             is_news: true,
         });
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
         self.tell_certificates();
         // Sent before the clients, whose networks may contain these addresses.
         self.tell_addresses();
@@ -209,11 +202,18 @@ impl Link {
         (exit.whole, exit.told, exit.applied) = (Some(revision), revision, 0);
         self.copy.forget_unseen(i64::MAX);
         self.out.extend(self.copy.whole());
-        self.out.extend(self.copy.roster().map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
-        // Sent either way, because a drain may have ended while the exit heard nothing.
-        self.out.push(FleetMessage::Drain { on: self.copy.drains() });
+        // A drain is sent even if it is over, because it may have ended while the exit heard nothing.
+        self.tell_roster_and_drain(None, None);
         self.exits.take_changed();
         self.tell_exits();
+    }
+
+    /// Tells the exit the roster and whether it is drained, if that is known and not what it was told before.
+    fn tell_roster_and_drain(&mut self, roster: Option<&[u8]>, drains: Option<bool>) {
+        let newer = self.copy.roster().filter(|newer| Some(*newer) != roster);
+        self.out.extend(newer.map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
+        let newer = self.copy.drains().filter(|newer| Some(*newer) != drains);
+        self.out.extend(newer.map(|on| FleetMessage::Drain { on }));
     }
 
     /// Sets the certificates of the store, and tells the exit.
@@ -229,20 +229,21 @@ impl Link {
     }
 
     /// Sets the addresses of the store's members, and tells the exit.
-    pub(crate) fn set_addresses(&mut self, found: Found) {
-        self.addresses = Some(found);
+    pub(crate) fn set_addresses(&mut self, members: StoreMembers) {
+        self.addresses = members;
         self.tell_addresses();
     }
 
     fn tell_addresses(&mut self) {
-        if let Some(Found { addresses, is_whole }) = self.addresses.clone() {
-            self.out.push(FleetMessage::StoreAddresses { addresses, is_whole });
+        if !self.addresses.is_empty() {
+            self.out.push(FleetMessage::StoreAddresses { members: self.addresses.clone() });
         }
     }
 
     fn tell_exits(&mut self) {
         let own_clock_offset_ms = self.exits.own_clock_offset(&self.me);
-        self.out.push(FleetMessage::Exits { own_clock_offset_ms, exits: self.exits.list() });
+        let (changed, exits) = (self.copy.latest_change(), self.exits.list());
+        self.out.push(FleetMessage::Exits { own_clock_offset_ms, changed, exits });
     }
 
     fn request(&mut self, id: u64, rows: Vec<RowChange>, now: Instant) {
@@ -279,7 +280,7 @@ impl Link {
     pub(crate) fn store_up(&mut self, meta: Meta, revision: i64, now: Instant) {
         self.meta = Some(meta);
         self.store = Store::Up { live_from: revision };
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
         self.send_whole_if_missing();
     }
 
@@ -305,12 +306,26 @@ impl Link {
         self.store = Store::Refused(reason);
         let answers = self.requests.expire(None);
         self.out.extend(answers);
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
     }
 
     /// Tells the exit whether the store answers. Call this every second.
     pub(crate) fn report(&mut self, now: Instant) {
-        self.out.push(FleetMessage::Store(self.store_link(now)));
+        self.tell_store(now);
+    }
+
+    /// Records when the store has answered.
+    pub(crate) fn store_answered(&mut self, at: Option<Instant>) {
+        self.answered = at;
+    }
+
+    fn tell_store(&mut self, now: Instant) {
+        let link = self.store_link(now);
+        // An answer of a store that must not be used does not count.
+        if let (StoreLink::Reachable | StoreLink::Away { .. }, Some(at)) = (&link, self.answered) {
+            self.out.push(FleetMessage::Answered { ago: now.saturating_duration_since(at) });
+        }
+        self.out.push(FleetMessage::Store(link));
     }
 
     pub(crate) fn store_link(&self, now: Instant) -> StoreLink {
@@ -324,7 +339,8 @@ impl Link {
                 StoreLink::Reachable
             }
             Store::Down { since, reason } => {
-                StoreLink::Away { silent: now.duration_since(*since), reason: reason.clone() }
+                let since = self.answered.unwrap_or(*since);
+                StoreLink::Away { silent: now.saturating_duration_since(since), reason: reason.clone() }
             }
             Store::Refused(reason) => StoreLink::Refused { reason: reason.clone() },
         }
@@ -349,11 +365,18 @@ impl Link {
         self.out.extend(answers);
     }
 
+    /// Applies the copy that an earlier process has left on the disk.
+    pub(crate) fn resume(&mut self, revision: i64, pairs: &[Pair]) {
+        self.whole(revision, pairs);
+        self.copy.is_from_disk();
+    }
+
     /// Applies everything that the store contains, read at one revision.
     pub(crate) fn whole(&mut self, revision: i64, pairs: &[Pair]) {
         // The outcome of a transaction under way is in the data just read, or comes as an event.
         self.requests.lose();
         let contents = read(&self.keys, Some(&self.me), pairs);
+        let (roster, drains) = (self.copy.roster().map(<[u8]>::to_vec), self.copy.drains());
         let changes = self.copy.replace(revision, contents.rows, contents.others);
         self.sessions.replace(contents.sessions);
         self.sessions.send_all_again();
@@ -362,8 +385,12 @@ impl Link {
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(Exit { whole: Some(_), told, .. }) => {
-                *told = revision;
+                // The exit says nothing about what it is not told.
+                if !changes.is_empty() {
+                    *told = revision;
+                }
                 self.out.extend(copy::in_parts(revision, changes));
+                self.tell_roster_and_drain(roster.as_deref(), drains);
             }
             _ => self.send_whole_if_missing(),
         }
@@ -416,6 +443,9 @@ impl Link {
             }
             Key::Session(client) => {
                 let record = pair.parse("session");
+                if record.is_none() && pair.value.is_some() {
+                    return self.sessions.cannot_read(client, pair.modified);
+                }
                 self.out.extend(self.sessions.record(&self.me, client, pair.modified, record));
             }
             Key::Heartbeat(exit) => {
@@ -482,6 +512,11 @@ impl Link {
         self.sessions.stored(batch, now);
     }
 
+    /// Records that the store has refused a batch, because one of its records is not as this link knew it.
+    pub(crate) fn sessions_refused(&mut self, batch: &SessionBatch, now: Instant) {
+        self.sessions.refused(batch, now);
+    }
+
     /// Records that the exit's records have a new lease, so that all of them are written again.
     pub(crate) fn has_new_lease(&mut self) {
         self.sessions.send_all_again();
@@ -534,7 +569,7 @@ impl Link {
 
     /// Everything that the disk keeps.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
-        let mut pairs = self.copy.pairs(&self.keys);
+        let mut pairs = self.copy.pairs(&self.keys, &self.me);
         pairs.extend(self.exits.members().filter_map(|(exit, member)| {
             let value = serde_json::to_vec(member).ok()?;
             Some(Pair::new(self.keys.name(&Key::Member(exit.clone())), value, 0))

@@ -29,6 +29,8 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     rows: BTreeMap<RowId, Row>,
+    /// The latest revisions of rows whose values cannot be read now. The rows themselves are as they were when they could be read.
+    unreadable: BTreeMap<RowId, i64>,
     holders: Holders,
     prefixes: i64,
     forwards: i64,
@@ -81,10 +83,22 @@ impl Rows {
         self.rows.contains_key(&id)
     }
 
+    /// Whether the store has something there, even if it cannot be read.
+    pub(crate) fn is_there(&self, id: RowId) -> bool {
+        self.has(id) || self.is_unreadable(id)
+    }
+
+    pub(crate) fn is_unreadable(&self, id: RowId) -> bool {
+        self.unreadable.contains_key(&id)
+    }
+
     /// Returns the revision of the latest change as etcd compares it: 0 if there is no such key.
     pub(crate) fn modified(&self, subject: Subject) -> i64 {
         match subject {
-            Subject::Row(id) => self.rows.get(&id).map_or(0, |row| row.modified),
+            Subject::Row(id) => {
+                let readable = self.rows.get(&id).map_or(0, |row| row.modified);
+                self.unreadable.get(&id).copied().unwrap_or(readable)
+            }
             Subject::Prefixes => self.prefixes,
             Subject::Forwards => self.forwards,
         }
@@ -105,9 +119,15 @@ impl Rows {
         self.rows.iter().map(|(id, row)| (*id, row))
     }
 
+    /// The revision of the latest change of a row that is still there. A removed client leaves its removed key.
+    pub(crate) fn latest_change(&self) -> i64 {
+        self.rows.values().map(|row| row.modified).max().unwrap_or(0)
+    }
+
     /// Sets or deletes a row.
     pub(crate) fn put(&mut self, content: RowChange, modified: i64) {
         let id = content.id();
+        self.unreadable.remove(&id);
         let before = self.rows.remove(&id);
         if let Some(Row { content: RowChange::Client { client: Some(client), key }, .. }) = &before {
             self.holders.release(client, *key);
@@ -117,6 +137,21 @@ impl Rows {
         }
         if content.is_set() {
             self.rows.insert(id, Row { modified, content });
+        }
+    }
+
+    /// Notes that a row has a value that cannot be read. Whoever changes the row must expect this revision.
+    pub(crate) fn cannot_read(&mut self, id: RowId, modified: i64) {
+        self.unreadable.insert(id, modified);
+    }
+
+    /// Takes over from an earlier reading what was in rows that cannot be read now.
+    pub(crate) fn keep_unreadable(&mut self, earlier: &Self) {
+        for (id, modified) in self.unreadable.clone() {
+            if let Some(row) = earlier.rows.get(&id).filter(|_| !self.rows.contains_key(&id)) {
+                self.put(row.content.clone(), row.modified);
+                self.cannot_read(id, modified);
+            }
         }
     }
 

@@ -20,8 +20,9 @@ use crate::exit_socket::{self, FromExit};
 use crate::link::Link;
 use crate::meta::{Meta, Position};
 use crate::once::Once;
+use crate::sessions::SessionBatch;
 use crate::snapshot::{Snapshot, StateDirectory};
-use crate::store::session::{self, FromStore, Setup, ToStore};
+use crate::store::session::{self, FromStore, LastAnswer, Recorded, Setup, ToStore};
 use crate::users;
 
 /// How often this exit tells the other exits its state.
@@ -104,6 +105,7 @@ struct Runner {
     exit: Option<mpsc::Sender<warren_fleet_link::FleetMessage>>,
     store: StoreConnection,
     lease: Arc<AtomicI64>,
+    answered: Arc<LastAnswer>,
     /// Whether the store answers and may be used.
     is_used: Arc<AtomicBool>,
     /// The meta and cluster of the store that the link knows.
@@ -192,12 +194,10 @@ impl Runner {
     fn new(config: FleetConfig, state: StateDirectory) -> anyhow::Result<Self> {
         let now = Instant::now();
         let mut link = Link::new(config.keys(), config.exit.clone(), random_name()?, now);
-        if let Some(found) = addresses::without_look_up(&config.store.endpoints) {
-            link.set_addresses(found);
-        }
+        link.set_addresses(addresses::without_look_up(&config.store.endpoints));
         let snapshot = state.load()?;
         if let Some(snapshot) = &snapshot {
-            link.whole(snapshot.revision, &snapshot.pairs);
+            link.resume(snapshot.revision, &snapshot.pairs);
         }
         let position = snapshot.as_ref().map(|snapshot| snapshot.position.clone());
         let known = snapshot.map(|snapshot| (snapshot.meta, snapshot.position.cluster));
@@ -226,6 +226,7 @@ impl Runner {
             exit: None,
             store,
             lease,
+            answered: Arc::new(LastAnswer::new(now)),
             is_used: Arc::default(),
             known,
             position,
@@ -238,6 +239,7 @@ impl Runner {
     }
 
     fn exit_says(&mut self, message: FromExit) {
+        self.link.store_answered(self.answered.get());
         match message {
             FromExit::Connected(sender) => self.exit = Some(sender),
             // The connection is about to end. Earlier messages of the exit no longer belong to a session.
@@ -282,6 +284,7 @@ impl Runner {
                     self.must_read_all();
                 }
                 self.known = Some((meta.clone(), cluster));
+                self.link.store_answered(self.answered.get());
                 self.link.store_up(meta, revision, now);
                 self.due.heartbeat = now;
             }
@@ -292,12 +295,7 @@ impl Runner {
             }
             FromStore::Events { revision, pairs } => self.link.events(revision, &pairs, clock::now()),
             FromStore::NewLease => self.link.has_new_lease(),
-            FromStore::Sessions { batch, is_stored } => {
-                self.is_recording = false;
-                if is_stored {
-                    self.link.sessions_stored(&batch, now);
-                }
-            }
+            FromStore::Sessions { batch, outcome } => self.recorded(&batch, outcome, now),
             FromStore::Compacted => {
                 tracing::info!(
                     "the store has compacted changes that this link has not seen; reading everything again"
@@ -327,6 +325,16 @@ impl Runner {
         }
     }
 
+    fn recorded(&mut self, batch: &SessionBatch, outcome: Recorded, now: Instant) {
+        self.is_recording = false;
+        match outcome {
+            Recorded::Stored => self.link.sessions_stored(batch, now),
+            Recorded::Conflict => self.link.sessions_refused(batch, now),
+            // All records follow with the new lease.
+            Recorded::LeaseEnded => {}
+        }
+    }
+
     fn lost(&mut self, reason: String, pause: Option<Duration>) {
         self.is_recording = false;
         self.link.store_down(reason, Instant::now());
@@ -344,6 +352,7 @@ impl Runner {
             self.connect();
         }
         self.is_used.store(self.link.is_up(), Ordering::Relaxed);
+        self.link.store_answered(self.answered.get());
         self.link.expire(now);
         if now >= self.due.report {
             self.due.report = now + Duration::from_secs(1);
@@ -400,6 +409,7 @@ impl Runner {
             rows,
             beside_rows: self.link.beside_rows(),
             lease: Arc::clone(&self.lease),
+            answered: Arc::clone(&self.answered),
         };
         (self.store.commands, self.store.reports) = (Some(commands), Some(reports));
         tokio::spawn(session::run(setup, report, receiver));

@@ -27,10 +27,19 @@ const MOST_WRITES: u32 = 8;
 /// How long a write of a client's record counts.
 const PACE: Duration = Duration::from_secs(10);
 
+/// How long a record that the store refuses waits, unless somebody else changes it.
+const PUT_OFF: Duration = Duration::from_secs(1);
+
+/// After this many refusals, the log says so.
+const MANY_REFUSALS: u32 = 10;
+
+/// Records with the revisions of their latest changes. `None` is one that cannot be read.
+pub(crate) type Records = BTreeMap<PublicKey, (i64, Option<SessionRecord>)>;
+
 /// Records, and this exit's own sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    records: BTreeMap<PublicKey, (i64, SessionRecord)>,
+    records: Records,
     own: BTreeMap<PublicKey, Own>,
     /// Nonces of sessions that are over and whose records may be there.
     closed: BTreeMap<PublicKey, Vec<u8>>,
@@ -40,6 +49,18 @@ pub(crate) struct Sessions {
     change: u64,
     /// The clients whose records were written within [`PACE`]: the start of the count, and the number of writes.
     written: BTreeMap<PublicKey, (Instant, u32)>,
+    /// How many records the next batch may have, after a refused one. One record that the store refuses must not hold up others.
+    narrowed: Option<usize>,
+    refused: BTreeMap<PublicKey, Refusal>,
+}
+
+/// A record that the store has refused although nothing else was in the batch.
+#[derive(Debug)]
+struct Refusal {
+    /// The revision that was expected.
+    modified: i64,
+    times: u32,
+    until: Instant,
 }
 
 #[derive(Debug)]
@@ -86,7 +107,7 @@ pub(crate) struct SessionBatch {
 impl Sessions {
     /// Records that a client has opened a session here, or keeps one, with its process's nonce and its number.
     pub(crate) fn open(&mut self, key: PublicKey, (nonce, claim): (Vec<u8>, u64), now: Instant) {
-        let basis = self.records.get(&key).map_or(0, |(modified, _)| *modified);
+        let basis = self.revision(&key);
         self.own.insert(key, Own { nonce, claim, opened: now, basis });
         self.closed.remove(&key);
         self.changed(key);
@@ -113,6 +134,7 @@ impl Sessions {
         self.own.clear();
         self.closed.clear();
         self.unsent.clear();
+        self.refused.clear();
     }
 
     /// Writes all records again, because they are gone with an earlier lease, or soon will be.
@@ -121,8 +143,20 @@ impl Sessions {
     }
 
     /// Replaces all records.
-    pub(crate) fn replace(&mut self, records: BTreeMap<PublicKey, (i64, SessionRecord)>) {
+    pub(crate) fn replace(&mut self, records: Records) {
         self.records = records;
+    }
+
+    /// Notes a record that cannot be read. If the client's session is here, the record is written again.
+    pub(crate) fn cannot_read(&mut self, key: PublicKey, modified: i64) {
+        self.records.insert(key, (modified, None));
+        if self.own.contains_key(&key) {
+            self.changed(key);
+        }
+    }
+
+    fn revision(&self, key: &PublicKey) -> i64 {
+        self.records.get(key).map_or(0, |(modified, _)| *modified)
     }
 
     /// Applies a record from the store. Returns a message for the exit if a session has moved away from here.
@@ -147,7 +181,7 @@ impl Sessions {
             self.closed.insert(key, record.nonce());
             self.changed(key);
         }
-        self.records.insert(key, (modified, record.clone()));
+        self.records.insert(key, (modified, Some(record.clone())));
         // If a session's own record is still to be written, this is decided once it is written.
         if !is_elsewhere || self.unsent.contains_key(&key) {
             return None;
@@ -170,18 +204,26 @@ impl Sessions {
     ) -> (SessionBatch, Vec<FleetMessage>) {
         let mut batch = SessionBatch::default();
         let mut lost = Vec::new();
+        self.refused.retain(|key, _| self.unsent.contains_key(key));
         self.written.retain(|_, (since, _)| now.duration_since(*since) < PACE);
         let may_write = |key: &PublicKey| self.written.get(key).is_none_or(|(_, count)| *count < MOST_WRITES);
+        let is_put_off = |key: &PublicKey| {
+            self.refused
+                .get(key)
+                .is_some_and(|refusal| now < refusal.until && refusal.modified == self.revision(key))
+        };
         let due: Vec<(PublicKey, u64)> = self
             .unsent
             .iter()
             .map(|(key, change)| (*key, *change))
             .filter(|(key, _)| may_write(key) || is_planted(Bug::RecordsWithoutPace))
-            .take(MAX_OPERATIONS)
+            .filter(|(key, _)| !is_put_off(key))
+            .take(self.narrowed.unwrap_or(MAX_OPERATIONS))
             .collect();
         for (key, change) in due {
-            let record = self.records.get(&key);
-            let modified = record.map_or(0, |(modified, _)| *modified);
+            let modified = self.revision(&key);
+            let record =
+                self.records.get(&key).and_then(|(modified, record)| Some((modified, record.as_ref()?)));
             let others = record.filter(|(_, record)| record.exit != *me);
             let value = match (self.own.get(&key), others) {
                 (Some(own), Some((modified, record)))
@@ -213,11 +255,32 @@ impl Sessions {
         (batch, lost)
     }
 
+    /// Records that the store has refused a batch, because one of its records is not as this link knew it. As a rule, the change is
+    /// about to arrive. Until the record is found that the store refuses, batches become smaller.
+    pub(crate) fn refused(&mut self, batch: &SessionBatch, now: Instant) {
+        let [(key, _)] = batch.sessions[..] else {
+            self.narrowed = Some((batch.sessions.len() / 2).max(1));
+            return;
+        };
+        let expected = batch.expected.values().next();
+        let Some(Expected::Modified(modified)) = expected.cloned() else { return };
+        let times = self.refused.get(&key).map_or(0, |refusal| refusal.times) + 1;
+        if times == MANY_REFUSALS {
+            tracing::warn!(
+                "the store does not take the record of the session of the client {key}; the sessions of others are recorded; \
+                 if this lasts, restart warren-fleet"
+            );
+        }
+        self.refused.insert(key, Refusal { modified, times, until: now + PUT_OFF });
+    }
+
     /// Records that a batch is stored. If a key has changed again meanwhile, it stays unsent, even if its session has the same
     /// nonce: the session may have another number, or an earlier lease.
     pub(crate) fn stored(&mut self, batch: &SessionBatch, now: Instant) {
+        self.narrowed = self.narrowed.map(|most| most * 2).filter(|most| *most < MAX_OPERATIONS);
         for (key, change) in &batch.sessions {
             self.written.entry(*key).or_insert((now, 0)).1 += 1;
+            self.refused.remove(key);
             if self.unsent.get(key) == Some(change) || is_planted(Bug::LaterChangeForgotten) {
                 self.unsent.remove(key);
                 self.closed.remove(key);

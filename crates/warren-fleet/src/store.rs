@@ -155,6 +155,15 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
 
 /// Reads everything that a link follows, as it is at one revision.
 pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i64, Vec<Pair>)> {
+    read_pages(client, keys, || ()).await
+}
+
+/// As [`read_all`], and calls `has_answered` after each answer of the store.
+async fn read_pages(
+    client: &Client,
+    keys: &Keys,
+    has_answered: impl Fn(),
+) -> anyhow::Result<(i64, Vec<Pair>)> {
     let mut kv = client.kv_client().max_decoding_message_size(MOST_BYTES);
     let (mut revision, mut bytes) = (0, 0);
     let mut pairs = Vec::new();
@@ -168,6 +177,7 @@ pub(crate) async fn read_all(client: &Client, keys: &Keys) -> anyhow::Result<(i6
             let options = GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
             let answer = timeout(ANSWER_TIMEOUT * 5, kv.get(start.clone(), Some(options))).await;
             let page = in_words(answer.context("it does not answer")?)?;
+            has_answered();
             if revision == 0 {
                 revision = page.header().context("etcd's answer has no header")?.revision();
             }

@@ -115,7 +115,7 @@ impl Drafting<'_> {
             self.draft.corrected.push(row.clone());
         }
         let current = self.known.rows.content(id);
-        if row == current {
+        if row == current && !self.known.rows.is_unreadable(id) {
             // In a transaction with other requests, the answer comes later. Nobody else may change the row before
             // that.
             self.expect(Subject::Row(id));
@@ -208,7 +208,7 @@ impl Drafting<'_> {
     /// Requires that a row is missing, unless the same request deletes it. A client cannot have a removed key, and a removed key
     /// cannot be a client's.
     fn must_be_missing(&mut self, id: RowId) -> Result<(), Conflict> {
-        if self.known.rows.has(id) && !self.request.contains(&id.deletion()) {
+        if self.known.rows.is_there(id) && !self.request.contains(&id.deletion()) {
             return Err(Conflict);
         }
         self.expect(Subject::Row(id));

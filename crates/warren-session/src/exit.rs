@@ -355,9 +355,9 @@ impl ExitSessions {
             self.deadlines.remove(deadline, Deadline::Handshake(connection));
         }
         if let Phase::Storing { request, .. } = phase
-            && let Some(waiting) = self.store.waiting(request)
+            && let Some(awaited) = self.store.awaited(request)
         {
-            waiting.remove(&connection);
+            awaited.waiting.remove(&connection);
         }
         Some(phase)
     }

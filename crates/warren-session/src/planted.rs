@@ -5,6 +5,8 @@ warren_simulation::planted_bugs! {
     LeaseGivenTwice,
     /// A lease is granted before it is persisted.
     LeaseNotPersisted,
+    /// In a fleet, a client that has no addresses yet gets some without the store.
+    LeasedWithoutStore,
     /// A full pool takes back the lease of an online client.
     OnlineLeaseTaken,
     /// A key's old session goes on beside its new one.

@@ -33,6 +33,17 @@ impl Lease {
         self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
     }
 
+    /// Sets the address of one family, as a number like in [`Range`].
+    fn set(&mut self, family: Family, number: Option<u128>) {
+        match family {
+            // An IPv4 address is a number of 32 bits, so its conversion never fails.
+            Family::V4 => {
+                self.ipv4 = number.and_then(|number| u32::try_from(number).ok()).map(Ipv4Addr::from)
+            }
+            Family::V6 => self.ipv6 = number.map(Ipv6Addr::from),
+        }
+    }
+
     /// Whether the address is one of the lease.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.addresses().any(|own| own == address)
@@ -56,6 +67,8 @@ pub struct AddressPool {
     ipv4: Option<Range>,
     ipv6: Option<Range>,
     holders: BTreeMap<PublicKey, Holder>,
+    /// Whether other exits give out addresses of the same networks.
+    is_shared: bool,
 }
 
 /// The addresses of a key, as numbers like in [`Range`].
@@ -116,7 +129,13 @@ impl AddressPool {
             ipv4: ipv4.map(|network| Range::new(network.into())).transpose()?,
             ipv6: ipv6.map(|network| Range::new(network.into())).transpose()?,
             holders: BTreeMap::new(),
+            is_shared: false,
         })
+    }
+
+    /// Records that other exits give out addresses of the same networks.
+    pub(crate) fn share(&mut self) {
+        self.is_shared = true;
     }
 
     /// Frees memory that many changes have left unused.
@@ -172,7 +191,7 @@ impl AddressPool {
         self.range(family).ok_or(PoolError::NotInPool { address })?.check(number)
     }
 
-    /// Sets whether an address is about to become static. While it is, no client gets it from the free addresses.
+    /// Sets whether an address is about to be a client's. While it is, no client gets it from the free addresses.
     pub(crate) fn promise(&mut self, address: IpAddr, is_promised: bool) {
         let (family, number) = number_of(address);
         if let Some(range) = self.range_mut(family) {
@@ -235,10 +254,7 @@ impl AddressPool {
     ///
     /// [`PoolError::Exhausted`]. In that case nothing changes.
     pub fn lease(&mut self, key: PublicKey) -> Result<Leased, PoolError> {
-        // Choose for both families before taking anything, so that a full one leaves the other unchanged.
-        let families = [Family::V4, Family::V6].map(|family| self.choose(key, family));
-        let [ipv4, ipv6] = families;
-        let choices = [(Family::V4, ipv4?), (Family::V6, ipv6?)];
+        let choices = self.choose(key)?;
         let mut leased = Leased { lease: Lease::default(), changed: false, taken_from: Vec::new() };
         for (family, choice) in choices {
             match choice {
@@ -257,6 +273,28 @@ impl AddressPool {
         Ok(leased)
     }
 
+    /// Finds out what [`Self::lease`] would do, without doing it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lease`].
+    pub(crate) fn plan(&self, key: PublicKey) -> Result<Leased, PoolError> {
+        let mut planned = Leased { lease: self.lease_of(key), changed: false, taken_from: Vec::new() };
+        for (family, choice) in self.choose(key)? {
+            let address = match choice {
+                None | Some(Choice::Keeps) => continue,
+                Some(Choice::Free(address)) => address,
+                Some(Choice::TakenFrom(loser, address)) => {
+                    planned.taken_from.push(loser);
+                    address
+                }
+            };
+            planned.lease.set(family, Some(address));
+            planned.changed = true;
+        }
+        Ok(planned)
+    }
+
     /// Marks a key as offline since `since`. The key keeps its lease.
     pub fn set_offline(&mut self, key: PublicKey, since: SystemTime) {
         self.set_presence(key, Presence::OfflineSince(since));
@@ -271,12 +309,11 @@ impl AddressPool {
 
     /// The current lease of a key.
     pub fn lease_of(&self, key: PublicKey) -> Lease {
-        // An IPv4 address is a number of 32 bits, so its conversion below never fails.
-        let address = |family| self.held(key, family).map(|held| held.address);
-        Lease {
-            ipv4: address(Family::V4).and_then(|number| u32::try_from(number).ok()).map(Ipv4Addr::from),
-            ipv6: address(Family::V6).map(Ipv6Addr::from),
+        let mut lease = Lease::default();
+        for family in [Family::V4, Family::V6] {
+            lease.set(family, self.held(key, family).map(|held| held.address));
         }
+        lease
     }
 
     /// Whether a key is marked as online.
@@ -284,14 +321,20 @@ impl AddressPool {
         self.holders.get(&key).is_some_and(|holder| holder.presence == Presence::Online)
     }
 
-    /// Chooses a key's address. `None` if the pool has no network of that family.
-    fn choose(&self, key: PublicKey, family: Family) -> Result<Option<Choice>, PoolError> {
+    /// Chooses a key's addresses. `None` where the pool has no network of a family.
+    fn choose(&self, key: PublicKey) -> Result<[(Family, Option<Choice>); 2], PoolError> {
+        // For both families before anything is taken, so that a full one leaves the other unchanged.
+        let ipv4 = self.choose_of(key, Family::V4)?;
+        Ok([(Family::V4, ipv4), (Family::V6, self.choose_of(key, Family::V6)?)])
+    }
+
+    fn choose_of(&self, key: PublicKey, family: Family) -> Result<Option<Choice>, PoolError> {
         let Some(range) = self.range(family) else { return Ok(None) };
         if self.held(key, family).is_some() {
             return Ok(Some(Choice::Keeps));
         }
         // No client loses its lease while an address is free.
-        if let Some(address) = range.free() {
+        if let Some(address) = range.free(self.is_shared.then_some(key)) {
             return Ok(Some(Choice::Free(address)));
         }
         let loser = self.planted_loser(family).or_else(|| range.longest_away());

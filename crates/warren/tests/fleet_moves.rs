@@ -1,8 +1,9 @@
 //! A client moves from one exit of its fleet to another without a gap. The store is in the test's memory.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
+use rustix::process::Signal;
 use warren_fleet_link::FleetMessage;
 use warren_session::roster::{ExitState, FleetKey, RosterExit, begin};
 
@@ -144,6 +145,38 @@ fn a_client_whose_new_session_carries_nothing_stays_and_is_not_thrown_off_later(
     second.sh("nft delete table inet mute").ok();
     eventually(seconds(20), "the client is at the other exit", || is_at(&client, SECOND_HOST));
     assert_eq!(client.status().number("/reconnects"), 0);
+    client.down();
+}
+
+/// The end of the session that the client has left says nothing about the one in use.
+#[test]
+fn a_client_that_loses_both_sessions_of_a_move_does_not_say_that_it_is_up() {
+    let Some(net) = Net::new() else { return };
+    let second = net.clients_beside(1).remove(0);
+    let mut fleet = Fleet::start(&net, &second);
+    let client = Client::with(&net, &fleet.exits[0].enrol("laptop"));
+    come_up(&client);
+    let download = Download::start(&net);
+    std::thread::sleep(seconds(1));
+    fleet.drain(0);
+    eventually(seconds(5), "the client is at the other exit", || is_at(&client, SECOND_HOST));
+    // The download keeps the session at the first exit.
+    assert!(!client.status().0["moving"].is_null());
+
+    fleet.exits[1].stop(Signal::TERM);
+    eventually(seconds(10), "the session in use is lost", || client.status().text("/state") != "up");
+    fleet.exits[0].stop(Signal::TERM);
+
+    eventually(seconds(10), "the old session is lost, too", || client.status().0["moving"].is_null());
+    // A session without a connection counted as up two seconds later.
+    for _ in 0..40 {
+        assert_ne!(client.status().text("/state"), "up");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(download);
+    // The control: it comes up again.
+    fleet.exits[1].run();
+    eventually(seconds(30), "the client is back", || is_at(&client, SECOND_HOST));
     client.down();
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Client, Exit, Net, eventually, seconds};
+use crate::support::{Client, Exit, Net, Running, eventually, seconds};
 
 /// The warning for users.
 const UNPROVEN: &str = "the exit does not answer pings to 10.66.0.1, so it is not proven that traffic flows";
@@ -44,6 +44,57 @@ fn an_exit_that_answers_no_pings_is_used_and_users_hear_that_nothing_is_proven()
     eventually(seconds(5), "the echo is answered after all", || !is_told());
     client.down();
 }
+
+#[test]
+fn replies_that_a_host_on_the_lan_forges_prove_nothing() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=1").ok();
+    let mut forger = net.router.start(&["python3", "-c", FORGE]);
+    // The control: a program on the client's host hears the forged replies, so no rule drops them.
+    let heard = client.sh(&format!("python3 -c '{HEAR}'"));
+    assert_eq!(heard.trim(), "heard");
+
+    let said = client.warren.run("up home");
+
+    assert!(said.succeeded() && said.stderr.contains(UNPROVEN), "{}", said.stderr);
+    let rounds = |forger: &Running| forger.output().matches("round").count();
+    let before = rounds(&forger);
+    eventually(seconds(20), "each identifier was used several times", || rounds(&forger) >= before + 4);
+    assert!(client.status().0["warnings"].to_string().contains("not proven"));
+    assert!(forger.is_running());
+    // The control: the exit's own reply.
+    net.exit.sh("sysctl -qw net.ipv4.icmp_echo_ignore_all=0").ok();
+    eventually(seconds(10), "the echo is answered", || {
+        !client.status().0["warnings"].to_string().contains("not proven")
+    });
+    client.down();
+}
+
+/// Sends the client echo replies of the exit's inner address, with every identifier in turn.
+const FORGE: &str = r#"
+import socket, struct, time
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+source, destination = socket.inet_aton("10.66.0.1"), socket.inet_aton("192.0.2.2")
+header = struct.pack("!BBHHHBBH", 0x45, 0, 28, 0, 0, 64, 1, 0) + source + destination
+while True:
+    for identifier in range(1 << 16):
+        raw.sendto(header + struct.pack("!BBHHH", 0, 0, 0xffff - identifier, identifier, 0), ("192.0.2.2", 0))
+        if identifier % 64 == 0:
+            time.sleep(0.001)
+    print("round", flush=True)
+"#;
+
+/// Waits for one of those replies.
+const HEAR: &str = r#"
+import socket
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+raw.settimeout(10)
+while raw.recvfrom(100)[1][0] != "10.66.0.1":
+    pass
+print("heard")
+"#;
 
 #[test]
 fn a_refusal_before_the_proof_is_over_stays_one() {

@@ -36,7 +36,7 @@ impl Daemon {
             // The session beside, or a step of a move, may leave an action for the session in use.
             match self.sessions.follow_beside(&mut self.host.lockdown).await? {
                 Followed::Action => {}
-                Followed::OldLost => self.ask_for_echo(),
+                Followed::OldLost => self.prove_the_other(),
                 Followed::Nothing => match self.sessions.next_step(Instant::now()) {
                     Some(step) => self.take_step(step).await?,
                     None => return Ok(None),
@@ -135,10 +135,7 @@ impl Daemon {
             Step::GiveUp(why) => self.sessions.give_move_up(now, why).await,
             Step::End(why) => {
                 self.sessions.end_old(why).await;
-                if self.sessions.pair.in_use.attached().is_some() {
-                    // The session in use may have been on trial until now.
-                    self.ask_for_echo();
-                }
+                self.prove_the_other();
             }
         }
         Ok(())
@@ -167,6 +164,14 @@ impl Daemon {
             // Without a device to probe through, or an exit address that answers, an attached connection is the best sign that
             // traffic flows.
             self.up();
+        }
+    }
+
+    /// Makes the session in use prove itself, because the old one is over: it may have been on trial until now. Without a
+    /// connection it proves nothing. It is then asked when it has one again.
+    fn prove_the_other(&mut self) {
+        if self.sessions.pair.in_use.attached().is_some() {
+            self.ask_for_echo();
         }
     }
 

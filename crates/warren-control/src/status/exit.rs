@@ -61,8 +61,8 @@ pub struct FleetStatus {
     pub is_drained_by_operator: bool,
     /// The store's revision up to which the exit has applied all changes.
     pub revision: i64,
-    /// How many revisions the most advanced exit is ahead.
-    pub revision_lag: i64,
+    /// The revision of the latest change of a client, invitation or removed key that this exit has heard of.
+    pub changed: i64,
     /// The exit's clock minus the median of all exits' clocks.
     pub clock_offset_ms: i64,
     /// Whether the offset is so large that no invitation is redeemed at this exit.
@@ -105,10 +105,19 @@ pub struct FleetExitStatus {
     pub cores: f32,
     /// The revision up to which it has applied all changes.
     pub revision: i64,
+    /// How long the exit has not applied a change of a client, invitation or removed key. 0 if it has applied all, or is gone.
+    pub behind_seconds: f64,
     /// The exit's clock minus this exit's.
     pub clock_offset_ms: i64,
     /// Where clients reach the exit.
     pub endpoints: Vec<String>,
+}
+
+impl FleetExitStatus {
+    /// Whether the exit lags behind the fleet's changes for longer than heartbeats take to say otherwise.
+    pub fn is_behind(&self) -> bool {
+        self.behind_seconds >= 5.0
+    }
 }
 
 /// Where WireGuard clients reach the exit.

@@ -1,13 +1,13 @@
 //! What an exit of a fleet keeps over a restart besides its clients: when the store answered last, the
 //! revision of its copy, which of its changes the store may lack, and the addresses of the store.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use warren_config::ConfigError;
 use warren_config::storage::write_atomic;
+use warren_fleet_link::StoreMembers;
 use warren_session::exit::UnsentRow;
 
 /// How much the written time of the store's last answer may lag behind.
@@ -26,12 +26,9 @@ pub(super) struct Kept {
     pub(super) revision: i64,
     /// Rows in force that the store may lack.
     pub(super) unsent: Vec<UnsentRow>,
-    /// The addresses of the store's members.
+    /// The store's members, each with its last known addresses.
     #[serde(default)]
-    pub(super) store: Vec<IpAddr>,
-    /// Whether the addresses of all members were known once.
-    #[serde(default)]
-    pub(super) is_store_known: bool,
+    pub(super) members: StoreMembers,
 }
 
 impl Kept {
@@ -105,8 +102,7 @@ impl FleetFile {
         let waited =
             kept.answered.unwrap_or_default().saturating_sub(self.written.answered.unwrap_or_default());
         let is_same = kept.unsent == self.written.unsent
-            && kept.store == self.written.store
-            && kept.is_store_known == self.written.is_store_known
+            && kept.members == self.written.members
             && kept.revision == self.written.revision;
         if is_same && waited < self.lag.as_secs() {
             return Ok(());

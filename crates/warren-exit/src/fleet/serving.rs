@@ -12,6 +12,9 @@ const SHORTEST: Duration = Duration::from_secs(3);
 /// How long clients have to leave a stale exit. Then it cuts them off, because one of them may have been removed elsewhere.
 const LEAVING: Duration = Duration::from_secs(2);
 
+/// Two answers less than this apart count as one.
+const SAME: Duration = Duration::from_millis(20);
+
 #[derive(Debug)]
 pub(super) struct Serving {
     /// How long the exit serves after the store's last answer. `None` means without limit.
@@ -54,10 +57,15 @@ impl Serving {
         }
     }
 
-    /// Notes that the store has answered.
-    pub(super) fn heard(&mut self, now: Instant) {
-        (self.heard, self.before) = (now, Duration::ZERO);
-        self.answered = Some(seconds_of(SystemTime::now()));
+    /// Notes that the store has answered some time ago. Returns whether that is news.
+    pub(super) fn heard(&mut self, now: Instant, ago: Duration) -> bool {
+        // The same answer, or an earlier one: `warren-fleet` may have started again.
+        if self.answered.is_some() && ago + SAME >= self.silent(now) {
+            return false;
+        }
+        (self.heard, self.before) = (now, ago);
+        self.answered = Some(seconds_of(SystemTime::now()).saturating_sub(ago.as_secs()));
+        true
     }
 
     /// Time since the store's last answer.

@@ -64,6 +64,7 @@ impl Member {
     /// Connects, and the store has these clients.
     fn link(&mut self, rows: Vec<RowChange>) {
         self.connect();
+        self.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
         self.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
         self.hear(FleetMessage::Whole { revision: 1, rows, is_last: true }).unwrap();
         self.act();
@@ -323,6 +324,7 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
     assert_eq!(state(&exit), ExitState::Draining);
     // A link alone is not enough, and neither is a store before the exit has read its clients.
     exit.connect();
+    exit.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
     exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
     exit.fleet.serve(at(3), &mut exit.sessions);
     assert_eq!(state(&exit), ExitState::Draining);
@@ -336,6 +338,34 @@ fn a_stale_exit_sends_clients_away_and_takes_them_again_when_it_follows_the_stor
     exit.hear(FleetMessage::Drain { on: false }).unwrap();
     exit.fleet.serve(at(3), &mut exit.sessions);
     assert_eq!(state(&exit), ExitState::Serving);
+}
+
+#[test]
+fn the_time_without_the_store_counts_from_its_answer_whatever_the_link_says_meanwhile() {
+    let mut exit = Member::start_in(tempfile::tempdir().unwrap(), Some(Duration::from_secs(60)));
+    exit.link(rows());
+    let now = Instant::now();
+    let at = |seconds| now + Duration::from_secs(seconds);
+    // The link is cut off from the store, and counts it as reachable for a while.
+    for seconds in 1..=58 {
+        let store = match seconds {
+            ..=4 => StoreLink::Reachable,
+            _ => StoreLink::Away { silent: Duration::from_secs(seconds), reason: String::new() },
+        };
+        // An answer in between is that of a link that has started again, and knows an earlier one only.
+        let ago = Duration::from_secs(if seconds == 30 { 45 } else { seconds });
+        for message in [FleetMessage::Store(store), FleetMessage::Answered { ago }] {
+            exit.fleet.take(at(seconds), message, &mut exit.sessions).unwrap();
+        }
+        assert!(!exit.fleet.serve(at(seconds), &mut exit.sessions), "after {seconds} s");
+    }
+    assert!(exit.fleet.due().is_some_and(|due| due <= at(60)), "it looks again in time");
+    assert!(exit.fleet.serve(at(60), &mut exit.sessions));
+    // The control: a later answer.
+    exit.fleet
+        .take(at(70), FleetMessage::Answered { ago: Duration::from_secs(2) }, &mut exit.sessions)
+        .unwrap();
+    assert_eq!(exit.fleet.serving.silent(at(70)), Duration::from_secs(2));
 }
 
 #[test]
@@ -357,7 +387,8 @@ fn the_time_of_an_answer_gets_to_the_disk_although_nothing_changes() {
     exit.fleet.copy(&mut exit.store, &mut exit.sessions);
     exit.fleet.copy(&mut exit.store, &mut exit.sessions);
     assert_eq!(exit.fleet.copy_due, None);
-    exit.hear(FleetMessage::Store(StoreLink::Reachable)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    exit.hear(FleetMessage::Answered { ago: Duration::ZERO }).unwrap();
     let within = Instant::now() + exit.fleet.file.lag();
     assert!(exit.fleet.due().is_some_and(|due| due <= within));
 }
@@ -398,7 +429,8 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
     let mut exit = Member::start();
     exit.link(rows());
     for (offset, is_wrong) in [(60_000, false), (60_001, true), (-60_001, true), (0, false)] {
-        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, exits: Vec::new() }).unwrap();
+        exit.hear(FleetMessage::Exits { own_clock_offset_ms: offset, changed: 0, exits: Vec::new() })
+            .unwrap();
         assert_eq!(exit.fleet.is_clock_wrong(), is_wrong, "{offset}");
         assert_eq!(exit.fleet.status(0).is_clock_wrong, is_wrong);
     }
@@ -408,29 +440,65 @@ fn a_clock_that_is_a_minute_wrong_redeems_nothing() {
 fn where_the_store_is_outlasts_a_restart() {
     let mut member = Member::start();
     member.link(Vec::new());
-    let were_all_known = |member: &Member| member.fleet.store_addresses().were_all_known;
-    let some = vec!["192.0.2.7".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: some, is_whole: false }).unwrap();
-    assert!(!were_all_known(&member), "a name was never looked up");
-    let addresses: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: addresses.clone(), is_whole: true }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, addresses);
+    let known = |member: &Member| member.fleet.store_addresses().all();
+    member.hear(members(&[("a", &["192.0.2.1"]), ("b", &[])])).unwrap();
+    assert_eq!(known(&member), None, "a name was never looked up");
+    let both = addresses(&["192.0.2.1", "2001:db8::1"]);
+    member.hear(members(&[("a", &["192.0.2.1"]), ("b", &["2001:db8::1"])])).unwrap();
+    assert_eq!(known(&member), Some(both.clone()));
     member.fleet.copy(&mut member.store, &mut member.sessions);
     let mut member = member.restart();
-    assert_eq!(member.fleet.store_addresses().known, addresses);
-    assert!(were_all_known(&member));
+    assert_eq!(known(&member), Some(both));
     member.connect();
     // The link has restarted, and has found one member so far.
-    let found: Vec<IpAddr> = vec!["192.0.2.9".parse().unwrap()];
-    member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: false }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, [found.clone(), addresses].concat());
-    assert!(were_all_known(&member), "they were known once");
-    // The control: all members are found.
-    member.hear(FleetMessage::StoreAddresses { addresses: found.clone(), is_whole: true }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, found);
-    let full: Vec<IpAddr> = (0..100).map(|last| IpAddr::from([192, 0, 2, last])).collect();
-    member.hear(FleetMessage::StoreAddresses { addresses: full.clone(), is_whole: false }).unwrap();
-    assert_eq!(member.fleet.store_addresses().known, full, "no more than a message may have");
-    let many = vec![IpAddr::from([192, 0, 2, 1]); MAX_ADDRESSES + 1];
-    assert!(member.hear(FleetMessage::StoreAddresses { addresses: many, is_whole: true }).is_err());
+    member.hear(members(&[("a", &["192.0.2.9"]), ("b", &[])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.9", "2001:db8::1"])), "they were known once");
+    let full: Vec<String> = (0..MAX_ADDRESSES).map(|last| format!("192.0.2.{last}")).collect();
+    let full: Vec<&str> = full.iter().map(String::as_str).collect();
+    member.hear(members(&[("a", &full)])).unwrap();
+    assert!(
+        member.hear(members(&[("a", &full), ("b", &["192.0.3.1"])])).is_err(),
+        "more than a message may have"
+    );
+}
+
+#[test]
+fn a_member_that_the_store_gets_later_is_unknown_until_its_name_was_looked_up() {
+    let mut member = Member::start();
+    member.link(Vec::new());
+    let known = |member: &Member| member.fleet.store_addresses().all();
+    let before: [(&str, &[&str]); 2] = [("a", &["192.0.2.1"]), ("b", &["192.0.2.2"])];
+    let changes: [&[(&str, &[&str])]; 2] =
+        [&[("a", &["192.0.2.1"]), ("b", &["192.0.2.2"]), ("c", &[])], &[("a", &[]), ("c", &[])]];
+    for change in changes {
+        member.hear(members(&before)).unwrap();
+        assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.2"])));
+        member.hear(members(change)).unwrap();
+        assert_eq!(known(&member), None, "{change:?}");
+        // A restart is no look-up.
+        member.fleet.copy(&mut member.store, &mut member.sessions);
+        member = member.restart();
+        member.connect();
+        assert_eq!(known(&member), None, "{change:?}");
+        member.hear(members(change)).unwrap();
+        assert_eq!(known(&member), None, "{change:?}");
+    }
+    member.hear(members(&[("a", &[]), ("c", &["192.0.2.3"])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.3"])), "the address of b is forgotten");
+    // The controls: the same members without an address now, and one member fewer.
+    member.hear(members(&[("a", &[]), ("c", &[])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.3"])));
+    member.hear(members(&[("a", &[])])).unwrap();
+    assert_eq!(known(&member), Some(addresses(&["192.0.2.1"])));
+}
+
+/// The message with these members of the store.
+fn members(members: &[(&str, &[&str])]) -> FleetMessage {
+    let member =
+        |&(endpoint, known): &(&str, &[&str])| (endpoint.to_owned(), addresses(known).into_iter().collect());
+    FleetMessage::StoreAddresses { members: members.iter().map(member).collect() }
+}
+
+fn addresses(all: &[&str]) -> Vec<IpAddr> {
+    all.iter().map(|address| address.parse().unwrap()).collect()
 }

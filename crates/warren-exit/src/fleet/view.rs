@@ -1,6 +1,6 @@
 //! The state of the fleet, for the status, the metrics, the page, and the answers to operators.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use warren_control::status::{FleetExitStatus, FleetStatus};
 use warren_fleet_link::{ExitState, FleetExit, StoreCertificate, StoreLink};
@@ -55,7 +55,7 @@ impl Fleet {
     }
 
     fn others(&self) -> impl Iterator<Item = &FleetExit> {
-        self.exits.iter().filter(|exit| exit.exit.as_str() != self.settings.name)
+        self.exits.list().iter().filter(|exit| exit.exit.as_str() != self.settings.name)
     }
 
     /// The fleet's status. The sessions' state machine knows `stays_refused`.
@@ -68,7 +68,6 @@ impl Fleet {
             StoreLink::Away { .. } => "away",
             StoreLink::Refused { .. } => "refused",
         };
-        let newest = self.exits.iter().map(|exit| exit.applied).max().unwrap_or_default().max(self.revision);
         FleetStatus {
             name: self.settings.name.clone(),
             store: store.to_owned(),
@@ -80,7 +79,7 @@ impl Fleet {
             is_draining: self.serving.state() == ExitState::Draining,
             is_drained_by_operator: self.serving.is_drained(),
             revision: self.revision,
-            revision_lag: newest.saturating_sub(self.revision),
+            changed: self.exits.changed(),
             clock_offset_ms: self.clock_offset_ms,
             is_clock_wrong: self.is_clock_wrong(),
             requests: [
@@ -93,7 +92,12 @@ impl Fleet {
             requests_open: self.requests.open(),
             stays_refused,
             roster_bytes: self.around.roster_bytes,
-            exits: self.exits.iter().map(exit_status).collect(),
+            exits: self
+                .exits
+                .list()
+                .iter()
+                .map(|exit| exit_status(exit, self.exits.behind(&exit.exit, now)))
+                .collect(),
             operations: self
                 .requests
                 .took()
@@ -115,7 +119,7 @@ fn days_left(certificate: &StoreCertificate, now: SystemTime) -> f64 {
     (certificate.expires as f64 - now) / 86_400.0
 }
 
-fn exit_status(exit: &FleetExit) -> FleetExitStatus {
+fn exit_status(exit: &FleetExit, behind: Duration) -> FleetExitStatus {
     FleetExitStatus {
         name: exit.exit.to_string(),
         state: match (exit.is_alive, exit.state) {
@@ -129,6 +133,7 @@ fn exit_status(exit: &FleetExit) -> FleetExitStatus {
         bits_per_second: exit.load.bits_per_second,
         cores: exit.load.cores,
         revision: exit.applied,
+        behind_seconds: behind.as_secs_f64(),
         clock_offset_ms: exit.clock_offset_ms,
         endpoints: exit.endpoints.clone(),
     }

@@ -63,7 +63,7 @@ impl Needed {
 
 impl Addresses {
     fn of_store(store: &StoreAddresses) -> Self {
-        if store.were_all_known { Self::Known(store.known.clone()) } else { Self::Unknown }
+        store.all().map_or(Self::Unknown, Self::Known)
     }
 
     fn known(&self) -> &[IpAddr] {
@@ -240,19 +240,25 @@ mod tests {
     #[test]
     fn until_all_members_of_the_store_were_known_once_nothing_is_routed() {
         let host = Surroundings::default();
-        let why = |known: &[&str], were_all_known: bool| {
-            let known = known.iter().map(|address| address.parse().unwrap()).collect();
-            let store = Addresses::of_store(&StoreAddresses { known, were_all_known });
+        let why = |members: &[(&str, &[&str])]| {
+            let addresses = |known: &[&str]| known.iter().map(|address| address.parse().unwrap()).collect();
+            let members = members.iter().map(|&(endpoint, known)| (endpoint.to_owned(), addresses(known)));
+            let store = Addresses::of_store(&StoreAddresses::new(members.collect()));
             let needed = Needed { store, resolvers: Addresses::Known(Vec::new()) };
             why_withheld("203.0.113.0/24".parse().unwrap(), &host, &needed)
         };
         // A member's name was never looked up, so the network may contain that member.
-        for known in [&[][..], &["198.51.100.1"]] {
-            let said = why(known, false).unwrap();
+        let unknown: [&[(&str, &[&str])]; 3] = [&[], &[("a", &[])], &[("a", &["198.51.100.1"]), ("b", &[])]];
+        for members in unknown {
+            let said = why(members).unwrap();
             assert!(said.contains("are not all known yet; look at `endpoints`"), "{said}");
         }
         // The control.
-        assert_eq!(why(&["198.51.100.1"], true), None);
-        assert!(why(&["203.0.113.9"], true).unwrap().contains("it contains the fleet's store"));
+        assert_eq!(why(&[("a", &["198.51.100.1"])]), None);
+        assert!(
+            why(&[("a", &["198.51.100.1"]), ("b", &["203.0.113.9"])])
+                .unwrap()
+                .contains("it contains the fleet's store")
+        );
     }
 }

@@ -267,11 +267,6 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
         ),
         ("draining", "Whether clients are sent to other exits.", flag(fleet.is_draining)),
         (
-            "revision_lag",
-            "Revisions of the store that the most advanced exit is ahead.",
-            fleet.revision_lag as f64,
-        ),
-        (
             "clock_offset_seconds",
             "This exit's clock minus the median of all exits' clocks.",
             fleet.clock_offset_ms as f64 / 1e3,
@@ -306,6 +301,17 @@ fn write_fleet(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
         "warren_fleet_certificate_days",
         "Days until a certificate around the store expires.",
         fleet.certificate_days.iter().map(|(name, days)| ([("certificate", name.clone())], *days)),
+    )?;
+    write_exits(fleet, families)
+}
+
+/// The figures of all exits of the fleet.
+fn write_exits(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result {
+    let live = fleet.exits.iter().filter(|exit| exit.state != "gone");
+    families.gauges(
+        "warren_fleet_behind_seconds",
+        "How long an exit of the fleet has not applied a change of clients.",
+        live.map(|exit| ([("exit", exit.name.clone())], exit.behind_seconds)),
     )?;
     let count = |state: &str| fleet.exits.iter().filter(|exit| exit.state == state).count() as f64;
     families.gauges(

@@ -1,17 +1,23 @@
 //! The link's copy of the store, from a full reading, events, or the disk.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 use warren_fleet_link::{ExitId, FleetMessage, MAX_ROWS, MAX_VALUE};
-use warren_session::PublicKey;
 use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::MAX_ROSTER_LENGTH;
 
 use crate::exits::{Heartbeat, Member};
-use crate::keys::{Key, Keys, SessionRecord};
+use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
+use crate::sessions::Records;
+
+/// The unreadable values that were logged: their keys and revisions. A full reading finds them again.
+static SAID: Mutex<BTreeMap<Vec<u8>, i64>> = Mutex::new(BTreeMap::new());
+
+/// Maximum number of keys in [`SAID`].
+const MOST_SAID: usize = 1000;
 
 /// A key of the store with its value, or `None` if it was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +45,19 @@ impl Pair {
         parsed.inspect_err(|error| self.warn(what, &error.to_string())).ok()
     }
 
+    /// Logs once that this value cannot be read, no matter how often it is read.
     fn warn(&self, what: &str, error: &str) {
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() >= MOST_SAID {
+            said.clear();
+        }
+        if said.insert(self.key.clone(), self.modified) == Some(self.modified) {
+            return;
+        }
         let key = String::from_utf8_lossy(&self.key).into_owned();
         tracing::warn!(
-            "the store's {what} at {key} cannot be read and is ignored: {error}; delete the key, or restore a backup"
+            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; delete the key, or \
+             restore a backup"
         );
     }
 
@@ -82,6 +97,8 @@ pub(crate) struct Copy {
     is_filled: bool,
     has_revoked: bool,
     changes: u64,
+    /// The revision of the latest change of a row.
+    latest_change: i64,
     others: Others,
 }
 
@@ -92,8 +109,8 @@ pub(crate) struct Others {
     written: i64,
     /// The revision of its own `po`.
     position: i64,
-    /// Whether an operator drains the exit.
-    drains: bool,
+    /// Whether an operator drains the exit. `None` until the store has said so.
+    drains: Option<bool>,
     roster: Option<Vec<u8>>,
 }
 
@@ -107,7 +124,7 @@ impl Others {
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) rows: Rows,
-    pub(crate) sessions: BTreeMap<PublicKey, (i64, SessionRecord)>,
+    pub(crate) sessions: Records,
     pub(crate) members: BTreeMap<ExitId, Member>,
     pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
     /// The exits that were removed, each with the revision of its removal.
@@ -121,15 +138,14 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
     let mut contents = Contents::default();
     for pair in pairs {
         match keys.parse(&pair.key) {
-            Some(Key::Row(id)) => {
-                if let Some(row) = pair.row(id) {
-                    contents.rows.put(row, pair.modified);
-                }
-            }
+            Some(Key::Row(id)) => match pair.row(id) {
+                Some(row) => contents.rows.put(row, pair.modified),
+                None => contents.rows.cannot_read(id, pair.modified),
+            },
             Some(Key::Prefixes) => contents.rows.touch(Subject::Prefixes, pair.modified),
             Some(Key::Forwards) => contents.rows.touch(Subject::Forwards, pair.modified),
             Some(Key::Session(key)) => {
-                contents.sessions.extend(pair.parse("session").map(|record| (key, (pair.modified, record))));
+                contents.sessions.insert(key, (pair.modified, pair.parse("session")));
             }
             Some(Key::Heartbeat(exit)) => {
                 contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
@@ -139,13 +155,16 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
             Some(Key::Drain(exit)) => {
-                contents.others.drains |= Some(&exit) == me;
+                if Some(&exit) == me {
+                    contents.others.drains = Some(true);
+                }
                 contents.drained.push(exit);
             }
             Some(Key::Roster) => contents.others.roster = pair.roster(),
             Some(Key::Written(_) | Key::Position(_) | Key::Meta) | None => {}
         }
     }
+    contents.others.drains.get_or_insert(false);
     contents
 }
 
@@ -167,6 +186,7 @@ impl Copy {
             is_filled: false,
             has_revoked: false,
             changes: 0,
+            latest_change: 0,
             others: Others::default(),
         }
     }
@@ -182,6 +202,10 @@ impl Copy {
     /// Counts changes of rows.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    pub(crate) fn latest_change(&self) -> i64 {
+        self.latest_change
     }
 
     pub(crate) fn revision(&self) -> i64 {
@@ -203,7 +227,8 @@ impl Copy {
     }
 
     /// Replaces everything. Returns the changes, and records them as unseen.
-    pub(crate) fn replace(&mut self, revision: i64, rows: Rows, others: Others) -> Vec<RowChange> {
+    pub(crate) fn replace(&mut self, revision: i64, mut rows: Rows, others: Others) -> Vec<RowChange> {
+        rows.keep_unreadable(&self.rows);
         let changes = self.rows.changes_to(&rows);
         let mut before: Vec<Before> = changes.iter().map(|change| self.before(change.id())).collect();
         for subject in [Subject::Prefixes, Subject::Forwards] {
@@ -213,6 +238,7 @@ impl Copy {
         }
         self.unseen.note(revision, before);
         self.note_revoked(&changes);
+        self.latest_change = rows.latest_change();
         (self.rows, self.revision, self.is_filled) = (Arc::new(rows), revision, true);
         self.changes += 1;
         self.others = others;
@@ -227,10 +253,14 @@ impl Copy {
     /// content.
     pub(crate) fn event(&mut self, key: &Key, pair: &Pair) -> Option<(Before, Option<RowChange>)> {
         if let Key::Row(id) = key {
-            let row = pair.row(*id)?;
+            let Some(row) = pair.row(*id) else {
+                Arc::make_mut(&mut self.rows).cannot_read(*id, pair.modified);
+                return None;
+            };
             let before = self.before(*id);
             Arc::make_mut(&mut self.rows).put(row.clone(), pair.modified);
             self.changes += 1;
+            self.latest_change = pair.modified;
             return Some((before, Some(row)));
         }
         let subject = if *key == Key::Prefixes { Subject::Prefixes } else { Subject::Forwards };
@@ -295,21 +325,29 @@ impl Copy {
         self.others.position = modified;
     }
 
-    pub(crate) fn drains(&self) -> bool {
+    pub(crate) fn drains(&self) -> Option<bool> {
         self.others.drains
     }
 
     pub(crate) fn drain(&mut self, on: bool) {
-        self.others.drains = on;
+        self.others.drains = Some(on);
+        self.changes += 1;
     }
 
-    /// The rows and the roster for the disk.
-    pub(crate) fn pairs(&self, keys: &Keys) -> Vec<Pair> {
+    /// Notes that the copy is from the disk. A drain may have begun since then, so the exit must not be told that there is none.
+    pub(crate) fn is_from_disk(&mut self) {
+        self.others.drains = self.others.drains.filter(|on| *on);
+    }
+
+    /// The rows, the roster and the exit's drain for the disk.
+    pub(crate) fn pairs(&self, keys: &Keys, me: &ExitId) -> Vec<Pair> {
         let rows = self.rows.iter().filter_map(|(id, row)| {
             let value = serde_json::to_vec(&row.content).ok()?;
             Some(Pair::new(keys.name(&Key::Row(id)), value, row.modified))
         });
         let roster = self.roster().map(|roster| Pair::new(keys.name(&Key::Roster), roster, 0));
-        rows.chain(roster).collect()
+        let drain =
+            (self.drains() == Some(true)).then(|| Pair::new(keys.name(&Key::Drain(me.clone())), "", 0));
+        rows.chain(roster).chain(drain).collect()
     }
 }

@@ -68,6 +68,12 @@ struct Side {
     to_link: VecDeque<ExitMessage>,
     proposed: BTreeMap<u64, Vec<RowChange>>,
     next: u64,
+    /// What the exit was told last.
+    drain: bool,
+    roster: Option<Vec<u8>>,
+    /// The link's copy on disk, and how many of its processes have ended.
+    disk: Option<(i64, Vec<Pair>)>,
+    restarts: usize,
     /// The revision up to which the link has seen events.
     seen: i64,
     is_up: bool,
@@ -94,22 +100,29 @@ fn meta() -> Meta {
     }
 }
 
+fn hello(index: usize) -> ExitMessage {
+    ExitMessage::Hello {
+        version: LINK_VERSION,
+        release: "test".to_owned(),
+        exit: exit(index),
+        key: PublicKey([u8::try_from(index).unwrap(); 32]),
+        endpoints: Vec::new(),
+        pools: meta().pools,
+    }
+}
+
 impl World {
     fn new(count: usize) -> Self {
         let now = Instant::now();
         let sides = (0..count).map(|index| {
             let mut link = Link::new(Keys::new("home"), exit(index), format!("process{index}"), now);
-            let hello = ExitMessage::Hello {
-                version: LINK_VERSION,
-                release: "test".to_owned(),
-                exit: exit(index),
-                key: PublicKey([u8::try_from(index).unwrap(); 32]),
-                endpoints: Vec::new(),
-                pools: meta().pools,
-            };
-            link.exit_said(hello, now).unwrap();
+            link.exit_said(hello(index), now).unwrap();
             Side {
                 link,
+                drain: false,
+                roster: None,
+                disk: None,
+                restarts: 0,
                 rows: BTreeMap::new(),
                 to_store: VecDeque::new(),
                 to_exit: VecDeque::new(),
@@ -153,6 +166,37 @@ impl World {
         self.pump(index);
     }
 
+    fn save(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        if side.link.revisions().0 > 0 {
+            side.disk = Some((side.link.revisions().0, side.link.pairs()));
+        }
+    }
+
+    /// The link's process is killed, and another one begins with the copy on disk. Transactions under way may arrive all the same.
+    fn restart(&mut self, index: usize) {
+        let now = self.now;
+        let side = &mut self.sides[index];
+        side.restarts += 1;
+        let process = format!("process{index}-{}", side.restarts);
+        side.link = Link::new(Keys::new("home"), exit(index), process, now);
+        if let Some((revision, pairs)) = &side.disk {
+            side.link.resume(*revision, pairs);
+        }
+        side.link.exit_said(hello(index), now).unwrap();
+        (side.seen, side.is_up) = (0, false);
+        side.to_exit.clear();
+        side.to_link.clear();
+        side.proposed.clear();
+        self.pump(index);
+    }
+
+    /// An operator writes or deletes a key.
+    fn write(&mut self, key: &Key, value: Option<Vec<u8>>) {
+        let then = BTreeMap::from([(Keys::new("home").name(key), value)]);
+        self.etcd.apply(&Transaction { then, ..Transaction::default() });
+    }
+
     /// The store gets the link's oldest transaction.
     fn deliver_transaction(&mut self, index: usize) {
         if let Some(transaction) = self.sides[index].to_store.pop_front() {
@@ -175,7 +219,17 @@ impl World {
     fn deliver_to_exit(&mut self, index: usize) {
         let side = &mut self.sides[index];
         match side.to_exit.pop_front() {
-            Some(FleetMessage::Whole { revision, rows, .. } | FleetMessage::Changes { revision, rows }) => {
+            Some(FleetMessage::Drain { on }) => side.drain = on,
+            Some(FleetMessage::Roster { bytes }) => side.roster = Some(bytes),
+            Some(
+                message @ (FleetMessage::Whole { revision, .. } | FleetMessage::Changes { revision, .. }),
+            ) => {
+                if matches!(message, FleetMessage::Whole { .. }) {
+                    side.rows.clear();
+                }
+                let (FleetMessage::Whole { rows, .. } | FleetMessage::Changes { rows, .. }) = message else {
+                    unreachable!()
+                };
                 rows.into_iter().for_each(|row| put(&mut side.rows, row));
                 side.to_link.push_back(ExitMessage::Applied { revision });
             }
@@ -312,6 +366,10 @@ enum Step {
     ToLink(usize),
     Connect(usize),
     Disconnect(usize),
+    Drain { exit: usize, on: bool },
+    Roster(u8),
+    Save(usize),
+    Restart(usize),
     Compact,
     Later,
 }
@@ -341,6 +399,18 @@ fn step() -> impl Strategy<Value = Step> {
         1 => exit.prop_map(Step::Disconnect),
         1 => Just(Step::Compact),
         1 => Just(Step::Later),
+    ]
+}
+
+/// As [`step`], with drains, rosters and links that start again.
+fn any_step() -> impl Strategy<Value = Step> {
+    let exit = 0..EXITS;
+    prop_oneof![
+        20 => step(),
+        1 => (exit.clone(), any::<bool>()).prop_map(|(exit, on)| Step::Drain { exit, on }),
+        1 => (0..4_u8).prop_map(Step::Roster),
+        1 => exit.clone().prop_map(Step::Save),
+        1 => exit.prop_map(Step::Restart),
     ]
 }
 
@@ -432,6 +502,12 @@ impl World {
             Step::ToLink(exit) => self.deliver_to_link(exit),
             Step::Connect(exit) => self.connect(exit),
             Step::Disconnect(exit) => self.disconnect(exit),
+            Step::Drain { exit: number, on } => {
+                self.write(&Key::Drain(exit(number)), on.then(|| b"1".to_vec()));
+            }
+            Step::Roster(number) => self.write(&Key::Roster, Some(vec![number])),
+            Step::Save(exit) => self.save(exit),
+            Step::Restart(exit) => self.restart(exit),
             Step::Compact => {
                 self.etcd.compacted = self.etcd.revision;
                 // A watch that is behind ends.
@@ -513,6 +589,11 @@ proptest! {
     fn nothing_is_given_twice_and_all_exits_agree_in_the_end(steps in steps()) {
         run(&steps);
     }
+
+    #[test]
+    fn nothing_is_lost_if_links_start_again(steps in prop::collection::vec(any_step(), 1..250)) {
+        run(&steps);
+    }
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -529,9 +610,13 @@ fn run(steps: &[Step]) {
     world.check();
     world.check_tokens();
     let rows = world.rows();
-    for side in &world.sides {
+    let value =
+        |key: &Key| world.etcd.pairs.get(&Keys::new("home").name(key)).map(|(value, _)| value.clone());
+    for (index, side) in world.sides.iter().enumerate() {
         assert!(side.proposed.is_empty(), "requests without an answer: {:?}", side.proposed);
         assert_eq!(side.rows, rows);
+        assert_eq!(side.drain, value(&Key::Drain(exit(index))).is_some());
+        assert_eq!(side.roster, value(&Key::Roster));
     }
 }
 
@@ -732,4 +817,80 @@ fn a_restless_client_is_paced() {
     let (last, _) = write(&mut sessions, start + Duration::from_secs(11));
     assert_eq!(claim_in(&last, key(1)), Some(180));
     assert!(!sessions.has_unsent());
+}
+
+#[test]
+fn a_record_that_the_store_refuses_holds_up_no_other() {
+    let (me, keys, start) = (exit(0), Keys::new("home"), Instant::now());
+    let mut sessions = Sessions::default();
+    (0..200).for_each(|number| sessions.open(key(number), (vec![1], 1), start));
+    let refused = keys.name(&Key::Session(key(77)));
+    let mut recorded = BTreeSet::new();
+    let mut attempts = 0;
+    // Twenty batches a second, for two seconds.
+    for turn in 0..40 {
+        let now = start + Duration::from_millis(50 * turn);
+        let (batch, _) = sessions.batch(&me, &keys, now);
+        if batch.operations.contains_key(&refused) {
+            sessions.refused(&batch, now);
+            attempts += usize::from(batch.sessions.len() == 1);
+        } else {
+            recorded.extend(batch.operations.keys().cloned());
+            sessions.stored(&batch, now);
+        }
+    }
+    assert_eq!(recorded.len(), 199);
+    assert!((1..=3).contains(&attempts), "{attempts} attempts with it alone");
+    // Once the link knows what is there, the record is written at once.
+    let now = start + Duration::from_secs(5);
+    let (again, _) = sessions.batch(&me, &keys, now);
+    sessions.refused(&again, now);
+    assert!(sessions.batch(&me, &keys, now).0.sessions.is_empty(), "it waits");
+    sessions.cannot_read(key(77), 5);
+    let (batch, _) = sessions.batch(&me, &keys, now);
+    assert_eq!(batch.expected.get(&refused), Some(&Expected::Modified(5)));
+}
+
+#[test]
+fn a_row_that_cannot_be_read_is_kept_as_it_was_and_can_be_changed() {
+    let mut world = settled();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    world.propose(0, vec![client(2, 2, 2).into()]);
+    world.settle();
+    world.save(1);
+    for number in [1, 2] {
+        world.write(&Key::Row(RowId::Client(key(number))), Some(b"{".to_vec()));
+    }
+    world.settle();
+    // One link reads everything again, and one starts with the copy on its disk.
+    world.disconnect(0);
+    world.etcd.compacted = world.etcd.revision;
+    world.sides[0].seen = 0;
+    world.restart(1);
+    world.settle();
+    for index in [0, 1] {
+        assert_eq!(world.client(index, 1), Some(client(1, 1, 1)), "exit {index}");
+    }
+    // Either of them changes it. A third one removes the other client.
+    let disabled = Client { disabled: true, ..client(1, 1, 1) };
+    world.propose(1, vec![disabled.clone().into()]);
+    world.take(&Step::Remove { exit: 2, key: 2 });
+    world.settle();
+    for index in 0..EXITS {
+        assert_eq!(world.client(index, 1), Some(disabled.clone()), "exit {index}");
+        assert!(world.has(index, RowId::Removed(key(2))) && !world.has(index, RowId::Client(key(2))));
+    }
+    assert!(!world.etcd.pairs.contains_key(&Keys::new("home").name(&Key::Row(RowId::Client(key(2))))));
+}
+
+#[test]
+fn a_removed_key_that_cannot_be_read_stays_out() {
+    let mut world = settled();
+    world.write(&Key::Row(RowId::Removed(key(1))), Some(b"{".to_vec()));
+    world.settle();
+    world.propose(0, vec![client(1, 1, 1).into()]);
+    // The control: another key.
+    world.propose(1, vec![client(2, 2, 2).into()]);
+    world.settle();
+    assert_eq!((world.client(0, 1), world.client(0, 2)), (None, Some(client(2, 2, 2))));
 }

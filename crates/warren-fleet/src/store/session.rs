@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use warren_fleet_link::ExitId;
 
 use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_all};
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_all, read_pages};
 use crate::exits::rejoin;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
@@ -49,6 +49,33 @@ pub(crate) struct Setup {
     pub(crate) beside_rows: BesideRows,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
+    /// When the store has answered, on any connection.
+    pub(crate) answered: Arc<LastAnswer>,
+}
+
+/// The time of the store's latest answer.
+#[derive(Debug)]
+pub(crate) struct LastAnswer {
+    start: Instant,
+    /// Milliseconds after `start`, plus 1. 0 if the store has not answered.
+    after: AtomicU64,
+}
+
+impl LastAnswer {
+    pub(crate) fn new(start: Instant) -> Self {
+        Self { start, after: AtomicU64::new(0) }
+    }
+
+    /// Notes an answer that came just now.
+    fn now(&self) {
+        let after = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.after.store(after.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Option<Instant> {
+        let after = self.after.load(Ordering::Relaxed).checked_sub(1)?;
+        self.start.checked_add(Duration::from_millis(after))
+    }
 }
 
 /// A message from a connection, for the link.
@@ -61,14 +88,24 @@ pub(crate) enum FromStore {
     Events { revision: i64, pairs: Vec<Pair> },
     /// The exit has a new lease.
     NewLease,
-    /// Sessions were recorded, or not because of others' records.
-    Sessions { batch: SessionBatch, is_stored: bool },
+    /// Sessions were recorded, or not.
+    Sessions { batch: SessionBatch, outcome: Recorded },
     /// The changes with which the watch should begin are gone, so everything must be read again.
     Compacted,
     /// The store must not be used.
     Refused { reason: String },
     /// The connection has failed.
     Down { reason: String },
+}
+
+/// The outcome of writing sessions' records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    Stored,
+    /// A record is not as the link knew it.
+    Conflict,
+    /// The lease has ended. The next batch gets a new one.
+    LeaseEnded,
 }
 
 /// A message from the link, for a connection.
@@ -83,9 +120,22 @@ pub(crate) enum ToStore {
 
 /// The result of something that was sent.
 enum Done {
-    Transaction { revision: i64 },
-    Sessions { batch: SessionBatch, is_stored: bool },
-    Heartbeat { revision: i64, held: bool },
+    Transaction {
+        revision: i64,
+    },
+    Sessions {
+        batch: SessionBatch,
+        lease: i64,
+        outcome: Recorded,
+    },
+    Heartbeat {
+        revision: i64,
+        held: bool,
+    },
+    /// A heartbeat could not be written, because this lease has ended.
+    LeaseEnded {
+        lease: i64,
+    },
     Probe,
 }
 
@@ -127,11 +177,12 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     }
     // Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
+    setup.answered.now();
     tell(report, FromStore::Up { meta, cluster: found.cluster, revision: found.revision }).await?;
     let revision = match setup.revision.filter(|_| !is_recovered) {
         Some(revision) => revision,
         None => {
-            let (revision, pairs) = read_all(&client, &setup.keys).await?;
+            let (revision, pairs) = read_pages(&client, &setup.keys, || setup.answered.now()).await?;
             tell(report, FromStore::Whole { revision, pairs }).await?;
             revision
         }
@@ -147,6 +198,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
         running: JoinSet::new(),
         since: HashMap::new(),
         answered: Instant::now(),
+        last_answer: setup.answered,
         written: None,
         seen: 0,
     };
@@ -211,7 +263,9 @@ struct Connection {
     running: JoinSet<anyhow::Result<Done>>,
     /// When each request under way began.
     since: HashMap<Id, Instant>,
+    /// When the member has answered on this connection.
     answered: Instant,
+    last_answer: Arc<LastAnswer>,
     /// A revision that this link has written, and when that was answered.
     written: Option<(i64, Instant)>,
     /// The revision up to which the watch has come.
@@ -264,6 +318,7 @@ impl Connection {
         }
         if let Some(revision) = pairs.last().map(|last| last.modified) {
             self.seen = revision;
+            self.last_answer.now();
             tell(&self.report, FromStore::Events { revision, pairs }).await?;
         }
         Ok(())
@@ -282,8 +337,13 @@ impl Connection {
                 let transaction = Transaction { expected, then, ..Transaction::default() };
                 self.start(async move {
                     let txn = as_txn(&transaction, Some((lease, &|_| true)));
-                    let (_, is_stored) = send(&mut client, txn).await?;
-                    Ok(Done::Sessions { batch, is_stored })
+                    let outcome = match send(&mut client, txn).await {
+                        Ok((_, true)) => Recorded::Stored,
+                        Ok((_, false)) => Recorded::Conflict,
+                        Err(error) if has_lease_ended(&error) => Recorded::LeaseEnded,
+                        Err(error) => return Err(error),
+                    };
+                    Ok(Done::Sessions { batch, lease, outcome })
                 });
             }
             ToStore::Heartbeat(transaction, leased) => {
@@ -293,8 +353,11 @@ impl Connection {
                 }
                 self.start(async move {
                     let txn = as_txn(&transaction, Some((lease, &|key| key == leased)));
-                    let (revision, held) = send(&mut client, txn).await?;
-                    Ok(Done::Heartbeat { revision, held })
+                    match send(&mut client, txn).await {
+                        Ok((revision, held)) => Ok(Done::Heartbeat { revision, held }),
+                        Err(error) if has_lease_ended(&error) => Ok(Done::LeaseEnded { lease }),
+                        Err(error) => Err(error),
+                    }
                 });
             }
             ToStore::EndLease(lease) => {
@@ -344,7 +407,7 @@ impl Connection {
 
     /// Handles the remaining seconds of the lease, as the member has reported them.
     async fn kept(&mut self, seconds: i64) -> anyhow::Result<()> {
-        self.answered = Instant::now();
+        self.has_answered();
         if seconds == 0 {
             self.lease.store(0, Ordering::Relaxed);
             self.grant().await?;
@@ -355,27 +418,36 @@ impl Connection {
     async fn ended(&mut self, ended: Result<(Id, anyhow::Result<Done>), JoinError>) -> Result<(), Ended> {
         let (id, done) = ended.context("a request to it was given up")?;
         self.since.remove(&id);
-        let done = match done {
-            Ok(done) => done,
-            Err(error) if format!("{error:#}").contains("requested lease not found") => {
-                self.lease.store(0, Ordering::Relaxed);
-                self.keeper = None;
-                return Ok(());
-            }
-            Err(error) => return Err(Ended::Failed(error)),
-        };
-        self.answered = Instant::now();
+        let done = done.map_err(Ended::Failed)?;
+        self.has_answered();
         match done {
             Done::Transaction { revision } | Done::Heartbeat { revision, held: true } => {
                 self.has_written(revision)
             }
             Done::Heartbeat { held: false, .. } => return Err(Ended::Refused(Mismatch::Removed)),
-            Done::Sessions { batch, is_stored } => {
-                tell(&self.report, FromStore::Sessions { batch, is_stored }).await?;
+            Done::Sessions { batch, lease, outcome } => {
+                if outcome == Recorded::LeaseEnded {
+                    self.forget_lease(lease);
+                }
+                // Always reported, because the link writes nothing else before that.
+                tell(&self.report, FromStore::Sessions { batch, outcome }).await?;
             }
+            Done::LeaseEnded { lease } => self.forget_lease(lease),
             Done::Probe => {}
         }
         Ok(())
+    }
+
+    fn has_answered(&mut self) {
+        self.answered = Instant::now();
+        self.last_answer.now();
+    }
+
+    /// Forgets a lease that has ended, unless there is a newer one.
+    fn forget_lease(&mut self, lease: i64) {
+        if self.lease.compare_exchange(lease, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.keeper = None;
+        }
     }
 
     fn has_written(&mut self, revision: i64) {
@@ -404,6 +476,10 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn has_lease_ended(error: &anyhow::Error) -> bool {
+    format!("{error:#}").contains("requested lease not found")
 }
 
 async fn send(client: &mut Client, txn: etcd_client::Txn) -> anyhow::Result<(i64, bool)> {

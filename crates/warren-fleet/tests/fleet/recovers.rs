@@ -191,7 +191,7 @@ fn a_store_that_was_not_restored_is_left_alone_and_never_set_back() {
     fleet_ok(&a.directory, &["backup", &backup]);
     let disabled = Client { disabled: true, ..client("anna", key(1)) };
     let renamed = Client { name: "bernd".to_owned(), ..client("bert", key(2)) };
-    a.store(&[disabled.into(), renamed.clone().into()]);
+    a.store(&[disabled.clone().into(), renamed.into()]);
     a.store(&removal("carl", key(3)));
     a.store(&[invitation("neu", 1, None).into()]);
     // The disk has it a second later.

@@ -39,10 +39,16 @@ pub(crate) struct Seen {
     pub(crate) store: Option<StoreLink>,
     pub(crate) elsewhere: Vec<(PublicKey, Vec<u8>, ExitId)>,
     pub(crate) exits: Vec<FleetExit>,
+    /// The revision of the latest change of a row.
+    pub(crate) changed: i64,
     pub(crate) own_clock_offset_ms: i64,
     pub(crate) drain: Option<bool>,
     pub(crate) roster: Option<Vec<u8>>,
-    pub(crate) store_addresses: Vec<std::net::IpAddr>,
+    pub(crate) members: Vec<std::collections::BTreeSet<std::net::IpAddr>>,
+    /// When the store has answered, as the link says.
+    pub(crate) answered: Option<Instant>,
+    /// Whether the exit says no more what it has applied.
+    hangs: bool,
     /// When the exit has lost a client.
     pub(crate) gone: HashMap<PublicKey, Instant>,
     /// Everything in order, for tests of the order.
@@ -198,6 +204,11 @@ impl Exit {
         look(&mut self.seen.lock().unwrap())
     }
 
+    /// Makes the exit say no more what it has applied, or say it again.
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.seen(|seen| seen.hangs = hangs);
+    }
+
     pub(crate) fn say(&self, message: ExitMessage) {
         self.to_link.send(message).unwrap();
     }
@@ -314,7 +325,11 @@ async fn serve(
                     Ok(None) | Err(FrameError::Io(_)) => return,
                     Err(error) => panic!("the link's message: {error}"),
                 };
-                if let Some(revision) = take(&mut shared.lock().unwrap(), message) {
+                let applied_now = {
+                    let mut seen = shared.lock().unwrap();
+                    take(&mut seen, message).filter(|_| !seen.hangs)
+                };
+                if let Some(revision) = applied_now {
                     let _ = applied.send(ExitMessage::Applied { revision });
                 }
             }
@@ -370,12 +385,13 @@ fn take(seen: &mut Seen, message: FleetMessage) -> Option<i64> {
         }
         FleetMessage::Elsewhere { key, nonce, exit, .. } => seen.elsewhere.push((key, nonce, exit)),
         FleetMessage::Store(store) => seen.store = Some(store),
-        FleetMessage::Exits { own_clock_offset_ms, exits } => {
-            (seen.own_clock_offset_ms, seen.exits) = (own_clock_offset_ms, exits);
+        FleetMessage::Answered { ago } => seen.answered = Instant::now().checked_sub(ago),
+        FleetMessage::Exits { own_clock_offset_ms, changed, exits } => {
+            (seen.own_clock_offset_ms, seen.changed, seen.exits) = (own_clock_offset_ms, changed, exits);
         }
         FleetMessage::Roster { bytes } => seen.roster = Some(bytes),
         FleetMessage::Drain { on } => seen.drain = Some(on),
-        FleetMessage::StoreAddresses { addresses, .. } => seen.store_addresses = addresses,
+        FleetMessage::StoreAddresses { members } => seen.members = members.into_values().collect(),
         FleetMessage::Certificates { .. } => {}
     }
     None

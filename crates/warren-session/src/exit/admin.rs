@@ -5,7 +5,7 @@ use std::time::Instant;
 use thiserror::Error;
 
 use super::config::{check_clients, check_prefixes};
-use super::store::{Claim, Enrolment, claims_of};
+use super::store::{Awaited, Claim, claims_of};
 use super::{EndReason, ExitAction, ExitSessions, SessionConfigError, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RegistryError, RowChange, RowId};
@@ -227,24 +227,41 @@ impl ExitSessions {
     /// under way, or if the store is stuck.
     pub(super) fn ask(
         &mut self,
-        changes: Vec<RowChange>,
-        enrolment: Option<Enrolment>,
+        mut changes: Vec<RowChange>,
+        awaited: Option<Awaited>,
     ) -> Option<StoreRequestId> {
-        let claims = claims_of(&changes);
-        let is_free = claims.iter().all(|claim| self.store.claimed(claim).is_none());
+        let is_free = claims_of(&changes).iter().all(|claim| self.store.claimed(claim).is_none());
         if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
             return None;
         }
+        if self.store.is_shared() {
+            changes.iter_mut().for_each(|change| self.give_lease(change));
+        }
+        let claims = claims_of(&changes);
         for claim in &claims {
             if let Claim::Address(address) = claim {
                 // Until the store has answered, no other client may get the address from the pool.
                 self.pool.promise(*address, true);
             }
         }
-        let request = self.store.propose(claims, changes, enrolment, &self.registry);
+        let request = self.store.propose(claims, changes, awaited, &self.registry);
         let id = request.id;
         self.actions.push_back(ExitAction::Store(request));
         Some(id)
+    }
+
+    /// Gives a client its addresses together with its other values, if free ones are left. Two exits that give one address to
+    /// two clients then learn it from the store before either client is there.
+    fn give_lease(&mut self, change: &mut RowChange) {
+        let RowChange::Client { key, client: Some(client) } = change else { return };
+        let Ok(planned) = self.pool.plan(*key) else { return };
+        if !planned.changed || !planned.taken_from.is_empty() {
+            return;
+        }
+        client.leased_ipv4 = planned.lease.ipv4.filter(|_| client.ipv4.is_none());
+        client.leased_ipv6 = planned.lease.ipv6.filter(|_| client.ipv6.is_none());
+        // Another client of the same request must not get them.
+        client.sticky_lease().addresses().for_each(|address| self.pool.promise(address, true));
     }
 
     /// Checks that the pool has room for changed clients.

@@ -1,16 +1,18 @@
-//! Enrolment with an invitation. The store must confirm it before the client is told.
+//! What a client waits for: the store must confirm an enrolment with an invitation, and in a fleet the client's addresses.
 
+use std::convert::Infallible;
 use std::time::Instant;
 
 use super::connections::Phase;
-use super::store::{Claim, Enrolment, STORE_TIMEOUT};
+use super::store::{Awaited, Claim, STORE_TIMEOUT};
 use super::{Deadline, ExitAction, ExitSessions, StoreRefusal, StoreRequestId};
 use crate::PublicKey;
 use crate::clients::RowId;
 use crate::goodbye::Goodbye;
 use crate::invite::InviteToken;
-use crate::message::{Enrol, Enrolled, Message};
+use crate::message::{Enrol, Enrolled, Hello, Message};
 use crate::planted::{Bug, is_planted};
+use crate::pool::{Lease, Leased};
 
 impl ExitSessions {
     /// Enrols the key that the connection proved. The deadline for the client's next message stays the same.
@@ -23,7 +25,10 @@ impl ExitSessions {
     ) -> Result<(), Goodbye> {
         let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
         if let Some(id) = self.store.claimed(&Claim::Key(key)) {
-            return self.join(now, connection, id, &token);
+            let token = RowId::Invitation(token.digest());
+            let is_same = self.store.proposed(id).iter().any(|change| change.id() == token);
+            let joined = is_same.then(|| self.join(now, connection, id, None)).flatten();
+            return joined.ok_or(Goodbye::NotStored);
         }
         let wall = self.clock.at(now);
         let (redeemed, changes) = self
@@ -41,28 +46,69 @@ impl ExitSessions {
         if is_planted(Bug::EnrolledTooEarly) {
             self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
         }
-        let enrolment = Enrolment { key, token: token.digest(), waiting: [connection].into() };
+        let awaited = Awaited { key, token: Some(token.digest()), waiting: [(connection, None)].into() };
         // Until the store has answered, another key may still get the token, or another client the name.
-        let request = self.ask(changes, Some(enrolment)).ok_or(Goodbye::NotStored)?;
+        let request = self.ask(changes, Some(awaited)).ok_or(Goodbye::NotStored)?;
         self.wait_for_store(now, connection, request);
         Ok(())
     }
 
-    /// If a client asks again, makes it wait for the answer to its first request.
+    /// Asks the store for a client's first addresses, because other exits give out the same ones. The client is greeted when it
+    /// has them.
+    pub(super) fn lease_first(
+        &mut self,
+        now: Instant,
+        connection: u64,
+        (key, hello): (PublicKey, Hello),
+        planned: &Leased,
+    ) -> Result<(), Goodbye> {
+        if let Some(id) = self.store.claimed(&Claim::Key(key)) {
+            return self.join(now, connection, id, Some(hello)).ok_or(Goodbye::NotStored);
+        }
+        let awaited = Awaited { key, token: None, waiting: [(connection, Some(hello))].into() };
+        let request = self.ask_for_lease(key, planned, Some(awaited)).ok_or(Goodbye::NotStored)?;
+        self.wait_for_store(now, connection, request);
+        Ok(())
+    }
+
+    /// Asks the store for the addresses that a client would get.
+    pub(super) fn ask_for_lease(
+        &mut self,
+        key: PublicKey,
+        planned: &Leased,
+        awaited: Option<Awaited>,
+    ) -> Option<StoreRequestId> {
+        let losers = planned.taken_from.iter().map(|loser| (*loser, self.without(*loser, planned.lease)));
+        let leases: Vec<_> = losers.chain([(key, planned.lease)]).collect();
+        let Ok(((), changes)) = self.registry.changes_of(|registry| {
+            leases.into_iter().for_each(|(key, lease)| _ = registry.record_lease(key, lease));
+            Ok::<_, Infallible>(())
+        });
+        self.ask(changes, awaited)
+    }
+
+    /// A client's lease without the addresses of another one.
+    fn without(&self, key: PublicKey, other: Lease) -> Lease {
+        let lease = self.pool.lease_of(key);
+        Lease {
+            ipv4: lease.ipv4.filter(|address| other.ipv4 != Some(*address)),
+            ipv6: lease.ipv6.filter(|address| other.ipv6 != Some(*address)),
+        }
+    }
+
+    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if
+    /// nobody waits for that request.
     fn join(
         &mut self,
         now: Instant,
         connection: u64,
         id: StoreRequestId,
-        token: &InviteToken,
-    ) -> Result<(), Goodbye> {
-        let token = RowId::Invitation(token.digest());
-        if !self.store.proposed(id).iter().any(|change| change.id() == token) {
-            return Err(Goodbye::NotStored);
-        }
-        self.store.waiting(id).map(|waiting| waiting.insert(connection));
+        hello: Option<Hello>,
+    ) -> Option<()> {
+        let awaited = self.store.awaited(id).filter(|awaited| awaited.token.is_none() == hello.is_some())?;
+        awaited.waiting.insert(connection, hello);
         self.wait_for_store(now, connection, id);
-        Ok(())
+        Some(())
     }
 
     fn wait_for_store(&mut self, now: Instant, connection: u64, request: StoreRequestId) {
@@ -84,37 +130,43 @@ impl ExitSessions {
     }
 
     /// Answers the clients that wait for the store.
-    pub(super) fn answer_enrolment(
+    pub(super) fn answer_waiting(
         &mut self,
         now: Instant,
-        enrolment: Enrolment,
+        awaited: Awaited,
         outcome: Result<(), StoreRefusal>,
     ) {
-        let Enrolment { key, token, waiting } = enrolment;
+        let Awaited { key, token, waiting } = awaited;
         // An upgraded client has the key as its next one.
         let name = self.registry.enrolled(key).map(|client| client.name.clone());
-        if let (Ok(()), Some(name)) = (outcome, &name) {
+        if let (Ok(()), Some(name), Some(_)) = (outcome, &name, token) {
             self.actions.push_back(ExitAction::Enrolled { name: name.clone() });
         }
-        let is_void = !self.registry.admits(token, key, self.clock.at(now));
-        for connection in waiting {
+        let is_void = token.is_some_and(|token| !self.registry.admits(token, key, self.clock.at(now)));
+        for (connection, hello) in waiting {
             let Some((_, Phase::Storing { deadline, enrolled, .. })) = self.connections.phase(connection)
             else {
                 continue;
             };
             self.change_phase(connection, Phase::Waiting { deadline, enrolled });
-            match (&name, outcome) {
+            match (hello, &name, outcome) {
+                // Another exit may have given the client its addresses meanwhile, so the outcome does not matter.
+                (Some(hello), Some(_), _) if self.pool.plan(key).is_ok_and(|planned| !planned.changed) => {
+                    self.greet(now, connection, key, Message::Hello(hello));
+                    self.read(now, connection);
+                }
+                (Some(_), ..) => self.refuse(now, connection, Goodbye::NotStored),
                 // The outcome of this request does not matter: if the store refused, another exit has enrolled the key meanwhile.
-                (Some(name), _) => {
+                (None, Some(name), _) => {
                     self.send(connection, &Message::Enrolled(Enrolled { name: name.clone() }));
                     // Messages that came while the connection waited were not read.
                     self.read(now, connection);
                 }
                 // Meanwhile, the invitation was withdrawn or used by another key, as the store has shown.
-                (None, Ok(()) | Err(StoreRefusal::Conflict)) if is_void => {
+                (None, None, Ok(()) | Err(StoreRefusal::Conflict)) if is_void => {
                     self.refuse(now, connection, Goodbye::InvitationVoid);
                 }
-                (None, _) => self.refuse(now, connection, Goodbye::NotStored),
+                (None, None, _) => self.refuse(now, connection, Goodbye::NotStored),
             }
         }
     }

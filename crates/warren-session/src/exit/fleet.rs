@@ -90,6 +90,7 @@ impl ExitSessions {
     /// Begins to note which rows change, for [`Self::take_uncopied`].
     pub fn keep_copy(&mut self) {
         self.store.keep_copy();
+        self.pool.share();
     }
 
     /// The rows that have changed since the latest call, as they are now, for the exit's own copy of the registry.

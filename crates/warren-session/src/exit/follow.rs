@@ -26,7 +26,7 @@ impl ExitSessions {
     /// Handles the store's answer to a request. Each request gets one. Answers and the changes of [`Self::apply`] must come in
     /// the order in which they took place in the store.
     pub fn stored(&mut self, now: Instant, id: StoreRequestId, outcome: Result<(), StoreRefusal>) {
-        let Some(Pending { proposed, in_force, enrolment }) = self.store.answered(id) else { return };
+        let Some(Pending { proposed, in_force, awaited }) = self.store.answered(id) else { return };
         // If the change is stored, `take_over` gives the addresses to their clients.
         for claim in claims_of(&proposed) {
             if let Claim::Address(address) = claim {
@@ -44,8 +44,8 @@ impl ExitSessions {
             // The errors are ignored. The changes were checked before, and a client that no longer fits is left out.
             self.take_over(now, proposed, Writer::Own(id));
         }
-        if let Some(enrolment) = enrolment {
-            self.answer_enrolment(now, enrolment, outcome);
+        if let Some(awaited) = awaited {
+            self.answer_waiting(now, awaited, outcome);
         }
         if self.store.is_due_again() {
             self.save();

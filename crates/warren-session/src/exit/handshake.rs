@@ -11,7 +11,7 @@ use crate::clients::{Client, MAX_NAME_LENGTH, RowId};
 use crate::goodbye::{Goodbye, Versions, Violation};
 use crate::message::{self, Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
 use crate::planted::{Bug, is_planted};
-use crate::pool::Lease;
+use crate::pool::{Lease, Leased};
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey, UPDATES};
 
 /// A checked `Hello`.
@@ -64,6 +64,9 @@ impl ExitSessions {
     }
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
+        if let Some(planned) = self.first_lease(key)? {
+            return self.lease_first(now, connection, (key, hello), &planned);
+        }
         let fleet = hello.fleet.clone();
         let wish = Wish::parse(hello)?;
         let id = self.begin(now, key, wish)?;
@@ -73,6 +76,16 @@ impl ExitSessions {
         welcome.into_iter().for_each(|welcome| self.send(connection, &Message::Welcome(welcome)));
         self.offer_roster(id, connection, fleet.as_ref());
         Ok(())
+    }
+
+    /// The addresses that a client must have from the store before it can have a session, because other exits give out the same
+    /// ones. `None` if it has all of its addresses.
+    pub(super) fn first_lease(&self, key: PublicKey) -> Result<Option<Leased>, Goodbye> {
+        if !self.store.is_shared() || is_planted(Bug::LeasedWithoutStore) {
+            return Ok(None);
+        }
+        let planned = self.pool.plan(key).map_err(|_| Goodbye::PoolEmpty)?;
+        Ok(Some(planned).filter(|planned| planned.changed))
     }
 
     /// Opens a session for a client, in place of the one that it has.

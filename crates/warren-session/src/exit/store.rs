@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::PublicKey;
 use crate::clients::{ClientRegistry, RowChange, RowId};
 use crate::invite::TokenDigest;
+use crate::message::Hello;
 use crate::planted::{Bug, is_planted};
 
 /// Time that a client waits for the store to answer. Then it is told to try again.
@@ -57,15 +58,17 @@ pub(super) struct Pending {
     pub(super) proposed: Vec<RowChange>,
     /// Rows that are in force already and that the request writes as well.
     pub(super) in_force: Vec<RowId>,
-    pub(super) enrolment: Option<Enrolment>,
+    pub(super) awaited: Option<Awaited>,
 }
 
-/// A key that enrols itself, and the connections that wait for the outcome.
+/// A key whose request must be stored before it goes on, and the connections that wait for the outcome.
 #[derive(Debug)]
-pub(super) struct Enrolment {
+pub(super) struct Awaited {
     pub(super) key: PublicKey,
-    pub(super) token: TokenDigest,
-    pub(super) waiting: BTreeSet<u64>,
+    /// The invitation with which the key enrols itself. `None` if it waits for its first lease.
+    pub(super) token: Option<TokenDigest>,
+    /// What each connection has said. `None` if it enrols the key.
+    pub(super) waiting: BTreeMap<u64, Option<Hello>>,
 }
 
 /// The rows that are on their way to the store.
@@ -109,13 +112,13 @@ impl StoreState {
         &mut self,
         claims: Vec<Claim>,
         proposed: Vec<RowChange>,
-        enrolment: Option<Enrolment>,
+        awaited: Option<Awaited>,
         registry: &ClientRegistry,
     ) -> StoreRequest {
         let own: BTreeSet<_> = proposed.iter().map(RowChange::id).collect();
         // The proposal writes its own rows itself.
         let in_force = self.owed.keys().copied().filter(|row| !own.contains(row)).collect();
-        let request = Pending { proposed, in_force, enrolment };
+        let request = Pending { proposed, in_force, awaited };
         let sent = self.send(request, registry);
         self.claims.extend(claims.into_iter().map(|claim| (claim, sent.id)));
         sent
@@ -131,7 +134,7 @@ impl StoreState {
         rows.iter().for_each(|row| self.owe(*row));
         if !self.is_stuck() {
             let in_force = self.owed.keys().copied().collect();
-            let request = self.send(Pending { proposed: Vec::new(), in_force, enrolment: None }, registry);
+            let request = self.send(Pending { proposed: Vec::new(), in_force, awaited: None }, registry);
             return (request.id, Some(request));
         }
         // A batch follows when the proposal that holds the rows up has its answer.
@@ -183,9 +186,9 @@ impl StoreState {
         self.requests.get(&id).map(|request| request.proposed.as_slice()).unwrap_or_default()
     }
 
-    /// The connections that wait for a proposal.
-    pub(super) fn waiting(&mut self, id: StoreRequestId) -> Option<&mut BTreeSet<u64>> {
-        self.requests.get_mut(&id)?.enrolment.as_mut().map(|enrolment| &mut enrolment.waiting)
+    /// The key and the connections that wait for a proposal.
+    pub(super) fn awaited(&mut self, id: StoreRequestId) -> Option<&mut Awaited> {
+        self.requests.get_mut(&id)?.awaited.as_mut()
     }
 
     /// Takes out an answered request. Its claims are free for other proposals.
@@ -340,7 +343,7 @@ impl StoreState {
         }
         let in_force = rows.into_iter().collect();
         *request =
-            self.enter(request.id, Pending { proposed: Vec::new(), in_force, enrolment: None }, registry);
+            self.enter(request.id, Pending { proposed: Vec::new(), in_force, awaited: None }, registry);
         true
     }
 
@@ -360,7 +363,7 @@ pub(super) fn claims_of(changes: &[RowChange]) -> Vec<Claim> {
                 let Some(client) = client else { continue };
                 claims.push(Claim::Name(client.name.clone()));
                 claims.extend(client.next_public_key.map(Claim::Key));
-                claims.extend(client.static_lease().addresses().map(Claim::Address));
+                claims.extend(client.lease().addresses().map(Claim::Address));
                 claims.extend((!client.prefixes.is_empty()).then_some(Claim::Prefixes));
                 claims.extend((!client.forwards.is_empty()).then_some(Claim::Forwards));
             }

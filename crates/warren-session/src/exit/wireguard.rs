@@ -29,13 +29,19 @@ impl ExitSessions {
     fn begin_wireguard(&mut self, now: Instant, connection: u64, key: PublicKey) -> Result<(), Goodbye> {
         let client = self.registry.by_key(key).filter(|client| client.by_wireguard().is_some());
         let client = client.ok_or(Goodbye::NotEnrolled)?;
+        let prefixes = client.prefixes.clone();
+        if let Some(planned) = self.first_lease(key)? {
+            // The client tries again by itself after a few seconds.
+            self.ask_for_lease(key, &planned, None);
+            return Err(Goodbye::NotStored);
+        }
         // WireGuard's clients ask for nothing, so they get everything that the operator has set.
         let wish = Wish {
             nonce: [0; NONCE_LENGTH],
             host: String::new(),
             connections: 1,
             features: 0,
-            prefixes: client.prefixes.clone(),
+            prefixes,
             has_other_exit: Some(false),
             claim: 0,
         };

@@ -11,10 +11,13 @@ use crate::PublicKey;
 use crate::compact::compact;
 use crate::message::is_unicast;
 
+/// Places that a key tries before it gets the lowest free address. Half of them are taken in a network that is half full.
+const PLACES: u32 = 16;
+
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
 ///
 /// Unused addresses are given out first, in ascending order. A returned address therefore rests as long as possible before
-/// another client gets it.
+/// another client gets it. Exits that share the network scatter their clients instead.
 #[derive(Debug)]
 pub(super) struct Range {
     network: IpNet,
@@ -25,7 +28,7 @@ pub(super) struct Range {
     next: u128,
     given_back: BTreeSet<u128>,
     taken: BTreeMap<u128, PublicKey>,
-    /// Addresses that are about to become static ones.
+    /// Addresses that are about to be a client's.
     promised: BTreeSet<u128>,
     /// The keys with sticky leases that are offline, and since when.
     away: BTreeSet<(SystemTime, PublicKey)>,
@@ -83,11 +86,24 @@ impl Range {
         if (self.first..=self.last).contains(&number) { Ok(()) } else { Err(PoolError::Reserved { address }) }
     }
 
-    /// The next free address, if any.
-    pub(super) fn free(&self) -> Option<u128> {
+    /// The next free address, if any. With a key, it is one of the key's own places, so that two exits that do not know of each
+    /// other's clients rarely choose the same address for two of them.
+    pub(super) fn free(&self, scattered: Option<PublicKey>) -> Option<u128> {
         let is_free = |number: &u128| !self.promised.contains(number) && !self.taken.contains_key(number);
+        let place = scattered.and_then(|key| self.places(key).find(is_free));
+        if place.is_some() {
+            return place;
+        }
         let unused = (self.next..=self.last).find(is_free);
         unused.or_else(|| self.given_back.iter().copied().find(is_free))
+    }
+
+    /// Addresses that a key tries first.
+    fn places(&self, key: PublicKey) -> impl Iterator<Item = u128> + use<> {
+        let (first, count) = (self.first, self.last - self.first + 1);
+        let (head, _) = key.0.split_first_chunk().expect("a key has 32 bytes");
+        let seed = u128::from_le_bytes(*head);
+        (0..PLACES).map(move |turn| first + seed.rotate_left(turn * 7) % count)
     }
 
     pub(super) fn take(&mut self, number: u128, key: PublicKey) {
@@ -106,7 +122,7 @@ impl Range {
         }
     }
 
-    /// Sets whether an address is about to become static. While it is, it is not free.
+    /// Sets whether an address is about to be a client's. While it is, it is not free.
     pub(super) fn promise(&mut self, number: u128, is_promised: bool) {
         if is_promised {
             self.promised.insert(number);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
@@ -32,7 +32,12 @@ pub enum Behaviour {
     Dead,
     /// It is connected, and neither reads nor writes.
     Hangs,
+    /// It is connected, and cut off from the store.
+    Cut,
 }
+
+/// How long a link counts the store as reachable after its last answer, as `warren-fleet` does at most.
+const SILENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -54,6 +59,8 @@ struct Shared {
 struct Link {
     socket: PathBuf,
     behaviour: Behaviour,
+    /// When the store has answered.
+    answered: Instant,
     /// Messages to the exit, while it is connected.
     to_exit: Option<mpsc::UnboundedSender<FleetMessage>>,
     /// Bytes that are to be sent as they are.
@@ -83,6 +90,7 @@ impl FleetStore {
         shared.links.push(Link {
             socket: socket.to_owned(),
             behaviour: Behaviour::Works,
+            answered: Instant::now(),
             to_exit: None,
             raw: None,
             hello: None,
@@ -166,24 +174,35 @@ impl Shared {
         }
     }
 
-    fn store(&self) -> FleetMessage {
-        FleetMessage::Store(match self.is_away {
+    /// What a link says of the store.
+    fn store(&mut self, link: usize) -> [FleetMessage; 2] {
+        let is_away = self.is_away;
+        let link = &mut self.links[link];
+        if !is_away && link.behaviour != Behaviour::Cut {
+            link.answered = Instant::now();
+        }
+        let silent = link.answered.elapsed();
+        let store = match is_away || silent >= SILENCE {
             false => StoreLink::Reachable,
-            true => {
-                StoreLink::Away { silent: Duration::from_secs(1), reason: "the test has ended it".into() }
-            }
-        })
+            true => StoreLink::Away { silent, reason: "the test has ended it".into() },
+        };
+        [FleetMessage::Answered { ago: silent }, FleetMessage::Store(store)]
     }
 
-    fn tell_store(&self) {
-        (0..self.links.len()).for_each(|link| self.send(link, self.store()));
+    fn tell_store(&mut self) {
+        (0..self.links.len()).for_each(|link| self.tell_store_to(link));
+    }
+
+    fn tell_store_to(&mut self, link: usize) {
+        self.store(link).into_iter().for_each(|message| self.send(link, message));
     }
 
     fn tell_exits(&self) {
         let exits = self.exits();
         for link in 0..self.links.len() {
             let own_clock_offset_ms = self.links[link].clock_offset_ms;
-            self.send(link, FleetMessage::Exits { own_clock_offset_ms, exits: exits.clone() });
+            let (changed, exits) = (self.revision, exits.clone());
+            self.send(link, FleetMessage::Exits { own_clock_offset_ms, changed, exits });
         }
     }
 
@@ -243,7 +262,7 @@ impl Shared {
     }
 
     fn write(&mut self, link: usize, rows: Vec<RowChange>) -> Outcome {
-        if self.is_away {
+        if self.is_away || self.links[link].behaviour == Behaviour::Cut {
             return Outcome::Unavailable;
         }
         let seen = self.links[link].applied;
@@ -287,7 +306,7 @@ impl Shared {
     fn welcome(&mut self, link: usize, to_exit: mpsc::UnboundedSender<FleetMessage>) {
         self.links[link].to_exit = Some(to_exit);
         self.links[link].connections += 1;
-        self.send(link, self.store());
+        self.tell_store_to(link);
         let rows: Vec<RowChange> = self.rows.values().cloned().collect();
         let revision = self.revision;
         let mut parts: Vec<Vec<RowChange>> = rows.chunks(100).map(<[_]>::to_vec).collect();
@@ -355,7 +374,7 @@ async fn serve(shared: &Arc<Mutex<Shared>>, link: usize, stream: UnixStream) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
-            Behaviour::Works => {}
+            Behaviour::Works | Behaviour::Cut => {}
         }
         let raw = shared.lock().unwrap().links[link].raw.take();
         if let Some(raw) = raw
@@ -386,10 +405,7 @@ async fn serve(shared: &Arc<Mutex<Shared>>, link: usize, stream: UnixStream) {
             _ = beat.tick() => {
                 beats += 1;
                 if beats % 5 == 0 {
-                    let message = shared.lock().unwrap().store();
-                    if write_frame(&mut to, &message).await.is_err() {
-                        break;
-                    }
+                    shared.lock().unwrap().tell_store_to(link);
                 }
             }
         }

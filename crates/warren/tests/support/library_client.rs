@@ -224,6 +224,10 @@ impl LibraryClient {
                 }
                 Event::Answers { connection, answers } => {
                     let Some(index) = self.indices.get(&connection) else { continue };
+                    if !answers && !self.silence.has_silent() {
+                        // As a daemon does: an idle connection does not notice by itself that nobody answers.
+                        self.endpoint.rouse();
+                    }
                     self.silence.answers(now, *index, answers);
                 }
                 Event::Writable { .. } => {}

@@ -183,14 +183,13 @@ function showOverview(overview, clients) {
 
 function showFleet(fleet) {
   at("fleet-card").hidden = !fleet;
-  const newest = Math.max(0, ...(fleet?.exits ?? []).map((exit) => exit.revision));
   rows("fleet-exits", fleet?.exits ?? [], (exit) => [
     { class: "name", text: exit.name },
     { class: "wide", dot: true, text: exitState(exit, fleet.name)[1] },
     { class: "number", label: "Clients", text: `${exit.sessions.toLocaleString("en")} of ${exit.max_sessions.toLocaleString("en")}` },
     { class: "number", label: "Traffic", text: bits(exit.bits_per_second) },
     { class: "number", label: "Cores", text: exit.cores.toFixed(1) },
-    { label: "Latest change", text: exitLag(exit, newest) },
+    { label: "Latest change", text: exitLag(exit) },
   ], (exit) => exitState(exit)[0]);
 }
 

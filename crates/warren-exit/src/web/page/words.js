@@ -43,10 +43,10 @@ export function exitState(exit, own) {
   return [look, exit.name === own ? `${words} (this exit)` : words];
 }
 
-export function exitLag(exit, newest) {
-  const behind = newest - exit.revision;
-  if (behind <= 0) return "applied";
-  return `${behind.toLocaleString("en")} ${behind === 1 ? "change" : "changes"} behind`;
+// Whether an exit has applied the fleet's latest change. Its heartbeats say so a few seconds late.
+export function exitLag(exit) {
+  if (exit.state === "gone") return "–";
+  return exit.behind_seconds < 5 ? "applied" : `not applied for ${time(exit.behind_seconds)}`;
 }
 
 // What is wrong with the fleet, and what that means for clients. Empty if nothing is wrong or there is no fleet.

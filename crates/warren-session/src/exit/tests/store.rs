@@ -344,3 +344,102 @@ fn a_removal_reaches_a_client_that_has_changed_its_key_at_another_exit_meanwhile
     // The control: the other client stays.
     assert!(exit.disk.by_key(BOB).is_some());
 }
+
+/// The exit of a fleet, with the clients alice and bob, who have no addresses yet.
+fn fleet_exit() -> Exit {
+    let mut exit = Exit::new();
+    exit.sessions.keep_copy();
+    exit
+}
+
+/// The client in the changes of the oldest unanswered request.
+fn asked_client(exit: &Exit, key: PublicKey) -> Client {
+    let changes = &exit.unanswered.first().expect("a request").changes;
+    let client = changes.iter().find_map(|change| match change {
+        RowChange::Client { key: changed, client } if *changed == key => client.clone(),
+        RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+    });
+    client.expect("a change of the client")
+}
+
+#[test]
+fn in_a_fleet_a_client_is_stored_with_its_addresses() {
+    for is_fleet in [true, false] {
+        let mut exit = if is_fleet { fleet_exit() } else { Exit::new() };
+        exit.invite("phone", &PHONE, Duration::from_secs(600));
+        exit.answer = None;
+        exit.say(1, STRANGER, &enrol(&PHONE));
+        let asked = asked_client(&exit, STRANGER).lease();
+        assert_eq!((asked.ipv4.is_some(), asked.ipv6.is_some()), (is_fleet, is_fleet));
+        exit.answer(Ok(()));
+        assert_eq!(exit.lease_of(STRANGER), asked, "the pool has them, too");
+    }
+}
+
+#[test]
+fn in_a_fleet_a_client_without_addresses_waits_for_the_store() {
+    for outcome in [Ok(()), Err(StoreRefusal::Unavailable), Err(StoreRefusal::Conflict)] {
+        let mut exit = fleet_exit();
+        exit.answer = None;
+        exit.say(1, ALICE, &hello(NONCE_A));
+        assert_eq!((exit.sessions.sessions().count(), exit.welcome.is_some()), (0, false));
+        let asked = asked_client(&exit, ALICE).lease();
+        exit.answer(outcome);
+        if outcome.is_ok() {
+            assert!(exit.welcome.is_some());
+            assert_eq!(exit.lease_of(ALICE), asked);
+        } else {
+            assert_eq!(exit.last_closes, [(1, Goodbye::NotStored)]);
+            assert_eq!(exit.lease_of(ALICE), crate::pool::Lease::default());
+        }
+    }
+}
+
+#[test]
+fn both_connections_of_a_client_that_waits_for_addresses_are_greeted() {
+    let mut exit = fleet_exit();
+    exit.answer = None;
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, ALICE, &hello(NONCE_A));
+    assert_eq!(exit.unanswered.len(), 1, "asked once");
+    exit.sessions.closed(exit.now, 1);
+    exit.answer(Ok(()));
+    let attached: Vec<_> = exit.sessions.sessions().flat_map(|session| session.attached()).collect();
+    assert_eq!(attached, [(0, 2)], "the first connection is gone");
+}
+
+#[test]
+fn two_exits_give_one_address_to_two_clients_only_if_the_store_lets_them() {
+    let mut exit = fleet_exit();
+    exit.answer = None;
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let lease = asked_client(&exit, ALICE).lease();
+    // The other exit has given bob the same addresses, and this one has not heard of it.
+    let mut elsewhere = exit.disk.clone();
+    elsewhere.record_lease(BOB, lease);
+    let delta = elsewhere.rows().filter(|row| exit.disk.row(row.id()) != *row).collect();
+    assert_eq!(exit.sessions.apply(exit.now, delta), []);
+    exit.answer(Err(StoreRefusal::Conflict));
+    assert_eq!(exit.last_closes, [(1, Goodbye::NotStored)]);
+    exit.answer = Some(Ok(()));
+    exit.say(2, ALICE, &hello(NONCE_A));
+    assert!(exit.welcome.is_some());
+    let (alice, bob) = (exit.lease_of(ALICE), exit.lease_of(BOB));
+    assert!(bob == lease && alice.addresses().all(|address| !bob.contains(address)), "{alice:?} {bob:?}");
+}
+
+#[test]
+fn in_a_full_network_of_a_fleet_the_store_hears_who_loses_an_address() {
+    // One address for two clients.
+    let config = SessionConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ipv6: None, ..network() };
+    let mut exit = Exit::with(config);
+    exit.sessions.keep_copy();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.sessions.closed(exit.now, 1);
+    exit.advance(3_600);
+    exit.say(2, BOB, &hello(NONCE_B));
+    assert_eq!(exit.lease_of(ALICE).ipv4, None);
+    assert!(exit.lease_of(BOB).ipv4.is_some());
+    assert_eq!(exit.disk.by_key(ALICE).unwrap().lease(), exit.lease_of(ALICE));
+    assert_eq!(exit.disk.by_key(BOB).unwrap().lease(), exit.lease_of(BOB));
+}

@@ -1,6 +1,7 @@
 //! The store that keeps the exit's registry: it may answer late, refuse, lose what it has not acknowledged, and have other writers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use crate::PublicKey;
 use crate::clients::{ClientRegistry, Invitation, RowChange, RowId};
@@ -44,14 +45,15 @@ pub(super) struct Store {
     changed_by_others: BTreeMap<RowId, usize>,
     /// Every key that was ever a client's.
     ever: BTreeSet<PublicKey>,
+    /// Every address that was ever a client's, with the client's name.
+    leased: BTreeSet<(IpAddr, String)>,
     /// The key of the client that was told that the token has enrolled it.
     acknowledged: BTreeMap<TokenDigest, PublicKey>,
 }
 
 impl Store {
     pub(super) fn new(registry: ClientRegistry, is_shared: bool) -> Self {
-        let ever = registry.iter().map(|client| client.public_key).collect();
-        Self {
+        let mut store = Self {
             mood: Mood::Prompt,
             is_shared,
             is_linked: true,
@@ -62,9 +64,24 @@ impl Store {
             heard: 0,
             made: 0,
             changed_by_others: BTreeMap::new(),
-            ever,
+            ever: BTreeSet::new(),
+            leased: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
+        };
+        store.remember();
+        store
+    }
+
+    fn remember(&mut self) {
+        for client in self.registry.iter() {
+            self.ever.insert(client.public_key);
+            self.leased.extend(client.lease().addresses().map(|address| (address, client.name.clone())));
         }
+    }
+
+    /// Whether an address was ever a client's. Only the store changes a client's name.
+    pub(super) fn has_leased(&self, address: IpAddr, name: &str) -> bool {
+        self.leased.contains(&(address, name.to_owned()))
     }
 
     /// Whether everything asked and written has arrived.
@@ -105,7 +122,7 @@ impl Store {
             written => panic!("contradicts what is stored: {request:?}, {written:?}"),
         };
         self.registry = written;
-        self.ever.extend(self.registry.iter().map(|client| client.public_key));
+        self.remember();
         Ok(())
     }
 
@@ -118,7 +135,7 @@ impl Store {
         }
         self.made += 1;
         self.changed_by_others.extend(changes.iter().map(|change| (change.id(), self.made)));
-        self.ever.extend(self.registry.iter().map(|client| client.public_key));
+        self.remember();
         // An exit that is not linked hears of it with the whole copy.
         if self.is_linked {
             self.news.push_back(News::Changed(changes));

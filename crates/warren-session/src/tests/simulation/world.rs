@@ -34,7 +34,10 @@ const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 /// The wall clock when a world begins, in seconds since 1970.
 const BEGINNING: i64 = 1_800_000_000;
 
-/// Number of inner addresses: five, or two for four clients.
+/// Number of inner addresses.
+const ADDRESSES: usize = 5;
+
+/// How many of the inner addresses are for the four clients: all, or two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Room {
     Enough,
@@ -464,8 +467,11 @@ impl World {
     }
 
     fn follow(&mut self) -> Vec<PublicKey> {
-        let exit = self.exit.as_ref();
-        exit.map(|exit| self.clients.follow(exit.registry(), self.room, &self.network)).unwrap_or_default()
+        let Some(exit) = &self.exit else { return Vec::new() };
+        // In a fleet, a client has addresses as soon as it is enrolled, even if it never connects.
+        let is_full = self.store.is_shared && exit.registry().iter().count() > ADDRESSES;
+        let room = if is_full { Room::Tight } else { self.room };
+        self.clients.follow(exit.registry(), room, &self.network)
     }
 
     fn check_action(&mut self, action: &ExitAction) {
@@ -474,6 +480,12 @@ impl World {
         let is_troubled = self.store.mood != Mood::Prompt || self.now < self.troubled_until;
         let lacks = |key| is_troubled && exit.lacks(RowId::Client(key));
         self.model.take(self.now, action, &self.clients, &self.store.registry, lacks);
+        if let ExitAction::Open { name, lease, .. } = action
+            && self.store.is_shared
+        {
+            let is_stored = lease.addresses().all(|address| self.store.has_leased(address, name));
+            assert!(is_stored, "a lease that another exit could have given as well");
+        }
         if let ExitAction::Send { connection, .. } = action
             && self.model.enrolled.contains_key(connection)
             && let Some(token) = self.presented.remove(connection)

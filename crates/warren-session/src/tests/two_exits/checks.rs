@@ -45,6 +45,7 @@ impl World {
         let works = self.is_reachable(exit) && self.sites[exit].carries;
         let is_stuck = in_use.is_up && works && !self.client.is_shown_up;
         lasts(&mut self.checks.stuck, is_stuck, now, 4, "the status says that the tunnel is lost");
+        assert!(in_use.is_up || !self.client.is_shown_up, "the status says up, and there is no connection");
         let is_trying = self.client.moves.is_trying();
         lasts(
             &mut self.checks.on_trial,

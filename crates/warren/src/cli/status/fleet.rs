@@ -67,10 +67,11 @@ fn add_certificates(fields: &mut Fields, fleet: &FleetStatus) {
 
 /// Every exit of the fleet, a line each.
 pub(super) fn exits(fleet: &FleetStatus) -> String {
-    let newest = fleet.exits.iter().map(|exit| exit.revision).max().unwrap_or_default();
     let line = |exit: &FleetExitStatus| {
-        let behind = newest.saturating_sub(exit.revision);
-        let behind = if behind == 0 { String::new() } else { format!(", {behind} changes behind") };
+        let behind = match exit.is_behind() {
+            true => format!(", has not applied the latest change for {:.0} s", exit.behind_seconds),
+            false => String::new(),
+        };
         format!(
             "\n{}  {}, {} of {} sessions, {} cores in use{behind}",
             exit.name,
@@ -91,13 +92,15 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "name": "ams1", "store": "reachable", "reason": null, "silent_seconds": 0.4, "max_staleness_seconds": 3600,
             "stale_in_seconds": 3599.6, "is_stale": false, "is_draining": false, "is_drained_by_operator": false,
-            "revision": 7, "revision_lag": 1, "clock_offset_ms": 3, "is_clock_wrong": false, "requests": {},
+            "revision": 7, "changed": 7, "clock_offset_ms": 3, "is_clock_wrong": false, "requests": {},
             "requests_open": 0, "roster_bytes": 0,
             "exits": [
                 { "name": "ams1", "state": "serving", "sessions": 3, "max_sessions": 100, "bits_per_second": 5,
-                  "cores": 0.254, "revision": 7, "clock_offset_ms": 0, "endpoints": [] },
+                  "cores": 0.254, "revision": 90, "behind_seconds": 2.0, "clock_offset_ms": 0, "endpoints": [] },
                 { "name": "ams2", "state": "gone", "sessions": 0, "max_sessions": 100, "bits_per_second": 0,
-                  "cores": 0.0, "revision": 5, "clock_offset_ms": 0, "endpoints": [] },
+                  "cores": 0.0, "revision": 0, "behind_seconds": 0.0, "clock_offset_ms": 0, "endpoints": [] },
+                { "name": "ams3", "state": "draining", "sessions": 0, "max_sessions": 100, "bits_per_second": 0,
+                  "cores": 0.0, "revision": 5, "behind_seconds": 12.4, "clock_offset_ms": 0, "endpoints": [] },
             ],
         }))
         .unwrap()
@@ -113,8 +116,11 @@ mod tests {
     #[test]
     fn a_fleet_that_is_well_is_one_line_and_one_for_each_exit() {
         let text = text(&fleet());
-        assert!(text.contains("ams1 in it; its store answers; 1 of 2 exits serve"), "{text}");
-        assert!(text.contains("ams2  gone, 0 of 100 sessions, 0 cores in use, 2 changes behind"), "{text}");
+        assert!(text.contains("ams1 in it; its store answers; 1 of 3 exits serve"), "{text}");
+        assert!(text.contains("ams2  gone, 0 of 100 sessions, 0 cores in use\n"), "{text}");
+        let behind =
+            "ams3  draining, 0 of 100 sessions, 0 cores in use, has not applied the latest change for 12 s";
+        assert!(text.contains(behind) && text.matches("has not applied").count() == 1, "{text}");
         assert!(!text.contains("stale") && !text.contains("clock"), "{text}");
     }
 
