@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use warren_fleet_link::ExitId;
 
 use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_all, read_pages};
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
 use crate::exits::rejoin;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
