@@ -107,7 +107,7 @@ enum Command {
     /// Write all clients, invitations, removed keys, exits and the roster into a file.
     #[command(after_help = "Example:\n  warren fleet backup /root/fleet.backup")]
     Backup(BackupArguments),
-    /// Use the store again after it was restored from an old backup. No removed client comes back.
+    /// Use the store again after it was restored from an old backup. No removed client or exit comes back.
     #[command(
         after_help = "Examples:\n  warren fleet recover\n  warren fleet recover --from /root/fleet.backup"
     )]

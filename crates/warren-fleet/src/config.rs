@@ -53,10 +53,13 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
+    /// The extension of the file while `warren fleet leave` has not removed everything yet.
+    pub(crate) const LEAVING: &str = "toml.leaving";
+
     /// Checks that the exit does not belong to a fleet yet.
     ///
     /// # Errors
-    /// If there is a `fleet.toml` already, or it is not known whether there is one.
+    /// If there is a `fleet.toml` already, it is not known whether there is one, or leaving an earlier fleet was interrupted.
     pub(crate) fn check_free(directory: &Path) -> anyhow::Result<()> {
         let path = Self::path(directory);
         if is_there(&path)? {
@@ -64,6 +67,9 @@ impl FleetConfig {
                 "{} exists, so this exit belongs to a fleet already; leave it with `warren fleet leave` first",
                 path.display()
             );
+        }
+        if is_there(&path.with_extension(Self::LEAVING))? {
+            bail!("an earlier `warren fleet leave` was interrupted; run it again first");
         }
         Ok(())
     }

@@ -9,6 +9,8 @@ use warren_fleet_link::{ExitId, ExitState, FleetExit, Load, MAX_EXITS};
 use warren_session::PublicKey;
 
 use crate::keys::{Key, Keys};
+use crate::store::in_words;
+use crate::users::Grant;
 
 /// An exit that belongs to the fleet, `mb/ID`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +53,11 @@ pub(crate) struct Heartbeat {
 pub(crate) struct Exits {
     members: BTreeMap<ExitId, Member>,
     heartbeats: BTreeMap<ExitId, Seen>,
+    /// The exits that were removed, each with the revision of its removal.
+    removed: BTreeMap<ExitId, i64>,
     has_changed: bool,
+    /// Counts changes of what the disk keeps: which exits are in the fleet, and which were removed.
+    changes: u64,
 }
 
 #[derive(Debug)]
@@ -82,10 +88,38 @@ impl Exits {
 
     pub(crate) fn member(&mut self, exit: ExitId, member: Option<Member>) {
         self.has_changed = true;
+        self.changes += 1;
         match member {
             Some(member) => drop(self.members.insert(exit, member.bounded())),
             None => drop(self.members.remove(&exit)),
         }
+    }
+
+    /// Sets the removed exits.
+    pub(crate) fn replace_removed(&mut self, removed: BTreeMap<ExitId, i64>) {
+        self.removed = removed;
+    }
+
+    /// Notes that an exit was removed at a revision, or that it may come back.
+    pub(crate) fn note_removed(&mut self, exit: ExitId, at: Option<i64>) {
+        self.changes += 1;
+        match at {
+            Some(revision) => drop(self.removed.insert(exit, revision)),
+            None => drop(self.removed.remove(&exit)),
+        }
+    }
+
+    pub(crate) fn removed(&self) -> &BTreeMap<ExitId, i64> {
+        &self.removed
+    }
+
+    /// Whether the exit belongs to the fleet.
+    pub(crate) fn has(&self, exit: &ExitId) -> bool {
+        self.members.contains_key(exit) && !self.removed.contains_key(exit)
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub(crate) fn is_member(&self, exit: &ExitId, member: &Member) -> bool {
@@ -154,17 +188,32 @@ impl Exits {
     }
 }
 
-/// Makes an exit a member of its fleet again, after a recovery from a backup that is older than the exit.
+/// The value of `xr/ID`.
+pub(crate) const REMOVED: &str = "1";
+
+/// Makes an exit a member of its fleet again, after a recovery from a backup that is older than the exit. Does nothing if the exit
+/// was removed.
 ///
 /// # Errors
 /// If the store does not answer.
 pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<()> {
-    let name = keys.name(&Key::Member(me.clone()));
+    let [name, removed] = [Key::Member(me.clone()), Key::RemovedExit(me.clone())].map(|key| keys.name(&key));
     let member = serde_json::to_vec(&Member::default())?;
-    let absent = Compare::version(name.as_str(), CompareOp::Equal, 0);
+    let absent = [&name, &removed].map(|key| Compare::version(key.as_str(), CompareOp::Equal, 0));
     let put = TxnOp::put(name, member, None);
-    client.txn(Txn::new().when([absent]).and_then([put])).await?;
+    in_words(client.txn(Txn::new().when(absent).and_then([put])).await)?;
     Ok(())
+}
+
+/// Returns the changes that take an exit out of the fleet, for good unless it joins with a new ticket. Its etcd user stays until a link or
+/// command that may remove users does so.
+pub(crate) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
+    let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
+    operations.push(TxnOp::put(keys.name(&Key::RemovedExit(exit.clone())), REMOVED, None));
+    operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
+    // An exit can leave only a fleet whose beginning is over.
+    operations.push(TxnOp::delete(keys.beginning(), None));
+    Ok(operations)
 }
 
 pub(crate) fn milliseconds(time: SystemTime) -> i64 {

@@ -28,6 +28,8 @@ pub(crate) enum Key {
     Heartbeat(ExitId),
     /// `mb/ID`: an exit that belongs to the fleet.
     Member(ExitId),
+    /// `xr/ID`: an exit that was removed from the fleet, or has left it. A new ticket ends this.
+    RemovedExit(ExitId),
     /// `dr/ID`: an operator drains an exit.
     Drain(ExitId),
     /// `wr/ID`: the latest transaction of an exit's link.
@@ -69,6 +71,7 @@ impl Keys {
             Key::Session(key) => ("se", url_safe(&key.to_string())),
             Key::Heartbeat(exit) => ("ex", exit.to_string()),
             Key::Member(exit) => ("mb", exit.to_string()),
+            Key::RemovedExit(exit) => ("xr", exit.to_string()),
             Key::Drain(exit) => ("dr", exit.to_string()),
             Key::Written(exit) => ("wr", exit.to_string()),
             Key::Position(exit) => ("po", exit.to_string()),
@@ -117,6 +120,16 @@ impl Keys {
         format!("{}us/", self.prefix)
     }
 
+    /// The prefix of the keys of all exits in the fleet.
+    pub(crate) fn members(&self) -> String {
+        format!("{}mb/", self.prefix)
+    }
+
+    /// The prefix of the keys of all exits that were removed.
+    pub(crate) fn removed_exits(&self) -> String {
+        format!("{}xr/", self.prefix)
+    }
+
     /// The prefix of the keys of all exits' positions.
     pub(crate) fn positions(&self) -> String {
         format!("{}po/", self.prefix)
@@ -152,6 +165,7 @@ impl Keys {
             "se" => Key::Session(public_key(name)?),
             "ex" => Key::Heartbeat(exit()?),
             "mb" => Key::Member(exit()?),
+            "xr" => Key::RemovedExit(exit()?),
             "dr" => Key::Drain(exit()?),
             "wr" => Key::Written(exit()?),
             "po" => Key::Position(exit()?),
@@ -232,6 +246,7 @@ mod tests {
                 Key::Session(key),
                 Key::Heartbeat(exit.clone()),
                 Key::Member(exit.clone()),
+                Key::RemovedExit(exit.clone()),
                 Key::Drain(exit.clone()),
                 Key::Written(exit.clone()),
                 Key::Position(exit),

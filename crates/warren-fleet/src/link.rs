@@ -15,11 +15,12 @@ use warren_fleet_link::{
 use warren_session::clients::RowChange;
 
 use self::copy::Copy;
-pub(crate) use self::copy::{Pair, read};
-use crate::exits::{Exits, Heartbeat, Member, milliseconds};
+pub(crate) use self::copy::{Contents, Pair, read};
+use crate::exits::{Exits, Heartbeat, Member, REMOVED, milliseconds};
 use crate::keys::{Key, Keys};
 use crate::meta::Meta;
 use crate::planted::{Bug, is_planted};
+use crate::recovery::BesideRows;
 use crate::requests::{Requests, Written};
 use crate::rows::Rows;
 use crate::sessions::{SessionBatch, Sessions};
@@ -380,6 +381,7 @@ impl Link {
         self.sessions.replace(contents.sessions);
         self.sessions.send_all_again();
         self.exits.replace(contents.members, contents.heartbeats);
+        self.exits.replace_removed(contents.removed);
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(Exit { whole: Some(_), told, .. }) => {
@@ -451,6 +453,9 @@ impl Link {
                 self.exits.heartbeat(exit, pair.parse("heartbeat"), is_live, now);
             }
             Key::Member(exit) => self.exits.member(exit, pair.parse("exit")),
+            Key::RemovedExit(exit) => {
+                self.exits.note_removed(exit, pair.value.is_some().then_some(pair.modified));
+            }
             Key::Written(exit) if exit == self.me => {
                 self.copy.wrote(pair.modified);
                 changed.written = pair.parse("transaction's mark");
@@ -550,16 +555,16 @@ impl Link {
 
     /// Counts changes of the data that the disk keeps.
     pub(crate) fn changes(&self) -> u64 {
-        self.copy.changes()
+        self.copy.changes() + self.exits.changes()
     }
 
     pub(crate) fn rows(&self) -> &Arc<Rows> {
         self.copy.rows()
     }
 
-    /// The revision of the copy, and that of the link's own latest key.
+    /// The revision of the copy, and that of the link's own latest write.
     pub(crate) fn revisions(&self) -> (i64, i64) {
-        (self.copy.revision(), self.copy.position())
+        (self.copy.revision(), self.copy.position().max(self.copy.written()))
     }
 
     /// Everything that the disk keeps.
@@ -569,7 +574,19 @@ impl Link {
             let value = serde_json::to_vec(member).ok()?;
             Some(Pair::new(self.keys.name(&Key::Member(exit.clone())), value, 0))
         }));
+        pairs.extend(self.exits.removed().iter().map(|(exit, removed)| {
+            Pair::new(self.keys.name(&Key::RemovedExit(exit.clone())), REMOVED, *removed)
+        }));
         pairs
+    }
+
+    /// What the copy says beside its rows, to replay it if the store was recovered.
+    pub(crate) fn beside_rows(&self) -> BesideRows {
+        BesideRows {
+            removed: self.exits.removed().clone(),
+            is_member: self.exits.has(&self.me),
+            roster: self.copy.roster().map(<[u8]>::to_vec),
+        }
     }
 }
 

@@ -15,6 +15,31 @@ pub(crate) struct Meta {
     /// How often the store was recovered from a backup.
     pub(crate) epoch: u64,
     pub(crate) pools: Pools,
+    /// How each earlier part of the store's history has ended, if this is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) recoveries: Vec<Recovery>,
+}
+
+/// A recovery: the store's history goes on from a copy of an earlier part of it, and from an old backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recovery {
+    /// The epoch of the copy.
+    pub(crate) epoch: u64,
+    /// The revision of the copy. The recovered store knows all changes up to there.
+    pub(crate) revision: i64,
+    /// The store's revision when the recovery began.
+    pub(crate) store: i64,
+}
+
+impl Meta {
+    /// Returns the recovery since which a copy of an earlier epoch may contain changes that the store lacks. `None` if it is not known what the
+    /// store lacks.
+    pub(crate) fn recovery_since(&self, epoch: u64) -> Option<Recovery> {
+        let ended = self.recoveries.iter().find(|recovery| recovery.epoch == epoch).copied();
+        // The store's history does not go through this epoch, because a copy of an earlier one was taken.
+        let aside = self.recoveries.last().filter(|last| last.epoch < epoch);
+        ended.or(aside.map(|last| Recovery { revision: i64::MIN, ..*last }))
+    }
 }
 
 /// The link's position in the store's history.
@@ -24,7 +49,7 @@ pub(crate) struct Position {
     pub(crate) epoch: u64,
     pub(crate) cluster: u64,
     pub(crate) revision: i64,
-    /// The revision of this exit's own key `po/EXIT`.
+    /// The revision of this exit's own latest write: a heartbeat (`po/EXIT`) or a transaction (`wr/EXIT`).
     pub(crate) own: i64,
 }
 
@@ -71,9 +96,13 @@ pub(crate) struct Found {
     pub(crate) meta: Option<Meta>,
     pub(crate) cluster: u64,
     pub(crate) revision: i64,
-    /// The revision of `po/EXIT`, 0 if it is missing.
+    /// The revision of `po/EXIT` or `wr/EXIT`, whichever is newer; 0 if both are missing.
     pub(crate) own: i64,
     pub(crate) is_member: bool,
+    /// Whether the exit was removed from the fleet.
+    pub(crate) is_removed: bool,
+    /// The revision at which the present epoch began.
+    pub(crate) began: i64,
 }
 
 /// Compares the store with the history that a link knows. Returns the fleet's agreement and whether the link must replay tombstones,
@@ -87,13 +116,13 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
         return Err(Mismatch::Format { format: meta.format });
     }
     let Some(known) = known else {
-        return if found.is_member { Ok((meta, false)) } else { Err(Mismatch::Removed) };
+        return if found.is_member && !found.is_removed { Ok((meta, false)) } else { Err(Mismatch::Removed) };
     };
     if meta.id != known.fleet {
         return Err(Mismatch::OtherFleet);
     }
     if meta.epoch > known.epoch {
-        return Ok((meta, true));
+        return if found.is_removed { Err(Mismatch::Removed) } else { Ok((meta, true)) };
     }
     if found.cluster != known.cluster {
         return Err(Mismatch::OtherCluster { known: known.cluster, found: found.cluster });
@@ -101,7 +130,7 @@ pub(crate) fn check(name: &str, known: Option<&Position>, found: &Found) -> Resu
     if found.revision < known.revision {
         return Err(Mismatch::OldRevision { known: known.revision, found: found.revision });
     }
-    if !found.is_member {
+    if !found.is_member || found.is_removed {
         return Err(Mismatch::Removed);
     }
     if found.own < known.own {
@@ -115,11 +144,25 @@ mod tests {
     use super::*;
 
     fn meta() -> Meta {
-        Meta { format: FORMAT, id: "f".to_owned(), epoch: 1, pools: Pools { ipv4: None, ipv6: None } }
+        Meta {
+            format: FORMAT,
+            id: "f".to_owned(),
+            epoch: 1,
+            pools: Pools { ipv4: None, ipv6: None },
+            recoveries: Vec::new(),
+        }
     }
 
     fn found() -> Found {
-        Found { meta: Some(meta()), cluster: 7, revision: 100, own: 90, is_member: true }
+        Found {
+            meta: Some(meta()),
+            cluster: 7,
+            revision: 100,
+            own: 90,
+            is_member: true,
+            is_removed: false,
+            began: 1,
+        }
     }
 
     fn known() -> Position {
@@ -169,5 +212,38 @@ mod tests {
             checked(|found| found.meta = Some(Meta { format: 2, ..meta() })),
             Err(Mismatch::Format { .. })
         ));
+    }
+
+    #[test]
+    fn an_exit_that_was_removed_does_not_come_back_with_a_recovery() {
+        let recovered = |found: &mut Found| found.meta = Some(Meta { epoch: 2, ..meta() });
+        assert!(checked(recovered).is_ok());
+        let both = checked(|found| {
+            recovered(found);
+            // An earlier release has made it a member again.
+            (found.is_member, found.is_removed) = (true, true);
+        });
+        assert_eq!(both, Err(Mismatch::Removed));
+        assert_eq!(checked(|found| found.is_removed = true), Err(Mismatch::Removed));
+        assert_eq!(check("home", None, &Found { is_removed: true, ..found() }), Err(Mismatch::Removed));
+    }
+
+    #[test]
+    fn a_link_knows_since_when_its_copy_has_news() {
+        let recoveries = vec![
+            Recovery { epoch: 1, revision: 100, store: 60 },
+            Recovery { epoch: 3, revision: 200, store: 150 },
+        ];
+        let meta = Meta { epoch: 5, recoveries: recoveries.clone(), ..meta() };
+        assert_eq!(meta.recovery_since(1), Some(recoveries[0]));
+        assert_eq!(meta.recovery_since(3), Some(recoveries[1]));
+        // Epoch 2 was recovered by an earlier release, or given up. A copy of epoch 3 was taken although there was a fourth.
+        assert_eq!(meta.recovery_since(2), None);
+        assert_eq!(meta.recovery_since(4), Some(Recovery { revision: i64::MIN, ..recoveries[1] }));
+        assert_eq!(Meta { recoveries: Vec::new(), ..meta }.recovery_since(1), None);
+        // An agreement of an earlier release.
+        let old = r#"{"format":1,"id":"f","epoch":1,"pools":{"ipv4":null,"ipv6":null}}"#;
+        let read: Meta = serde_json::from_str(old).unwrap();
+        assert_eq!((serde_json::to_string(&read).unwrap().as_str(), read.recoveries.len()), (old, 0));
     }
 }

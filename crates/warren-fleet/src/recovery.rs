@@ -1,48 +1,182 @@
-//! What a store that was restored from an old backup has forgotten, compared with a link's copy.
+//! What a store that was restored from an old backup has forgotten, compared with a copy.
+//!
+//! Recovery takes away rather than gives: a removed key, a used token and a disabled client stay so if either the copy or the
+//! store says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use warren_fleet_link::ExitId;
 use warren_session::PublicKey;
-use warren_session::clients::{Client, RowChange, RowId};
+use warren_session::clients::{Client, Invitation, RowChange, RowId};
 
+use crate::meta::{Found, Meta, Position, Recovery};
 use crate::planted::{Bug, is_planted};
-use crate::rows::Rows;
+use crate::rows::{Claim, Rows};
+
+/// What a link's copy says beside its rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BesideRows {
+    /// The exits that were removed, each with the revision of its removal.
+    pub(crate) removed: BTreeMap<ExitId, i64>,
+    /// Whether the link's own exit belongs to the fleet.
+    pub(crate) is_member: bool,
+    pub(crate) roster: Option<Vec<u8>>,
+}
+
+/// How a copy and the store are compared. Revisions of both count the same changes only up to the backup from which the store was
+/// restored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Basis {
+    /// The copy's revision.
+    pub(crate) revision: i64,
+    /// The store knows the copy's changes up to this revision. `None` if it is not known which ones it knows.
+    pub(crate) known: Option<i64>,
+    /// The store's rows up to this revision were there before the recovery.
+    pub(crate) before: i64,
+    /// Later rows up to this revision were written by the recovery.
+    pub(crate) recovered: i64,
+    /// Whether the store has lost changes.
+    pub(crate) is_restored: bool,
+    /// Whether what the copy has and the store lacks was certainly lost, and not removed after the copy was made.
+    pub(crate) is_newer: bool,
+    /// Whether an invitation that the copy lacks was withdrawn. Not so if the link has followed the restored store itself, which
+    /// lacked it too.
+    pub(crate) withdraws: bool,
+}
+
+impl Basis {
+    /// For a command that compares all of a copy with the store. `newest`: the revision of the store's latest change, `None` if it has lost
+    /// everything.
+    pub(crate) fn of_command(revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
+        let is_newer = is_restored && newest.is_none_or(|newest| revision >= newest);
+        Self {
+            revision,
+            known: Some(i64::MIN),
+            before: i64::MAX,
+            recovered: i64::MAX,
+            is_restored,
+            is_newer,
+            withdraws: true,
+        }
+    }
+
+    /// For a link whose store was recovered since the link's copy was made.
+    pub(crate) fn of_link(copy: &Position, meta: &Meta, found: &Found) -> Self {
+        let recovery = meta.recovery_since(copy.epoch);
+        let Recovery { store, .. } = recovery.unwrap_or_default();
+        Self {
+            revision: copy.revision,
+            known: recovery.map(|recovery| recovery.revision),
+            before: store,
+            recovered: found.began,
+            is_restored: true,
+            // A link that comes later may know that the invitation was withdrawn, and could not tell it from one made since the recovery.
+            is_newer: false,
+            withdraws: found.own < copy.own,
+        }
+    }
+
+    /// Whether the copy is newer than the one with which the store was recovered.
+    pub(crate) fn has_news(&self) -> bool {
+        self.known.is_some_and(|known| self.revision > known)
+    }
+
+    /// Whether the store cannot know a change.
+    pub(crate) fn is_news(&self, modified: i64) -> bool {
+        self.known.is_some_and(|known| modified > known)
+    }
+
+    /// Whether the copy's row is newer than the store's.
+    fn wins(&self, modified: i64, in_store: i64) -> bool {
+        if in_store <= self.before { modified > in_store } else { in_store <= self.recovered }
+    }
+
+    /// Whether the copy would have the store's row, had it not been deleted.
+    fn knew(&self, in_store: i64) -> bool {
+        self.has_news()
+            && if in_store <= self.before { in_store <= self.revision } else { in_store <= self.recovered }
+    }
+}
 
 /// Removed keys and used or withdrawn invitations that the store lacks, and that must never come back. Each group is a
 /// transaction.
-pub(crate) fn revocations(copy: &Rows, store: &Rows) -> Vec<Vec<RowChange>> {
+pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowChange>> {
     let mut groups = Vec::new();
     if is_planted(Bug::TombstoneForgotten) {
         return groups;
     }
-    for (id, row) in copy.iter() {
+    // Nobody may have restored the store. Then its newer rows are changes that the copy does not know.
+    let is_kept = |id: RowId| !basis.is_restored && modified(store, id) > basis.revision;
+    for (id, row) in copy.iter().filter(|(_, row)| basis.known.is_none() || basis.is_news(row.modified)) {
         match id {
-            RowId::Removed(key) if !store.has(id) => groups.push(revocation(key, &row.content, store)),
-            RowId::Invitation(_) if is_used(&row.content) && !is_used(&store.content(id)) => {
+            RowId::Removed(key) if !store.has(id) && !is_kept(RowId::Client(key)) => {
+                groups.push(revocation(key, &row.content, store));
+            }
+            RowId::Invitation(_) if is_used(&row.content) && !is_used(&store.content(id)) && !is_kept(id) => {
                 groups.push(vec![row.content.clone()]);
             }
             RowId::Removed(_) | RowId::Invitation(_) | RowId::Client(_) => {}
         }
     }
     // Invitations that were withdrawn, or whose clients were removed.
-    let gone = store.iter().filter(|(id, _)| matches!(id, RowId::Invitation(_)) && !copy.has(*id));
+    let gone = store.iter().filter(|(id, row)| {
+        basis.withdraws && matches!(id, RowId::Invitation(_)) && !copy.has(*id) && basis.knew(row.modified)
+    });
     groups.extend(gone.map(|(id, _)| vec![id.deletion()]));
     groups
 }
 
-/// Clients that the store lacks, or contains only in an earlier state. What was removed is left out.
-pub(crate) fn clients(copy: &Rows, store: &Rows) -> Vec<Vec<RowChange>> {
-    let differs = |id: RowId, row: &RowChange| store.content(id) != *row;
-    let clients = copy.iter().filter(|(id, row)| match id {
-        RowId::Client(key) => differs(*id, &row.content) && !store.has(RowId::Removed(*key)),
-        RowId::Invitation(_) => differs(*id, &row.content),
-        RowId::Removed(_) => false,
+/// Clients and invitations that the store lacks, or contains only in an earlier state. What was removed is left out. No client is
+/// enabled.
+pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowChange>> {
+    let news = copy.iter().filter(|(_, row)| basis.is_news(row.modified));
+    let rows = news.filter_map(|(id, row)| match &row.content {
+        RowChange::Client { key, client: Some(client) } if !store.has(RowId::Removed(*key)) => {
+            let wins = basis.wins(row.modified, modified(store, id));
+            Some(merged(client, store, basis.is_restored, wins).into())
+        }
+        RowChange::Invitation { invitation: Some(_), .. } => {
+            let is_wanted = match store.has(id) {
+                true => {
+                    basis.wins(row.modified, modified(store, id))
+                        && (is_used(&row.content) || !is_used(&store.content(id)))
+                }
+                // It may have been withdrawn.
+                false => basis.is_newer,
+            };
+            is_wanted.then(|| row.content.clone())
+        }
+        RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
     });
-    clients.map(|(_, row)| vec![row.content.clone()]).collect()
+    rows.filter(|row| store.content(row.id()) != *row).map(|row| vec![row]).collect()
+}
+
+/// The client of the copy as it is stored. `wins`: the copy's row is newer than the store's.
+fn merged(client: &Client, store: &Rows, is_restored: bool, wins: bool) -> Client {
+    let next = client.next_public_key.filter(|next| !store.has(RowId::Removed(*next)));
+    let copied = Client { next_public_key: next, ..client.clone() };
+    match store.client(client.public_key) {
+        None => copied,
+        Some(stored) if wins => Client { disabled: copied.disabled || stored.disabled, ..copied },
+        Some(stored) => {
+            Client { disabled: stored.disabled || (is_restored && copied.disabled), ..stored.clone() }
+        }
+    }
+}
+
+fn modified(rows: &Rows, id: RowId) -> i64 {
+    rows.modified(crate::rows::Subject::Row(id))
+}
+
+fn invitation_of(row: &RowChange) -> Option<&Invitation> {
+    match row {
+        RowChange::Invitation { invitation, .. } => invitation.as_ref(),
+        RowChange::Client { .. } | RowChange::Removed { .. } => None,
+    }
 }
 
 fn is_used(row: &RowChange) -> bool {
-    matches!(row, RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_some())
+    invitation_of(row).is_some_and(|invitation| invitation.used_by.is_some())
 }
 
 /// Removes a key, and the client whose key or next key it is.
@@ -51,11 +185,77 @@ fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowCha
     if store.client(key).is_some() {
         group.push(RowId::Client(key).deletion());
     }
-    let waiting = store.holder(&crate::rows::Claim::NextKey(key)).filter(|holder| *holder != key);
+    let waiting = store.holder(&Claim::NextKey(key)).filter(|holder| *holder != key);
     if let Some(client) = waiting.and_then(|holder| store.client(holder)) {
         group.push(Client { next_public_key: None, ..client.clone() }.into());
     }
     group
+}
+
+/// The same row without the addresses that an exit has lent to its client, which another client may have by now. `None` if there
+/// are none.
+pub(crate) fn without_lease(row: &RowChange) -> Option<RowChange> {
+    let RowChange::Client { client: Some(client), .. } = row else { return None };
+    let has_lease = client.leased_ipv4.is_some() || client.leased_ipv6.is_some();
+    has_lease.then(|| Client { leased_ipv4: None, leased_ipv6: None, ..client.clone() }.into())
+}
+
+/// The exits that the store has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ExitsInStore {
+    /// The exits of the fleet, each with the revision at which it joined.
+    pub(crate) members: BTreeMap<ExitId, i64>,
+    pub(crate) removed: BTreeSet<ExitId>,
+}
+
+/// What a recovery does with exits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExitChanges {
+    /// Exits that were removed since the backup.
+    pub(crate) removed: Vec<ExitId>,
+    /// Exits that have joined since the backup.
+    pub(crate) put_back: Vec<ExitId>,
+    /// Exits that the copy has, and that may have been removed after it was made.
+    pub(crate) left_out: Vec<ExitId>,
+}
+
+/// Compares the exits of a copy with those of the store. An exit that either of them calls removed does not come back.
+pub(crate) fn exits(
+    members: &BTreeSet<ExitId>,
+    removed: &BTreeMap<ExitId, i64>,
+    store: &ExitsInStore,
+    basis: Basis,
+) -> ExitChanges {
+    let mut changes = ExitChanges { removed: removed_exits(removed, store, basis), ..ExitChanges::default() };
+    // A copy of an earlier release does not say which exits were removed.
+    let gone = store.members.iter().filter(|(exit, joined)| {
+        !members.contains(*exit) && !removed.contains_key(*exit) && basis.knew(**joined)
+    });
+    changes.removed.extend(gone.map(|(exit, _)| exit.clone()));
+    let missing = members
+        .iter()
+        .filter(|exit| !removed.contains_key(*exit))
+        .filter(|exit| !store.members.contains_key(*exit) || store.removed.contains(*exit));
+    for exit in missing {
+        let may_return = basis.is_newer && !store.removed.contains(exit);
+        let list = if may_return { &mut changes.put_back } else { &mut changes.left_out };
+        list.push(exit.clone());
+    }
+    changes
+}
+
+/// Returns the exits that a copy calls removed and the store does not. An exit that has joined again since then stays.
+pub(crate) fn removed_exits(
+    removed: &BTreeMap<ExitId, i64>,
+    store: &ExitsInStore,
+    basis: Basis,
+) -> Vec<ExitId> {
+    let is_unknown = |exit: &ExitId| match store.members.get(exit) {
+        Some(joined) => basis.knew(*joined),
+        None => !store.removed.contains(exit),
+    };
+    let news = removed.iter().filter(|(exit, at)| basis.is_news(**at) && is_unknown(exit));
+    news.map(|(exit, _)| exit.clone()).collect()
 }
 
 /// All rows of a registry in groups: each client, invitation and removed key by itself.
@@ -65,55 +265,4 @@ pub(crate) fn all(rows: impl IntoIterator<Item = RowChange>) -> Vec<Vec<RowChang
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use warren_session::clients::RemovedKey;
-    use warren_simulation::finds;
-
-    use super::*;
-    use crate::keys::Keys;
-    use crate::rows::Unseen;
-    use crate::transaction::{Known, draft};
-
-    fn key(number: u8) -> PublicKey {
-        PublicKey([number; 32])
-    }
-
-    fn client(number: u8) -> Client {
-        Client::new(format!("client{number}"), key(number), SystemTime::UNIX_EPOCH)
-    }
-
-    fn removed(number: u8) -> RowChange {
-        RemovedKey { name: "x".to_owned(), public_key: key(number), removed: SystemTime::UNIX_EPOCH }.into()
-    }
-
-    fn rows(all: &[RowChange]) -> Rows {
-        let mut rows = Rows::default();
-        all.iter().for_each(|row| rows.put(row.clone(), 1));
-        rows
-    }
-
-    fn keys_removed_since_the_backup_stay_out() {
-        // Since the backup, client 1 was removed, and so was the next key of client 2, which is client 3 now.
-        let waiting = Client { next_public_key: Some(key(3)), ..client(2) };
-        let mut store = rows(&[client(1).into(), waiting.into(), client(4).into()]);
-        let copy = rows(&[removed(1), removed(3), client(2).into(), client(4).into()]);
-        let (keys, unseen) = (Keys::new("home"), Unseen::default());
-        for group in revocations(&copy, &store) {
-            let known = Known { keys: &keys, rows: &store, unseen: &unseen, basis: i64::MAX };
-            let draft = draft(known, &group, &group).unwrap();
-            draft.rows.into_iter().for_each(|row| store.put(row, 2));
-        }
-        assert!(store.client(key(1)).is_none(), "a removed client is back");
-        assert!(store.has(RowId::Removed(key(1))) && store.has(RowId::Removed(key(3))));
-        assert_eq!(store.client(key(2)), Some(&client(2)));
-        assert_eq!(store.client(key(4)), Some(&client(4)));
-    }
-
-    #[test]
-    fn a_recovery_lets_no_removed_key_in() {
-        keys_removed_since_the_backup_stay_out();
-        assert!(finds(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
-    }
-}
+mod tests;

@@ -407,6 +407,7 @@ impl Runner {
             position: self.current_position(),
             revision: self.is_live.then(|| self.link.revisions().0),
             rows,
+            beside_rows: self.link.beside_rows(),
             lease: Arc::clone(&self.lease),
             answered: Arc::clone(&self.answered),
         };

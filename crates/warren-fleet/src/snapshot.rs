@@ -202,7 +202,7 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         let pools = Pools { ipv4: None, ipv6: None };
-        let meta = Meta { format: 1, id: "f".to_owned(), epoch: 2, pools };
+        let meta = Meta { format: 1, id: "f".to_owned(), epoch: 2, pools, recoveries: Vec::new() };
         let position = Position { fleet: "f".to_owned(), epoch: 2, cluster: 7, revision: 100, own: 90 };
         let pairs =
             vec![Pair::new("/warren/home/ro", [0, 255, 10], 5), Pair::new("/warren/home/cl/x", "{}", 9)];

@@ -1,5 +1,6 @@
 //! The client of etcd: connections, full readings, transactions.
 
+pub(crate) mod restored;
 pub(crate) mod session;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -120,8 +121,9 @@ fn sentence(error: &etcd_client::Error) -> String {
 
 /// Reads a fleet's agreement and where the store is.
 pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyhow::Result<Found> {
-    let names = [Key::Meta, Key::Position(me.clone()), Key::Member(me.clone())].map(|key| keys.name(&key));
-    let gets: Vec<_> = names.iter().map(|name| TxnOp::get(name.as_str(), None)).collect();
+    let kinds: [fn(ExitId) -> Key; 4] = [Key::Position, Key::Written, Key::Member, Key::RemovedExit];
+    let mut gets = vec![TxnOp::get(keys.name(&Key::Meta), None)];
+    gets.extend(kinds.map(|kind| TxnOp::get(keys.name(&kind(me.clone())), None)));
     // Uses one transaction, so that everything read is of one revision.
     let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
     let header = answer.header().context("etcd's answer has no header")?;
@@ -131,14 +133,19 @@ pub(crate) async fn find(client: &mut Client, keys: &Keys, me: &ExitId) -> anyho
         revision: header.revision(),
         own: 0,
         is_member: false,
+        is_removed: false,
+        began: 0,
     };
     for response in answer.op_responses() {
         let TxnOpResponse::Get(response) = response else { continue };
         for pair in pairs_of(&response) {
             match keys.parse(&pair.key) {
-                Some(Key::Meta) => found.meta = pair.parse::<Meta>("agreement"),
-                Some(Key::Position(_)) => found.own = pair.modified,
+                Some(Key::Meta) => {
+                    (found.meta, found.began) = (pair.parse::<Meta>("agreement"), pair.modified)
+                }
+                Some(Key::Position(_) | Key::Written(_)) => found.own = found.own.max(pair.modified),
                 Some(Key::Member(_)) => found.is_member = true,
+                Some(Key::RemovedExit(_)) => found.is_removed = true,
                 _ => {}
             }
         }
@@ -160,7 +167,9 @@ async fn read_pages(
     let mut kv = client.kv_client().max_decoding_message_size(MOST_BYTES);
     let (mut revision, mut bytes) = (0, 0);
     let mut pairs = Vec::new();
-    for kind in ["cl/", "in/", "rv/", "se/", "ex/", "mb/", "dr/", "wr/", "po/", "px", "fw", "ro", "meta"] {
+    for kind in
+        ["cl/", "in/", "rv/", "se/", "ex/", "mb/", "xr/", "dr/", "wr/", "po/", "px", "fw", "ro", "meta"]
+    {
         let first = format!("{}{kind}", keys.prefix());
         let mut start = first.clone().into_bytes();
         let end = end_of(first.as_bytes());

@@ -26,6 +26,8 @@ mod history;
 mod killed;
 #[path = "fleet/many.rs"]
 mod many;
+#[path = "fleet/recovers.rs"]
+mod recovers;
 #[path = "fleet/store_log.rs"]
 mod store_log;
 mod support;

@@ -121,6 +121,7 @@ impl Attempt {
     /// If the exit belongs to another fleet, or the file cannot be read or is wrong.
     pub(super) fn is_named(&self, ticket: &Ticket) -> anyhow::Result<bool> {
         let Some(config) = FleetConfig::find_at(&FleetConfig::path(&self.directory))? else {
+            FleetConfig::check_free(&self.directory)?;
             return Ok(false);
         };
         let is_of_ticket = config.fleet == ticket.fleet && config.exit == ticket.exit;

@@ -202,25 +202,27 @@ fn given_pools(given: &[IpNet]) -> anyhow::Result<Option<Pools>> {
 struct Beginning<'a> {
     keys: &'a Keys,
     exit: &'a ExitId,
-    puts: [TxnOp; 3],
+    operations: [TxnOp; 4],
 }
 
 impl<'a> Beginning<'a> {
     fn new(keys: &'a Keys, config: &'a FleetConfig, pools: Pools) -> anyhow::Result<Self> {
-        let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools };
+        let meta = Meta { format: FORMAT, id: random_name()?, epoch: 1, pools, recoveries: Vec::new() };
         let own = keys.name(&Key::Member(config.exit.clone()));
-        let puts = [
+        let operations = [
             TxnOp::put(keys.name(&Key::Meta), serde_json::to_vec(&meta)?, None),
             TxnOp::put(own, serde_json::to_vec(&Member::default())?, None),
             TxnOp::put(keys.beginning(), config.exit.as_str(), None),
+            // An earlier fleet of this name may have left it.
+            TxnOp::delete(keys.name(&Key::RemovedExit(config.exit.clone())), None),
         ];
-        Ok(Self { keys, exit: &config.exit, puts })
+        Ok(Self { keys, exit: &config.exit, operations })
     }
 
     /// Begins the fleet. Returns `false` if the store has it already.
     async fn begin(&self, client: &mut Client) -> anyhow::Result<bool> {
         let absent = Compare::version(self.keys.name(&Key::Meta), CompareOp::Equal, 0);
-        succeeds(client, Txn::new().when([absent]).and_then(self.puts.clone())).await
+        succeeds(client, Txn::new().when([absent]).and_then(self.operations.clone())).await
     }
 
     /// Begins the fleet again. Returns `false` unless an earlier `init` of this exit has begun it and no link has used it since.
@@ -233,7 +235,7 @@ impl<'a> Beginning<'a> {
         ];
         let all = Some(DeleteOptions::new().with_prefix());
         let deletes = self.keys.of_registry().map(|kind| TxnOp::delete(kind, all.clone()));
-        let anew: Vec<TxnOp> = deletes.into_iter().chain(self.puts.clone()).collect();
+        let anew: Vec<TxnOp> = deletes.into_iter().chain(self.operations.clone()).collect();
         succeeds(client, Txn::new().when(is_incomplete).and_then(anew)).await
     }
 }

@@ -9,10 +9,11 @@ use warren_fleet_link::ExitId;
 
 use super::ticket::AdminArguments;
 use super::{Connected, connect, print, roster};
-use crate::keys::{Key, Keys};
+use crate::exits::leaving;
+use crate::keys::Key;
 use crate::run::Directories;
 use crate::store::{has_found, in_words};
-use crate::users::{self, Grant, user_name};
+use crate::users::{self, user_name};
 
 /// `warren fleet drain`.
 #[derive(Args, Clone, Debug)]
@@ -76,8 +77,8 @@ pub(crate) async fn remove(directories: Directories<'_>, arguments: &RemoveArgum
     let is_known =
         was_member || had_tickets || users::granted(&mut fleet.client, &fleet.keys, &exit).await?.is_some();
     let roster = match &fleet_key {
-        Some(key) => roster::expel(&mut fleet, &exit, key).await?,
-        None if roster::has(&mut fleet, &exit).await? => {
+        Some(key) => roster::expel(&mut fleet, directories.state, &exit, key).await?,
+        None if roster::has(&mut fleet, directories.state, &exit).await? => {
             format!(
                 "Clients still find it in the roster: run `warren fleet remove {exit} --fleet-key FILE`.\n"
             )
@@ -123,15 +124,6 @@ async fn take_out(fleet: &mut Connected, exit: &ExitId, is_forced: bool) -> anyh
         bail!("{exit} serves clients now; drain and stop it first, or use --force");
     }
     Ok(answer.succeeded())
-}
-
-/// Returns the deletions of all keys of an exit. Its etcd user stays until a link or command that may remove users does so.
-pub(super) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
-    let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
-    operations.push(TxnOp::put(keys.grant(exit), serde_json::to_vec(&Grant::default())?, None));
-    // An exit can leave only a fleet whose beginning is over.
-    operations.push(TxnOp::delete(keys.beginning(), None));
-    Ok(operations)
 }
 
 /// Removes the etcd user of an exit that is not in the fleet. Returns whether there was one.

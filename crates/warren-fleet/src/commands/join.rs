@@ -252,6 +252,8 @@ async fn try_to_use_up(
 ) -> anyhow::Result<Used> {
     let (key, member) = (ticket.key(keys), keys.name(&Key::Member(ticket.exit.clone())));
     let grant = keys.grant(&ticket.exit);
+    // An exit of this name may have been removed before.
+    let removed = keys.name(&Key::RemovedExit(ticket.exit.clone()));
     let used = Grant { ticket: ticket.digest(), host: Some(host.to_owned()), is_ending: false };
     let compares = [
         Compare::version(key.as_str(), CompareOp::Greater, 0),
@@ -259,6 +261,7 @@ async fn try_to_use_up(
     ];
     let then = [
         TxnOp::delete(key.as_str(), None),
+        TxnOp::delete(removed, None),
         TxnOp::put(member.as_str(), serde_json::to_vec(&Member::default())?, None),
         TxnOp::put(grant.as_str(), serde_json::to_vec(&used)?, None),
     ];

@@ -1,25 +1,38 @@
 //! `warren fleet leave`: the exit keeps its clients, and nothing is shared any more.
+//!
+//! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the fleet, and then
+//! gives `fleet.toml` another name. From then on it needs neither the store nor the copy: it removes the copy and the credentials,
+//! and what it has to say at the end is in a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use etcd_client::{Compare, CompareOp, Txn};
-use warren_config::storage::create_new;
+use serde::{Deserialize, Serialize};
+use warren_config::storage::{create_new, write_atomic};
 use warren_config::{clients_text, counted};
+use warren_host::durable_file::{remove, rename};
 use warren_session::clients::ClientRegistry;
 
 use super::attempt::host_of_join;
 use super::begin::exit_toml;
-use super::exits::leaving;
-use super::files::forget_credentials;
+use super::files::{forget_credentials, write};
 use super::{Connected, connect, print};
-use crate::config::FleetConfig;
+use crate::config::{FleetConfig, is_absent, is_there};
+use crate::exits::leaving;
 use crate::link::{Pair, rows_of};
+use crate::planted::reached;
 use crate::run::Directories;
 use crate::snapshot::StateDirectory;
 use crate::store::{in_words, read_all};
 use crate::users::{self, user_name};
+
+/// The file that says how far the command has come.
+const KEPT: &str = "leave.json";
 
 /// `warren fleet leave`.
 #[derive(Args, Clone, Debug)]
@@ -29,62 +42,179 @@ pub(crate) struct LeaveArguments {
     clients: PathBuf,
 }
 
+/// What a killed command leaves for the next one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// The file with the clients.
+    clients: PathBuf,
+    count: usize,
+    /// The digests of everything that was written there. A file with other content is not this command's.
+    digests: Vec<String>,
+    /// What remains to be done in the fleet. Set once the exit is out of it.
+    note: Option<String>,
+}
+
+impl Kept {
+    /// Reads the file. `None` if it does not exist or is damaged.
+    ///
+    /// # Errors
+    /// If it exists but cannot be read.
+    fn read(directory: &Path) -> anyhow::Result<Option<Self>> {
+        let path = directory.join(KEPT);
+        match std::fs::read(&path) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        }
+    }
+
+    fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        write(&directory.join(KEPT), &serde_json::to_vec(self)?)
+    }
+
+    /// Whether an earlier command has written the clients, as they are now in the file.
+    fn has_written(&self, clients: &Path) -> bool {
+        self.clients == clients
+            && std::fs::read(clients).is_ok_and(|content| self.digests.contains(&digest_of(&content)))
+    }
+}
+
+fn digest_of(content: &[u8]) -> String {
+    STANDARD.encode(digest(&SHA256, content))
+}
+
 /// Leaves the fleet.
 ///
 /// # Errors
 /// If no copy of the clients can be read, or the file cannot be written.
 pub(crate) async fn leave(directories: Directories<'_>, arguments: &LeaveArguments) -> anyhow::Result<()> {
+    let path = FleetConfig::path(directories.config);
+    let earlier = Kept::read(directories.config)?;
+    if !is_there(&path)?
+        && let Some(kept) = earlier.as_ref().filter(|kept| kept.note.is_some())
+    {
+        return finish(&directories, kept);
+    }
     let config = FleetConfig::read(directories.config)?;
     let own_host = host_of_join(directories.config)?;
-    let state = StateDirectory::new(directories.state);
-    let snapshot = state.load()?;
-    let own_fleet = snapshot.as_ref().map(|snapshot| snapshot.meta.id.as_str());
-    let (pairs, fleet) = match from_store(&directories, own_fleet).await {
-        Ok((pairs, fleet)) => (pairs, Some(fleet)),
-        Err(error) => {
-            let snapshot = snapshot.with_context(|| {
-                format!("the store cannot be used ({error:#}), and there is no copy here")
-            })?;
-            tracing::warn!(
-                "the store cannot be used: {error:#}; the clients are those of the copy on this disk"
-            );
-            (snapshot.pairs, None)
-        }
+    let clients = std::path::absolute(&arguments.clients)?;
+    let earlier = earlier.filter(|kept| kept.has_written(&clients));
+    let (pairs, fleet) = clients_of(&directories, earlier.is_some()).await?;
+    let mut kept = match (pairs, earlier) {
+        (Some(pairs), earlier) => write_clients(&directories, &config, &clients, &pairs, earlier)?,
+        // An earlier command has written them, and the exit may be out of the fleet since then.
+        (None, earlier) => earlier.unwrap_or_default(),
     };
-    let rows = rows_of(&config.keys(), &pairs);
-    let registry = ClientRegistry::from_rows(rows.iter().map(|(_, row)| row.content.clone()))?;
-    let text = clients_text(&arguments.clients, &registry)?;
-    create_new(&arguments.clients, text.as_bytes(), 0o600).with_context(|| {
-        format!("{} cannot be written; name another file with --clients", arguments.clients.display())
-    })?;
+    reached("clients written");
     let note = match fleet {
         Some(fleet) => take_out(fleet, &config, own_host).await.with_context(|| {
-            format!(
-                "the clients are in {}, and nothing on this host was changed",
-                arguments.clients.display()
-            )
+            format!("the clients are in {}, and nothing else on this host was changed", clients.display())
         })?,
-        None => format!(" Run `warren fleet remove {}` at another exit.", config.exit),
+        None => kept
+            .note
+            .take()
+            .unwrap_or_else(|| format!(" Run `warren fleet remove {}` at another exit.", config.exit)),
     };
-    state.clear()?;
-    let kept = forget_credentials(directories.config, &config.store)?;
-    // Last, so that the command can be run again if something above fails.
+    reached("out of the fleet");
+    kept.note = Some(note);
+    kept.write(directories.config)?;
+    rename(&path, &left_half(&path)).with_context(|| format!("{} cannot be renamed", path.display()))?;
+    reached("configuration renamed");
+    finish(&directories, &kept)
+}
+
+/// The name of `fleet.toml` while the exit has left the fleet and its files are not removed yet.
+fn left_half(path: &Path) -> PathBuf {
+    path.with_extension(FleetConfig::LEAVING)
+}
+
+/// Reads the fleet's clients: from the store, or from the copy on this disk. `None` if the store cannot be used and an earlier command has
+/// written them: the copy may be older.
+async fn clients_of(
+    directories: &Directories<'_>,
+    are_written: bool,
+) -> anyhow::Result<(Option<Vec<Pair>>, Option<Connected>)> {
+    let snapshot = StateDirectory::new(directories.state).load()?;
+    let own_fleet = snapshot.as_ref().map(|snapshot| snapshot.meta.id.as_str());
+    let error = match from_store(directories, own_fleet).await {
+        Ok((pairs, fleet)) => return Ok((Some(pairs), Some(fleet))),
+        Err(error) => error,
+    };
+    if are_written {
+        tracing::warn!("the store cannot be used: {error:#}; the clients are those that were written before");
+        return Ok((None, None));
+    }
+    let snapshot = snapshot
+        .with_context(|| format!("the store cannot be used ({error:#}), and there is no copy here"))?;
+    tracing::warn!("the store cannot be used: {error:#}; the clients are those of the copy on this disk");
+    Ok((Some(snapshot.pairs), None))
+}
+
+/// Writes the clients. Replaces only what an earlier command has written.
+fn write_clients(
+    directories: &Directories<'_>,
+    config: &FleetConfig,
+    clients: &Path,
+    pairs: &[Pair],
+    earlier: Option<Kept>,
+) -> anyhow::Result<Kept> {
+    let rows = rows_of(&config.keys(), pairs);
+    let registry = ClientRegistry::from_rows(rows.iter().map(|(_, row)| row.content.clone()))?;
+    let text = clients_text(clients, &registry)?;
+    let is_again = earlier.is_some();
+    let mut kept = Kept { clients: clients.to_owned(), note: None, ..earlier.unwrap_or_default() };
+    kept.count = registry.len();
+    kept.digests.push(digest_of(text.as_bytes()));
+    kept.write(directories.config)?;
+    reached("leaving begun");
+    let written = match is_again {
+        true => write_atomic(clients, text.as_bytes(), 0o600),
+        false => create_new(clients, text.as_bytes(), 0o600),
+    };
+    if let Err(error) = written {
+        if !is_again {
+            let _ = remove(&directories.config.join(KEPT));
+        }
+        return Err(error).with_context(|| {
+            format!("{} cannot be written; name another file with --clients", clients.display())
+        });
+    }
+    Ok(kept)
+}
+
+/// Removes what the exit had for the fleet, and says what to do next. Needs neither the store nor the copy.
+fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     let path = FleetConfig::path(directories.config);
-    let left = path.with_extension("toml.left");
-    warren_host::durable_file::rename(&path, &left)
-        .with_context(|| format!("{} cannot be renamed", path.display()))?;
-    let kept: String =
-        kept.iter().map(|path| format!("{} still opens the store: delete it.\n", path.display())).collect();
+    let (half, left) = (left_half(&path), path.with_extension("toml.left"));
+    let is_named = !is_there(&half)?;
+    let config = FleetConfig::find_at(if is_named { &left } else { &half })?
+        .with_context(|| format!("{} does not exist; nothing is left to do here", half.display()))?;
+    StateDirectory::new(directories.state).clear()?;
+    reached("copy removed");
+    let secrets = forget_credentials(directories.config, &config.store)?;
+    reached("credentials forgotten");
+    if !is_named {
+        rename(&half, &left).with_context(|| format!("{} cannot be renamed", half.display()))?;
+    }
+    reached("configuration left");
+    let secrets: String = secrets
+        .iter()
+        .map(|path| format!("{} still opens the store: delete it.\n", path.display()))
+        .collect();
     print(&format!(
-        "{} has left fleet {:?}.{note} {} are in {}.\n{kept}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
+        "{} has left fleet {:?}.{} {} are in {}.\n{secrets}Next: take `[fleet]` out of {}, stop warren-fleet.service, run \
          `systemctl restart warren-exit`, then `warren exit client import {}`.\n",
         config.exit,
         config.fleet,
-        counted(registry.len(), "client"),
-        arguments.clients.display(),
+        kept.note.as_deref().unwrap_or_default(),
+        counted(kept.count, "client"),
+        kept.clients.display(),
         exit_toml(directories.config).display(),
-        arguments.clients.display(),
-    ))
+        kept.clients.display(),
+    ))?;
+    // Last, so that the next steps are said at least once.
+    let file = directories.config.join(KEPT);
+    remove(&file).with_context(|| format!("{} cannot be removed", file.display()))
 }
 
 /// Reads everything in the store. Refuses another fleet of the same name, because this exit does not belong to it.

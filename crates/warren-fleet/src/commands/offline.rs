@@ -119,7 +119,7 @@ pub(crate) async fn publish(
 ) -> anyhow::Result<()> {
     let signed = load(&arguments.file)?;
     let mut fleet = connect(directories.config).await?;
-    let stored = read(&mut fleet).await?;
+    let stored = read(&mut fleet, directories.state).await?;
     match &stored.roster {
         Some(known) => {
             let taken = FollowedFleet::begin(known.clone()).take(signed.as_bytes());
@@ -129,7 +129,7 @@ pub(crate) async fn publish(
                     directories.state.join("exit/roster").display()
                 )
             })?;
-            if taken == RosterNews::Known {
+            if taken == RosterNews::Known && stored.is_stored {
                 return print("The store has this roster already.\n");
             }
         }

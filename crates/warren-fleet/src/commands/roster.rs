@@ -20,6 +20,7 @@ use crate::exits::Member;
 use crate::keys::Key;
 use crate::planted::reached;
 use crate::run::Directories;
+use crate::store::restored::newer_roster;
 use crate::store::{in_words, pairs_of};
 
 /// `warren fleet admit`.
@@ -84,10 +85,12 @@ pub(crate) struct RotateKeyArguments {
     new_key: PathBuf,
 }
 
-/// The roster in the store, and the revision of its latest change.
+/// The newest roster, and the revision of the latest change of the store's.
 pub(super) struct Stored {
     pub(super) roster: Option<SignedRoster>,
     modified: i64,
+    /// Whether the store has it.
+    pub(super) is_stored: bool,
 }
 
 /// Signs a roster that contains the exit.
@@ -104,7 +107,7 @@ pub(crate) async fn admit(directories: Directories<'_>, arguments: &AdmitArgumen
     let key = member.key.with_context(|| {
         format!("the exit {id} has not been linked yet, so its key is not known; start warren-fleet there")
     })?;
-    let stored = read(&mut fleet).await?;
+    let stored = read(&mut fleet, directories.state).await?;
     let before = stored.roster.as_ref().and_then(|roster| roster.content().exit(id.as_str()));
     let known = before.map(|exit| exit.public_keys.as_slice()).unwrap_or_default();
     check_keys(&id, key, known, &arguments.public_key)?;
@@ -162,8 +165,13 @@ fn check_keys(
 ///
 /// # Errors
 /// If the roster cannot be signed or stored.
-pub(super) async fn expel(fleet: &mut Connected, exit: &ExitId, key: &FleetKey) -> anyhow::Result<String> {
-    let stored = read(fleet).await?;
+pub(super) async fn expel(
+    fleet: &mut Connected,
+    state: &Path,
+    exit: &ExitId,
+    key: &FleetKey,
+) -> anyhow::Result<String> {
+    let stored = read(fleet, state).await?;
     let Some(old) = stored.roster.as_ref().filter(|old| old.content().exit(exit.as_str()).is_some()) else {
         return Ok(String::new());
     };
@@ -174,8 +182,8 @@ pub(super) async fn expel(fleet: &mut Connected, exit: &ExitId, key: &FleetKey) 
 }
 
 /// Whether clients still find an exit in the roster.
-pub(super) async fn has(fleet: &mut Connected, exit: &ExitId) -> anyhow::Result<bool> {
-    let stored = read(fleet).await?;
+pub(super) async fn has(fleet: &mut Connected, state: &Path, exit: &ExitId) -> anyhow::Result<bool> {
+    let stored = read(fleet, state).await?;
     Ok(stored.roster.is_some_and(|roster| roster.content().exit(exit.as_str()).is_some()))
 }
 
@@ -188,13 +196,16 @@ pub(crate) async fn rotate_key(
     arguments: &RotateKeyArguments,
 ) -> anyhow::Result<()> {
     let mut fleet = connect(directories.config).await?;
-    let stored = read(&mut fleet).await?;
+    let stored = read(&mut fleet, directories.state).await?;
     let old =
         stored.roster.as_ref().context("there is no roster yet; `warren fleet admit` signs the first one")?;
     let signer = old.content().signer;
     let (new_file, old_file) = (arguments.new_key.display(), arguments.fleet_key.display());
     let (old_key, new_key) = (read_key(&arguments.fleet_key)?, earlier_key(&arguments.new_key)?);
     if new_key.as_ref().is_some_and(|new| new.public() == signer && new.public() != old_key.public()) {
+        if !stored.is_stored {
+            store(&mut fleet, &stored, old).await?;
+        }
         return print(&format!("The fleet key is {signer} already, in {new_file}. {}", summary(old)));
     }
     if old_key.public() != signer {
@@ -222,14 +233,34 @@ pub(super) fn summary(signed: &SignedRoster) -> String {
     format!("Roster {} has {}; clients learn it from the exits.\n", roster.serial, names.join(", "))
 }
 
-pub(super) async fn read(fleet: &mut Connected) -> anyhow::Result<Stored> {
+/// Reads the newest roster: the store's, or that of this host's exit. A store that was restored may have an older one than clients
+/// and exits.
+pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<Stored> {
     let answer = in_words(fleet.client.get(fleet.keys.name(&Key::Roster), None).await)?;
-    let Some(pair) = pairs_of(&answer).into_iter().next() else {
-        return Ok(Stored { roster: None, modified: 0 });
-    };
-    let bytes = pair.value.unwrap_or_default();
-    let roster = SignedRoster::decode(&bytes).context("the roster in the store is damaged")?;
-    Ok(Stored { roster: Some(roster), modified: pair.modified })
+    let pair = pairs_of(&answer).into_iter().next();
+    let modified = pair.as_ref().map_or(0, |pair| pair.modified);
+    let decoded = pair.map(|pair| SignedRoster::decode(&pair.value.unwrap_or_default()));
+    let in_store = decoded.transpose().context("the roster in the store is damaged")?;
+    let own: Vec<_> = of_exit(state).into_iter().collect();
+    let newer = newer_roster(&fleet.keys, in_store.clone(), &own);
+    let is_stored = newer.is_none();
+    if let Some(newer) = &newer {
+        tracing::warn!(
+            "the store has {} and this exit has roster {}, which is taken; if that one is of an earlier fleet, delete {}",
+            in_store
+                .as_ref()
+                .map_or_else(|| "no roster".to_owned(), |old| format!("roster {}", old.content().serial)),
+            newer.content().serial,
+            state.join("exit/roster").display()
+        );
+    }
+    Ok(Stored { roster: newer.or(in_store), modified, is_stored })
+}
+
+/// The roster that this host's exit has, if there is one.
+pub(super) fn of_exit(state: &Path) -> Option<Vec<u8>> {
+    let text = std::fs::read_to_string(state.join("exit").join("roster")).ok()?;
+    Some(SignedRoster::from_text(text.trim()).ok()?.as_bytes().to_vec())
 }
 
 pub(super) async fn store(

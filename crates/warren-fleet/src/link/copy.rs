@@ -114,6 +114,12 @@ pub(crate) struct Others {
     roster: Option<Vec<u8>>,
 }
 
+impl Others {
+    pub(crate) fn roster(&self) -> Option<Vec<u8>> {
+        self.roster.clone()
+    }
+}
+
 /// A full reading, sorted out.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
@@ -121,6 +127,8 @@ pub(crate) struct Contents {
     pub(crate) sessions: Records,
     pub(crate) members: BTreeMap<ExitId, Member>,
     pub(crate) heartbeats: BTreeMap<ExitId, Heartbeat>,
+    /// The exits that were removed, each with the revision of its removal.
+    pub(crate) removed: BTreeMap<ExitId, i64>,
     pub(crate) others: Others,
     pub(crate) drained: Vec<ExitId>,
 }
@@ -143,6 +151,7 @@ pub(crate) fn read(keys: &Keys, me: Option<&ExitId>, pairs: &[Pair]) -> Contents
                 contents.heartbeats.extend(pair.parse("heartbeat").map(|it| (exit, it)))
             }
             Some(Key::Member(exit)) => contents.members.extend(pair.parse("exit").map(|it| (exit, it))),
+            Some(Key::RemovedExit(exit)) => drop(contents.removed.insert(exit, pair.modified)),
             Some(Key::Written(exit)) if Some(&exit) == me => contents.others.written = pair.modified,
             Some(Key::Position(exit)) if Some(&exit) == me => contents.others.position = pair.modified,
             Some(Key::Drain(exit)) => {

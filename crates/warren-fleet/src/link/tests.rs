@@ -91,7 +91,13 @@ fn exit(index: usize) -> ExitId {
 }
 
 fn meta() -> Meta {
-    Meta { format: 1, id: "f".to_owned(), epoch: 1, pools: Pools { ipv4: None, ipv6: None } }
+    Meta {
+        format: 1,
+        id: "f".to_owned(),
+        epoch: 1,
+        pools: Pools { ipv4: None, ipv6: None },
+        recoveries: Vec::new(),
+    }
 }
 
 fn hello(index: usize) -> ExitMessage {

@@ -15,12 +15,13 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use warren_fleet_link::ExitId;
 
-use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, apply, as_txn, find, in_words, read_all, read_pages};
+use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
+use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
 use crate::exits::rejoin;
 use crate::keys::{Key, Keys};
-use crate::link::{Pair, Transaction, rows_of};
-use crate::meta::{Meta, Mismatch, Position, check};
-use crate::recovery::revocations;
+use crate::link::{Pair, Transaction};
+use crate::meta::{Found, Meta, Mismatch, Position, check};
+use crate::recovery::{Basis, BesideRows, removed_exits};
 use crate::rows::Rows;
 use crate::sessions::SessionBatch;
 
@@ -43,8 +44,9 @@ pub(crate) struct Setup {
     pub(crate) position: Option<Position>,
     /// The revision of the link's copy, if the watch can go on from there.
     pub(crate) revision: Option<i64>,
-    /// The rows of that copy, to replay removed keys if the store was recovered.
+    /// The rows of that copy, and what else it says, to replay what the store lacks if it was recovered.
     pub(crate) rows: Arc<Rows>,
+    pub(crate) beside_rows: BesideRows,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
     /// When the store has answered, on any connection.
@@ -171,7 +173,7 @@ async fn serve(setup: Setup, report: &Report, commands: mpsc::Receiver<ToStore>)
     let checked = check(setup.keys.name_of_fleet(), setup.position.as_ref(), &found);
     let (meta, is_recovered) = checked.map_err(Ended::Refused)?;
     if is_recovered {
-        replay(&mut client, &setup).await?;
+        replay(&mut client, &setup, &meta, &found).await?;
     }
     // Otherwise the link would copy all rows at its next change.
     drop(setup.rows);
@@ -207,20 +209,40 @@ async fn tell(report: &Report, message: FromStore) -> anyhow::Result<()> {
     report.send(message).await.ok().context("the link has ended")
 }
 
-/// Replays the changes that the recovered store lacks, before the link reads its content.
-async fn replay(client: &mut Client, setup: &Setup) -> anyhow::Result<()> {
-    let (_, pairs) = read_all(client, &setup.keys).await?;
-    let mut rows = rows_of(&setup.keys, &pairs);
-    let missing = revocations(&setup.rows, &rows);
-    tracing::warn!(
-        "the store was recovered from a backup; this exit replays {} removed keys and used invitations",
-        missing.len()
-    );
-    let refused = apply(client, &setup.keys, &mut rows, missing).await?;
-    if !refused.is_empty() {
-        bail!("others change the same clients while the store is recovered");
+/// Replays the changes that the recovered store lacks, before the link reads its content. Lets the exit join again if only its copy
+/// says that it has joined.
+async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) -> Result<(), Ended> {
+    let Some(position) = &setup.position else { return Ok(()) };
+    let (keys, beside) = (&setup.keys, &setup.beside_rows);
+    let basis = Basis::of_link(position, meta, found);
+    // Whoever recovered the store knew all that this copy knows, and the exit is not in the fleet.
+    let may_return = beside.is_member && basis.has_news();
+    if !found.is_member && !may_return {
+        return Err(Ended::Refused(Mismatch::Removed));
     }
-    rejoin(client, &setup.keys, &setup.me).await
+    let brought = bring_back(client, keys, &setup.rows, basis).await?;
+    let removed = removed_exits(&beside.removed, &exits_in_store(client, keys).await?, basis);
+    remove_exits(client, keys, &removed).await?;
+    let rosters: Vec<_> = beside.roster.iter().cloned().collect();
+    let roster = bring_back_roster(client, keys, &rosters).await?;
+    tracing::warn!(
+        "the store was recovered with a copy; this exit adds what only it knows: {} removed keys, {} used or withdrawn invitations, {} clients, \
+         {} changes of clients, {} invitations, {} removed exits, {}",
+        brought.removed_keys,
+        brought.used_invitations + brought.withdrawn_invitations,
+        brought.new_clients,
+        brought.changed_clients,
+        brought.invitations,
+        removed.len(),
+        roster.map_or_else(|| "no roster".to_owned(), |serial| format!("roster {serial}"))
+    );
+    if removed.contains(&setup.me) {
+        return Err(Ended::Refused(Mismatch::Removed));
+    }
+    if !found.is_member {
+        rejoin(client, keys, &setup.me).await?;
+    }
+    Ok(())
 }
 
 /// Begins a watch after a revision. If it was compacted, the watch ends at once and says so.

@@ -12,8 +12,8 @@ use crate::{client, removal, three_exits};
 
 /// An exit at a store with certificates and users, whose own user is root.
 pub(crate) struct Secure {
-    first: Exit,
-    store: Store,
+    pub(crate) first: Exit,
+    pub(crate) store: Store,
     pub(crate) directory: tempfile::TempDir,
     _turn: crate::support::Turn,
 }

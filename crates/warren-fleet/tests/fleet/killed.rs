@@ -256,3 +256,61 @@ fn a_killed_change_of_the_fleet_key_is_finished_by_the_same_command() {
         assert_eq!(std::fs::read_to_string(&new).unwrap(), made, "{step}: the key that was made first");
     }
 }
+
+#[test]
+fn a_killed_leave_is_finished_by_the_same_command() {
+    let fleet = Secure::start();
+    let steps = [
+        "leaving begun",
+        "clients written",
+        "out of the fleet",
+        "configuration renamed",
+        "copy removed",
+        "credentials forgotten",
+        "configuration left",
+    ];
+    for (number, step) in steps.into_iter().enumerate() {
+        let exit = format!("b{number}");
+        let at = fleet.directory.path().join(&exit);
+        fleet_ok(&at, &["join", fleet.ticket(&exit).trim()]);
+        // A link has been there.
+        let linked = Exit::start(&at, &exit).ready();
+        wait_for("it has a copy", Duration::from_secs(5), || {
+            at.join("state/fleet/copy.snapshot").exists().then_some(())
+        });
+        let enrolled = crate::client(&exit, key(u8::try_from(number).unwrap() + 1));
+        linked.store(&[enrolled.into()]);
+        drop(linked);
+        let clients = at.join("clients.toml").display().to_string();
+        let leave = ["leave", "--clients", &clients];
+        fleet_dies(&at, step, &leave);
+        let is_out = !["leaving begun", "clients written"].contains(&step);
+        if is_out {
+            // Nothing opens the store any more.
+            wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens(&exit)).then_some(()));
+        }
+        if !at.join("config/fleet.toml").exists() && at.join("config/fleet.toml.leaving").exists() {
+            let other = fleet.ticket(&format!("c{number}"));
+            let refused = fleet_fails(&at, &["join", other.trim()]);
+            assert!(refused.contains("`warren fleet leave` was interrupted"), "{step}: {refused}");
+        }
+
+        let said = fleet_ok(&at, &leave);
+
+        let count = format!("{} client", number + 1);
+        assert!(said.contains(&format!("{exit} has left fleet")) && said.contains(&count), "{step}: {said}");
+        assert!(std::fs::read_to_string(&clients).unwrap().contains(&exit), "{step}");
+        assert_eq!(names(&at.join("config")), ["fleet.toml.left"], "{step}");
+        assert_eq!(names(&at.join("state/fleet")), Vec::<String>::new(), "{step}");
+        let members = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/mb/", "--keys-only"]);
+        assert!(!members.contains(&exit), "{step}: {members}");
+        // The controls: it is over, and a file that the command has not written stays.
+        assert!(fleet_fails(&at, &leave).contains("belongs to no fleet"), "{step}");
+        fleet_ok(&at, &["join", fleet.ticket(&format!("d{number}")).trim()]);
+        std::fs::write(&clients, "mine").unwrap();
+        assert!(fleet_fails(&at, &leave).contains("cannot be written"), "{step}");
+        assert_eq!(std::fs::read_to_string(&clients).unwrap(), "mine");
+        assert!(!at.join("config/leave.json").exists(), "{step}");
+        fleet_ok(&at, &["leave", "--clients", &format!("{clients}.2")]);
+    }
+}

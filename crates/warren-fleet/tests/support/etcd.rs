@@ -109,8 +109,15 @@ impl Store {
     }
 
     pub(crate) fn etcdctl(&self, arguments: &[&str]) -> Output {
+        let mut command = self.etcdctl_at(&self.urls());
+        command.args(["--command-timeout", "3s"]).args(arguments);
+        command.output().expect("etcdctl is not installed: run scripts/setup")
+    }
+
+    /// `etcdctl` for these members, as root.
+    fn etcdctl_at(&self, urls: &str) -> Command {
         let mut command = etcdctl();
-        command.args(["--endpoints", &self.urls(), "--command-timeout", "3s"]);
+        command.args(["--endpoints", urls]);
         if self.is_secure {
             let file = |name: &str| self.directory.path().join(name);
             let root = if file("root.pem").exists() { "root" } else { "server" };
@@ -121,7 +128,7 @@ impl Store {
                 .arg("--key")
                 .arg(file(&format!("{root}.key")));
         }
-        command.args(arguments).output().expect("etcdctl is not installed: run scripts/setup")
+        command
     }
 
     pub(crate) fn etcdctl_ok(&self, arguments: &[&str]) -> String {
@@ -159,9 +166,9 @@ impl Store {
     /// Writes a snapshot of the store into a file.
     pub(crate) fn back_up(&self) -> PathBuf {
         let file = self.directory.path().join("backup.db");
-        let mut command = etcdctl();
-        command.args(["--endpoints", &self.url(0), "snapshot", "save"]).arg(&file);
-        assert!(command.output().unwrap().status.success());
+        let mut command = self.etcdctl_at(&self.url(0));
+        let output = command.args(["snapshot", "save"]).arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         file
     }
 

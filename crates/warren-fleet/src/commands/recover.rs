@@ -1,0 +1,311 @@
+//! `warren fleet recover`: puts back what a store that was restored from an old backup, or that has lost everything, lacks.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use warren_config::counted;
+use warren_fleet_link::ExitId;
+use warren_session::clients::RowChange;
+
+use super::{Connected, connect_or_fill, print, roster};
+use crate::exits::{Member, rejoin};
+use crate::keys::Key;
+use crate::link::{Contents, read};
+use crate::meta::{Meta, Mismatch, Position, Recovery, check};
+use crate::recovery::{Basis, ExitChanges, exits};
+use crate::rows::Rows;
+use crate::run::Directories;
+use crate::snapshot::{Snapshot, StateDirectory, decode};
+use crate::store::restored::{Brought, bring_back, bring_back_roster, exits_in_store, remove_exits};
+use crate::store::{find, in_words, read_all};
+use crate::users;
+
+/// The most names in a line of the report.
+const MOST_NAMES: usize = 20;
+
+/// `warren fleet recover`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RecoverArguments {
+    /// Recover from this file of `warren fleet backup`, instead of this exit's own copy.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Also change a store that does not seem to be restored: put back clients and removed keys that it lacks. Nothing newer than the copy is
+    /// replaced.
+    #[arg(long)]
+    force: bool,
+}
+
+/// What has happened to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Lost,
+    Restored,
+    Intact,
+}
+
+/// What was done, for the report.
+struct Done {
+    state: State,
+    copy: i64,
+    /// The revision of the store's latest change when the recovery began.
+    newest: i64,
+    rows: Brought,
+    disabled: Vec<String>,
+    exits: ExitChanges,
+    roster: Option<u64>,
+}
+
+/// Brings back the data that a store restored from an old backup lacks, and lets the exits use the store again.
+///
+/// # Errors
+/// If there is no copy to recover from, it belongs to another fleet, or the store is intact.
+pub(crate) async fn recover(
+    directories: Directories<'_>,
+    arguments: &RecoverArguments,
+) -> anyhow::Result<()> {
+    let own = StateDirectory::new(directories.state).load()?;
+    let copy = chosen(own.as_ref(), arguments)?;
+    let mut fleet = connect_or_fill(directories.config, |name| {
+        tracing::warn!(
+            "the store no longer has the fleet {name:?}; it begins again with what the copy contains"
+        );
+        // A fleet has epoch 0 only until its recovery has ended, so an interrupted recovery can go on.
+        Ok(Meta { epoch: 0, ..copy.meta.clone() })
+    })
+    .await?;
+    if copy.meta.id != fleet.meta.id {
+        bail!("the copy is of a fleet other than the store's; run this where the store's fleet has an exit");
+    }
+    let contents = read(&fleet.keys, None, &copy.pairs);
+    if contents.removed.contains_key(&fleet.config.exit) {
+        return Err(Mismatch::Removed.into());
+    }
+    let position = match &own {
+        Some(own) => own.position.clone(),
+        // The backup may be of another exit.
+        None => Position { own: 0, ..copy.position.clone() },
+    };
+    let state = state_of(&mut fleet, &position, arguments.force).await?;
+    let mut rosters: Vec<_> = contents.others.roster().into_iter().collect();
+    rosters.extend(own.as_ref().and_then(|own| read(&fleet.keys, None, &own.pairs).others.roster()));
+    rosters.extend(roster::of_exit(directories.state));
+    let latest = own.as_ref().map_or(0, |own| own.position.epoch).max(copy.position.epoch);
+    let (done, recovery) = put_back(&mut fleet, &copy, &contents, state, &rosters).await?;
+    begin_epoch(&mut fleet, latest, &copy.meta, recovery).await?;
+    print(&report(&done))
+}
+
+/// The copy to recover from.
+fn chosen(own: Option<&Snapshot>, arguments: &RecoverArguments) -> anyhow::Result<Snapshot> {
+    let copy = match &arguments.from {
+        Some(path) => {
+            let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+            decode(&bytes).with_context(|| format!("{} is not a backup", path.display()))?
+        }
+        None => own.cloned().context("this exit has no copy of the fleet; run this at an exit that has one, or name a backup with --from")?,
+    };
+    // Checked before anything is written: an empty store would take any fleet.
+    if own.is_some_and(|own| own.meta.id != copy.meta.id) {
+        bail!("the backup is of a fleet other than this exit's; nothing was changed");
+    }
+    Ok(copy)
+}
+
+/// Finds out whether the store was restored.
+///
+/// # Errors
+/// If it must not be changed.
+async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -> anyhow::Result<State> {
+    if fleet.meta.epoch == 0 {
+        return Ok(State::Lost);
+    }
+    let found = find(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
+    let why = match check(fleet.keys.name_of_fleet(), Some(position), &found) {
+        Err(Mismatch::OldRevision { .. } | Mismatch::OtherCluster { .. } | Mismatch::LostWrite { .. }) => {
+            return Ok(State::Restored);
+        }
+        Err(Mismatch::Removed) if is_forced => return Ok(State::Intact),
+        Err(mismatch) => return Err(mismatch.into()),
+        Ok((_, true)) => "was recovered already, and this exit's link takes it up by itself",
+        Ok((_, false)) => "was not restored from an old backup: it has all that this exit knows of",
+    };
+    if !is_forced {
+        bail!(
+            "the store {why}; nothing was changed. If another exit refuses the store, run this there. If clients are missing all the same, \
+             `--force` puts back those that the copy has and that were not removed"
+        );
+    }
+    Ok(State::Intact)
+}
+
+/// Puts back rows, exits and the roster.
+async fn put_back(
+    fleet: &mut Connected,
+    copy: &Snapshot,
+    contents: &Contents,
+    state: State,
+    rosters: &[Vec<u8>],
+) -> anyhow::Result<(Done, Recovery)> {
+    let (revision, pairs) = read_all(&fleet.client, &fleet.keys).await?;
+    let newest = pairs.iter().map(|pair| pair.modified).max().unwrap_or(0);
+    let before = read(&fleet.keys, None, &pairs).rows;
+    let known = (state != State::Lost).then_some(newest);
+    let basis = Basis::of_command(copy.revision, known, state != State::Intact);
+    let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
+    let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
+    let changes = exits(&members, &contents.removed, &in_store, basis);
+    // An exit that was removed must not get clients first.
+    remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
+    let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
+    let rows = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
+    for exit in &changes.put_back {
+        put_back_exit(fleet, exit, contents.members.get(exit)).await?;
+    }
+    let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
+    rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
+    for exit in
+        members.iter().filter(|exit| !changes.removed.contains(exit) && !changes.left_out.contains(exit))
+    {
+        users::keep(&mut fleet.client, &fleet.keys, exit).await?;
+    }
+    let done = Done { state, copy: copy.revision, newest, rows, disabled, exits: changes, roster };
+    let store = if state == State::Lost { 0 } else { revision };
+    Ok((done, Recovery { epoch: copy.meta.epoch, revision: copy.revision, store }))
+}
+
+/// The names of clients that either the copy or the store calls disabled, and the other does not.
+fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
+    let clients = copy.iter().filter_map(|(_, row)| match &row.content {
+        RowChange::Client { client, .. } => client.as_ref(),
+        RowChange::Invitation { .. } | RowChange::Removed { .. } => None,
+    });
+    clients
+        .filter(|client| {
+            store.client(client.public_key).is_some_and(|stored| stored.disabled != client.disabled)
+        })
+        .map(|client| client.name.clone())
+        .collect()
+}
+
+async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<&Member>) -> anyhow::Result<()> {
+    let Some(member) = member else { return Ok(()) };
+    let key = fleet.keys.name(&Key::Member(exit.clone()));
+    let absent = [&key, &fleet.keys.name(&Key::RemovedExit(exit.clone()))]
+        .map(|key| Compare::version(key.as_str(), CompareOp::Equal, 0));
+    let put = TxnOp::put(key, serde_json::to_vec(member)?, None);
+    in_words(fleet.client.txn(Txn::new().when(absent).and_then([put])).await)?;
+    Ok(())
+}
+
+/// Tells all links that the store's history has a new beginning.
+async fn begin_epoch(
+    fleet: &mut Connected,
+    latest: u64,
+    copied: &Meta,
+    recovery: Recovery,
+) -> anyhow::Result<()> {
+    let key = fleet.keys.name(&Key::Meta);
+    let before = serde_json::to_vec(&fleet.meta)?;
+    let mut recoveries = copied.recoveries.clone();
+    recoveries.push(recovery);
+    // The backup may be older than an earlier recovery.
+    let after = Meta { epoch: fleet.meta.epoch.max(latest) + 1, recoveries, ..fleet.meta.clone() };
+    let same = Compare::value(key.as_str(), CompareOp::Equal, before);
+    let put = TxnOp::put(key, serde_json::to_vec(&after)?, None);
+    let answer = in_words(fleet.client.txn(Txn::new().when([same]).and_then([put])).await)?;
+    if !answer.succeeded() {
+        bail!(
+            "somebody else has just recovered the store; `warren fleet status` shows whether the exits use it"
+        );
+    }
+    Ok(())
+}
+
+fn report(done: &Done) -> String {
+    let Done { rows, exits, .. } = done;
+    let store = match done.state {
+        State::Lost => "The store had lost everything".to_owned(),
+        State::Restored => {
+            format!("The store was restored from a backup; its latest change has revision {}", done.newest)
+        }
+        State::Intact => format!("The store is at revision {} and does not seem to be restored", done.newest),
+    };
+    let mut text = format!(
+        "{store}. The copy is of revision {}.\nClients: {} put back, {} changed, {} removed again{}.\nRemoved keys: {} put back.\n\
+         Invitations: {} put back, {} used or withdrawn.\nExits: {} put back{}, {} removed again{}.\n",
+        done.copy,
+        rows.new_clients,
+        rows.changed_clients,
+        rows.cut_off.len(),
+        listed(&rows.cut_off),
+        rows.removed_keys,
+        rows.invitations,
+        rows.used_invitations + rows.withdrawn_invitations,
+        exits.put_back.len(),
+        listed(&exits.put_back),
+        exits.removed.len(),
+        listed(&exits.removed),
+    );
+    text += &match done.roster {
+        Some(serial) => format!("Roster: {serial} is put back.\n"),
+        None => "Roster: the store's is the newest known here.\n".to_owned(),
+    };
+    text += "The exits use the store again. Each first adds what only it knows: clients, removed keys, removed exits, a newer roster. Its log says so.\n";
+    text + &to_check(done)
+}
+
+/// What the operator should look at.
+fn to_check(done: &Done) -> String {
+    let Done { rows, exits, .. } = done;
+    let mut lines = Vec::new();
+    if done.state != State::Intact {
+        lines.push(
+            "invitations that were made after the copy have to be made again, because only other exits know whether they are still open"
+                .to_owned(),
+        );
+    }
+    if !done.disabled.is_empty() {
+        let (count, names) = (counted(done.disabled.len(), "client"), listed(&done.disabled));
+        lines.push(format!(
+            "{count} disabled in either the copy or the store, and so disabled now{names}; `warren exit client enable NAME` if it is wanted"
+        ));
+    }
+    if !rows.left_out.is_empty() {
+        let (count, names) = (counted(rows.left_out.len(), "row"), listed(&rows.left_out));
+        lines.push(format!(
+            "{count} not put back, because others have the name or address{names}; enrol them again if wanted"
+        ));
+    }
+    if !exits.removed.is_empty() {
+        lines.push(format!(
+            "the etcd users of the removed exits{} end within ten seconds if a link may remove users, otherwise run `warren fleet remove NAME`",
+            listed(&exits.removed)
+        ));
+    }
+    if !exits.put_back.is_empty() {
+        lines.push(format!(
+            "the exits that were put back{} need their etcd users, which the store may lack (`etcdctl user list`)",
+            listed(&exits.put_back)
+        ));
+    }
+    if !exits.left_out.is_empty() {
+        lines.push(format!(
+            "these exits were not put back, because they may have been removed{}; if one is wanted, run `warren fleet leave` there and join \
+             with a new ticket",
+            listed(&exits.left_out)
+        ));
+    }
+    lines.push("`warren fleet status` shows every exit of the fleet, and none that was removed".to_owned());
+    lines.iter().map(|line| format!("Check: {line}.\n")).collect()
+}
+
+/// Some names in brackets, or nothing if there are none.
+fn listed<T: ToString>(names: &[T]) -> String {
+    let Some(rest) = names.len().checked_sub(1) else { return String::new() };
+    let shown: Vec<String> = names.iter().take(MOST_NAMES).map(ToString::to_string).collect();
+    let more = if rest >= MOST_NAMES { ", ..." } else { "" };
+    format!(" ({}{more})", shown.join(", "))
+}

@@ -1,0 +1,276 @@
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+use warren_fleet_link::Pools;
+use warren_session::clients::RemovedKey;
+use warren_session::invite::TokenDigest;
+use warren_simulation::finds;
+
+use super::*;
+use crate::keys::Keys;
+use crate::meta::FORMAT;
+use crate::rows::Unseen;
+use crate::transaction::{Known, draft};
+
+fn key(number: u8) -> PublicKey {
+    PublicKey([number; 32])
+}
+
+fn client(number: u8) -> Client {
+    Client::new(format!("client{number}"), key(number), SystemTime::UNIX_EPOCH)
+}
+
+fn removed(number: u8) -> RowChange {
+    RemovedKey { name: "x".to_owned(), public_key: key(number), removed: SystemTime::UNIX_EPOCH }.into()
+}
+
+fn token(number: u8) -> TokenDigest {
+    use base64::Engine as _;
+    serde_json::from_value(base64::engine::general_purpose::STANDARD.encode([number; 32]).into()).unwrap()
+}
+
+fn invitation(number: u8, used_by: Option<PublicKey>) -> RowChange {
+    let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    Invitation {
+        name: format!("guest{number}"),
+        token_sha256: token(number),
+        expires,
+        used_by,
+        upgrades: None,
+    }
+    .into()
+}
+
+/// Rows with the revisions of their latest changes.
+fn rows(all: &[(i64, RowChange)]) -> Rows {
+    let mut rows = Rows::default();
+    all.iter().for_each(|(revision, row)| rows.put(row.clone(), *revision));
+    rows
+}
+
+/// Stores groups as a transaction of etcd would.
+fn store_all(store: &mut Rows, groups: Vec<Vec<RowChange>>, revision: &mut i64) {
+    let (keys, unseen) = (Keys::new("home"), Unseen::default());
+    for group in groups {
+        let known = Known { keys: &keys, rows: store, unseen: &unseen, basis: i64::MAX };
+        let Ok(draft) = draft(known, &group, &group) else { continue };
+        *revision += 1;
+        draft.rows.into_iter().for_each(|row| store.put(row, *revision));
+    }
+}
+
+fn bring_back(copy: &Rows, store: &mut Rows, basis: Basis, revision: &mut i64) {
+    let revoked = revocations(copy, store, basis);
+    store_all(store, revoked, revision);
+    let wanted = clients(copy, store, basis);
+    store_all(store, wanted, revision);
+}
+
+fn keys_removed_since_the_backup_stay_out() {
+    // Since the backup, client 1 was removed, and so was the next key of client 2, which is client 3 now.
+    let waiting = Client { next_public_key: Some(key(3)), ..client(2) };
+    let mut store = rows(&[(1, client(1).into()), (2, waiting.into()), (3, client(4).into())]);
+    let copy = rows(&[(5, removed(1)), (6, removed(3)), (6, client(2).into()), (3, client(4).into())]);
+    bring_back(&copy, &mut store, Basis::of_command(6, Some(3), true), &mut 3);
+    assert!(store.client(key(1)).is_none(), "a removed client is back");
+    assert!(store.has(RowId::Removed(key(1))) && store.has(RowId::Removed(key(3))));
+    assert_eq!(store.client(key(2)), Some(&client(2)));
+    assert_eq!(store.client(key(4)), Some(&client(4)));
+}
+
+#[test]
+fn a_recovery_lets_no_removed_key_in() {
+    keys_removed_since_the_backup_stay_out();
+    assert!(finds(Bug::TombstoneForgotten, keys_removed_since_the_backup_stay_out));
+}
+
+#[test]
+fn a_store_that_is_intact_keeps_what_is_newer_than_the_copy() {
+    let disabled = Client { disabled: true, ..client(1) };
+    let renamed = Client { name: "renamed".to_owned(), ..client(2) };
+    let before = [
+        (11, disabled.clone().into()),
+        (12, renamed.clone().into()),
+        (13, invitation(1, None)),
+        (14, client(3).into()),
+        (15, removed(4)),
+    ];
+    let copy = rows(&[
+        (1, client(1).into()),
+        (2, client(2).into()),
+        (3, removed(3)),
+        (4, invitation(2, None)),
+        (5, client(4).into()),
+        (6, client(5).into()),
+    ]);
+    let mut store = rows(&before);
+    bring_back(&copy, &mut store, Basis::of_command(10, Some(15), false), &mut 15);
+    let stored = |number| store.client(key(number));
+    assert_eq!((stored(1), stored(2)), (Some(&disabled), Some(&renamed)));
+    assert!(store.has(RowId::Invitation(token(1))), "a newer invitation is gone");
+    assert!(!store.has(RowId::Invitation(token(2))), "an invitation that may have been withdrawn is back");
+    assert!(stored(3).is_some(), "a client that was allowed again is removed");
+    assert!(stored(4).is_none(), "a removed client is back");
+    assert!(stored(5).is_some(), "a client that was lost is not put back");
+
+    // The control: the same store, restored from a backup and changed since.
+    let mut store = rows(&before);
+    bring_back(&copy, &mut store, Basis::of_command(10, Some(15), true), &mut 15);
+    assert!(store.client(key(3)).is_none() && store.client(key(1)).unwrap().disabled);
+}
+
+#[test]
+fn a_client_that_either_side_calls_disabled_is_disabled() {
+    let [one, two] = [1, 2].map(|number| Client { disabled: true, ..client(number) });
+    let mut store = rows(&[(1, one.into()), (2, client(2).into())]);
+    let copy = rows(&[(8, client(1).into()), (9, two.into())]);
+    bring_back(&copy, &mut store, Basis::of_command(9, Some(2), true), &mut 2);
+    assert!([1, 2].iter().all(|number| store.client(key(*number)).unwrap().disabled));
+}
+
+#[test]
+fn an_exit_that_was_removed_does_not_come_back() {
+    let id = |name: &str| ExitId::try_from(name.to_owned()).unwrap();
+    let ids = |names: &[&str]| names.iter().map(|name| id(name)).collect::<Vec<_>>();
+    let members: BTreeSet<_> = ids(&["a", "d", "e", "f"]).into_iter().collect();
+    let removals: BTreeMap<_, _> = [(id("c"), 80)].into();
+    let store = ExitsInStore {
+        members: [("a", 1), ("b", 2), ("c", 3), ("g", 95), ("f", 4)].map(|(exit, at)| (id(exit), at)).into(),
+        removed: ids(&["e", "f"]).into_iter().collect(),
+    };
+    let changes = exits(&members, &removals, &store, Basis::of_command(90, Some(50), true));
+    // An earlier release has removed b. The copy does not know g, which is newer.
+    let expected =
+        ExitChanges { removed: ids(&["c", "b"]), put_back: ids(&["d"]), left_out: ids(&["e", "f"]) };
+    assert_eq!(changes, expected);
+    // A store that is not restored may have lost d on purpose.
+    let changes = exits(&members, &removals, &store, Basis::of_command(90, Some(100), false));
+    assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
+    // Once more: nothing is left to do with c.
+    let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: ids(&["c"]).into_iter().collect() };
+    assert_eq!(removed_exits(&removals, &again, Basis::of_command(90, Some(50), true)), Vec::new());
+    // It has joined again.
+    let again = ExitsInStore { members: [(id("c"), 95)].into(), ..ExitsInStore::default() };
+    assert_eq!(removed_exits(&removals, &again, Basis::of_command(90, Some(100), true)), Vec::new());
+}
+
+/// What an operator or a client does.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Enrol(u8),
+    Remove(u8),
+    Disable(u8, bool),
+    Rename(u8),
+    Invite(u8),
+    Use(u8),
+    Withdraw(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let number = 1..6_u8;
+    prop_oneof![
+        3 => number.clone().prop_map(Act::Enrol),
+        1 => number.clone().prop_map(Act::Remove),
+        1 => (number.clone(), any::<bool>()).prop_map(|(number, on)| Act::Disable(number, on)),
+        1 => number.clone().prop_map(Act::Rename),
+        2 => number.clone().prop_map(Act::Invite),
+        1 => number.clone().prop_map(Act::Use),
+        1 => number.prop_map(Act::Withdraw),
+    ]
+}
+
+fn carry_out(store: &mut Rows, act: Act, revision: i64) {
+    let of = |store: &Rows, number| store.client(key(number)).cloned();
+    let is_open = |store: &Rows, number| {
+        let row = store.content(RowId::Invitation(token(number)));
+        row.is_set() && !is_used(&row)
+    };
+    let rows: Vec<RowChange> = match act {
+        Act::Enrol(number) if of(store, number).is_none() && !store.has(RowId::Removed(key(number))) => {
+            vec![client(number).into()]
+        }
+        Act::Remove(number) if of(store, number).is_some() => {
+            vec![RowId::Client(key(number)).deletion(), removed(number)]
+        }
+        Act::Disable(number, disabled) => {
+            of(store, number).map(|client| Client { disabled, ..client }.into()).into_iter().collect()
+        }
+        Act::Rename(number) => of(store, number)
+            .map(|client| Client { name: format!("c{number}r{revision}"), ..client }.into())
+            .into_iter()
+            .collect(),
+        Act::Invite(number) if !store.has(RowId::Invitation(token(number + 100))) => {
+            vec![invitation(number, None)]
+        }
+        Act::Use(number) if is_open(store, number) => vec![invitation(number, Some(key(number)))],
+        Act::Withdraw(number) if is_open(store, number) => vec![RowId::Invitation(token(number)).deletion()],
+        Act::Enrol(_) | Act::Remove(_) | Act::Invite(_) | Act::Use(_) | Act::Withdraw(_) => Vec::new(),
+    };
+    rows.into_iter().for_each(|row| store.put(row, revision));
+}
+
+proptest! {
+    /// Whichever copy an operator recovers with, and in whatever order the links come: what any copy calls removed is out, what the newest
+    /// copy has is there, and nothing is enabled or open that was not.
+    #[test]
+    fn all_copies_together_lose_nothing_and_let_nobody_in(
+        acts in proptest::collection::vec(act(), 1..40),
+        backup in 0..40_usize,
+        copies in proptest::collection::vec(0..40_usize, 1..4),
+        is_lost: bool,
+    ) {
+        let mut history = vec![Rows::default()];
+        for (at, act) in acts.iter().enumerate() {
+            let mut next = history[at].clone();
+            // A token is for one invitation.
+            let was_invited = matches!(act, Act::Invite(number)
+                if history.iter().any(|rows| rows.has(RowId::Invitation(token(*number)))));
+            if !was_invited {
+                carry_out(&mut next, *act, i64::try_from(at + 1).unwrap());
+            }
+            history.push(next);
+        }
+        let at = |wanted: usize| wanted.min(acts.len());
+        let mut store = if is_lost { Rows::default() } else { history[at(backup)].clone() };
+        let mut revision = if is_lost { 0 } else { i64::try_from(at(backup)).unwrap() };
+        let copies: Vec<(i64, &Rows)> =
+            copies.iter().map(|copy| (i64::try_from(at(*copy)).unwrap(), &history[at(*copy)])).collect();
+
+        let (first, began) = (copies[0], revision);
+        let basis = Basis::of_command(first.0, (!is_lost).then_some(began), true);
+        bring_back(first.1, &mut store, basis, &mut revision);
+        revision += 1;
+        let recovery = Recovery { epoch: 1, revision: first.0, store: began };
+        let pools = Pools { ipv4: None, ipv6: None };
+        let meta = Meta { format: FORMAT, id: "f".to_owned(), epoch: 2, pools, recoveries: vec![recovery] };
+        let found =
+            Found { meta: None, cluster: 1, revision, own: 0, is_member: true, is_removed: false, began: revision };
+        for (copied, rows) in &copies[1..] {
+            let position = Position { epoch: 1, revision: *copied, own: 1, ..Position::default() };
+            bring_back(rows, &mut store, Basis::of_link(&position, &meta, &found), &mut revision);
+        }
+
+        let restored = if is_lost { Rows::default() } else { history[at(backup)].clone() };
+        let mut known: Vec<(i64, &Rows)> = copies.clone();
+        if !is_lost {
+            known.push((began, &restored));
+        }
+        let newest = known.iter().max_by_key(|(revision, _)| *revision).unwrap().1;
+        for number in 1..6 {
+            let is_removed = known.iter().any(|(_, rows)| rows.has(RowId::Removed(key(number))));
+            let stored = store.client(key(number));
+            prop_assert!(!is_removed || stored.is_none(), "{number} is back");
+            let expected = newest.client(key(number));
+            prop_assert_eq!(stored.is_some(), expected.is_some(), "client {}", number);
+            prop_assert!(stored.is_none_or(|stored| stored.disabled) || !expected.is_some_and(|it| it.disabled));
+            // What one link has put back counts as newer than what another link knows later.
+            if let (Some(stored), Some(expected), ..=2) = (stored, expected, copies.len()) {
+                prop_assert_eq!(&stored.name, &expected.name);
+            }
+            let id = RowId::Invitation(token(number));
+            let (stored, expected) = (store.content(id), newest.content(id));
+            prop_assert!(!stored.is_set() || is_used(&stored) || expected == stored, "{:?} is open again", stored);
+            prop_assert!(!is_used(&expected) || is_used(&stored), "{:?} may be used again", expected);
+        }
+    }
+}

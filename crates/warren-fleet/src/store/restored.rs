@@ -1,0 +1,250 @@
+//! Puts back into a restored store what it lacks.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, bail};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
+use warren_fleet_link::ExitId;
+use warren_session::clients::{RowChange, RowId};
+use warren_session::roster::{FollowedFleet, RosterNews, SignedRoster};
+
+use super::{apply, in_words, pairs_of, read_all};
+use crate::exits::leaving;
+use crate::keys::{Key, Keys};
+use crate::link::rows_of;
+use crate::recovery::{Basis, ExitsInStore, clients, revocations, without_lease};
+use crate::rows::Rows;
+
+/// How often the store is compared with the copy, if others change the same rows meanwhile.
+const ROUNDS: usize = 3;
+
+/// The most rows of one last attempt, in which rows may exchange names.
+const MOST_TOGETHER: usize = 20;
+
+/// What was put back.
+#[derive(Debug, Default)]
+pub(crate) struct Brought {
+    pub(crate) removed_keys: usize,
+    /// The names of clients that the store had and that were removed.
+    pub(crate) cut_off: Vec<String>,
+    pub(crate) used_invitations: usize,
+    pub(crate) withdrawn_invitations: usize,
+    pub(crate) new_clients: usize,
+    pub(crate) changed_clients: usize,
+    pub(crate) invitations: usize,
+    /// The names of clients that could not be put back, because others have their names or addresses now.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// What one group of rows does.
+enum Kind {
+    RemovedKey(Option<String>),
+    UsedInvitation,
+    WithdrawnInvitation,
+    NewClient,
+    ChangedClient,
+    Invitation,
+}
+
+impl Brought {
+    fn add(&mut self, kind: Kind) {
+        match kind {
+            Kind::RemovedKey(name) => {
+                self.removed_keys += 1;
+                self.cut_off.extend(name);
+            }
+            Kind::UsedInvitation => self.used_invitations += 1,
+            Kind::WithdrawnInvitation => self.withdrawn_invitations += 1,
+            Kind::NewClient => self.new_clients += 1,
+            Kind::ChangedClient => self.changed_clients += 1,
+            Kind::Invitation => self.invitations += 1,
+        }
+    }
+}
+
+fn kind_of(group: &[RowChange], store: &Rows) -> Option<(RowId, Kind)> {
+    let first = group.first()?;
+    let id = first.id();
+    let kind = match first {
+        RowChange::Removed { key, .. } => {
+            Kind::RemovedKey(store.client(*key).map(|client| client.name.clone()))
+        }
+        RowChange::Invitation { invitation: None, .. } => Kind::WithdrawnInvitation,
+        RowChange::Invitation { invitation: Some(invitation), .. } if invitation.used_by.is_some() => {
+            Kind::UsedInvitation
+        }
+        RowChange::Invitation { .. } => Kind::Invitation,
+        RowChange::Client { .. } if store.has(id) => Kind::ChangedClient,
+        RowChange::Client { .. } => Kind::NewClient,
+    };
+    Some((id, kind))
+}
+
+/// Puts back the rows that the store lacks: first removed keys and used invitations, then clients and open invitations.
+///
+/// # Errors
+/// If the store does not answer, or others change the same rows all the time.
+pub(crate) async fn bring_back(
+    client: &mut Client,
+    keys: &Keys,
+    copy: &Rows,
+    basis: Basis,
+) -> anyhow::Result<Brought> {
+    let mut brought = Brought::default();
+    for round in 1..=ROUNDS {
+        let (_, pairs) = read_all(client, keys).await?;
+        let mut store = rows_of(keys, &pairs);
+        let revoked = revocations(copy, &store, basis);
+        let unrevoked = apply_and_count(client, keys, &mut store, revoked, &mut brought).await?;
+        let wanted = clients(copy, &store, basis);
+        let refused = apply_and_count(client, keys, &mut store, wanted, &mut brought).await?;
+        if unrevoked.is_empty() && refused.is_empty() {
+            break;
+        }
+        // Another link may be putting back the same rows.
+        if round < ROUNDS {
+            continue;
+        }
+        if let Some(first) = unrevoked.first() {
+            bail!(
+                "{} removed keys cannot be stored; the first is {first:?}; run this again",
+                unrevoked.len()
+            );
+        }
+        last_attempt(client, keys, &mut store, refused, &mut brought).await?;
+    }
+    Ok(brought)
+}
+
+async fn apply_and_count(
+    client: &mut Client,
+    keys: &Keys,
+    store: &mut Rows,
+    groups: Vec<Vec<RowChange>>,
+    brought: &mut Brought,
+) -> anyhow::Result<Vec<Vec<RowChange>>> {
+    let kinds: Vec<_> = groups.iter().filter_map(|group| kind_of(group, store)).collect();
+    let refused = apply(client, keys, store, groups).await?;
+    let failed: BTreeSet<RowId> = refused.iter().flatten().map(RowChange::id).collect();
+    kinds.into_iter().filter(|(id, _)| !failed.contains(id)).for_each(|(_, kind)| brought.add(kind));
+    Ok(refused)
+}
+
+/// Tries rows that conflict with others: together, because they may have exchanged names, then each without its lent addresses.
+async fn last_attempt(
+    client: &mut Client,
+    keys: &Keys,
+    store: &mut Rows,
+    refused: Vec<Vec<RowChange>>,
+    brought: &mut Brought,
+) -> anyhow::Result<()> {
+    let mut left = refused;
+    if (2..=MOST_TOGETHER).contains(&left.len()) {
+        let kinds: Vec<_> = left.iter().filter_map(|group| kind_of(group, store)).collect();
+        if apply(client, keys, store, vec![left.concat()]).await?.is_empty() {
+            kinds.into_iter().for_each(|(_, kind)| brought.add(kind));
+            return Ok(());
+        }
+    }
+    let bare = |group: Vec<RowChange>| -> Vec<RowChange> {
+        group.into_iter().map(|row| without_lease(&row).unwrap_or(row)).collect()
+    };
+    left = left.into_iter().map(bare).collect();
+    let out = apply_and_count(client, keys, store, left, brought).await?;
+    for row in out.iter().flatten() {
+        let name = match row {
+            RowChange::Client { client: Some(client), .. } => client.name.clone(),
+            RowChange::Invitation { invitation: Some(invitation), .. } => invitation.name.clone(),
+            RowChange::Client { .. } | RowChange::Invitation { .. } | RowChange::Removed { .. } => continue,
+        };
+        tracing::warn!(
+            "{name} is not put back, because another client has its name or address now; if it is still wanted, enrol it again: {row:?}"
+        );
+        brought.left_out.push(name);
+    }
+    Ok(())
+}
+
+/// Reads which exits belong to the fleet and which were removed.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::Result<ExitsInStore> {
+    let gets = [keys.members(), keys.removed_exits()]
+        .map(|prefix| TxnOp::get(prefix, Some(GetOptions::new().with_prefix())));
+    let answer = in_words(client.txn(Txn::new().and_then(gets)).await)?;
+    let mut exits = ExitsInStore::default();
+    for response in answer.op_responses() {
+        let TxnOpResponse::Get(response) = response else { continue };
+        for pair in response.kvs() {
+            match keys.parse(pair.key()) {
+                Some(Key::Member(exit)) => drop(exits.members.insert(exit, pair.create_revision())),
+                Some(Key::RemovedExit(exit)) => drop(exits.removed.insert(exit)),
+                _ => {}
+            }
+        }
+    }
+    Ok(exits)
+}
+
+/// Takes exits out of the fleet that were removed since the backup.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn remove_exits(client: &mut Client, keys: &Keys, exits: &[ExitId]) -> anyhow::Result<()> {
+    for exit in exits {
+        in_words(client.txn(Txn::new().and_then(leaving(keys, exit)?)).await)?;
+    }
+    Ok(())
+}
+
+/// Puts the newest of these rosters into the store, if it is newer than the store's. Returns its serial if it was put there.
+///
+/// # Errors
+/// If the store does not answer.
+pub(crate) async fn bring_back_roster(
+    client: &mut Client,
+    keys: &Keys,
+    rosters: &[Vec<u8>],
+) -> anyhow::Result<Option<u64>> {
+    let key = keys.name(&Key::Roster);
+    for _ in 0..ROUNDS {
+        let answer = in_words(client.get(key.as_str(), None).await)?;
+        let pair = pairs_of(&answer).into_iter().next();
+        let modified = pair.as_ref().map_or(0, |pair| pair.modified);
+        let stored = pair.and_then(|pair| SignedRoster::decode(&pair.roster()?).ok());
+        let Some(newest) = newer_roster(keys, stored, rosters) else { return Ok(None) };
+        let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, modified);
+        let put = TxnOp::put(key.as_str(), newest.as_bytes(), None);
+        if in_words(client.txn(Txn::new().when([unchanged]).and_then([put])).await)?.succeeded() {
+            return Ok(Some(newest.content().serial));
+        }
+    }
+    Err(anyhow::anyhow!("others change the roster")).context("the roster is not put back; run this again")
+}
+
+/// Returns the newest of these rosters, if clients that follow the stored one would accept it.
+pub(crate) fn newer_roster(
+    keys: &Keys,
+    stored: Option<SignedRoster>,
+    rosters: &[Vec<u8>],
+) -> Option<SignedRoster> {
+    let mut known = stored.map(FollowedFleet::begin);
+    let mut newest = None;
+    for bytes in rosters {
+        let is_news = match &mut known {
+            Some(known) => matches!(known.take(bytes), Ok(RosterNews::Newer | RosterNews::NewKey)),
+            None => {
+                let ours = SignedRoster::decode(bytes)
+                    .ok()
+                    .filter(|roster| roster.content().fleet.as_str() == keys.name_of_fleet());
+                known = ours.map(FollowedFleet::begin);
+                known.is_some()
+            }
+        };
+        if is_news {
+            newest = known.as_ref().map(|known| known.signed().clone());
+        }
+    }
+    newest
+}

@@ -1,0 +1,275 @@
+//! `warren fleet recover`: nothing that any exit knows is lost, and nobody who was removed or disabled comes back.
+
+use std::time::Duration;
+
+use warren_fleet_link::{Outcome, StoreLink};
+use warren_session::clients::{Client, RowChange};
+
+use crate::commands::Secure;
+use crate::support::exit::{Exit, key};
+use crate::support::{fleet_fails, fleet_ok, wait_for};
+use crate::{Fleet, client, invitation, removal, three_exits, token};
+
+/// How long the links and the users' sweep need to act on a recovery.
+const A_WHILE: Duration = Duration::from_secs(5);
+
+fn is_refused(store: Option<&StoreLink>) -> bool {
+    matches!(store, Some(StoreLink::Refused { .. }))
+}
+
+/// Restores a backup of etcd. These exits notice it, and their links save what they have.
+fn restore(fleet: &mut Fleet, backup: &std::path::Path, exits: &[usize]) {
+    fleet.store.restore(backup);
+    for index in exits {
+        fleet.exits[*index]
+            .wait("the backup is noticed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+fn wait_until_reachable(exit: &Exit) {
+    exit.wait("the store is used again", |seen| (seen.store == Some(StoreLink::Reachable)).then_some(()));
+}
+
+/// Asserts that an exit is out of the fleet and stays so, although its link runs.
+fn is_out(fleet: &Fleet, index: usize, name: &str) {
+    let exit = &fleet.exits[index];
+    exit.wait("it learns that it is removed", |seen| match &seen.store {
+        Some(StoreLink::Refused { reason }) if reason.contains("was removed from the fleet") => Some(()),
+        _ => None,
+    });
+    std::thread::sleep(A_WHILE);
+    let members = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/mb/", "--keys-only"]);
+    assert!(!members.contains(&format!("mb/{name}")), "{name} is in the fleet again: {members}");
+    assert!(exit.seen(|seen| is_refused(seen.store.as_ref())), "{name} uses the store again");
+    let status = fleet_ok(&fleet.exits[0].directory, &["status"]);
+    assert!(
+        !status.lines().any(|line| line.starts_with(&format!("{name} ")) && line.contains("serving")),
+        "{status}"
+    );
+    assert_eq!(exit.request(vec![client("zoe", key(99)).into()]), Outcome::Unavailable);
+}
+
+#[test]
+fn an_exit_that_was_removed_stays_out_and_one_that_has_joined_since_comes_back() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    let backup = fleet.store.back_up();
+    fleet_ok(&a, &["remove", "c", "--force"]);
+    fleet.exits[2].wait("c is removed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    let fourth = Exit::further(&fleet.exits[0], &fleet.directory.path().join("d"), "d", &[]).ready();
+    fleet.exits.push(fourth);
+    fleet.exits[0].wait("d is known", |seen| (seen.exits.len() == 3).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 1, 3]);
+
+    let said = fleet_ok(&a, &["recover"]);
+
+    assert!(said.contains("Exits: 1 put back (d), 1 removed again (c)."), "{said}");
+    assert!(said.contains("The copy is of revision "), "{said}");
+    for index in [0, 1, 3] {
+        wait_until_reachable(&fleet.exits[index]);
+    }
+    is_out(&fleet, 2, "c");
+    // Neither does it with a link that starts anew, nor without the copy that it had.
+    fleet.exits[2].stop_link("TERM");
+    std::fs::remove_dir_all(fleet.exits[2].directory.join("state/fleet")).unwrap();
+    fleet.exits[2].start_link();
+    is_out(&fleet, 2, "c");
+    // The control: a new ticket brings an exit of this name back.
+    fleet.exits[2].stop_link("TERM");
+    let again = Exit::further(&fleet.exits[0], &fleet.directory.path().join("e"), "c", &[]).ready();
+    again.store(&[client("bert", key(2)).into()]);
+}
+
+#[test]
+fn an_exit_that_is_not_in_the_backup_does_not_join_by_itself() {
+    let mut fleet = three_exits();
+    let backup = fleet.store.back_up();
+    let fourth = Exit::further(&fleet.exits[0], &fleet.directory.path().join("d"), "d", &[]).ready();
+    fleet.exits.push(fourth);
+    fleet.exits[3].stop_link("TERM");
+    // An earlier release removes it and leaves no trace.
+    fleet.store.etcdctl_ok(&["del", "/warren/fleet/mb/d"]);
+    fleet.exits[0].store(&[client("anna", key(1)).into()]);
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 1, 2]);
+    fleet_ok(&fleet.exits[0].directory, &["recover"]);
+    fleet.exits[3].start_link();
+    is_out(&fleet, 3, "d");
+}
+
+#[test]
+fn the_etcd_user_of_a_removed_exit_ends_again_after_a_recovery() {
+    let mut fleet = Secure::start();
+    let a = fleet.directory.path().join("a");
+    let ticket = fleet.ticket("b");
+    let (other, kept) = (fleet.directory.path().join("b"), fleet.ticket("c"));
+    fleet_ok(&other, &["join", ticket.trim()]);
+    fleet_ok(&fleet.directory.path().join("c"), &["join", kept.trim()]);
+    let backup = fleet.store.back_up();
+    fleet_ok(&a, &["remove", "b"]);
+    assert!(!fleet.opens("b"));
+    std::thread::sleep(Duration::from_secs(2));
+    fleet.store.restore(&backup);
+    fleet.first.wait("the backup is noticed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(fleet.opens("b"), "the control: the backup has the user");
+
+    fleet_ok(&a, &["recover"]);
+
+    wait_for("its user is removed", Duration::from_secs(30), || (!fleet.opens("b")).then_some(()));
+    assert!(fleet.opens("c"), "the control: another exit keeps its user");
+}
+
+#[test]
+fn a_recovery_with_a_copy_that_lags_loses_nothing_that_another_exit_knows() {
+    let mut fleet = three_exits();
+    let [a, b] = [0, 1].map(|index: usize| fleet.exits[index].directory.clone());
+    for (name, number) in [("anna", 1), ("bert", 2), ("carl", 3)] {
+        fleet.exits[0].store(&[client(name, key(number)).into()]);
+    }
+    fleet.exits[0].store(&[invitation("gast", 1, None).into()]);
+    fleet.exits[1].wait("all is known", |seen| (seen.rows.len() == 4).then_some(()));
+    let backup = fleet.store.back_up();
+    // The exit knows something that the backup lacks, and then falls behind.
+    fleet.exits[0].store(&[client("eva", key(5)).into()]);
+    std::thread::sleep(Duration::from_secs(3));
+    fleet.exits[0].stop_link("TERM");
+    let disabled = Client { disabled: true, ..client("bert", key(2)) };
+    let renamed = Client { name: "karl".to_owned(), ..client("carl", key(3)) };
+    let withdrawn = RowChange::Invitation { token: token(1), invitation: None };
+    fleet.exits[1].store(&[client("dora", key(4)).into()]);
+    fleet.exits[1].store(&[invitation("neu", 2, None).into()]);
+    fleet.exits[1].store(&removal("anna", key(1)));
+    fleet.exits[1].store(&[disabled.clone().into(), renamed.clone().into(), withdrawn]);
+    fleet_ok(&b, &["remove", "c", "--force"]);
+    fleet.exits[1].wait("c is gone", |seen| (seen.exits.len() == 2).then_some(()));
+    fleet.store.restore(&backup);
+    fleet.exits[0].start_link();
+    for exit in &fleet.exits[..2] {
+        exit.wait("the backup is noticed", |seen| is_refused(seen.store.as_ref()).then_some(()));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+
+    let said = fleet_ok(&a, &["recover"]);
+
+    println!("{said}");
+    for exit in &fleet.exits[..2] {
+        wait_until_reachable(exit);
+        wait_for("what only b knew is there", Duration::from_secs(10), || {
+            (exit.client(key(4)).is_some() && exit.client(key(1)).is_none()).then_some(())
+        });
+        wait_for("all changes are there", Duration::from_secs(10), || {
+            (exit.client(key(2)) == Some(disabled.clone()) && exit.client(key(3)) == Some(renamed.clone()))
+                .then_some(())
+        });
+        let names: Vec<String> = exit.seen(|seen| {
+            let invitations = seen.rows.values().filter_map(|row| match row {
+                RowChange::Invitation { invitation, .. } => invitation.clone(),
+                _ => None,
+            });
+            invitations.map(|invitation| invitation.name).collect()
+        });
+        assert_eq!(names, Vec::<String>::new(), "a withdrawn invitation is open again");
+        assert_eq!(exit.request(vec![client("anna", key(1)).into()]), Outcome::Conflict);
+    }
+    // Her exit has served her all the time.
+    assert!(fleet.exits[1].seen(|seen| !seen.gone.contains_key(&key(4))), "dora was cut off");
+    is_out(&fleet, 2, "c");
+}
+
+#[test]
+fn a_store_that_was_not_restored_is_left_alone_and_never_set_back() {
+    let fleet = three_exits();
+    let a = &fleet.exits[0];
+    for (name, number) in [("anna", 1), ("bert", 2), ("carl", 3), ("dora", 4)] {
+        a.store(&[client(name, key(number)).into()]);
+    }
+    let backup = fleet.directory.path().join("backup").display().to_string();
+    fleet_ok(&a.directory, &["backup", &backup]);
+    let disabled = Client { disabled: true, ..client("anna", key(1)) };
+    let renamed = Client { name: "bernd".to_owned(), ..client("bert", key(2)) };
+    a.store(&[disabled.clone().into(), renamed.into()]);
+    a.store(&removal("carl", key(3)));
+    a.store(&[invitation("neu", 1, None).into()]);
+    // The disk has it a second later.
+    std::thread::sleep(Duration::from_secs(3));
+    let rows = || {
+        let all = ["cl", "in", "rv"]
+            .map(|kind| fleet.store.etcdctl_ok(&["get", "--prefix", &format!("/warren/fleet/{kind}/")]));
+        all.concat()
+    };
+    let before = rows();
+    for arguments in [&["recover", "--from", &backup][..], &["recover"]] {
+        let refused = fleet_fails(&a.directory, arguments);
+        assert!(
+            refused.contains("was not restored from an old backup") && refused.contains("--force"),
+            "{refused}"
+        );
+        assert_eq!(rows(), before);
+    }
+
+    fleet_ok(&a.directory, &["recover", "--force", "--from", &backup]);
+
+    assert_eq!(rows(), before);
+    for exit in &fleet.exits {
+        wait_until_reachable(exit);
+    }
+    // The control: what was lost by mistake comes back.
+    let dora = key(4).to_string().replace('+', "-").replace('/', "_");
+    for name in [format!("cl/{}", dora.trim_end_matches('=')), "na/dora".to_owned()] {
+        assert_eq!(fleet.store.etcdctl_ok(&["del", &format!("/warren/fleet/{name}")]).trim(), "1");
+    }
+    wait_for("she is gone", A_WHILE, || a.client(key(4)).is_none().then_some(()));
+    let said = fleet_ok(&a.directory, &["recover", "--force", "--from", &backup]);
+    assert!(said.contains("Clients: 1 put back"), "{said}");
+    for exit in &fleet.exits {
+        wait_for("she is back", A_WHILE, || exit.client(key(4)).map(drop));
+        assert_eq!(exit.client(key(1)), Some(disabled.clone()));
+    }
+}
+
+#[test]
+fn a_newer_roster_wins_in_a_recovery_and_at_the_next_signature() {
+    let mut fleet = three_exits();
+    let a = fleet.exits[0].directory.clone();
+    let directory = fleet.directory.path().to_owned();
+    let path = |name: &str| directory.join(name).display().to_string();
+    let (roster, fleet_key) = (path("roster"), path("fleet.key"));
+    let own = key(b'a').to_string();
+    let sign = |weight: &str| {
+        let exit =
+            ["--admit", "a", "--public-key", &own, "--endpoint", "a.example.net:443", "--weight", weight];
+        fleet_ok(&a, &[&["sign", &roster, "--fleet-key", &fleet_key], &exit[..]].concat())
+    };
+    sign("1");
+    fleet_ok(&a, &["publish", &roster]);
+    let backup = fleet.store.back_up();
+    for weight in ["2", "3"] {
+        sign(weight);
+        fleet_ok(&a, &["publish", &roster]);
+    }
+    for exit in &fleet.exits {
+        exit.wait("the roster is known", |seen| seen.roster.is_some().then_some(()));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    restore(&mut fleet, &backup, &[0, 1, 2]);
+    let said = fleet_ok(&a, &["recover"]);
+    assert!(said.contains("Roster: 3 is put back."), "{said}");
+    let admit = ["admit", "a", "--fleet-key", &fleet_key, "--public-key", &own];
+    assert!(fleet_ok(&a, &admit).contains("Roster 4 has a"));
+
+    // Only the exit itself has a newer one.
+    for weight in ["4", "5", "6"] {
+        sign(weight);
+    }
+    std::fs::create_dir_all(a.join("state/exit")).unwrap();
+    std::fs::copy(&roster, a.join("state/exit/roster")).unwrap();
+    assert!(fleet_ok(&a, &admit).contains("Roster 7 has a"), "the exits and clients have roster 6");
+    // The control: a roster that the store has passed is no obstacle.
+    assert!(fleet_ok(&a, &admit).contains("Roster 8 has a"));
+    let removed = fleet_ok(&a, &["remove", "a", "--force", "--fleet-key", &fleet_key]);
+    assert!(removed.contains("Roster 9 has"), "{removed}");
+}
