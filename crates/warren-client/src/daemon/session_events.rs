@@ -36,7 +36,7 @@ impl Daemon {
             // The session beside, or a step of a move, may leave an action for the session in use.
             match self.sessions.follow_beside(&mut self.host.lockdown).await? {
                 Followed::Action => {}
-                Followed::OldLost => self.ask_for_echo(),
+                Followed::OldLost => self.go_on_alone(),
                 Followed::Nothing => match self.sessions.next_step(Instant::now()) {
                     Some(step) => self.take_step(step).await?,
                     None => return Ok(None),
@@ -135,10 +135,7 @@ impl Daemon {
             Step::GiveUp(why) => self.sessions.give_move_up(now, why).await,
             Step::End(why) => {
                 self.sessions.end_old(why).await;
-                if self.sessions.pair.in_use.attached().is_some() {
-                    // The session in use may have been on trial until now.
-                    self.ask_for_echo();
-                }
+                self.go_on_alone();
             }
         }
         Ok(())
@@ -158,6 +155,14 @@ impl Daemon {
                 self.ask_for_echo();
             }
             (false, Switched::Trying) => self.health.moves(),
+        }
+    }
+
+    /// Goes on after the end of the old session. The one in use may have been on trial until now, and no other event may come.
+    fn go_on_alone(&mut self) {
+        // Without a connection, nothing can be shown. The next one that is attached asks again.
+        if self.sessions.pair.in_use.attached().is_some() {
+            self.ask_for_echo();
         }
     }
 
@@ -273,9 +278,11 @@ impl Daemon {
         if let Err(error) = followed {
             tracing::warn!("the kill switch does not follow the roster: {error:#}");
         }
-        sessions.check_beside().await;
+        let is_old_over = sessions.check_beside().await;
         if !sessions.may_stay() {
             self.leave_exit(now).await;
+        } else if is_old_over {
+            self.go_on_alone();
         }
     }
 

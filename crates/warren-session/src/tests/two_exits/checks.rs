@@ -41,6 +41,7 @@ impl World {
         );
         assert_eq!(self.client.beside.is_some(), self.client.moves.is_under_way());
 
+        assert!(in_use.is_up || !self.client.is_shown_up, "the status says that a lost tunnel is up");
         let exit = self.client.in_use.exit;
         let works = self.is_reachable(exit) && self.sites[exit].carries;
         let is_stuck = in_use.is_up && works && !self.client.is_shown_up;

@@ -221,7 +221,7 @@ impl World {
             ClientAction::AskedToLeave if is_building => self.give_up(),
             ClientAction::Down { .. } | ClientAction::Stopped { .. } => match is_building {
                 true => self.give_up(),
-                false => self.end_move(),
+                false => self.end_old(),
             },
             other => self.carry_out_last(Which::Beside, other),
         }
@@ -346,10 +346,7 @@ impl World {
             Step::GiveUp(_) => self.give_up(),
             Step::End(why) => {
                 self.check_left(why);
-                self.end_move();
-                if self.client.in_use.is_up() {
-                    self.client.ask_for_echo(now);
-                }
+                self.end_old();
             }
         }
     }
@@ -380,6 +377,14 @@ impl World {
     fn give_up(&mut self) {
         self.client.moves.give_up(self.now);
         self.end_move();
+    }
+
+    /// Ends the old session. The one in use may have been on trial until now.
+    fn end_old(&mut self) {
+        self.end_move();
+        if self.client.in_use.is_up() {
+            self.client.ask_for_echo(self.now);
+        }
     }
 
     fn end_move(&mut self) {
