@@ -184,7 +184,8 @@ impl<'host> Daemon<'host> {
         };
         let mut reporting = Reporting::start(&config, web_socket, state_directory(&clients)?, device).await?;
         reporting.wireguard_key = wireguard_key;
-        let fleet = fleet.map(FleetLink::new).transpose().context("cannot use the fleet's socket")?;
+        let fleet = fleet.map(|socket| FleetLink::new(socket, tuning.workers)).transpose();
+        let fleet = fleet.context("cannot use the fleet's socket")?;
         let daemon = Self {
             fleet,
             keys_read: config.public_keys(),

@@ -601,11 +601,15 @@ fn one_line(reason: &str) -> String {
     output::harmless(&short).into_owned()
 }
 
-/// Converts an exit's load to the form that clients are sent.
+/// Converts an exit's load to the form that clients are sent: how full its pool is or how busy its cores are, whichever is more.
 fn load_of(exit: &FleetExit) -> ExitLoad {
-    let Load { sessions, max_sessions, .. } = exit.load;
-    let permille = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);
-    ExitLoad { exit: exit.exit.to_string(), permille: u32::try_from(permille).unwrap_or(u32::MAX) }
+    /// Busy cores leave an exit at least a tenth of its share, because they may be idle by the time that a client chooses. Only a
+    /// full pool leaves nothing.
+    const BUSIEST: u32 = 900;
+    let Load { sessions, max_sessions, busy_permille, .. } = exit.load;
+    let full = u64::from(sessions) * 1000 / u64::from(max_sessions).max(1);
+    let full = u32::try_from(full).unwrap_or(u32::MAX);
+    ExitLoad { exit: exit.exit.to_string(), permille: full.max(busy_permille.min(BUSIEST)) }
 }
 
 fn check_count(count: usize, most: usize, what: &str) -> Result<(), String> {

@@ -82,6 +82,9 @@ pub struct Load {
     /// Share of one core that the exit's process used, from 0 to the number of cores.
     #[serde(deserialize_with = "finite")]
     pub cores: f32,
+    /// How busy its cores have been over the last half minute, in thousandths of what the exit can use. 0 if it does not say.
+    #[serde(default)]
+    pub busy_permille: u32,
 }
 
 /// JSON has no infinity, so nobody could read a message that passes one on.
@@ -322,7 +325,7 @@ mod tests {
     fn a_load_that_json_cannot_pass_on_is_refused() {
         let load =
             |cores| format!(r#"{{"sessions":0,"max_sessions":0,"bits_per_second":0,"cores":{cores}}}"#);
-        assert!(serde_json::from_str::<Load>(&load("1.5")).is_ok());
+        assert_eq!(serde_json::from_str::<Load>(&load("1.5")).unwrap().busy_permille, 0, "it does not say");
         assert!(serde_json::from_str::<Load>(&load("1e300")).is_err());
     }
 

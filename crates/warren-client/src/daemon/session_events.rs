@@ -278,9 +278,11 @@ impl Daemon {
         if let Err(error) = followed {
             tracing::warn!("the kill switch does not follow the roster: {error:#}");
         }
-        sessions.check_beside().await;
+        let is_old_over = sessions.check_beside().await;
         if !sessions.may_stay() {
             self.leave_exit(now).await;
+        } else if is_old_over {
+            self.prove_the_other();
         }
     }
 

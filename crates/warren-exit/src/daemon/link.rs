@@ -1,5 +1,7 @@
 //! The daemon's end of the link to the fleet: events, what is due, and the changes that wait for the store.
 
+use std::collections::VecDeque;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -9,22 +11,25 @@ use crate::fleet::{FleetSocket, LinkEvent, LinkEvents};
 /// How often the exit tells the fleet how busy it is.
 const LOAD_EVERY: Duration = Duration::from_secs(2);
 
+/// The exit counts as busy by the mean over this time. What clients choose by should not depend on one download.
+const BUSY_OVER: Duration = Duration::from_secs(30);
+
 /// The link to the fleet, and the state of the load reports. `W` is a change that waits for the store.
 pub(super) struct FleetLink<W> {
     events: LinkEvents,
     /// When the load is due.
     load_due: Instant,
-    /// When the processor time was last read, and its value then.
-    processor: (Instant, Duration),
+    processor: Processor,
     /// Operators' changes that wait for the store.
     pub(super) waiting: Vec<W>,
 }
 
 impl<W> FleetLink<W> {
-    pub(super) fn new(socket: FleetSocket) -> std::io::Result<Self> {
+    pub(super) fn new(socket: FleetSocket, workers: u8) -> std::io::Result<Self> {
         let now = Instant::now();
         let events = LinkEvents::accept(socket)?;
-        Ok(Self { events, load_due: now, processor: (now, processor_time()), waiting: Vec::new() })
+        let processor = Processor::new((now, processor_time()), workers);
+        Ok(Self { events, load_due: now, processor, waiting: Vec::new() })
     }
 
     /// Makes the load due at once.
@@ -32,17 +37,56 @@ impl<W> FleetLink<W> {
         self.load_due = Instant::now();
     }
 
-    /// The cores that this process has used since the latest load, if a load is due. The next load is due
-    /// [`LOAD_EVERY`] later.
-    pub(super) fn cores_if_due(&mut self, now: Instant) -> Option<f32> {
+    /// The processor time that this process has used, if a load is due. The next load is due [`LOAD_EVERY`] later.
+    pub(super) fn processor_if_due(&mut self, now: Instant) -> Option<Used> {
         if self.load_due > now {
             return None;
         }
         self.load_due = now + LOAD_EVERY;
-        let (since, before) = std::mem::replace(&mut self.processor, (now, processor_time()));
-        let used = self.processor.1.saturating_sub(before).as_secs_f32();
-        let elapsed = now.saturating_duration_since(since).as_secs_f32();
-        Some(if elapsed > 0.0 { used / elapsed } else { 0.0 })
+        Some(self.processor.read(now, processor_time()))
+    }
+}
+
+/// The processor time that this process has used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Used {
+    /// Cores since the latest load.
+    pub(super) cores: f32,
+    /// How busy they were over [`BUSY_OVER`], in thousandths of what the exit can use.
+    pub(super) busy_permille: u32,
+}
+
+/// The processor time of this process, as it was read lately.
+struct Processor {
+    /// When it was read, and its value then. The first is the latest that is at least [`BUSY_OVER`] old, if there is one.
+    readings: VecDeque<(Instant, Duration)>,
+    /// How many cores the exit can use.
+    cores: u32,
+}
+
+impl Processor {
+    fn new(first: (Instant, Duration), workers: u8) -> Self {
+        // Each worker is one thread. When all of them are busy, the exit is, too, although the kernel may have cores left.
+        let workers = usize::from(workers).max(1);
+        let cores = available_parallelism().map_or(workers, |all| workers.min(all.get()));
+        Self { readings: [first].into(), cores: u32::try_from(cores).unwrap_or(1) }
+    }
+
+    fn read(&mut self, now: Instant, time: Duration) -> Used {
+        let since = |(at, before): &(Instant, Duration)| {
+            (now.saturating_duration_since(*at), time.saturating_sub(*before))
+        };
+        let (elapsed, used) = self.readings.back().map(since).unwrap_or_default();
+        let cores = if elapsed.is_zero() { 0.0 } else { used.as_secs_f32() / elapsed.as_secs_f32() };
+        while self.readings.get(1).is_some_and(|second| since(second).0 >= BUSY_OVER) {
+            self.readings.pop_front();
+        }
+        let (elapsed, used) = self.readings.front().map(since).unwrap_or_default();
+        // Before the first half minute is over, a moment must not count as one.
+        let full = elapsed.max(BUSY_OVER) * self.cores;
+        let permille = used.as_millis() * 1_000 / full.as_millis();
+        self.readings.push_back((now, time));
+        Used { cores, busy_permille: u32::try_from(permille).unwrap_or(u32::MAX).min(1_000) }
     }
 }
 
@@ -57,5 +101,45 @@ pub(super) async fn next<W>(link: &mut Option<FleetLink<W>>) -> (u64, LinkEvent)
     match link {
         Some(link) => link.events.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_is_busy_by_the_mean_of_half_a_minute_and_of_the_cores_that_it_can_use() {
+        let start = Instant::now();
+        let mut processor = Processor { readings: [(start, Duration::ZERO)].into(), cores: 2 };
+        let mut time = Duration::ZERO;
+        let mut run = |from: u64, seconds: u64, cores: u32| {
+            let reports = (from..from + seconds).step_by(2).map(|second| {
+                time += Duration::from_secs(2) * cores;
+                processor.read(start + Duration::from_secs(second + 2), time)
+            });
+            let last = reports.last().unwrap();
+            assert_eq!(last.cores, cores as f32);
+            (last.busy_permille, processor.readings.len())
+        };
+        // A burst counts for what it is of half a minute, from the first report on.
+        assert_eq!(run(0, 2, 2).0, 66);
+        assert_eq!(run(2, 28, 2).0, 1_000);
+        assert_eq!(run(30, 30, 1).0, 500);
+        assert_eq!(run(60, 10, 0).0, 333);
+        assert_eq!(run(70, 20, 0).0, 0);
+        // Nothing grows.
+        assert_eq!(run(90, 3_600, 1), (500, 16));
+    }
+
+    #[test]
+    fn an_exit_can_use_as_many_cores_as_it_has_workers_and_no_more_than_there_are() {
+        let now = Instant::now();
+        let cores = |workers| Processor::new((now, Duration::ZERO), workers).cores;
+        assert_eq!(cores(1), 1);
+        assert_eq!(cores(255), u32::try_from(available_parallelism().unwrap().get()).unwrap());
+        // The same moment again, and a clock that stands.
+        let mut processor = Processor::new((now, Duration::ZERO), 1);
+        assert_eq!(processor.read(now, Duration::ZERO), Used { cores: 0.0, busy_permille: 0 });
     }
 }

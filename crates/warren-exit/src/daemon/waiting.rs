@@ -7,6 +7,7 @@ use serde_json::Value;
 use warren_fleet_link::Load;
 use warren_session::clients::MAX_CLIENTS;
 
+use super::link::Used;
 use super::{Daemon, Propose, Then, Waiting};
 use crate::fleet::LinkEvent;
 use warren_tunnel::Snapshot;
@@ -68,10 +69,11 @@ impl Daemon<'_> {
 
     /// Reports how busy the exit is, if a report is due.
     pub(super) fn say_load(&mut self, now: Instant, snapshot: &Snapshot) {
-        let Some(cores) = self.fleet.as_mut().and_then(|link| link.cores_if_due(now)) else { return };
+        let Some(used) = self.fleet.as_mut().and_then(|link| link.processor_if_due(now)) else { return };
         let bits_per_second = self.reporting.bits_per_second(now, snapshot);
         let max_sessions = max_sessions(&self.config);
-        self.clients.say_load(Load { sessions: 0, max_sessions, bits_per_second, cores });
+        let Used { cores, busy_permille } = used;
+        self.clients.say_load(Load { sessions: 0, max_sessions, bits_per_second, cores, busy_permille });
     }
 }
 

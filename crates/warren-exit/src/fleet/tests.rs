@@ -502,3 +502,25 @@ fn members(members: &[(&str, &[&str])]) -> FleetMessage {
 fn addresses(all: &[&str]) -> Vec<IpAddr> {
     all.iter().map(|address| address.parse().unwrap()).collect()
 }
+
+#[test]
+fn the_load_is_the_fuller_of_pool_and_cores_and_only_a_full_pool_leaves_no_room() {
+    let load = |sessions, max_sessions, busy_permille| {
+        load_of(&FleetExit {
+            exit: ExitId::try_from("ams1".to_owned()).unwrap(),
+            key: ALICE,
+            endpoints: Vec::new(),
+            load: Load { sessions, max_sessions, busy_permille, ..Load::default() },
+            state: ExitState::Serving,
+            applied: 0,
+            is_alive: true,
+            clock_offset_ms: 0,
+        })
+        .permille
+    };
+    // A thousand clients in a /14, which is nothing for the pool.
+    assert_eq!((load(1_000, 131_072, 0), load(1_000, 131_072, 640)), (7, 640));
+    assert_eq!(load(200, 253, 640), 790);
+    assert_eq!((load(0, 253, 1_000), load(253, 253, 1_000)), (900, 1_000));
+    assert_eq!((load(5, 0, 0), load(u32::MAX, 0, 0)), (5_000, u32::MAX), "a report of nonsense harms nobody");
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use warren_fleet_link::StoreLink;
 
 use super::Fleet;
-use super::history::{Allowance, Epoch, Run};
+use super::history::{Allowance, Epoch, Failed, Run};
 use super::store_log::StoreLog;
 use super::support::fleet_ok;
 use super::support::proxy::{CUT, CUT_TO_EXIT, CUT_TO_STORE, OPEN, Ways};
@@ -58,7 +58,7 @@ impl<'a> Faults<'a> {
 
     /// Makes each fault once, and goes on until there were enough operations. Returns what the store has done.
     #[allow(clippy::readonly_write_lock, reason = "it keeps all others from working")]
-    pub(crate) fn disturb(mut self, operations: usize, faults: &[Fault]) -> Result<Vec<Epoch>, String> {
+    pub(crate) fn disturb(mut self, operations: usize, faults: &[Fault]) -> Result<Vec<Epoch>, Failed> {
         for round in 0.. {
             let ended: usize = self.epochs.iter().map(|epoch| epoch.done.len()).sum();
             let has_enough = ended + self.run.done.lock().unwrap().len() >= operations;
@@ -80,17 +80,18 @@ impl<'a> Faults<'a> {
         Ok(self.epochs)
     }
 
-    fn make(&mut self, fault: Fault) -> Result<(), String> {
+    fn make(&mut self, fault: Fault) -> Result<(), Failed> {
         match fault {
-            Fault::CutToStore => self.cut(CUT_TO_STORE, false),
-            Fault::CutToExit => self.cut(CUT_TO_EXIT, false),
-            Fault::Cut => self.cut(CUT, false),
-            Fault::CompactBehind => self.cut(CUT, true),
-            Fault::StopLeader => Ok(self.stop_leader()),
-            Fault::KillLeader => Ok(self.kill_leader()),
-            Fault::StepClock => self.step_clock(),
-            Fault::Restore => self.restore(),
+            Fault::CutToStore => self.cut(CUT_TO_STORE, false)?,
+            Fault::CutToExit => self.cut(CUT_TO_EXIT, false)?,
+            Fault::Cut => self.cut(CUT, false)?,
+            Fault::CompactBehind => self.cut(CUT, true)?,
+            Fault::StopLeader => self.stop_leader(),
+            Fault::KillLeader => self.kill_leader(),
+            Fault::StepClock => self.step_clock()?,
+            Fault::Restore => self.restore()?,
         }
+        Ok(())
     }
 
     fn cut(&mut self, cut: u8, compacts: bool) -> Result<(), String> {
@@ -156,7 +157,7 @@ impl<'a> Faults<'a> {
     }
 
     /// Replaces the store by a backup that lacks the latest operations, and recovers it at an exit that has them all.
-    fn restore(&mut self) -> Result<(), String> {
+    fn restore(&mut self) -> Result<(), Failed> {
         let backup = self.run.fleet.read().unwrap().store.back_up();
         std::thread::sleep(Duration::from_millis(1_500));
         let run = self.run;
@@ -183,7 +184,7 @@ impl<'a> Faults<'a> {
     }
 
     /// Notes what happened up to now.
-    fn end_epoch(&mut self, fleet: &Fleet) -> Result<(), String> {
+    fn end_epoch(&mut self, fleet: &Fleet) -> Result<(), Failed> {
         // What was given up may still be on its way.
         std::thread::sleep(Duration::from_millis(2_600));
         self.levels += 1;

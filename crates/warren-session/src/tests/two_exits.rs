@@ -16,7 +16,7 @@ use self::world::World;
 use crate::planted_moves::Bug;
 
 /// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
-const SEEDS: std::ops::Range<u64> = 0..4_000;
+const SEEDS: std::ops::Range<u64> = 0..10_000;
 
 /// `--ignored` runs these, in some minutes.
 const MANY_SEEDS: std::ops::Range<u64> = 0..1_000_000;

@@ -90,11 +90,14 @@ impl Sessions {
         self.moves.plan.is_building() && self.next_step(Instant::now()) == Some(Step::Switch)
     }
 
-    /// Ends the second session if its exit may no longer be used.
-    pub(in crate::daemon) async fn check_beside(&mut self) {
-        if !self.connections.is_beside_accepted() {
-            self.end_move().await;
+    /// Ends the second session if its exit may no longer be used. Returns whether that was the old session.
+    pub(in crate::daemon) async fn check_beside(&mut self) -> bool {
+        if self.connections.is_beside_accepted() {
+            return false;
         }
+        let is_old = !self.moves.plan.is_building();
+        self.end_move().await;
+        is_old
     }
 
     /// Ends the old session.
