@@ -65,7 +65,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
          memory {memory_kib} KiB; longest turns {longest_turns:?} of CPU time",
         100.0 * cpu_idle
     );
-    assert!(memory_kib <= 30 * 1024 + 256 * count as u64, "{memory_kib} KiB");
+    assert!(memory_kib <= 30 * 1024 + 230 * count as u64, "{memory_kib} KiB");
     assert!(sent > 0 && answered >= sent * 9 / 10, "{answered} of {sent} answered");
     if size.is_some() {
         assert!(up <= seconds(30), "{up:?}");
