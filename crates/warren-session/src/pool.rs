@@ -337,9 +337,13 @@ impl AddressPool {
         if let Some(address) = range.free(self.is_shared.then_some(key)) {
             return Ok(Some(Choice::Free(address)));
         }
-        let loser = self.planted_loser(family).or_else(|| range.longest_away());
-        let loser = loser.ok_or(PoolError::Exhausted { network: range.network() })?;
-        Ok(self.held(loser, family).map(|held| Choice::TakenFrom(loser, held.address)))
+        let planted = self.planted_loser(family).into_iter();
+        let mut losers =
+            planted.chain(range.away()).filter_map(|key| Some((key, self.held(key, family)?.address)));
+        // A shared store would refuse an address that another request is about to give away.
+        let loser = losers.find(|(_, address)| !self.is_shared || !range.is_promised(*address));
+        let (loser, address) = loser.ok_or(PoolError::Exhausted { network: range.network() })?;
+        Ok(Some(Choice::TakenFrom(loser, address)))
     }
 
     /// A client that is online and loses its lease all the same, if that bug is planted.

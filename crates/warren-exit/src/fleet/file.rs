@@ -16,9 +16,8 @@ const LAG: Duration = Duration::from_secs(300);
 /// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The content of the file.
+/// The content of the file. Fields of other versions are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Kept {
     /// When the store answered last, in seconds since 1970. `None` if it never answered.
     pub(super) answered: Option<u64>,
@@ -99,8 +98,8 @@ impl FleetFile {
     /// When the file cannot be written. In that case it is unchanged.
     pub(super) fn keep(&mut self, kept: Kept) -> Result<(), ConfigError> {
         let kept = Kept { revision: kept.revision.max(self.floor), ..kept };
-        let waited =
-            kept.answered.unwrap_or_default().saturating_sub(self.written.answered.unwrap_or_default());
+        // A time in the future, from before the clock was set back, must not stay.
+        let waited = kept.answered.unwrap_or_default().abs_diff(self.written.answered.unwrap_or_default());
         let is_same = kept.unsent == self.written.unsent
             && kept.members == self.written.members
             && kept.revision == self.written.revision;
@@ -151,6 +150,19 @@ mod tests {
         assert_eq!(FleetFile::read(&store, None).unwrap().1, kept);
         file.keep(Kept { answered: Some(1_800_000_300), ..kept }).unwrap();
         assert_eq!(FleetFile::read(&store, None).unwrap().1.answered, Some(1_800_000_300));
+        file.keep(Kept { answered: Some(1_799_900_000), ..Kept::default() }).unwrap();
+        assert_eq!(
+            FleetFile::read(&store, None).unwrap().1.answered,
+            Some(1_799_900_000),
+            "the clock was set back"
+        );
+        let older = r#"{"answered": 5, "revision": 7, "unsent": [], "store": [], "is_store_known": true}"#;
+        std::fs::write(directory.path().join("fleet.json"), older).unwrap();
+        assert_eq!(
+            FleetFile::read(&store, None).unwrap().1.answered,
+            Some(5),
+            "a file of an earlier version"
+        );
         std::fs::write(directory.path().join("fleet.json"), "{").unwrap();
         let error = FleetFile::read(&store, None).unwrap_err().to_string();
         assert!(error.contains("fleet.json") && error.contains("restore it"), "{error}");

@@ -60,7 +60,7 @@ impl Serving {
     /// Notes that the store has answered some time ago. Returns whether that is news.
     pub(super) fn heard(&mut self, now: Instant, ago: Duration) -> bool {
         // The same answer, or an earlier one: `warren-fleet` may have started again.
-        if self.answered.is_some() && ago + SAME >= self.silent(now) {
+        if self.answered.is_some() && ago.saturating_add(SAME) >= self.silent(now) {
             return false;
         }
         (self.heard, self.before) = (now, ago);
@@ -70,7 +70,7 @@ impl Serving {
 
     /// Time since the store's last answer.
     pub(super) fn silent(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard) + self.before
+        now.saturating_duration_since(self.heard).saturating_add(self.before)
     }
 
     pub(super) fn answered(&self) -> Option<u64> {

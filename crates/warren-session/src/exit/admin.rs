@@ -234,32 +234,42 @@ impl ExitSessions {
         if (!is_free && !is_planted(Bug::TokenTakenTwice)) || self.store.is_stuck() {
             return None;
         }
+        // Before any lease is chosen, which must not be an address that another row of the request has.
+        self.promise(&claims_of(&changes));
         if self.store.is_shared() {
             changes.iter_mut().for_each(|change| self.give_lease(change));
         }
         let claims = claims_of(&changes);
-        for claim in &claims {
-            if let Claim::Address(address) = claim {
-                // Until the store has answered, no other client may get the address from the pool.
-                self.pool.promise(*address, true);
-            }
-        }
+        self.promise(&claims);
         let request = self.store.propose(claims, changes, awaited, &self.registry);
         let id = request.id;
         self.actions.push_back(ExitAction::Store(request));
         Some(id)
     }
 
-    /// Gives a client its addresses together with its other values, if free ones are left. Two exits that give one address to
+    /// Keeps claimed addresses back: until the store has answered, no other client may get them from the pool.
+    fn promise(&mut self, claims: &[Claim]) {
+        for claim in claims {
+            if let Claim::Address(address) = claim {
+                self.pool.promise(*address, true);
+            }
+        }
+    }
+
+    /// Gives a new client its addresses together with its other values, if free ones are left. Two exits that give one address to
     /// two clients then learn it from the store before either client is there.
     fn give_lease(&mut self, change: &mut RowChange) {
         let RowChange::Client { key, client: Some(client) } = change else { return };
-        let Ok(planned) = self.pool.plan(*key) else { return };
-        if !planned.changed || !planned.taken_from.is_empty() {
+        // A client that is there already may be about to lose an address.
+        if self.registry.by_key(*key).is_some() {
             return;
         }
-        client.leased_ipv4 = planned.lease.ipv4.filter(|_| client.ipv4.is_none());
-        client.leased_ipv6 = planned.lease.ipv6.filter(|_| client.ipv6.is_none());
+        let Ok(planned) = self.pool.plan(*key) else { return };
+        if !planned.taken_from.is_empty() {
+            return;
+        }
+        client.leased_ipv4 = client.leased_ipv4.or(planned.lease.ipv4).filter(|_| client.ipv4.is_none());
+        client.leased_ipv6 = client.leased_ipv6.or(planned.lease.ipv6).filter(|_| client.ipv6.is_none());
         // Another client of the same request must not get them.
         client.sticky_lease().addresses().for_each(|address| self.pool.promise(address, true));
     }

@@ -65,6 +65,8 @@ impl ExitSessions {
 
     fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         if let Some(planned) = self.first_lease(key)? {
+            // Nothing is stored for a client that would be refused anyway.
+            Wish::parse(hello.clone())?;
             return self.lease_first(now, connection, (key, hello), &planned);
         }
         let fleet = hello.fleet.clone();

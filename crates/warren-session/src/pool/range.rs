@@ -131,9 +131,13 @@ impl Range {
         }
     }
 
-    /// The key that has been offline longest with a sticky lease.
-    pub(super) fn longest_away(&self) -> Option<PublicKey> {
-        self.away.first().map(|(_, key)| *key)
+    pub(super) fn is_promised(&self, number: u128) -> bool {
+        self.promised.contains(&number)
+    }
+
+    /// The keys that are offline with sticky leases, the one that has been offline longest first.
+    pub(super) fn away(&self) -> impl Iterator<Item = PublicKey> {
+        self.away.iter().map(|(_, key)| *key)
     }
 
     /// Updates the keys in `away`. `before` and `after` say since when the key has been offline with a sticky lease, if

@@ -443,3 +443,67 @@ fn in_a_full_network_of_a_fleet_the_store_hears_who_loses_an_address() {
     assert_eq!(exit.disk.by_key(ALICE).unwrap().lease(), exit.lease_of(ALICE));
     assert_eq!(exit.disk.by_key(BOB).unwrap().lease(), exit.lease_of(BOB));
 }
+
+#[test]
+fn a_client_of_a_request_never_gets_an_address_that_the_same_request_sets_for_another() {
+    let mut exit = fleet_exit();
+    exit.answer = None;
+    let key = |number: u8| PublicKey([number; 32]);
+    // Every address of the network is somebody's: half of them are set, and the others chosen.
+    let clients = (2..=254).map(|number: u8| {
+        let ipv4 = (number % 2 == 0).then(|| std::net::Ipv4Addr::new(10, 66, 0, number));
+        Client { ipv4, ..Client::new(format!("new{number}"), key(number), UNIX_EPOCH) }
+    });
+    let clients = clients.filter(|client| client.public_key != BOB).collect();
+    exit.sessions.add_clients(clients).unwrap();
+    exit.actions();
+    let mut seen = std::collections::BTreeSet::new();
+    for change in &exit.unanswered[0].changes {
+        let RowChange::Client { client: Some(client), .. } = change else { panic!("{change:?}") };
+        assert!(client.lease().addresses().all(|address| seen.insert(address)), "{client:?}");
+    }
+    assert!(seen.len() > 400, "{}", seen.len());
+}
+
+#[test]
+fn a_client_that_loses_an_address_does_not_get_it_back_by_the_same_request() {
+    // One IPv4 address, and alice has it, but no IPv6 address.
+    let config = SessionConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ..network() };
+    let mut exit = Exit::with(config);
+    exit.sessions.keep_copy();
+    let mut elsewhere = exit.disk.clone();
+    let lease = crate::pool::Lease { ipv4: Some("10.66.0.2".parse().unwrap()), ipv6: None };
+    elsewhere.record_lease(ALICE, lease);
+    let delta = elsewhere.rows().filter(|row| exit.disk.row(row.id()) != *row).collect();
+    assert_eq!(exit.sessions.apply(exit.now, delta), []);
+    exit.answer = None;
+    exit.say(1, BOB, &hello(NONCE_B));
+    assert_eq!(asked_client(&exit, ALICE).lease(), crate::pool::Lease::default());
+    assert_eq!(asked_client(&exit, BOB).lease().ipv4, lease.ipv4);
+}
+
+#[test]
+fn clients_that_come_together_to_a_full_network_take_addresses_of_different_clients() {
+    let config = SessionConfig { ipv4: Some("10.66.0.0/29".parse().unwrap()), ipv6: None, ..network() };
+    let mut exit = Exit::with(config);
+    exit.sessions.keep_copy();
+    for number in 10..15 {
+        exit.add(Client::new(format!("old{number}"), PublicKey([number; 32]), UNIX_EPOCH)).unwrap();
+    }
+    exit.answer = None;
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    assert_eq!(exit.unanswered.len(), 2, "both have asked");
+    exit.answer(Ok(()));
+    exit.answer(Ok(()));
+    assert_eq!(exit.sessions.sessions().count(), 2);
+}
+
+#[test]
+fn nothing_is_stored_for_a_client_of_another_version() {
+    let mut exit = fleet_exit();
+    let Message::Hello(hello) = hello(NONCE_A) else { unreachable!() };
+    exit.say(1, ALICE, &Message::Hello(Hello { version: PROTOCOL_VERSION + 1, ..hello }));
+    assert!(matches!(exit.last_closes[..], [(1, Goodbye::Version(_))]), "{:?}", exit.last_closes);
+    assert_eq!(exit.lease_of(ALICE), crate::pool::Lease::default());
+}
