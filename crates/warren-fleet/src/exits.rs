@@ -56,7 +56,7 @@ pub(crate) struct Exits {
     /// The exits that were removed, each with the revision of its removal.
     removed: BTreeMap<ExitId, i64>,
     has_changed: bool,
-    /// Counts changes of what the disk keeps: which exits are in the fleet, and which were removed.
+    /// Counts changes of what is kept on disk: which exits are in the fleet, and which were removed.
     changes: u64,
 }
 
@@ -205,8 +205,8 @@ pub(crate) async fn rejoin(client: &mut Client, keys: &Keys, me: &ExitId) -> any
     Ok(())
 }
 
-/// Returns the changes that take an exit out of the fleet, for good unless it joins with a new ticket. Its etcd user stays until a link or
-/// command that may remove users does so.
+/// Returns the changes that take an exit out of the fleet. The exit stays out until it joins with a new ticket. Its etcd user stays
+/// until a link or command that may remove users does so.
 pub(crate) fn leaving(keys: &Keys, exit: &ExitId) -> anyhow::Result<Vec<TxnOp>> {
     let mut operations: Vec<TxnOp> = keys.of_exit(exit).map(|key| TxnOp::delete(key, None)).into();
     operations.push(TxnOp::put(keys.name(&Key::RemovedExit(exit.clone())), REMOVED, None));

@@ -250,8 +250,8 @@ impl ExitSessions {
         Some(id)
     }
 
-    /// Gives a client its addresses together with its other values, if free ones are left. Two exits that give one address to
-    /// two clients then learn it from the store before either client is there.
+    /// Gives a client its addresses together with its other values, if free ones are left. If two exits give the same address to
+    /// two clients, they learn this from the store before either client connects.
     fn give_lease(&mut self, change: &mut RowChange) {
         let RowChange::Client { key, client: Some(client) } = change else { return };
         let Ok(planned) = self.pool.plan(*key) else { return };
@@ -260,7 +260,7 @@ impl ExitSessions {
         }
         client.leased_ipv4 = planned.lease.ipv4.filter(|_| client.ipv4.is_none());
         client.leased_ipv6 = planned.lease.ipv6.filter(|_| client.ipv6.is_none());
-        // Another client of the same request must not get them.
+        // Another client in the same request must not get these addresses.
         client.sticky_lease().addresses().for_each(|address| self.pool.promise(address, true));
     }
 
