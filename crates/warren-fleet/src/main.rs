@@ -13,6 +13,7 @@ mod exit_socket;
 mod exits;
 mod keys;
 mod link;
+mod membership;
 mod meta;
 mod once;
 mod planted;

@@ -9,8 +9,8 @@ use warren_fleet_link::ExitId;
 
 use super::ticket::AdminArguments;
 use super::{Connected, connect, print, roster};
-use crate::exits::leaving;
 use crate::keys::Key;
+use crate::membership::leaving;
 use crate::run::Directories;
 use crate::store::{has_found, in_words};
 use crate::users::{self, user_name};

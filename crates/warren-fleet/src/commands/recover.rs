@@ -11,9 +11,10 @@ use warren_fleet_link::ExitId;
 use warren_session::clients::RowChange;
 
 use super::{Connected, connect_or_fill, print, roster};
-use crate::exits::{Member, rejoin};
+use crate::exits::Member;
 use crate::keys::Key;
 use crate::link::{Contents, read};
+use crate::membership::rejoin;
 use crate::meta::{Meta, Mismatch, Position, Recovery, check};
 use crate::recovery::{Basis, ExitChanges, exits};
 use crate::rows::Rows;

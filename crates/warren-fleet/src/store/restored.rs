@@ -9,9 +9,9 @@ use warren_session::clients::{RowChange, RowId};
 use warren_session::roster::{FollowedFleet, RosterNews, SignedRoster};
 
 use super::{apply, in_words, pairs_of, read_all};
-use crate::exits::leaving;
 use crate::keys::{Key, Keys};
 use crate::link::rows_of;
+use crate::membership::leaving;
 use crate::recovery::{Basis, ExitsInStore, clients, revocations, without_lease};
 use crate::rows::Rows;
 

@@ -17,9 +17,9 @@ use warren_fleet_link::ExitId;
 
 use super::restored::{bring_back, bring_back_roster, exits_in_store, remove_exits};
 use super::{ANSWER_TIMEOUT, MOST_BYTES, StoreOptions, as_txn, find, in_words, read_pages};
-use crate::exits::rejoin;
 use crate::keys::{Key, Keys};
 use crate::link::{Pair, Transaction};
+use crate::membership::rejoin;
 use crate::meta::{Found, Meta, Mismatch, Position, check};
 use crate::recovery::{Basis, BesideRows, removed_exits};
 use crate::rows::Rows;
