@@ -114,7 +114,7 @@ impl Drop for Lent {
 fn raw_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    // Received messages say through which device they came.
+    // Each received message then says through which device it came.
     if domain == Domain::IPV4 {
         setsockopt(&socket, Ipv4PacketInfo, &true)?;
     } else {
@@ -236,8 +236,11 @@ impl Probe {
             if received.device == Some(device) {
                 return Ok(());
             }
-            // A host on the LAN can send the same, and its message proves nothing about the tunnel.
-            tracing::debug!("an echo reply of {} did not come through the tunnel; ignored", self.gateway);
+            // A host on the LAN can send the same message, which proves nothing about the tunnel.
+            tracing::debug!(
+                "ignored an echo reply from {} that did not come through the tunnel",
+                self.gateway
+            );
         }
     }
 
@@ -313,7 +316,7 @@ mod tests {
         assert!(!probe.is_reply(&[0x4f], [7, 8]));
     }
 
-    /// The kernel answers on the loopback device, as the exit does behind the tunnel's.
+    /// The kernel answers through the loopback device, as an exit answers through the tunnel's device.
     #[tokio::test]
     async fn only_a_reply_through_the_probes_own_device_counts() {
         let sockets = EchoSockets::make();
@@ -331,7 +334,7 @@ mod tests {
             let other = probe.reply(&socket, device + 1, [1, 2]);
             let other = tokio::time::timeout(Duration::from_millis(300), other).await;
             assert!(other.is_err(), "{address}: {other:?}");
-            // The control: the same reply, and the device through which it comes.
+            // The control: the same reply, expected through the device through which it comes.
             probe.send(&socket, device, [1, 2]).unwrap();
             let own =
                 tokio::time::timeout(Duration::from_secs(5), probe.reply(&socket, device, [1, 2])).await;

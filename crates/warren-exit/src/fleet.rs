@@ -89,15 +89,15 @@ impl StoreAddresses {
         Self(members)
     }
 
-    /// The addresses of all members. `None` if no member is known, or if the address of one was never found out. Any network may
-    /// contain that member.
+    /// The addresses of all members. `None` if no member is known, or if a member's address was never found. Any network may contain
+    /// that member.
     pub(crate) fn all(&self) -> Option<Vec<IpAddr>> {
         let is_known = !self.0.is_empty() && self.0.values().all(|addresses| !addresses.is_empty());
         is_known.then(|| self.0.values().flatten().copied().collect())
     }
 
     /// Takes the list of members. A member that has no address now keeps its earlier ones. A member that has left the list is
-    /// forgotten, so that its addresses do not stand for another member's.
+    /// forgotten, so that its addresses are not taken for another member's.
     fn take(&mut self, mut members: StoreMembers) {
         for (endpoint, addresses) in &mut members {
             if addresses.is_empty() {
@@ -601,7 +601,8 @@ fn one_line(reason: &str) -> String {
     output::harmless(&short).into_owned()
 }
 
-/// Converts an exit's load to the form that clients are sent: how full its pool is or how busy its cores are, whichever is more.
+/// Converts an exit's load to the form that clients are sent: how full its pool is or how busy its cores are, whichever is
+/// greater.
 fn load_of(exit: &FleetExit) -> ExitLoad {
     /// Busy cores leave an exit at least a tenth of its share, because they may be idle by the time that a client chooses. Only a
     /// full pool leaves nothing.

@@ -82,7 +82,8 @@ pub struct Load {
     /// Share of one core that the exit's process used, from 0 to the number of cores.
     #[serde(deserialize_with = "finite")]
     pub cores: f32,
-    /// How busy its cores have been over the last half minute, in thousandths of what the exit can use. 0 if it does not say.
+    /// How busy the exit's cores have been over the last half minute, in thousandths of the cores that the exit can use. 0 if the
+    /// exit does not say.
     #[serde(default)]
     pub busy_permille: u32,
 }
@@ -230,8 +231,8 @@ pub struct StoreCertificate {
     pub expires: i64,
 }
 
-/// The store's members by their endpoints in `fleet.toml`, each with its known addresses. A member without one has a name that
-/// could not be looked up yet.
+/// The store's members by their endpoints in `fleet.toml`, each with its known addresses. A member without an address has a
+/// name that could not be looked up yet.
 pub type StoreMembers = BTreeMap<String, BTreeSet<IpAddr>>;
 
 /// A message of `warren-fleet` to the exit.
@@ -278,8 +279,8 @@ pub enum FleetMessage {
     /// Whether the store can be reached. Sent at the start, at each change, and every second. For the first two seconds after a member
     /// has failed, the store counts as reachable, because another member may answer.
     Store(StoreLink),
-    /// How long ago the store has answered `warren-fleet`. Sent every second once it has answered, also while it is away. The exit's
-    /// `max_staleness` counts from that answer.
+    /// How long ago the store last answered `warren-fleet`. Sent every second after the first answer, even while the store is away.
+    /// The exit's `max_staleness` counts from that answer.
     Answered {
         /// The time since the answer.
         ago: Duration,
@@ -288,8 +289,8 @@ pub enum FleetMessage {
     Exits {
         /// This exit's clock minus the median of all exits' clocks, in milliseconds. Above a minute, no invitation may be redeemed here.
         own_clock_offset_ms: i64,
-        /// The revision of the latest change of a row. An exit that has applied less is behind. Later revisions are of heartbeats and
-        /// sessions.
+        /// The revision of the latest change of a row. An exit that has applied only earlier revisions is behind. Later revisions are
+        /// those of heartbeats and sessions.
         changed: i64,
         /// The exits, by name.
         exits: Vec<FleetExit>,

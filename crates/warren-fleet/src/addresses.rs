@@ -119,7 +119,7 @@ mod tests {
             ("https://192.0.2.1:2379", Some("192.0.2.1")),
         ];
         let (endpoints, members) = endpoints_of(&members);
-        // The exit must hear of the member without an address, too.
+        // The exit must also hear of the member without an address.
         assert_eq!(without_look_up(&endpoints), members);
         assert_eq!(last_told(endpoints, 2).await, members);
     }
@@ -147,7 +147,7 @@ mod tests {
         )
     }
 
-    /// The report once the addresses of so many members are known.
+    /// Returns the report once the addresses of this many members are known.
     async fn last_told(endpoints: Vec<String>, known: usize) -> StoreMembers {
         let (report, mut told) = mpsc::channel(1);
         let watching = tokio::spawn(watch(endpoints, report));

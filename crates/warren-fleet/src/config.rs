@@ -53,7 +53,7 @@ impl FleetConfig {
         directory.join(FILE)
     }
 
-    /// The extension of the file while `warren fleet leave` has not removed everything yet.
+    /// The file's extension until `warren fleet leave` has removed everything.
     pub(crate) const LEAVING: &str = "toml.leaving";
 
     /// Checks that the exit does not belong to a fleet yet.
@@ -132,7 +132,7 @@ impl StoreConfig {
         }
         if self.endpoints.len() > MAX_ADDRESSES {
             bail!(
-                "`endpoints` names {} members of the store; name up to {MAX_ADDRESSES}",
+                "`endpoints` names {} members of the store, but may name at most {MAX_ADDRESSES}",
                 self.endpoints.len()
             );
         }

@@ -51,7 +51,7 @@ pub(crate) struct Exits {
     /// The exits that were removed, each with the revision of its removal.
     removed: BTreeMap<ExitId, i64>,
     has_changed: bool,
-    /// Counts changes of what the disk keeps: which exits are in the fleet, and which were removed.
+    /// Counts changes of what is kept on disk: which exits are in the fleet, and which were removed.
     changes: u64,
 }
 

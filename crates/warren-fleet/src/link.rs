@@ -42,7 +42,7 @@ pub(crate) struct Link {
     exits: Exits,
     exit: Option<Exit>,
     store: Store,
-    /// When the store has answered.
+    /// When the store last answered.
     answered: Option<Instant>,
     meta: Option<Meta>,
     certificates: Vec<StoreCertificate>,
@@ -208,7 +208,7 @@ impl Link {
         self.tell_exits();
     }
 
-    /// Tells the exit the roster and whether it is drained, if that is known and not what it was told before.
+    /// Tells the exit the roster, and whether it is drained. Leaves out what is not known, and what the exit was told before.
     fn tell_roster_and_drain(&mut self, roster: Option<&[u8]>, drains: Option<bool>) {
         let newer = self.copy.roster().filter(|newer| Some(*newer) != roster);
         self.out.extend(newer.map(|bytes| FleetMessage::Roster { bytes: bytes.to_vec() }));
@@ -314,7 +314,7 @@ impl Link {
         self.tell_store(now);
     }
 
-    /// Records when the store has answered.
+    /// Records when the store last answered.
     pub(crate) fn store_answered(&mut self, at: Option<Instant>) {
         self.answered = at;
     }
@@ -385,7 +385,7 @@ impl Link {
         match &mut self.exit {
             Some(Exit { whole: Some(_), .. }) if is_planted(Bug::CompactionIgnored) => {}
             Some(Exit { whole: Some(_), told, .. }) => {
-                // The exit says nothing about what it is not told.
+                // The exit confirms only what it is told.
                 if !changes.is_empty() {
                     *told = revision;
                 }
@@ -580,7 +580,7 @@ impl Link {
         pairs
     }
 
-    /// What the copy says beside its rows, to replay it if the store was recovered.
+    /// What the copy contains besides its rows, to replay it if the store was recovered.
     pub(crate) fn beside_rows(&self) -> BesideRows {
         BesideRows {
             removed: self.exits.removed().clone(),

@@ -15,7 +15,7 @@ pub(crate) struct Meta {
     /// How often the store was recovered from a backup.
     pub(crate) epoch: u64,
     pub(crate) pools: Pools,
-    /// How each earlier part of the store's history has ended, if this is known.
+    /// How each earlier part of the store's history ended, if this is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) recoveries: Vec<Recovery>,
 }
@@ -32,11 +32,11 @@ pub(crate) struct Recovery {
 }
 
 impl Meta {
-    /// Returns the recovery since which a copy of an earlier epoch may contain changes that the store lacks. `None` if it is not known what the
-    /// store lacks.
+    /// Returns the recovery to compare a copy of an earlier epoch with: the copy may contain changes that this recovery did not bring
+    /// into the store. `None` if it is not known what the store lacks.
     pub(crate) fn recovery_since(&self, epoch: u64) -> Option<Recovery> {
         let ended = self.recoveries.iter().find(|recovery| recovery.epoch == epoch).copied();
-        // The store's history does not go through this epoch, because a copy of an earlier one was taken.
+        // The store's history skips this epoch, because the store was recovered with a copy of an earlier epoch.
         let aside = self.recoveries.last().filter(|last| last.epoch < epoch);
         ended.or(aside.map(|last| Recovery { revision: i64::MIN, ..*last }))
     }
@@ -237,7 +237,7 @@ mod tests {
         let meta = Meta { epoch: 5, recoveries: recoveries.clone(), ..meta() };
         assert_eq!(meta.recovery_since(1), Some(recoveries[0]));
         assert_eq!(meta.recovery_since(3), Some(recoveries[1]));
-        // Epoch 2 was recovered by an earlier release, or given up. A copy of epoch 3 was taken although there was a fourth.
+        // Epoch 2 was recovered by an earlier release, or given up. Epoch 4 was recovered with a copy of epoch 3.
         assert_eq!(meta.recovery_since(2), None);
         assert_eq!(meta.recovery_since(4), Some(Recovery { revision: i64::MIN, ..recoveries[1] }));
         assert_eq!(Meta { recoveries: Vec::new(), ..meta }.recovery_since(1), None);

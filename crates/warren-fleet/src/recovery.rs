@@ -1,7 +1,7 @@
 //! What a store that was restored from an old backup has forgotten, compared with a copy.
 //!
-//! Recovery takes away rather than gives: a removed key, a used token and a disabled client stay so if either the copy or the
-//! store says so.
+//! In doubt, a recovery takes away: if either the copy or the store says that a key is removed, a token is used or a client is
+//! disabled, this holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::meta::{Found, Meta, Position, Recovery};
 use crate::planted::{Bug, is_planted};
 use crate::rows::{Claim, Rows};
 
-/// What a link's copy says beside its rows.
+/// What a link's copy contains besides its rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BesideRows {
     /// The exits that were removed, each with the revision of its removal.
@@ -23,8 +23,8 @@ pub(crate) struct BesideRows {
     pub(crate) roster: Option<Vec<u8>>,
 }
 
-/// How a copy and the store are compared. Revisions of both count the same changes only up to the backup from which the store was
-/// restored.
+/// How a copy and the store are compared. Up to the backup from which the store was restored, equal revisions of both mean the same
+/// change. Later revisions do not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Basis {
     /// The copy's revision.
@@ -37,16 +37,16 @@ pub(crate) struct Basis {
     pub(crate) recovered: i64,
     /// Whether the store has lost changes.
     pub(crate) is_restored: bool,
-    /// Whether what the copy has and the store lacks was certainly lost, and not removed after the copy was made.
+    /// Whether it is certain that what only the copy has was lost, and not removed after the copy was made.
     pub(crate) is_newer: bool,
-    /// Whether an invitation that the copy lacks was withdrawn. Not so if the link has followed the restored store itself, which
-    /// lacked it too.
+    /// Whether an invitation that only the store has was withdrawn. If the link has followed the restored store, this is not certain:
+    /// that store lacked the invitation, too.
     pub(crate) withdraws: bool,
 }
 
 impl Basis {
-    /// For a command that compares all of a copy with the store. `newest`: the revision of the store's latest change, `None` if it has lost
-    /// everything.
+    /// For a command that compares all of a copy with the store. `newest` is the revision of the store's latest change. It is `None`
+    /// if the store has lost everything.
     pub(crate) fn of_command(revision: i64, newest: Option<i64>, is_restored: bool) -> Self {
         let is_newer = is_restored && newest.is_none_or(|newest| revision >= newest);
         Self {
@@ -70,7 +70,7 @@ impl Basis {
             before: store,
             recovered: found.began,
             is_restored: true,
-            // A link that comes later may know that the invitation was withdrawn, and could not tell it from one made since the recovery.
+            // If this put an invitation back that a later link knows as withdrawn, that link could not tell it from a newer invitation.
             is_newer: false,
             withdraws: found.own < copy.own,
         }
@@ -81,7 +81,7 @@ impl Basis {
         self.known.is_some_and(|known| self.revision > known)
     }
 
-    /// Whether the store cannot know a change.
+    /// Whether the store cannot know the change at this revision of the copy.
     pub(crate) fn is_news(&self, modified: i64) -> bool {
         self.known.is_some_and(|known| modified > known)
     }
@@ -91,7 +91,7 @@ impl Basis {
         if in_store <= self.before { modified > in_store } else { in_store <= self.recovered }
     }
 
-    /// Whether the copy would have the store's row, had it not been deleted.
+    /// Whether the copy must have had this row of the store. If the copy lacks the row, it was deleted.
     fn knew(&self, in_store: i64) -> bool {
         self.has_news()
             && if in_store <= self.before { in_store <= self.revision } else { in_store <= self.recovered }
@@ -105,7 +105,7 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
     if is_planted(Bug::TombstoneForgotten) {
         return groups;
     }
-    // Nobody may have restored the store. Then its newer rows are changes that the copy does not know.
+    // If the store was not restored, its newer rows are changes that the copy does not know.
     let is_kept = |id: RowId| !basis.is_restored && modified(store, id) > basis.revision;
     for (id, row) in copy.iter().filter(|(_, row)| basis.known.is_none() || basis.is_news(row.modified)) {
         match id {
@@ -151,7 +151,7 @@ pub(crate) fn clients(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<RowCha
     rows.filter(|row| store.content(row.id()) != *row).map(|row| vec![row]).collect()
 }
 
-/// The client of the copy as it is stored. `wins`: the copy's row is newer than the store's.
+/// Returns the copy's client as it is to be stored. `wins`: the copy's row is newer than the store's.
 fn merged(client: &Client, store: &Rows, is_restored: bool, wins: bool) -> Client {
     let next = client.next_public_key.filter(|next| !store.has(RowId::Removed(*next)));
     let copied = Client { next_public_key: next, ..client.clone() };
@@ -244,7 +244,7 @@ pub(crate) fn exits(
     changes
 }
 
-/// Returns the exits that a copy calls removed and the store does not. An exit that has joined again since then stays.
+/// Returns the exits that a copy calls removed and the store does not. An exit that has joined again since its removal stays.
 pub(crate) fn removed_exits(
     removed: &BTreeMap<ExitId, i64>,
     store: &ExitsInStore,

@@ -29,7 +29,7 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     rows: BTreeMap<RowId, Row>,
-    /// The latest revisions of rows whose values cannot be read now. The rows themselves are as they were when they could be read.
+    /// The latest revisions of rows whose values cannot be read now. `rows` has these rows as they were when they could be read.
     unreadable: BTreeMap<RowId, i64>,
     holders: Holders,
     prefixes: i64,
@@ -140,12 +140,13 @@ impl Rows {
         }
     }
 
-    /// Notes that a row has a value that cannot be read. Whoever changes the row must expect this revision.
+    /// Notes that a row has a value that cannot be read. A transaction that changes the row must expect this
+    /// revision.
     pub(crate) fn cannot_read(&mut self, id: RowId, modified: i64) {
         self.unreadable.insert(id, modified);
     }
 
-    /// Takes over from an earlier reading what was in rows that cannot be read now.
+    /// Keeps the contents that an earlier reading found in rows that cannot be read now.
     pub(crate) fn keep_unreadable(&mut self, earlier: &Self) {
         for (id, modified) in self.unreadable.clone() {
             if let Some(row) = earlier.rows.get(&id).filter(|_| !self.rows.contains_key(&id)) {

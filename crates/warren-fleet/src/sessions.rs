@@ -33,7 +33,7 @@ const PUT_OFF: Duration = Duration::from_secs(1);
 /// After this many refusals, the log says so.
 const MANY_REFUSALS: u32 = 10;
 
-/// Records with the revisions of their latest changes. `None` is one that cannot be read.
+/// Records with the revisions of their latest changes. `None` stands for a record that cannot be read.
 pub(crate) type Records = BTreeMap<PublicKey, (i64, Option<SessionRecord>)>;
 
 /// Records, and this exit's own sessions.
@@ -49,7 +49,7 @@ pub(crate) struct Sessions {
     change: u64,
     /// The clients whose records were written within [`PACE`]: the start of the count, and the number of writes.
     written: BTreeMap<PublicKey, (Instant, u32)>,
-    /// How many records the next batch may have, after a refused one. One record that the store refuses must not hold up others.
+    /// How many records the next batch may have, if a batch was refused. One record that the store refuses must not hold up others.
     narrowed: Option<usize>,
     refused: BTreeMap<PublicKey, Refusal>,
 }
@@ -256,7 +256,7 @@ impl Sessions {
     }
 
     /// Records that the store has refused a batch, because one of its records is not as this link knew it. As a rule, the change is
-    /// about to arrive. Until the record is found that the store refuses, batches become smaller.
+    /// about to arrive. Batches become smaller until the refused record is found.
     pub(crate) fn refused(&mut self, batch: &SessionBatch, now: Instant) {
         let [(key, _)] = batch.sessions[..] else {
             self.narrowed = Some((batch.sessions.len() / 2).max(1));
@@ -267,8 +267,8 @@ impl Sessions {
         let times = self.refused.get(&key).map_or(0, |refusal| refusal.times) + 1;
         if times == MANY_REFUSALS {
             tracing::warn!(
-                "the store does not take the record of the session of the client {key}; the sessions of others are recorded; \
-                 if this lasts, restart warren-fleet"
+                "the store has refused the session record of the client {key} {times} times; all other records are stored; if it stays \
+                 like this, restart warren-fleet"
             );
         }
         self.refused.insert(key, Refusal { modified, times, until: now + PUT_OFF });

@@ -34,7 +34,8 @@ pub enum Goodbye {
     Full,
     /// The exit is being taken out of service. Its clients move to other exits.
     Draining,
-    /// The exit's store could not be told of an enrolment in time, or another change of the client is still being stored.
+    /// The exit's store has not confirmed an enrolment, or a client's first addresses, in time. Or another change of the client is
+    /// still being stored.
     NotStored,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,

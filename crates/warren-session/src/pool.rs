@@ -191,7 +191,7 @@ impl AddressPool {
         self.range(family).ok_or(PoolError::NotInPool { address })?.check(number)
     }
 
-    /// Sets whether an address is about to be a client's. While it is, no client gets it from the free addresses.
+    /// Sets whether an address is about to become a client's. While it is, no other client gets it from the free addresses.
     pub(crate) fn promise(&mut self, address: IpAddr, is_promised: bool) {
         let (family, number) = number_of(address);
         if let Some(range) = self.range_mut(family) {
@@ -321,9 +321,9 @@ impl AddressPool {
         self.holders.get(&key).is_some_and(|holder| holder.presence == Presence::Online)
     }
 
-    /// Chooses a key's addresses. `None` where the pool has no network of a family.
+    /// Chooses a key's addresses. The choice is `None` if the pool has no network of that family.
     fn choose(&self, key: PublicKey) -> Result<[(Family, Option<Choice>); 2], PoolError> {
-        // For both families before anything is taken, so that a full one leaves the other unchanged.
+        // Chooses for both families before anything is taken, so that a full one leaves the other unchanged.
         let ipv4 = self.choose_of(key, Family::V4)?;
         Ok([(Family::V4, ipv4), (Family::V6, self.choose_of(key, Family::V6)?)])
     }

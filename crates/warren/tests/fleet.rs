@@ -378,7 +378,7 @@ fn an_exit_that_has_been_without_the_store_for_too_long_sends_its_clients_away_u
         println!(
             "measured: the last session ended {took:?} after the store had gone ({behaviour:?}), with max_staleness = 6s"
         );
-        // Two seconds around the limit, and the time of the test's look at it.
+        // Two seconds on either side of the limit, and the time that the test takes to notice.
         assert!(took > seconds(4) && took < seconds(8) + seconds(1) / 2, "{behaviour:?}: {took:?}");
         // The control: the other exit, whose link lives, goes on.
         assert_eq!(fleet.exits[1].status().0["fleet"]["is_stale"], false);

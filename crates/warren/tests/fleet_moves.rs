@@ -168,7 +168,7 @@ fn a_client_that_loses_both_sessions_of_a_move_does_not_say_that_it_is_up() {
     fleet.exits[0].stop(Signal::TERM);
 
     eventually(seconds(10), "the old session is lost, too", || client.status().0["moving"].is_null());
-    // A session without a connection counted as up two seconds later.
+    // Two seconds later, a session without a connection must still not count as up.
     for _ in 0..40 {
         assert_ne!(client.status().text("/state"), "up");
         std::thread::sleep(Duration::from_millis(100));

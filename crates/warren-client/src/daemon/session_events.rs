@@ -167,8 +167,8 @@ impl Daemon {
         }
     }
 
-    /// Makes the session in use prove itself, because the old one is over: it may have been on trial until now. Without a
-    /// connection it proves nothing. It is then asked when it has one again.
+    /// Makes the session in use prove that it carries packets, because the old session is over. The session in use may have been on
+    /// trial until now. If it has no connection, it is asked as soon as it has one again.
     fn prove_the_other(&mut self) {
         if self.sessions.pair.in_use.attached().is_some() {
             self.ask_for_echo();

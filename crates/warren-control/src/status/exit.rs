@@ -105,7 +105,8 @@ pub struct FleetExitStatus {
     pub cores: f32,
     /// The revision up to which it has applied all changes.
     pub revision: i64,
-    /// How long the exit has not applied a change of a client, invitation or removed key. 0 if it has applied all, or is gone.
+    /// How long the exit has been behind: there is a change of a client, invitation or removed key that it has not applied. 0 if it
+    /// has applied all changes, or is gone.
     pub behind_seconds: f64,
     /// The exit's clock minus this exit's.
     pub clock_offset_ms: i64,
@@ -114,7 +115,7 @@ pub struct FleetExitStatus {
 }
 
 impl FleetExitStatus {
-    /// Whether the exit lags behind the fleet's changes for longer than heartbeats take to say otherwise.
+    /// Whether the exit is behind the fleet's changes for so long that the delay of its heartbeats does not explain it.
     pub fn is_behind(&self) -> bool {
         self.behind_seconds >= 5.0
     }

@@ -11,7 +11,7 @@ use crate::fleet::{FleetSocket, LinkEvent, LinkEvents};
 /// How often the exit tells the fleet how busy it is.
 const LOAD_EVERY: Duration = Duration::from_secs(2);
 
-/// The exit counts as busy by the mean over this time. What clients choose by should not depend on one download.
+/// The time over which the use of the cores is averaged. One download should not decide which exit clients choose.
 const BUSY_OVER: Duration = Duration::from_secs(30);
 
 /// The link to the fleet, and the state of the load reports. `W` is a change that waits for the store.
@@ -52,13 +52,13 @@ impl<W> FleetLink<W> {
 pub(super) struct Used {
     /// Cores since the latest load.
     pub(super) cores: f32,
-    /// How busy they were over [`BUSY_OVER`], in thousandths of what the exit can use.
+    /// Mean use of the cores over [`BUSY_OVER`], in thousandths of the cores that the exit can use.
     pub(super) busy_permille: u32,
 }
 
-/// The processor time of this process, as it was read lately.
+/// Recent readings of this process's processor time.
 struct Processor {
-    /// When it was read, and its value then. The first is the latest that is at least [`BUSY_OVER`] old, if there is one.
+    /// The time and the value of each reading. The first is the newest one that is at least [`BUSY_OVER`] old, if there is one.
     readings: VecDeque<(Instant, Duration)>,
     /// How many cores the exit can use.
     cores: u32,
@@ -66,7 +66,7 @@ struct Processor {
 
 impl Processor {
     fn new(first: (Instant, Duration), workers: u8) -> Self {
-        // Each worker is one thread. When all of them are busy, the exit is, too, although the kernel may have cores left.
+        // Each worker is one thread. When all workers are busy, the exit is busy, even if the host has idle cores.
         let workers = usize::from(workers).max(1);
         let cores = available_parallelism().map_or(workers, |all| workers.min(all.get()));
         Self { readings: [first].into(), cores: u32::try_from(cores).unwrap_or(1) }
@@ -82,7 +82,7 @@ impl Processor {
             self.readings.pop_front();
         }
         let (elapsed, used) = self.readings.front().map(since).unwrap_or_default();
-        // Before the first half minute is over, a moment must not count as one.
+        // During the first half minute, a short burst must not count as a busy half minute.
         let full = elapsed.max(BUSY_OVER) * self.cores;
         let permille = used.as_millis() * 1_000 / full.as_millis();
         self.readings.push_back((now, time));
@@ -122,13 +122,13 @@ mod tests {
             assert_eq!(last.cores, cores as f32);
             (last.busy_permille, processor.readings.len())
         };
-        // A burst counts for what it is of half a minute, from the first report on.
+        // From the first report on, a burst counts only as its part of half a minute.
         assert_eq!(run(0, 2, 2).0, 66);
         assert_eq!(run(2, 28, 2).0, 1_000);
         assert_eq!(run(30, 30, 1).0, 500);
         assert_eq!(run(60, 10, 0).0, 333);
         assert_eq!(run(70, 20, 0).0, 0);
-        // Nothing grows.
+        // The list of readings does not grow.
         assert_eq!(run(90, 3_600, 1), (500, 16));
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let cores = |workers| Processor::new((now, Duration::ZERO), workers).cores;
         assert_eq!(cores(1), 1);
         assert_eq!(cores(255), u32::try_from(available_parallelism().unwrap().get()).unwrap());
-        // The same moment again, and a clock that stands.
+        // Two readings at the same moment.
         let mut processor = Processor::new((now, Duration::ZERO), 1);
         assert_eq!(processor.read(now, Duration::ZERO), Used { cores: 0.0, busy_permille: 0 });
     }

@@ -1,4 +1,4 @@
-//! The exits of the fleet, as the link describes them, and how long each has not applied a change.
+//! The exits of the fleet, as the link describes them, and how long each has been behind.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ pub(super) struct Exits {
     list: Vec<FleetExit>,
     /// The revision of the latest change of a client, invitation or removed key.
     changed: i64,
-    /// Each live exit that has not applied a change: the revision of that change, and since when it waits.
+    /// The live exits that are behind: for each, the revision of the earliest change that it has not applied, and since when.
     waiting: BTreeMap<ExitId, (i64, Instant)>,
 }
 
@@ -18,7 +18,7 @@ impl Exits {
     pub(super) fn take(&mut self, now: Instant, changed: i64, list: Vec<FleetExit>) {
         let mut before = std::mem::take(&mut self.waiting);
         for exit in list.iter().filter(|exit| exit.is_alive && exit.applied < changed) {
-            // Later changes do not matter while an earlier one waits. Revisions start again after a restore.
+            // Later changes do not matter while an earlier one is not applied. After a restore, revisions are lower again.
             let still = before
                 .remove(&exit.exit)
                 .filter(|(revision, _)| exit.applied < *revision && *revision <= changed);
@@ -27,7 +27,7 @@ impl Exits {
         (self.list, self.changed) = (list, changed);
     }
 
-    /// Notes that the store tells nothing about the exits now, so nobody knows what they have applied.
+    /// Notes that the store says nothing about the exits now, so it is not known what they have applied.
     pub(super) fn lose(&mut self) {
         self.waiting.clear();
     }
@@ -40,7 +40,7 @@ impl Exits {
         self.changed
     }
 
-    /// How long an exit has not applied a change. Zero if it has applied everything, or is not alive.
+    /// How long an exit has been behind. Zero if it has applied all changes, or is not alive.
     pub(super) fn behind(&self, exit: &ExitId, now: Instant) -> Duration {
         self.waiting.get(exit).map(|(_, since)| now.saturating_duration_since(*since)).unwrap_or_default()
     }
@@ -89,7 +89,7 @@ mod tests {
             exits.take(at(100), 149, vec![exit("late", 149 + turn, true), exit("still", 149, true)]);
             assert_eq!((behind(&exits, "late", 200), behind(&exits, "still", 200)), (0, 0));
         }
-        // After a restore, revisions are smaller.
+        // After a restore, revisions are lower.
         exits.take(at(100), 149, vec![exit("still", 148, true)]);
         exits.take(at(110), 10, vec![exit("still", 9, true)]);
         assert_eq!(behind(&exits, "still", 111), 1);

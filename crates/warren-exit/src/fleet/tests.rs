@@ -346,13 +346,13 @@ fn the_time_without_the_store_counts_from_its_answer_whatever_the_link_says_mean
     exit.link(rows());
     let now = Instant::now();
     let at = |seconds| now + Duration::from_secs(seconds);
-    // The link is cut off from the store, and counts it as reachable for a while.
+    // The link is cut off from the store, and counts the store as reachable for a while.
     for seconds in 1..=58 {
         let store = match seconds {
             ..=4 => StoreLink::Reachable,
             _ => StoreLink::Away { silent: Duration::from_secs(seconds), reason: String::new() },
         };
-        // An answer in between is that of a link that has started again, and knows an earlier one only.
+        // At 30 s, the link has just started again, and knows only an earlier answer.
         let ago = Duration::from_secs(if seconds == 30 { 45 } else { seconds });
         for message in [FleetMessage::Store(store), FleetMessage::Answered { ago }] {
             exit.fleet.take(at(seconds), message, &mut exit.sessions).unwrap();
@@ -458,7 +458,7 @@ fn where_the_store_is_outlasts_a_restart() {
     member.hear(members(&[("a", &full)])).unwrap();
     assert!(
         member.hear(members(&[("a", &full), ("b", &["192.0.3.1"])])).is_err(),
-        "more than a message may have"
+        "more addresses than a message may have"
     );
 }
 
@@ -475,7 +475,7 @@ fn a_member_that_the_store_gets_later_is_unknown_until_its_name_was_looked_up() 
         assert_eq!(known(&member), Some(addresses(&["192.0.2.1", "192.0.2.2"])));
         member.hear(members(change)).unwrap();
         assert_eq!(known(&member), None, "{change:?}");
-        // A restart is no look-up.
+        // A restart does not count as a look-up.
         member.fleet.copy(&mut member.store, &mut member.sessions);
         member = member.restart();
         member.connect();
@@ -518,9 +518,9 @@ fn the_load_is_the_fuller_of_pool_and_cores_and_only_a_full_pool_leaves_no_room(
         })
         .permille
     };
-    // A thousand clients in a /14, which is nothing for the pool.
+    // A thousand clients in a /14 fill almost nothing of the pool.
     assert_eq!((load(1_000, 131_072, 0), load(1_000, 131_072, 640)), (7, 640));
     assert_eq!(load(200, 253, 640), 790);
     assert_eq!((load(0, 253, 1_000), load(253, 253, 1_000)), (900, 1_000));
-    assert_eq!((load(5, 0, 0), load(u32::MAX, 0, 0)), (5_000, u32::MAX), "a report of nonsense harms nobody");
+    assert_eq!((load(5, 0, 0), load(u32::MAX, 0, 0)), (5_000, u32::MAX), "a nonsensical report does no harm");
 }

@@ -310,7 +310,7 @@ fn write_exits(fleet: &FleetStatus, families: &mut Families<'_>) -> fmt::Result 
     let live = fleet.exits.iter().filter(|exit| exit.state != "gone");
     families.gauges(
         "warren_fleet_behind_seconds",
-        "How long an exit of the fleet has not applied a change of clients.",
+        "How long an exit of the fleet has been behind the changes of clients.",
         live.map(|exit| ([("exit", exit.name.clone())], exit.behind_seconds)),
     )?;
     let count = |state: &str| fleet.exits.iter().filter(|exit| exit.state == state).count() as f64;

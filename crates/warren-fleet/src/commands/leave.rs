@@ -1,8 +1,8 @@
 //! `warren fleet leave`: the exit keeps its clients, and nothing is shared any more.
 //!
 //! The command may be killed at any moment and run again. It writes the clients into a file, takes the exit out of the fleet, and then
-//! gives `fleet.toml` another name. From then on it needs neither the store nor the copy: it removes the copy and the credentials,
-//! and what it has to say at the end is in a file.
+//! gives `fleet.toml` another name. From then on it needs neither the store nor the copy. It removes the copy and the credentials.
+//! A file contains what it has to say at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -72,7 +72,7 @@ impl Kept {
         write(&directory.join(KEPT), &serde_json::to_vec(self)?)
     }
 
-    /// Whether an earlier command has written the clients, as they are now in the file.
+    /// Whether the file is as an earlier command has written it.
     fn has_written(&self, clients: &Path) -> bool {
         self.clients == clients
             && std::fs::read(clients).is_ok_and(|content| self.digests.contains(&digest_of(&content)))
@@ -128,8 +128,8 @@ fn left_half(path: &Path) -> PathBuf {
     path.with_extension(FleetConfig::LEAVING)
 }
 
-/// Reads the fleet's clients: from the store, or from the copy on this disk. `None` if the store cannot be used and an earlier command has
-/// written them: the copy may be older.
+/// Reads the fleet's clients: from the store, or from the copy on this disk. `None` if the store cannot be used and an earlier
+/// command has written the clients, because the copy may be older than that file.
 async fn clients_of(
     directories: &Directories<'_>,
     are_written: bool,
@@ -141,7 +141,9 @@ async fn clients_of(
         Err(error) => error,
     };
     if are_written {
-        tracing::warn!("the store cannot be used: {error:#}; the clients are those that were written before");
+        tracing::warn!(
+            "the store cannot be used: {error:#}; the file with the clients stays as it was written before"
+        );
         return Ok((None, None));
     }
     let snapshot = snapshot
@@ -182,7 +184,7 @@ fn write_clients(
     Ok(kept)
 }
 
-/// Removes what the exit had for the fleet, and says what to do next. Needs neither the store nor the copy.
+/// Removes the exit's copy and credentials, and says what to do next. Needs neither the store nor the copy.
 fn finish(directories: &Directories<'_>, kept: &Kept) -> anyhow::Result<()> {
     let path = FleetConfig::path(directories.config);
     let (half, left) = (left_half(&path), path.with_extension("toml.left"));

@@ -1,4 +1,4 @@
-//! `warren fleet recover`: puts back what a store that was restored from an old backup, or that has lost everything, lacks.
+//! `warren fleet recover`: puts missing data back into a store that was restored from an old backup, or that has lost everything.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -33,8 +33,8 @@ pub(crate) struct RecoverArguments {
     /// Recover from this file of `warren fleet backup`, instead of this exit's own copy.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Also change a store that does not seem to be restored: put back clients and removed keys that it lacks. Nothing newer than the copy is
-    /// replaced.
+    /// Also change a store that does not seem to be restored: put back the clients and removed keys that it lacks. Whatever is
+    /// newer than the copy stays as it is.
     #[arg(long)]
     force: bool,
 }
@@ -130,13 +130,13 @@ async fn state_of(fleet: &mut Connected, position: &Position, is_forced: bool) -
         }
         Err(Mismatch::Removed) if is_forced => return Ok(State::Intact),
         Err(mismatch) => return Err(mismatch.into()),
-        Ok((_, true)) => "was recovered already, and this exit's link takes it up by itself",
-        Ok((_, false)) => "was not restored from an old backup: it has all that this exit knows of",
+        Ok((_, true)) => "was recovered already, and this exit's link will use it again by itself",
+        Ok((_, false)) => "was not restored from an old backup: it has everything that this exit knows",
     };
     if !is_forced {
         bail!(
-            "the store {why}; nothing was changed. If another exit refuses the store, run this there. If clients are missing all the same, \
-             `--force` puts back those that the copy has and that were not removed"
+            "the store {why}; nothing was changed. If another exit refuses the store, run this there. If clients are missing \
+             nevertheless, `--force` puts back those that the copy has, unless they were removed"
         );
     }
     Ok(State::Intact)
@@ -158,7 +158,7 @@ async fn put_back(
     let members: BTreeSet<ExitId> = contents.members.keys().cloned().collect();
     let in_store = exits_in_store(&mut fleet.client, &fleet.keys).await?;
     let changes = exits(&members, &contents.removed, &in_store, basis);
-    // An exit that was removed must not get clients first.
+    // First of all, so that no removed exit gets the clients that are put back.
     remove_exits(&mut fleet.client, &fleet.keys, &changes.removed).await?;
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let rows = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
@@ -177,7 +177,7 @@ async fn put_back(
     Ok((done, Recovery { epoch: copy.meta.epoch, revision: copy.revision, store }))
 }
 
-/// The names of clients that either the copy or the store calls disabled, and the other does not.
+/// The names of clients that are disabled in only one of the copy and the store.
 fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
     let clients = copy.iter().filter_map(|(_, row)| match &row.content {
         RowChange::Client { client, .. } => client.as_ref(),
@@ -252,9 +252,10 @@ fn report(done: &Done) -> String {
     );
     text += &match done.roster {
         Some(serial) => format!("Roster: {serial} is put back.\n"),
-        None => "Roster: the store's is the newest known here.\n".to_owned(),
+        None => "Roster: the store has the newest one that is known here.\n".to_owned(),
     };
-    text += "The exits use the store again. Each first adds what only it knows: clients, removed keys, removed exits, a newer roster. Its log says so.\n";
+    text += "The exits use the store again. Each exit first adds what only it knows: clients, removed keys, removed exits \
+             or a newer roster. Its log says what it added.\n";
     text + &to_check(done)
 }
 
@@ -264,25 +265,28 @@ fn to_check(done: &Done) -> String {
     let mut lines = Vec::new();
     if done.state != State::Intact {
         lines.push(
-            "invitations that were made after the copy have to be made again, because only other exits know whether they are still open"
+            "make the invitations again that are newer than the copy, because only other exits know whether they are still open"
                 .to_owned(),
         );
     }
     if !done.disabled.is_empty() {
         let (count, names) = (counted(done.disabled.len(), "client"), listed(&done.disabled));
         lines.push(format!(
-            "{count} disabled in either the copy or the store, and so disabled now{names}; `warren exit client enable NAME` if it is wanted"
+            "{count} disabled now{names}, because either the copy or the store says so; to enable one, run \
+             `warren exit client enable NAME`"
         ));
     }
     if !rows.left_out.is_empty() {
-        let (count, names) = (counted(rows.left_out.len(), "row"), listed(&rows.left_out));
+        let (count, names) = (rows.left_out.len(), listed(&rows.left_out));
         lines.push(format!(
-            "{count} not put back, because others have the name or address{names}; enrol them again if wanted"
+            "clients or invitations that were not put back, because other clients have their names or addresses now: {count}{names}; \
+             if you still want them, enrol or invite them again"
         ));
     }
     if !exits.removed.is_empty() {
         lines.push(format!(
-            "the etcd users of the removed exits{} end within ten seconds if a link may remove users, otherwise run `warren fleet remove NAME`",
+            "the etcd users of the removed exits{} are removed within ten seconds if a link may remove users; otherwise run \
+             `warren fleet remove NAME`",
             listed(&exits.removed)
         ));
     }
@@ -294,12 +298,12 @@ fn to_check(done: &Done) -> String {
     }
     if !exits.left_out.is_empty() {
         lines.push(format!(
-            "these exits were not put back, because they may have been removed{}; if one is wanted, run `warren fleet leave` there and join \
-             with a new ticket",
+            "exits that were not put back, because they may have been removed{}; if you still want one, run `warren fleet leave` there, \
+             and join with a new ticket",
             listed(&exits.left_out)
         ));
     }
-    lines.push("`warren fleet status` shows every exit of the fleet, and none that was removed".to_owned());
+    lines.push("`warren fleet status` must list every exit of the fleet, and no removed one".to_owned());
     lines.iter().map(|line| format!("Check: {line}.\n")).collect()
 }
 

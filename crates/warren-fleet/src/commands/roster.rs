@@ -85,7 +85,7 @@ pub(crate) struct RotateKeyArguments {
     new_key: PathBuf,
 }
 
-/// The newest roster, and the revision of the latest change of the store's.
+/// The newest roster, and the revision of the latest change of the store's roster.
 pub(super) struct Stored {
     pub(super) roster: Option<SignedRoster>,
     modified: i64,
@@ -233,8 +233,8 @@ pub(super) fn summary(signed: &SignedRoster) -> String {
     format!("Roster {} has {}; clients learn it from the exits.\n", roster.serial, names.join(", "))
 }
 
-/// Reads the newest roster: the store's, or that of this host's exit. A store that was restored may have an older one than clients
-/// and exits.
+/// Reads the newest roster: the store's, or that of this host's exit. A restored store may have an older roster than clients and
+/// exits have.
 pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<Stored> {
     let answer = in_words(fleet.client.get(fleet.keys.name(&Key::Roster), None).await)?;
     let pair = pairs_of(&answer).into_iter().next();
@@ -246,7 +246,7 @@ pub(super) async fn read(fleet: &mut Connected, state: &Path) -> anyhow::Result<
     let is_stored = newer.is_none();
     if let Some(newer) = &newer {
         tracing::warn!(
-            "the store has {} and this exit has roster {}, which is taken; if that one is of an earlier fleet, delete {}",
+            "the store has {}, but this exit has roster {}, which is newer and is used; if it belongs to an earlier fleet, delete {}",
             in_store
                 .as_ref()
                 .map_or_else(|| "no roster".to_owned(), |old| format!("roster {}", old.content().serial)),

@@ -13,7 +13,7 @@ use crate::keys::{Key, Keys};
 use crate::rows::{Before, Rows, Subject, Unseen};
 use crate::sessions::Records;
 
-/// The unreadable values that were logged: their keys and revisions. A full reading finds them again.
+/// The unreadable values that were logged: their keys and revisions. Each full reading finds these values again.
 static SAID: Mutex<BTreeMap<Vec<u8>, i64>> = Mutex::new(BTreeMap::new());
 
 /// Maximum number of keys in [`SAID`].
@@ -56,8 +56,8 @@ impl Pair {
         }
         let key = String::from_utf8_lossy(&self.key).into_owned();
         tracing::warn!(
-            "the store's {what} at {key} cannot be read and is ignored; everything else is used: {error}; delete the key, or \
-             restore a backup"
+            "the store's {what} at {key} cannot be read and is ignored ({error}); everything else is used; a client's next change \
+             replaces it, otherwise delete the key or restore a backup"
         );
     }
 
@@ -109,7 +109,7 @@ pub(crate) struct Others {
     written: i64,
     /// The revision of its own `po`.
     position: i64,
-    /// Whether an operator drains the exit. `None` until the store has said so.
+    /// Whether an operator drains the exit. `None` until the store has said whether.
     drains: Option<bool>,
     roster: Option<Vec<u8>>,
 }
@@ -334,7 +334,8 @@ impl Copy {
         self.changes += 1;
     }
 
-    /// Notes that the copy is from the disk. A drain may have begun since then, so the exit must not be told that there is none.
+    /// Notes that the copy is from the disk. A drain may have begun since then, so the exit must not be told that there
+    /// is no drain.
     pub(crate) fn is_from_disk(&mut self) {
         self.others.drains = self.others.drains.filter(|on| *on);
     }

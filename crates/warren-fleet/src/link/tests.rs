@@ -71,8 +71,9 @@ struct Side {
     /// What the exit was told last.
     drain: bool,
     roster: Option<Vec<u8>>,
-    /// The link's copy on disk, and how many of its processes have ended.
+    /// The link's copy on disk.
     disk: Option<(i64, Vec<Pair>)>,
+    /// How many of the link's processes have ended.
     restarts: usize,
     /// The revision up to which the link has seen events.
     seen: i64,
@@ -173,7 +174,8 @@ impl World {
         }
     }
 
-    /// The link's process is killed, and another one begins with the copy on disk. Transactions under way may arrive all the same.
+    /// The link's process is killed, and another one begins with the copy on disk. Transactions under way may still
+    /// arrive.
     fn restart(&mut self, index: usize) {
         let now = self.now;
         let side = &mut self.sides[index];

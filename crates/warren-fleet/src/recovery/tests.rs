@@ -146,7 +146,7 @@ fn an_exit_that_was_removed_does_not_come_back() {
     // A store that is not restored may have lost d on purpose.
     let changes = exits(&members, &removals, &store, Basis::of_command(90, Some(100), false));
     assert_eq!((changes.put_back, changes.left_out), (Vec::new(), ids(&["d", "e", "f"])));
-    // Once more: nothing is left to do with c.
+    // Once again: nothing is left to do about c.
     let again = ExitsInStore { members: [(id("a"), 1)].into(), removed: ids(&["c"]).into_iter().collect() };
     assert_eq!(removed_exits(&removals, &again, Basis::of_command(90, Some(50), true)), Vec::new());
     // It has joined again.
@@ -210,8 +210,8 @@ fn carry_out(store: &mut Rows, act: Act, revision: i64) {
 }
 
 proptest! {
-    /// Whichever copy an operator recovers with, and in whatever order the links come: what any copy calls removed is out, what the newest
-    /// copy has is there, and nothing is enabled or open that was not.
+    /// This holds no matter which copy an operator recovers with, and in which order the links come. What any copy calls removed is
+    /// out. What the newest copy has is there. Nothing is enabled or open that was not.
     #[test]
     fn all_copies_together_lose_nothing_and_let_nobody_in(
         acts in proptest::collection::vec(act(), 1..40),
@@ -263,7 +263,7 @@ proptest! {
             let expected = newest.client(key(number));
             prop_assert_eq!(stored.is_some(), expected.is_some(), "client {}", number);
             prop_assert!(stored.is_none_or(|stored| stored.disabled) || !expected.is_some_and(|it| it.disabled));
-            // What one link has put back counts as newer than what another link knows later.
+            // What one link has put back counts as newer than what a later link knows.
             if let (Some(stored), Some(expected), ..=2) = (stored, expected, copies.len()) {
                 prop_assert_eq!(&stored.name, &expected.name);
             }

@@ -1,4 +1,4 @@
-//! Puts back into a restored store what it lacks.
+//! Puts missing data back into a restored store.
 
 use std::collections::BTreeSet;
 
@@ -15,24 +15,24 @@ use crate::membership::leaving;
 use crate::recovery::{Basis, ExitsInStore, clients, revocations, without_lease};
 use crate::rows::Rows;
 
-/// How often the store is compared with the copy, if others change the same rows meanwhile.
+/// How many times the store is compared with the copy, if others change the same rows meanwhile.
 const ROUNDS: usize = 3;
 
-/// The most rows of one last attempt, in which rows may exchange names.
+/// Maximum number of rows in one last attempt, in which rows may exchange names.
 const MOST_TOGETHER: usize = 20;
 
 /// What was put back.
 #[derive(Debug, Default)]
 pub(crate) struct Brought {
     pub(crate) removed_keys: usize,
-    /// The names of clients that the store had and that were removed.
+    /// The names of clients that the store had and that are removed again.
     pub(crate) cut_off: Vec<String>,
     pub(crate) used_invitations: usize,
     pub(crate) withdrawn_invitations: usize,
     pub(crate) new_clients: usize,
     pub(crate) changed_clients: usize,
     pub(crate) invitations: usize,
-    /// The names of clients that could not be put back, because others have their names or addresses now.
+    /// The names of clients and invitations that could not be put back, because other clients have their names or addresses now.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -130,7 +130,8 @@ async fn apply_and_count(
     Ok(refused)
 }
 
-/// Tries rows that conflict with others: together, because they may have exchanged names, then each without its lent addresses.
+/// Tries rows that conflict with others: first together, because they may have exchanged names, then each without its lent
+/// addresses.
 async fn last_attempt(
     client: &mut Client,
     keys: &Keys,
@@ -187,7 +188,7 @@ pub(crate) async fn exits_in_store(client: &mut Client, keys: &Keys) -> anyhow::
     Ok(exits)
 }
 
-/// Takes exits out of the fleet that were removed since the backup.
+/// Takes exits that were removed since the backup out of the fleet again.
 ///
 /// # Errors
 /// If the store does not answer.

@@ -44,12 +44,13 @@ pub(crate) struct Setup {
     pub(crate) position: Option<Position>,
     /// The revision of the link's copy, if the watch can go on from there.
     pub(crate) revision: Option<i64>,
-    /// The rows of that copy, and what else it says, to replay what the store lacks if it was recovered.
+    /// The rows of that copy. If the store was recovered, the link replays the rows that the store lacks.
     pub(crate) rows: Arc<Rows>,
+    /// What else that copy contains, for the same purpose.
     pub(crate) beside_rows: BesideRows,
     /// The lease that the exit has, or 0.
     pub(crate) lease: Arc<AtomicI64>,
-    /// When the store has answered, on any connection.
+    /// When the store last answered, on any connection.
     pub(crate) answered: Arc<LastAnswer>,
 }
 
@@ -215,7 +216,7 @@ async fn replay(client: &mut Client, setup: &Setup, meta: &Meta, found: &Found) 
     let Some(position) = &setup.position else { return Ok(()) };
     let (keys, beside) = (&setup.keys, &setup.beside_rows);
     let basis = Basis::of_link(position, meta, found);
-    // Whoever recovered the store knew all that this copy knows, and the exit is not in the fleet.
+    // If this copy has no news, the store was recovered with all that it knows, and the exit was not put back.
     let may_return = beside.is_member && basis.has_news();
     if !found.is_member && !may_return {
         return Err(Ended::Refused(Mismatch::Removed));
@@ -263,7 +264,7 @@ struct Connection {
     running: JoinSet<anyhow::Result<Done>>,
     /// When each request under way began.
     since: HashMap<Id, Instant>,
-    /// When the member has answered on this connection.
+    /// When the member last answered on this connection.
     answered: Instant,
     last_answer: Arc<LastAnswer>,
     /// A revision that this link has written, and when that was answered.
@@ -429,7 +430,7 @@ impl Connection {
                 if outcome == Recorded::LeaseEnded {
                     self.forget_lease(lease);
                 }
-                // Always reported, because the link writes nothing else before that.
+                // Reported in any case: the link writes no other batch before it hears of this one.
                 tell(&self.report, FromStore::Sessions { batch, outcome }).await?;
             }
             Done::LeaseEnded { lease } => self.forget_lease(lease),

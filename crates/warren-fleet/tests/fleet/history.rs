@@ -39,9 +39,9 @@ pub(crate) struct Run {
 /// Why a history is not as it must be.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// It could not be made, so it shows nothing.
+    /// The history could not be made, so it shows nothing.
     Unmade(String),
-    /// The checker's finding.
+    /// The checker has found this.
     Found(String),
 }
 
@@ -84,7 +84,7 @@ impl Drop for Ending<'_> {
 }
 
 impl Run {
-    /// Waits until every exit has all that was stored, which is a check, too. Nobody may ask for anything meanwhile.
+    /// Waits until every exit has all that was stored. This is also a check. Nobody may ask for anything meanwhile.
     pub(crate) fn level(fleet: &Fleet, number: usize) -> Result<(), Failed> {
         let last = number_key(50_000_000 + number);
         let since = Instant::now();
@@ -164,7 +164,7 @@ fn the_checker_finds_planted_bugs() {
     }
 }
 
-/// A bug that is planted until this is dropped, also if its test fails.
+/// A bug that is planted until this is dropped, even if its test fails.
 struct Planted;
 
 impl Planted {

@@ -304,7 +304,7 @@ fn a_killed_leave_is_finished_by_the_same_command() {
         assert_eq!(names(&at.join("state/fleet")), Vec::<String>::new(), "{step}");
         let members = fleet.store.etcdctl_ok(&["get", "--prefix", "/warren/fleet/mb/", "--keys-only"]);
         assert!(!members.contains(&exit), "{step}: {members}");
-        // The controls: it is over, and a file that the command has not written stays.
+        // The controls: leaving is over, and a file that the command has not written stays.
         assert!(fleet_fails(&at, &leave).contains("belongs to no fleet"), "{step}");
         fleet_ok(&at, &["join", fleet.ticket(&format!("d{number}")).trim()]);
         std::fs::write(&clients, "mine").unwrap();

@@ -72,7 +72,7 @@ fn an_exit_that_was_removed_stays_out_and_one_that_has_joined_since_comes_back()
         wait_until_reachable(&fleet.exits[index]);
     }
     is_out(&fleet, 2, "c");
-    // Neither does it with a link that starts anew, nor without the copy that it had.
+    // It also stays out when its link starts again without the copy that it had.
     fleet.exits[2].stop_link("TERM");
     std::fs::remove_dir_all(fleet.exits[2].directory.join("state/fleet")).unwrap();
     fleet.exits[2].start_link();

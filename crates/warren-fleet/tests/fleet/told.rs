@@ -122,7 +122,7 @@ fn an_exit_whose_lease_has_ended_records_its_sessions_again() {
 fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is() {
     let mut fleet = three_exits();
     fleet.exits[0].store(&[client("anna", key(1)).into()]);
-    // Behind are live exits that have not applied the latest change, which the page, the status and the alert go by.
+    // Live exits that have not applied the latest change are behind. The page, the status and the alert show them.
     let behind = |exit: &Exit| {
         exit.seen(|seen| {
             let behind = seen.exits.iter().filter(|exit| exit.is_alive && exit.applied < seen.changed);
@@ -147,13 +147,13 @@ fn in_an_idle_fleet_nobody_is_behind_and_an_exit_that_does_not_apply_a_change_is
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(fleet.store.revision() > revision + 10, "no heartbeats");
-    // A link that starts again has read the store at a later revision than that of the latest change.
+    // A link that starts again reads the store at a later revision than that of the latest change.
     fleet.exits[1].stop_link("TERM");
     fleet.exits[1].start_link();
     std::thread::sleep(Duration::from_secs(3));
     nobody_is_behind(&fleet);
 
-    // The control: an exit that applies nothing more, while its link goes on.
+    // The control: an exit that applies no more changes, while its link goes on.
     fleet.exits[2].hang(true);
     fleet.exits[0].store(&[client("bert", key(2)).into()]);
     std::thread::sleep(Duration::from_secs(5));
@@ -207,7 +207,7 @@ fn a_value_that_cannot_be_read_holds_up_nothing_else() {
     for exit in [a, b, c] {
         assert!(exit.client(key(1)).is_some() && exit.client(key(2)).is_some(), "a client is lost");
     }
-    // Each exit can change the clients, and with them everybody else's.
+    // Each exit can change these clients, also together with others.
     let disabled = Client { disabled: true, ..b.client(key(1)).unwrap() };
     let last_seen = Some(super::now());
     let other = Client { last_seen, ..b.client(key(3)).unwrap() };
@@ -228,7 +228,7 @@ fn an_exit_whose_link_is_cut_off_knows_when_the_store_has_answered_last() {
     let [a, _, c] = &fleet.exits[..] else { panic!() };
     let answered = |exit: &Exit| exit.seen(|seen| seen.answered).unwrap();
     for (round, cut) in [CUT, CUT_TO_EXIT, CUT].into_iter().enumerate() {
-        // At another moment between two answers in each round.
+        // In each round, the cut comes at another moment between two answers.
         std::thread::sleep(Duration::from_millis(1_500 + 350 * u64::try_from(round).unwrap()));
         ways.set(cut);
         let since = Instant::now();

@@ -45,9 +45,9 @@ pub(crate) struct Seen {
     pub(crate) drain: Option<bool>,
     pub(crate) roster: Option<Vec<u8>>,
     pub(crate) members: Vec<std::collections::BTreeSet<std::net::IpAddr>>,
-    /// When the store has answered, as the link says.
+    /// When the store last answered, as the link says.
     pub(crate) answered: Option<Instant>,
-    /// Whether the exit says no more what it has applied.
+    /// Whether the exit has stopped saying what it has applied.
     hangs: bool,
     /// When the exit has lost a client.
     pub(crate) gone: HashMap<PublicKey, Instant>,
@@ -204,7 +204,7 @@ impl Exit {
         look(&mut self.seen.lock().unwrap())
     }
 
-    /// Makes the exit say no more what it has applied, or say it again.
+    /// Makes the exit stop saying what it has applied, or say it again.
     pub(crate) fn hang(&self, hangs: bool) {
         self.seen(|seen| seen.hangs = hangs);
     }

@@ -256,8 +256,8 @@ impl ExitSessions {
         }
     }
 
-    /// Gives a new client its addresses together with its other values, if free ones are left. Two exits that give one address to
-    /// two clients then learn it from the store before either client is there.
+    /// Gives a new client its addresses together with its other values, if free ones are left. If two exits give the same address
+    /// to two clients, they learn this from the store before either client connects.
     fn give_lease(&mut self, change: &mut RowChange) {
         let RowChange::Client { key, client: Some(client) } = change else { return };
         // A client that is there already may be about to lose an address.
@@ -270,7 +270,7 @@ impl ExitSessions {
         }
         client.leased_ipv4 = client.leased_ipv4.or(planned.lease.ipv4).filter(|_| client.ipv4.is_none());
         client.leased_ipv6 = client.leased_ipv6.or(planned.lease.ipv6).filter(|_| client.ipv6.is_none());
-        // Another client of the same request must not get them.
+        // Another client in the same request must not get these addresses.
         client.sticky_lease().addresses().for_each(|address| self.pool.promise(address, true));
     }
 

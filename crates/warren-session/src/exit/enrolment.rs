@@ -1,4 +1,4 @@
-//! What a client waits for: the store must confirm an enrolment with an invitation, and in a fleet the client's addresses.
+//! What a client waits for: the store must confirm an enrolment with an invitation, and in a fleet also the client's addresses.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -53,8 +53,8 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Asks the store for a client's first addresses, because other exits give out the same ones. The client is greeted when it
-    /// has them.
+    /// Asks the store for a client's first addresses, because other exits give out addresses of the same networks. The client is
+    /// greeted when it has its addresses.
     pub(super) fn lease_first(
         &mut self,
         now: Instant,
@@ -96,8 +96,8 @@ impl ExitSessions {
         }
     }
 
-    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if
-    /// nobody waits for that request.
+    /// Makes a connection wait for the answer to a request that another connection of its key has caused. Returns `None` if no
+    /// connection waits for that request, or if one waits for something else.
     fn join(
         &mut self,
         now: Instant,

@@ -80,8 +80,8 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// The addresses that a client must have from the store before it can have a session, because other exits give out the same
-    /// ones. `None` if it has all of its addresses.
+    /// The addresses that a client must get from the store before it can have a session, because other exits give out addresses of
+    /// the same networks. `None` if the client has all of its addresses.
     pub(super) fn first_lease(&self, key: PublicKey) -> Result<Option<Leased>, Goodbye> {
         if !self.store.is_shared() || is_planted(Bug::LeasedWithoutStore) {
             return Ok(None);

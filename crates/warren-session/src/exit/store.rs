@@ -61,13 +61,13 @@ pub(super) struct Pending {
     pub(super) awaited: Option<Awaited>,
 }
 
-/// A key whose request must be stored before it goes on, and the connections that wait for the outcome.
+/// A key that cannot go on before its request is stored, and the connections that wait for the outcome.
 #[derive(Debug)]
 pub(super) struct Awaited {
     pub(super) key: PublicKey,
     /// The invitation with which the key enrols itself. `None` if it waits for its first lease.
     pub(super) token: Option<TokenDigest>,
-    /// What each connection has said. `None` if it enrols the key.
+    /// The connections, each with its Hello. `None` if the connection enrols the key.
     pub(super) waiting: BTreeMap<u64, Option<Hello>>,
 }
 

@@ -11,7 +11,7 @@ use crate::PublicKey;
 use crate::compact::compact;
 use crate::message::is_unicast;
 
-/// Places that a key tries before it gets the lowest free address. Half of them are taken in a network that is half full.
+/// Number of places that a key tries before it gets the next free address. In a network that is half full, half of them are taken.
 const PLACES: u32 = 16;
 
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
@@ -28,7 +28,7 @@ pub(super) struct Range {
     next: u128,
     given_back: BTreeSet<u128>,
     taken: BTreeMap<u128, PublicKey>,
-    /// Addresses that are about to be a client's.
+    /// Addresses that are about to become a client's.
     promised: BTreeSet<u128>,
     /// The keys with sticky leases that are offline, and since when.
     away: BTreeSet<(SystemTime, PublicKey)>,
@@ -86,8 +86,8 @@ impl Range {
         if (self.first..=self.last).contains(&number) { Ok(()) } else { Err(PoolError::Reserved { address }) }
     }
 
-    /// The next free address, if any. With a key, it is one of the key's own places, so that two exits that do not know of each
-    /// other's clients rarely choose the same address for two of them.
+    /// The next free address, if any. With a key, it is one of the key's own places if one of them is free. Two exits that do not
+    /// know of each other's clients therefore rarely choose the same address.
     pub(super) fn free(&self, scattered: Option<PublicKey>) -> Option<u128> {
         let is_free = |number: &u128| !self.promised.contains(number) && !self.taken.contains_key(number);
         let place = scattered.and_then(|key| self.places(key).find(is_free));
@@ -122,7 +122,7 @@ impl Range {
         }
     }
 
-    /// Sets whether an address is about to be a client's. While it is, it is not free.
+    /// Sets whether an address is about to become a client's. While it is, it is not free.
     pub(super) fn promise(&mut self, number: u128, is_promised: bool) {
         if is_promised {
             self.promised.insert(number);

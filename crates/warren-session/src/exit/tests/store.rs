@@ -345,7 +345,7 @@ fn a_removal_reaches_a_client_that_has_changed_its_key_at_another_exit_meanwhile
     assert!(exit.disk.by_key(BOB).is_some());
 }
 
-/// The exit of a fleet, with the clients alice and bob, who have no addresses yet.
+/// An exit of a fleet with the clients alice and bob, who have no addresses yet.
 fn fleet_exit() -> Exit {
     let mut exit = Exit::new();
     exit.sessions.keep_copy();

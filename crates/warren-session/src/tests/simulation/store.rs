@@ -45,7 +45,7 @@ pub(super) struct Store {
     changed_by_others: BTreeMap<RowId, usize>,
     /// Every key that was ever a client's.
     ever: BTreeSet<PublicKey>,
-    /// Every address that was ever a client's, with the client's name.
+    /// Every address that a client has ever had, with the client's name.
     leased: BTreeSet<(IpAddr, String)>,
     /// The key of the client that was told that the token has enrolled it.
     acknowledged: BTreeMap<TokenDigest, PublicKey>,
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// Whether an address was ever a client's. Only the store changes a client's name.
+    /// Whether the client of this name has ever had the address. Only the store changes a client's name.
     pub(super) fn has_leased(&self, address: IpAddr, name: &str) -> bool {
         self.leased.contains(&(address, name.to_owned()))
     }

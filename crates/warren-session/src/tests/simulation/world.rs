@@ -37,7 +37,7 @@ const BEGINNING: i64 = 1_800_000_000;
 /// Number of inner addresses.
 const ADDRESSES: usize = 5;
 
-/// How many of the inner addresses are for the four clients: all, or two.
+/// How many of the inner addresses the four clients can have: all, or two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Room {
     Enough,
