@@ -153,13 +153,24 @@ fn the_checker_finds_planted_bugs() {
     let figures = history(1_500, &faults).unwrap();
     assert!(figures.tests_something(), "the test does not test: {figures}");
     for (bug, faults) in BUGS {
-        let planted = Planted::new(bug);
-        let outcome = history(1_500, faults);
-        drop(planted);
-        match outcome {
-            Err(Failed::Found(found)) => println!("{bug}: {found}"),
-            Err(Failed::Unmade(why)) => panic!("the history with {bug} shows nothing: {why}"),
-            Ok(figures) => panic!("{bug} was not found: {figures}"),
+        let found = (1..=TRIES).find_map(|number| Some((number, finding(bug, faults)?)));
+        let (number, found) = found.unwrap_or_else(|| panic!("{bug} was not found"));
+        println!("{bug}, in history {number}: {found}");
+    }
+}
+
+/// The most histories until a bug is found. It is up to chance whether a transaction holds late.
+const TRIES: usize = 8;
+
+/// What the checker finds in a history with a bug.
+fn finding(bug: &'static str, faults: &[Fault]) -> Option<String> {
+    let _planted = Planted::new(bug);
+    match history(1_500, faults) {
+        Err(Failed::Found(found)) => Some(found),
+        Err(Failed::Unmade(why)) => panic!("a history with {bug} shows nothing: {why}"),
+        Ok(figures) => {
+            println!("{bug} is not in {figures}");
+            None
         }
     }
 }
