@@ -120,7 +120,7 @@ pub(crate) fn revocations(copy: &Rows, store: &Rows, basis: Basis) -> Vec<Vec<Ro
     }
     // Invitations that were withdrawn, or whose clients were removed.
     let gone = store.iter().filter(|(id, row)| {
-        basis.withdraws && matches!(id, RowId::Invitation(_)) && !copy.has(*id) && basis.knew(row.modified)
+        basis.withdraws && matches!(id, RowId::Invitation(_)) && !copy.is_there(*id) && basis.knew(row.modified)
     });
     groups.extend(gone.map(|(id, _)| vec![id.deletion()]));
     groups
@@ -182,7 +182,8 @@ fn is_used(row: &RowChange) -> bool {
 /// Removes a key, and the client whose key or next key it is.
 fn revocation(key: PublicKey, tombstone: &RowChange, store: &Rows) -> Vec<RowChange> {
     let mut group = vec![tombstone.clone()];
-    if store.client(key).is_some() {
+    // Even if its row cannot be read.
+    if store.is_there(RowId::Client(key)) {
         group.push(RowId::Client(key).deletion());
     }
     let waiting = store.holder(&Claim::NextKey(key)).filter(|holder| *holder != key);

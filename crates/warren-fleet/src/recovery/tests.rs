@@ -85,6 +85,25 @@ fn a_recovery_lets_no_removed_key_in() {
 }
 
 #[test]
+fn a_removed_key_is_stored_although_its_clients_row_cannot_be_read() {
+    let copy = rows(&[(5, removed(1))]);
+    let mut store = Rows::default();
+    store.cannot_read(RowId::Client(key(1)), 3);
+    bring_back(&copy, &mut store, Basis::of_command(6, Some(3), true), &mut 3);
+    assert!(store.has(RowId::Removed(key(1))), "the removed key may come in");
+    assert!(!store.is_there(RowId::Client(key(1))));
+}
+
+#[test]
+fn an_invitation_that_the_copy_cannot_read_is_not_withdrawn() {
+    let mut copy = Rows::default();
+    copy.cannot_read(RowId::Invitation(token(1)), 2);
+    let mut store = rows(&[(1, invitation(1, None))]);
+    bring_back(&copy, &mut store, Basis::of_command(6, Some(3), true), &mut 3);
+    assert!(store.has(RowId::Invitation(token(1))));
+}
+
+#[test]
 fn a_store_that_is_intact_keeps_what_is_newer_than_the_copy() {
     let disabled = Client { disabled: true, ..client(1) };
     let renamed = Client { name: "renamed".to_owned(), ..client(2) };
