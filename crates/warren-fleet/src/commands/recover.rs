@@ -169,7 +169,7 @@ async fn put_back(
     let disabled = if state == State::Intact { Vec::new() } else { disagreements(&contents.rows, &before) };
     let rows = bring_back(&mut fleet.client, &fleet.keys, &contents.rows, basis).await?;
     for exit in &changes.put_back {
-        put_back_exit(fleet, exit, contents.members.get(exit)).await?;
+        put_back_exit(fleet, exit, contents.members.get(exit).cloned().flatten()).await?;
     }
     let roster = bring_back_roster(&mut fleet.client, &fleet.keys, rosters).await?;
     rejoin(&mut fleet.client, &fleet.keys, &fleet.config.exit).await?;
@@ -209,12 +209,13 @@ fn disagreements(copy: &Rows, store: &Rows) -> Vec<String> {
         .collect()
 }
 
-async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<&Member>) -> anyhow::Result<()> {
-    let Some(member) = member else { return Ok(()) };
+async fn put_back_exit(fleet: &mut Connected, exit: &ExitId, member: Option<Member>) -> anyhow::Result<()> {
+    // The exit itself says the rest when it is linked.
+    let member = member.unwrap_or_default();
     let key = fleet.keys.name(&Key::Member(exit.clone()));
     let absent = [&key, &fleet.keys.name(&Key::RemovedExit(exit.clone()))]
         .map(|key| Compare::version(key.as_str(), CompareOp::Equal, 0));
-    let put = TxnOp::put(key, serde_json::to_vec(member)?, None);
+    let put = TxnOp::put(key, serde_json::to_vec(&member)?, None);
     in_words(fleet.client.txn(Txn::new().when(absent).and_then([put])).await)?;
     Ok(())
 }
